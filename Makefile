@@ -1,0 +1,41 @@
+# Two commands do everything on a machine with Python 3.11, make and git:
+#   make demo   the main job, end to end
+#   make test   format check, lint, types, the whole test suite
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test format lint types check bench catalogue clean
+
+demo: $(READY)
+	@$(BIN)/python scripts/demo.py
+
+test: lint types
+	$(BIN)/python -m pytest -n 2
+
+lint: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+format: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+catalogue: $(READY)  ## rewrite what `ch info` lists after adding a model, format, pass …
+	$(BIN)/python -m chop.catalogue
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+# Installed again only when the metadata or the pins change. torch goes first and pinned: an
+# unpinned one, asked for by another package, would fetch gigabytes of GPU libraries.
+$(READY): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test]"
+	@touch $@

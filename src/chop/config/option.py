@@ -1,0 +1,80 @@
+"""How a setting looks to a user: its flags, its group in the help, its one line of help.
+
+Standard library only, so that ``ch --help`` starts at once; pydantic joins when values are checked.
+"""
+
+from collections.abc import Callable
+from dataclasses import Field, dataclass, fields
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+
+@dataclass(frozen=True)
+class Option:
+    """The command-line side of a setting."""
+
+    help: str
+    group: str
+    flags: tuple[str, ...] = ()
+    listed: bool = True
+    """Whether the table of settings shows it."""
+    given_as: Callable[[Any], Any] | None = None
+    """Turns another spelling of a value into the one that is checked."""
+    repeatable: bool = False
+    above: float | None = None
+    at_least: float | None = None
+    below: float | None = None
+
+    @property
+    def bounds(self) -> dict[str, Any]:
+        """The bounds that are set, by the names pydantic has for them."""
+        named = {"gt": self.above, "ge": self.at_least, "lt": self.below}
+        return {name: bound for name, bound in named.items() if bound is not None}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One field of a settings class: its name, type, default and option."""
+
+    name: str
+    type: Any
+    default: Any
+    option: Option
+
+    @property
+    def optional(self) -> bool:
+        """Whether none is a value of the setting."""
+        return NoneType in self.type_members
+
+    @property
+    def type_members(self) -> tuple[Any, ...]:
+        """`int` and `None` of ``int | None``; the type itself where it is no union."""
+        if get_origin(self.type) in (Union, UnionType):
+            return get_args(self.type)
+        return (self.type,)
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The values it is limited to; empty when it is not."""
+        for member in self.type_members:
+            if get_origin(member) is Literal:
+                return get_args(member)
+        return ()
+
+    @property
+    def is_flag(self) -> bool:
+        return self.type is bool
+
+
+@cache
+def settings_of(owner: type) -> dict[str, Setting]:
+    """The settings a class declares as ``name: Annotated[type, Option(...)] = default``."""
+    hints = get_type_hints(owner, include_extras=True)
+    return {field.name: _setting(field, hints[field.name]) for field in fields(owner)}
+
+
+def _setting(field: Field[Any], hint: Any) -> Setting:
+    value_type, option = get_args(hint)
+    default = field.default_factory() if callable(field.default_factory) else field.default
+    return Setting(field.name, value_type, default, option)

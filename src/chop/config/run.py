@@ -1,0 +1,170 @@
+"""Every setting of a run, stated once: its type, default, bounds, help and flags."""
+
+import os
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from chop.config.option import Option
+
+GENERAL = "general"
+TRAINER = "trainer"
+RUNTIME = "runtime"
+DATA = "data"
+PROJECT = "project"
+
+REMOVED = {
+    "quant_config": "quantised models are made with [passes.quantize] in --config",
+    "github_ci": "nothing behaves differently under CI",
+    "target": "there is no hardware back end",
+    "num_targets": "there is no hardware back end",
+    "run_emit": "there is no hardware back end",
+    "skip_build": "there is no hardware back end",
+    "skip_test": "there is no hardware back end",
+    "max_token_len": "there are no language models",
+}
+"""Settings of the original that have no meaning here, and why."""
+
+
+def _text(value: object) -> object:
+    """A number as its text: ``trainer_precision = 32`` is a natural thing to write in TOML."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _accelerator(value: object) -> object:
+    """The labs write cuda for gpu."""
+    return "gpu" if value == "cuda" else value
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """What a run of ``ch`` is told. The order is the order of the printed table."""
+
+    task: Annotated[
+        Literal["classification", "cls"],
+        Option("what the model is for", GENERAL),
+    ] = "classification"
+    load_name: Annotated[
+        str | None,
+        Option("weights or graph to start from: a file or folder", GENERAL, ("--load",)),
+    ] = None
+    load_type: Annotated[
+        Literal["pt", "pl", "mz", "hf"],
+        Option(
+            "what --load names: a state dict (pt), a Lightning checkpoint (pl), "
+            "a saved graph (mz), a Hugging Face folder (hf)",
+            GENERAL,
+        ),
+    ] = "mz"
+    batch_size: Annotated[int, Option("samples in a batch", GENERAL, above=0)] = 128
+    to_debug: Annotated[
+        bool, Option("debug logging and full tracebacks", GENERAL, ("--debug",))
+    ] = False
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error", "critical"],
+        Option("least severe message to show", GENERAL),
+    ] = "info"
+    report_to: Annotated[
+        Literal["wandb", "tensorboard", "none"], Option("where metrics are logged", GENERAL)
+    ] = "tensorboard"
+    seed: Annotated[
+        int, Option("seed of every random choice", GENERAL, at_least=0, below=2**32)
+    ] = 0
+    training_optimizer: Annotated[Literal["adam", "sgd", "adamw"], Option("optimiser", TRAINER)] = (
+        "adam"
+    )
+    trainer_precision: Annotated[
+        Literal["16-mixed", "bf16-mixed", "bf16", "32", "64"],
+        Option("floating-point precision of training", TRAINER, given_as=_text),
+    ] = "32"
+    learning_rate: Annotated[float, Option("learning rate at the start", TRAINER, above=0)] = 1e-5
+    weight_decay: Annotated[float, Option("weight decay", TRAINER, at_least=0)] = 0
+    max_epochs: Annotated[int, Option("epochs to train", TRAINER, above=0)] = 20
+    max_steps: Annotated[
+        int, Option("optimiser steps to train; -1 sets no limit", TRAINER, at_least=-1)
+    ] = -1
+    accumulate_grad_batches: Annotated[
+        int, Option("batches whose gradients make one step", TRAINER, above=0)
+    ] = 1
+    log_every_n_steps: Annotated[
+        int, Option("steps between two logged values", TRAINER, above=0)
+    ] = 50
+    scheduler: Annotated[
+        Literal["cosine", "linear", "constant"], Option("course of the learning rate", TRAINER)
+    ] = "cosine"
+    early_stopping: Annotated[
+        int | None,
+        Option("stop after this many epochs without a lower validation loss", TRAINER, above=0),
+    ] = None
+    resume: Annotated[
+        bool, Option("go on where the run in this project folder stopped", TRAINER)
+    ] = False
+    num_workers: Annotated[
+        int,
+        Option(
+            "processes that load data which does not fit in memory",
+            RUNTIME,
+            ("--cpu", "--num-workers"),
+            at_least=0,
+        ),
+    ] = field(default_factory=lambda: os.cpu_count() or 1)
+    num_devices: Annotated[
+        int, Option("devices, or processes on a CPU", RUNTIME, ("--gpu", "--num-devices"), above=0)
+    ] = 1
+    num_nodes: Annotated[int, Option("machines", RUNTIME, ("--nodes",), above=0)] = 1
+    accelerator: Annotated[
+        Literal["auto", "cpu", "gpu", "mps"],
+        Option("kind of device; cuda means gpu", RUNTIME, given_as=_accelerator),
+    ] = "auto"
+    strategy: Annotated[
+        Literal["auto", "ddp", "ddp_find_unused_parameters_true"],
+        Option("how several devices share the work", RUNTIME),
+    ] = "auto"
+    is_to_auto_requeue: Annotated[
+        bool, Option("let SLURM requeue the run", RUNTIME, ("--auto-requeue",))
+    ] = False
+    num_threads: Annotated[
+        int | None,
+        Option(
+            "threads of one process; by default one for small models, which is faster",
+            RUNTIME,
+            above=0,
+        ),
+    ] = None
+    disable_dataset_cache: Annotated[bool, Option("preprocess the data again", DATA)] = False
+    dataset_path: Annotated[
+        str | None, Option("file of the data set, in place of the downloaded one", DATA)
+    ] = None
+    label_column: Annotated[
+        str | None, Option("column of the labels in a file of your own", DATA)
+    ] = None
+    is_pretrained: Annotated[
+        bool, Option("start from published weights", GENERAL, ("--pretrained",))
+    ] = False
+    project_dir: Annotated[str, Option("folder of all projects", PROJECT)] = "./mase_output"
+    project: Annotated[
+        str | None,
+        Option("folder of this run; by default {model}_{task}_{dataset}_{date}", PROJECT),
+    ] = None
+    model: Annotated[str | None, Option("name of the model", GENERAL)] = None
+    dataset: Annotated[str | None, Option("name of the data set", GENERAL)] = None
+    imports: Annotated[
+        list[str],
+        Option(
+            "Python file or module whose decorators add models, data sets, passes …",
+            GENERAL,
+            ("--import",),
+            listed=False,
+            repeatable=True,
+        ),
+    ] = field(default_factory=list)
+    profile: Annotated[bool, Option("print where the time went", PROJECT, listed=False)] = False
+    no_warnings: Annotated[bool, Option("hide warnings", PROJECT, listed=False)] = False
+    passes: Annotated[
+        dict[str, dict[str, Any]], Option("[passes.<name>]: what transform runs", "", listed=False)
+    ] = field(default_factory=dict)
+    search: Annotated[dict[str, Any], Option("[search]: what search runs", "", listed=False)] = (
+        field(default_factory=dict)
+    )
+    cf_args: Annotated[
+        dict[str, Any], Option("[cf_args]: arguments fixed while tracing", "", listed=False)
+    ] = field(default_factory=dict)

@@ -1,0 +1,62 @@
+"""Tables of things known by name, filled by decorators beside the code they name."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Generic, TypeVar, cast
+
+from chop.errors import RegistrationError, UnknownNameError
+
+T = TypeVar("T")
+Registered = TypeVar("Registered")
+
+
+class Registry(Mapping[str, T], Generic[T]):
+    """Things of one kind by name; several names may stand for the same thing."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._entries: dict[str, T] = {}
+
+    def register(self, *names: str) -> Callable[[Registered], Registered]:
+        """Decorator that adds what it decorates under each of `names`."""
+
+        def add(entry: Registered) -> Registered:
+            for name in names:
+                self.add(name, cast(T, entry))  # the decorator keeps the narrower type
+            return entry
+
+        return add
+
+    def add(self, name: str, entry: T) -> None:
+        """Add one entry; a name that is taken is an error, so nothing is replaced in silence."""
+        if name in self._entries:
+            raise RegistrationError(f"{self.kind} {name!r} is already registered")
+        self._entries[name] = entry
+
+    def __getitem__(self, name: str) -> T:
+        try:
+            return self._entries[name]
+        except KeyError:
+            raise UnknownNameError(self.kind, name, self._entries) from None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __repr__(self) -> str:
+        return f"Registry({self.kind!r}, {sorted(self._entries)})"
+
+    def descriptions(self) -> dict[str, str]:
+        """One line for each name, sorted: what `ch info` prints."""
+        return {name: description(self._entries[name]) for name in sorted(self._entries)}
+
+
+def description(entry: object) -> str:
+    """The line that describes an entry: its `description`, else the first line of its docstring."""
+    own = getattr(entry, "description", None)
+    text = own if isinstance(own, str) else (entry.__doc__ or "")
+    return text.strip().partition("\n")[0]

@@ -1,0 +1,1 @@
+"""Search: spaces to choose from, samplers that choose, runners that measure."""

@@ -1,0 +1,189 @@
+"""The rules of docs/architecture.md, held by machine."""
+
+import ast
+import statistics
+import tomllib
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "chop"
+FILES = sorted(SOURCE.rglob("*.py"))
+
+# Each layer may import those named after it, and itself.
+BASE = ("errors", "registry", "validation", "files", "__init__")
+LAYERS = {
+    "errors": (),
+    "registry": ("errors",),
+    "validation": ("errors",),
+    "files": ("errors",),
+    "numerics": BASE,
+    "ops": (*BASE, "numerics"),
+    "nn": (*BASE, "numerics", "ops"),
+    "ir": (*BASE, "numerics", "ops", "nn"),
+    "passes": (*BASE, "numerics", "ops", "nn", "ir"),
+    "dataset": BASE,
+    "models": BASE,
+    "tools": (*BASE, "numerics", "ops", "nn", "ir", "passes", "dataset", "models"),
+    "search": (*BASE, "numerics", "ops", "nn", "ir", "passes", "dataset", "models", "tools"),
+    # The settings are data; they need nothing but the base.
+    "config": BASE,
+    # Reads every registry off, so it stands above them all but the actions.
+    "catalogue": (*BASE, "numerics", "ops", "passes", "dataset", "models", "search"),
+    "actions": (
+        *BASE, "numerics", "ops", "nn", "ir", "passes", "dataset", "models", "tools", "search",
+        "config", "catalogue",
+    ),
+    "cli": (*BASE, "actions", "config", "catalogue", "tools"),
+    "__init__": ("ir",),
+}  # fmt: skip
+
+
+def layer_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imported_layers(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            names = [node.module]
+            if node.module == "chop":  # `from chop import x`: a module or something in __init__
+                names = [f"chop.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        else:
+            continue
+        for name in names:
+            top, _, rest = name.partition(".")
+            if top == "chop":
+                layer = rest.partition(".")[0]
+                yield layer if layer in LAYERS else "__init__"
+
+
+def functions() -> Iterator[tuple[Path, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield path, node
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_layers_import_downwards(path: Path) -> None:
+    layer = layer_of(path)
+    allowed = {layer, *LAYERS[layer]}
+    assert set(imported_layers(path)) <= allowed
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_no_relative_and_no_star_imports(path: Path) -> None:
+    imports = [
+        node
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom)
+    ]
+    assert not [node.lineno for node in imports if node.level]
+    assert not [node.lineno for node in imports if any(a.name == "*" for a in node.names)]
+
+
+def test_files_are_at_most_400_lines() -> None:
+    lengths = {str(p): len(p.read_text(encoding="utf-8").splitlines()) for p in FILES}
+    assert {path: length for path, length in lengths.items() if length > 400} == {}
+
+
+def test_functions_are_short() -> None:
+    lengths = {
+        f"{path.name}:{node.name}": (node.end_lineno or 0) - node.lineno + 1
+        for path, node in functions()
+    }
+    assert {name: length for name, length in lengths.items() if length > 50} == {}
+    assert statistics.median(lengths.values()) <= 10
+
+
+def test_everything_is_annotated() -> None:
+    bare = []
+    for path, node in functions():
+        arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+        named = [a for a in arguments if a.arg not in ("self", "cls")]
+        if node.returns is None or any(a.annotation is None for a in named):
+            bare.append(f"{path.name}:{node.name}")
+    assert bare == []
+
+
+def duplicated_windows(size: int = 6) -> list[str]:
+    """Runs of `size` equal lines of code that stand in two places."""
+    seen: dict[tuple[str, ...], str] = {}
+    found = []
+    for path in FILES:
+        numbered = [
+            (number, " ".join(line.split()))
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        ]
+        code = [(n, text) for n, text in numbered if counts_as_code(text)]
+        for start in range(len(code) - size + 1):
+            window = tuple(text for _, text in code[start : start + size])
+            place = f"{path.relative_to(SOURCE)}:{code[start][0]}"
+            if window in seen:
+                found.append(f"{seen[window]} = {place}")
+            seen.setdefault(window, place)
+    return found
+
+
+def counts_as_code(text: str) -> bool:
+    is_import = text.startswith(("import ", "from "))
+    return bool(text) and not text.startswith("#") and not is_import and any(map(str.isalnum, text))
+
+
+def test_nothing_is_written_twice() -> None:
+    assert duplicated_windows() == []
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "configs").rglob("*.toml")), ids=lambda path: path.name
+)
+def test_every_shipped_configuration_is_valid(path: Path) -> None:
+    from chop.config.layers import checked_file
+    from chop.config.run import RunConfig
+
+    assert RunConfig(**checked_file(path)).model is not None
+
+
+def test_the_catalogue_is_what_the_registries_hold() -> None:
+    from chop.catalogue import TOPICS, live, stored
+
+    assert stored() == live(), "run: make catalogue"
+    assert sorted(stored()) == sorted(TOPICS)
+    undescribed = [name for topic in stored().values() for name, text in topic.items() if not text]
+    assert undescribed == []
+
+
+def test_direct_dependencies_are_few_and_used() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    names = [text.partition(">")[0] for text in project["dependencies"]]
+    assert len(names) <= 15
+    imported = {
+        name.partition(".")[0]
+        for path in FILES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for name in imported_names(node)
+    }
+    assert [name for name in names if name not in imported] == []
+
+
+def imported_names(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+
+
+def test_every_dependency_is_pinned() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["test"]]
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = {line.partition("==")[0].lower().replace("_", "-") for line in lines if "==" in line}
+    names = [text.partition(">")[0].lower().replace("_", "-") for text in wanted]
+    assert [name for name in names if name not in pins] == []
+    assert "torch==2.13.0" in lines
+    assert all(first < second for first, second in pairwise(map(str.lower, lines)))
