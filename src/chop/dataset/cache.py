@@ -1,0 +1,151 @@
+"""Preprocessed rows kept on disk, so that the work is done once per file and machine."""
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import platformdirs
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from chop.dataset.splits import DatasetRequest, Splits
+from chop.errors import DataError, OutputError
+
+try:
+    import fcntl
+except ImportError:  # not on Windows, where two first starts may both do the work
+    fcntl = None  # type: ignore[assignment]
+
+ABOUT = "about.json"
+DAMAGED = (OSError, ValueError, KeyError, TypeError)
+
+
+def default_cache_dir() -> Path:
+    """`CHOP_CACHE`, else the folder this platform keeps caches in."""
+    chosen = os.environ.get("CHOP_CACHE")
+    return Path(chosen).expanduser() if chosen else Path(platformdirs.user_cache_dir("chop"))
+
+
+def cached(
+    request: DatasetRequest, key: Mapping[str, object], build: Callable[[], Splits], origin: Path
+) -> Splits:
+    """What `build` returns, from the cache if it was built from the same `key` before.
+
+    The arrays are memory-mapped, so opening them costs nothing. A folder appears in the cache
+    only when it is complete, and one that turns out to be damaged is built again.
+
+    Args:
+        origin: the file or folder the rows come from, for the sentence that says so.
+    """
+    name = hashlib.sha256(json.dumps(dict(key), sort_keys=True).encode()).hexdigest()[:32]
+    folder = request.cache_dir / "preprocessed" / request.name / name
+    with locked(folder.with_name(f"{name}.lock")):
+        if request.use_cache and (found := _opened(folder)) is not None:
+            return replace(found, source=f"{found.source}, read from {origin}")
+        _store(folder, build())
+        stored = _opened(folder)
+    if stored is None:
+        raise DataError(f"{folder}: what was just written there cannot be read back")
+    return replace(stored, source=f"{stored.source}, read from {origin}")
+
+
+def file_sha256(path: Path, cache_dir: Path) -> str:
+    """The SHA-256 of a file, kept in the cache until the file changes its size or time."""
+    where = str(path.resolve())
+    try:
+        status = path.stat()
+        memo = cache_dir / "checksums" / f"{hashlib.sha256(where.encode()).hexdigest()[:32]}.json"
+        state = {"path": where, "size": status.st_size, "modified": status.st_mtime_ns}
+        with contextlib.suppress(*DAMAGED):
+            kept = json.loads(memo.read_text(encoding="utf-8"))
+            if {name: kept[name] for name in state} == state:
+                return str(kept["sha256"])
+        with path.open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+    with _writing(memo.parent):
+        write_whole(memo, json.dumps(state | {"sha256": digest}).encode())
+    return digest
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock, so that of several runs that start together one does the work."""
+    with _writing(path.parent):
+        handle = path.open("a")
+    with handle:
+        if fcntl is not None:
+            fcntl.flock(handle, fcntl.LOCK_EX)  # given up when the file closes or the process dies
+        yield
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file so that no one ever sees a part of it."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as stream:
+        stream.write(content)
+    Path(stream.name).replace(path)
+
+
+@contextlib.contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise OutputError(
+            f"{folder}: cannot be written ({error.strerror}); CHOP_CACHE names another cache folder"
+        ) from None
+
+
+def _store(folder: Path, splits: Splits) -> None:
+    """Write everything to a folder beside `folder`, then let it take that place."""
+    with _writing(folder.parent):
+        fresh = folder.with_name(f".unfinished-{folder.name}")
+        shutil.rmtree(fresh, ignore_errors=True)  # what a killed run may have left
+        fresh.mkdir()
+        try:
+            for split in splits.available:
+                for kind, rows in zip("xy", getattr(splits, split), strict=True):
+                    np.save(fresh / f"{split}_{kind}.npy", rows, allow_pickle=False)
+            about = {name: getattr(splits, name) for name in ("source", "fingerprint")}
+            names = {name: getattr(splits, name) for name in ("class_names", "feature_names")}
+            (fresh / ABOUT).write_text(json.dumps(about | names), encoding="utf-8")
+            shutil.rmtree(folder, ignore_errors=True)
+            fresh.replace(folder)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _opened(folder: Path) -> Splits | None:
+    """The rows in a cache folder; None if there are none or they are damaged."""
+    try:
+        about: dict[str, Any] = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+        names = {name: tuple(about[name]) for name in ("class_names", "feature_names")}
+        splits = Splits(source=about["source"], fingerprint=about["fingerprint"], **names)
+        parts: dict[str, Any] = {
+            file.name.removesuffix("_x.npy"): (_mapped(file), _mapped(folder / _labels(file)))
+            for file in sorted(folder.glob("*_x.npy"))
+        }
+        return replace(splits, **parts) if parts else None
+    except DAMAGED:
+        return None
+
+
+def _labels(file: Path) -> str:
+    return file.name.replace("_x.npy", "_y.npy")
+
+
+def _mapped(file: Path) -> Tensor:
+    # Copy on write: torch warns about read-only memory, and the file must not change.
+    array: NDArray[Any] = np.load(file, mmap_mode="c", allow_pickle=False)
+    return torch.from_numpy(array)

@@ -1,0 +1,169 @@
+"""A data set by name, with its four loaders, as the labs use it."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from torch.utils.data import DataLoader, Dataset
+
+from chop.dataset.cache import default_cache_dir
+from chop.dataset.info import DATASETS, DatasetEntry, MaseDatasetInfo, completed
+from chop.dataset.loader import TensorLoader, make_loader
+from chop.dataset.splits import DatasetRequest, Splits, checked
+from chop.errors import ConfigError, DataError, UnknownNameError
+
+AnyLoader = TensorLoader | DataLoader[Any]
+
+
+class MaseDataModule:
+    """The rows of a data set and the loaders that serve them.
+
+    `prepare_data` fetches and preprocesses (once per machine), `setup` opens the rows. Either is
+    called by itself when it is needed. Every call of `train_dataloader` gives a new loader whose
+    first epoch is the same for the same seed.
+
+    Args:
+        num_workers: processes for data sets that serve one row at a time; rows in memory are cut
+            as slices and need none.
+        load_from_cache_file: False preprocesses again even if the result is in the cache.
+        max_token_len: accepted as the labs pass it; no data set here is text.
+        tokenizer: as `max_token_len`.
+        model_name: as `max_token_len`.
+        path: the file or folder to read in place of a download.
+        label_column: the column of `path` that holds the classes.
+        cache_dir: where downloads and preprocessed rows are kept (`CHOP_CACHE` by default).
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917  (the labs' signature)
+        self,
+        name: str,
+        batch_size: int,
+        num_workers: int = 0,
+        max_token_len: int | None = None,
+        tokenizer: object | None = None,
+        load_from_cache_file: bool = True,
+        model_name: str | None = None,
+        *,
+        path: str | os.PathLike[str] | None = None,
+        label_column: str | None = None,
+        seed: int = 0,
+        cache_dir: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self.name = name.lower()
+        if self.name not in DATASETS:
+            raise UnknownNameError("data set", name, DATASETS)
+        self.batch_size = _at_least(1, batch_size, "batch_size")
+        self.num_workers = _at_least(0, num_workers, "num_workers")
+        self.seed = _at_least(0, seed, "seed")
+        self.max_token_len = max_token_len
+        self.tokenizer = tokenizer
+        self.model_name = model_name
+        self.request = DatasetRequest(
+            name=self.name,
+            cache_dir=Path(cache_dir).expanduser() if cache_dir else default_cache_dir(),
+            path=Path(path).expanduser() if path is not None else None,
+            label_column=label_column,
+            seed=self.seed,
+            use_cache=load_from_cache_file,
+        )
+        self._splits: Splits | None = None
+
+    def prepare_data(self) -> None:
+        """Fetch, check and preprocess the rows, so that later starts find them in the cache."""
+        self.setup()
+
+    def setup(self, stage: str | None = None) -> None:
+        """Open the rows of every split; `stage` is accepted as Lightning passes it."""
+        if self._splits is None:
+            self._splits = checked(self._entry.load(self.request), f"data set {self.name!r}")
+            self._check_classes(self._splits)
+
+    def _check_classes(self, splits: Splits) -> None:
+        """Refuse rows that do not fit what the data set says of itself."""
+        stated, found = self._entry.info, splits.facts()
+        for size in ("num_features", "image_size"):
+            want, got = getattr(stated, size), found.get(size)
+            if want is not None and got is not None and want != got:
+                raise DataError(f"data set {self.name!r}: {size} is {got}, not {want}")
+        classes, seen = stated.num_classes, found.get("num_classes")
+        if classes is not None and seen is not None and seen > classes:
+            raise DataError(f"data set {self.name!r}: label {seen - 1}, but {classes} classes")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything but the rows: another process opens them in the cache itself."""
+        return vars(self) | {"_splits": None}
+
+    @property
+    def _entry(self) -> DatasetEntry:
+        return DATASETS[self.name]
+
+    @property
+    def splits(self) -> Splits:
+        """The rows, opened when first asked for."""
+        self.setup()
+        assert self._splits is not None
+        return self._splits
+
+    @property
+    def dataset_info(self) -> MaseDatasetInfo:
+        """The facts about the data set; reads the rows if only they can tell."""
+        if self._splits is None and self._entry.info.complete:
+            return self._entry.info
+        return completed(self._entry.info, self.splits)
+
+    @property
+    def source(self) -> str:
+        """One sentence: which rows these are."""
+        return self.splits.source
+
+    @property
+    def fingerprint(self) -> str:
+        """The SHA-256 that names exactly the rows that were read."""
+        return self.splits.fingerprint
+
+    @property
+    def train_dataset(self) -> Dataset[Any]:
+        return self.split("train")
+
+    @property
+    def val_dataset(self) -> Dataset[Any]:
+        return self.split("validation")
+
+    @property
+    def test_dataset(self) -> Dataset[Any]:
+        return self.split("test")
+
+    @property
+    def pred_dataset(self) -> Dataset[Any]:
+        return self.split("pred")
+
+    def train_dataloader(self) -> AnyLoader:
+        return self._loader("train", shuffle=True)
+
+    def val_dataloader(self) -> AnyLoader:
+        return self._loader("validation")
+
+    def test_dataloader(self) -> AnyLoader:
+        return self._loader("test")
+
+    def pred_dataloader(self) -> AnyLoader:
+        return self._loader("pred")
+
+    def _loader(self, split: str, shuffle: bool = False) -> AnyLoader:
+        rows = self.split(split)
+        return make_loader(rows, self.batch_size, shuffle, self.seed, self.num_workers)
+
+    def split(self, split: str) -> Dataset[Any]:
+        """The rows of one split: train, validation, test or pred."""
+        datasets = self.splits.datasets()
+        if split not in datasets:
+            raise DataError(
+                f"data set {self.name!r} has no {split} split; it has {', '.join(datasets)}"
+            )
+        return datasets[split]
+
+
+def _at_least(least: int, value: int, name: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigError(f"{name} must be a whole number from {least} up (got {value!r})")
+    return value

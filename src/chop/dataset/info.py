@@ -1,0 +1,225 @@
+"""What a data set is: its description, the table of all of them, and how one joins it."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from enum import StrEnum
+from typing import Any
+
+from chop.dataset.splits import SPLITS, DatasetRequest, Splits
+from chop.errors import ConfigError, RegistrationError, UnknownNameError
+from chop.registry import Registry, description
+
+Load = Callable[[DatasetRequest], Splits]
+
+
+class DatasetSource(StrEnum):
+    """Where the rows of a data set come from."""
+
+    MANUAL = "manual"
+    HF_DATASETS = "hf_datasets"
+    TORCHVISION = "torchvision"
+    OTHERS = "others"
+
+
+@dataclass(frozen=True)
+class MaseDatasetInfo:
+    """The facts about a data set that models, losses and reports depend on.
+
+    Sizes are None while only the rows can tell them, as with a user's own file.
+    """
+
+    name: str
+    dataset_source: DatasetSource | str
+    available_splits: tuple[str, ...]
+    preprocess_one_split_for_all: bool = True
+    data_collator_cls: type | None = None
+    image_classification: bool = False
+    physical_data_point_classification: bool = False
+    sequence_classification: bool = False
+    causal_LM: bool = False
+    seq2seqLM: bool = False
+    num_classes: int | None = None
+    image_size: tuple[int, ...] | None = None
+    num_features: int | None = None
+    nerf_config: Mapping[str, object] | None = None
+    class_names: tuple[str, ...] = field(default=())
+    feature_names: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        where = f"data set {self.name!r}"
+        for name in ("available_splits", "image_size", "class_names", "feature_names"):
+            value = getattr(self, name)
+            object.__setattr__(self, name, None if value is None else _as_tuple(value, name, where))
+        object.__setattr__(self, "dataset_source", _source(self.dataset_source, where))
+        _check_splits(self.available_splits, where)
+        _check_flags(self, where)
+        for name, given in _sizes(self):
+            if given is not None and (isinstance(given, bool) or not _is_positive_int(given)):
+                raise ConfigError(f"{where}: {name} must be a whole number above 0 (got {given!r})")
+        _check_names(self, where)
+
+    @property
+    def train_split_available(self) -> bool:
+        return "train" in self.available_splits
+
+    @property
+    def validation_split_available(self) -> bool:
+        return "validation" in self.available_splits
+
+    @property
+    def test_split_available(self) -> bool:
+        return "test" in self.available_splits
+
+    @property
+    def pred_split_available(self) -> bool:
+        return "pred" in self.available_splits
+
+    @property
+    def complete(self) -> bool:
+        """Whether a model can be built for it without looking at the rows."""
+        sized = self.num_features is not None or self.image_size is not None
+        return sized and self.num_classes is not None
+
+
+@dataclass(frozen=True)
+class DatasetEntry:
+    """A data set in the table: its facts and the function that reads its rows."""
+
+    info: MaseDatasetInfo
+    load: Load
+    description: str
+
+
+DATASETS: Registry[DatasetEntry] = Registry("data set")
+
+
+def get_dataset_info(name: str) -> MaseDatasetInfo:
+    """The facts about the data set called `name`, in any case of letters."""
+    return DATASETS[name.lower()].info
+
+
+def register_dataset(
+    name: str, *, description: str = "", **facts: Any
+) -> Callable[[Callable[..., Splits]], Callable[..., Splits]]:
+    """Decorator that adds a function `(request) -> Splits`, or `() -> Splits`, as a data set.
+
+    Args:
+        description: the line `ch info` shows; the docstring's first line if left out.
+        facts: fields of `MaseDatasetInfo`; sizes left out are read off the rows.
+    """
+
+    def add(load: Callable[..., Splits]) -> Callable[..., Splits]:
+        info = _info(name.lower(), facts)
+        DATASETS.add(
+            name.lower(),
+            DatasetEntry(info, _with_request(load, name), description or _first_line(load)),
+        )
+        return load
+
+    return add
+
+
+def completed(info: MaseDatasetInfo, splits: Splits) -> MaseDatasetInfo:
+    """`info` with what only the rows could tell: splits, sizes and names."""
+    found = splits.facts()
+    open_facts = {name: value for name, value in found.items() if not getattr(info, name)}
+    whole = replace(info, available_splits=tuple(splits.available), **open_facts)
+    return whole if _has_kind(whole) else replace(whole, **_kind(whole.image_size))
+
+
+def _info(name: str, facts: dict[str, Any]) -> MaseDatasetInfo:
+    known = [one.name for one in fields(MaseDatasetInfo) if one.name != "name"]
+    for fact in facts:
+        if fact not in known:
+            raise UnknownNameError("fact", fact, known, where=f"data set {name!r}")
+    defaults: dict[str, Any] = {
+        "dataset_source": DatasetSource.MANUAL,
+        "available_splits": ("train", "validation", "test"),
+    }
+    info = MaseDatasetInfo(name, **(defaults | facts))
+    if _has_kind(info) or not info.complete:
+        return info
+    return replace(info, **_kind(info.image_size))
+
+
+def _has_kind(info: MaseDatasetInfo) -> bool:
+    return any(getattr(info, flag) for flag in FLAGS)
+
+
+def _kind(image_size: tuple[int, ...] | None) -> dict[str, Any]:
+    flag = "physical_data_point_classification" if image_size is None else "image_classification"
+    return {flag: True}
+
+
+def _with_request(load: Callable[..., Splits], name: str) -> Load:
+    """`load` as a function of one request, whether or not it wants it."""
+    required = [
+        parameter
+        for parameter in inspect.signature(load).parameters.values()
+        if parameter.default is parameter.empty
+        and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    if len(required) > 1:
+        raise RegistrationError(
+            f"data set {name!r}: its function must take one request or nothing, "
+            f"not {len(required)} arguments"
+        )
+    return load if inspect.signature(load).parameters else (lambda request: load())
+
+
+def _first_line(load: Callable[..., Splits]) -> str:
+    return description(load) or f"the rows {getattr(load, '__name__', 'a function')} returns"
+
+
+FLAGS = (
+    "image_classification",
+    "physical_data_point_classification",
+    "sequence_classification",
+    "causal_LM",
+    "seq2seqLM",
+)
+
+
+def _as_tuple(value: Any, name: str, where: str) -> tuple[Any, ...]:
+    if isinstance(value, list | tuple):
+        return tuple(value)
+    raise ConfigError(f"{where}: {name} must be a list or tuple (got {value!r})")
+
+
+def _source(source: DatasetSource | str, where: str) -> DatasetSource:
+    try:
+        return DatasetSource(source)
+    except ValueError:
+        known = [one.value for one in DatasetSource]
+        raise UnknownNameError("dataset_source", source, known, where) from None
+
+
+def _check_splits(splits: tuple[str, ...], where: str) -> None:
+    for split in splits:
+        if split not in SPLITS:
+            raise UnknownNameError("split", split, SPLITS, where)
+    if not splits:
+        raise ConfigError(f"{where}: available_splits is empty; give at least 'train'")
+
+
+def _check_flags(info: MaseDatasetInfo, where: str) -> None:
+    for name in (*FLAGS, "preprocess_one_split_for_all"):
+        if not isinstance(getattr(info, name), bool):
+            raise ConfigError(f"{where}: {name} must be true or false")
+
+
+def _sizes(info: MaseDatasetInfo) -> list[tuple[str, Any]]:
+    image = [("image_size", side) for side in info.image_size or ()]
+    return [("num_classes", info.num_classes), ("num_features", info.num_features), *image]
+
+
+def _is_positive_int(value: object) -> bool:
+    return isinstance(value, int) and value > 0
+
+
+def _check_names(info: MaseDatasetInfo, where: str) -> None:
+    for name, size in (("class_names", info.num_classes), ("feature_names", info.num_features)):
+        given = len(getattr(info, name))
+        if given and size is not None and given != size:
+            raise ConfigError(f"{where}: {given} {name} for {size}")

@@ -1,0 +1,1 @@
+"""Data sets of measured or simulated physical events."""

@@ -1,0 +1,85 @@
+"""What is done to rows before a model sees them, in whole arrays."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+Labels = NDArray[np.int64]
+Indices = NDArray[np.intp]
+
+MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # 2**64 over the golden ratio: spreads every bit
+CHUNK_ROWS = 65_536
+
+
+def distinct_rows(features: Floats, labels: Labels) -> Indices:
+    """The index of the first of each set of equal rows, in the order of the rows.
+
+    Rows are told apart by a 64-bit hash, and rows of equal hash are compared, so the answer is
+    exact and costs one sort of whole numbers. Negative zeros in `features` become zeros.
+    """
+    np.add(features, np.float32(0), out=features)  # -0.0 equals 0.0 but has other bits
+    hashes = _hashes(features.view(np.uint32), labels)
+    _, first, group = np.unique(hashes, return_index=True, return_inverse=True)
+    same_as = first[group]
+    (repeated,) = np.nonzero(same_as != np.arange(len(labels)))
+    originals = same_as[repeated]
+    equal = np.array_equal(labels[repeated], labels[originals])
+    if equal and np.array_equal(features[repeated], features[originals]):
+        return np.sort(first)
+    whole = np.column_stack([features, labels])  # two different rows share a hash
+    return np.sort(np.unique(whole, axis=0, return_index=True)[1])
+
+
+def _hashes(words: NDArray[np.uint32], labels: Labels) -> NDArray[np.uint64]:
+    hashes = labels.astype(np.uint64)
+    for column in words.T:
+        hashes = (hashes ^ column) * MULTIPLIER
+        hashes ^= hashes >> np.uint64(29)
+    return hashes
+
+
+def original_split(rows: int) -> tuple[Indices, Indices]:
+    """Rows for training and for testing, 80 to 20, as the original project draws them.
+
+    It calls scikit-learn's `train_test_split(test_size=0.2, random_state=42)`: a permutation by
+    the legacy generator, of which the first fifth (rounded up) is the test part.
+    """
+    order = np.random.RandomState(42).permutation(rows)
+    tests = -(-rows // 5)
+    return order[tests:], order[:tests]
+
+
+def seeded_split(rows: int, seed: int) -> tuple[Indices, Indices, Indices]:
+    """Rows for training, validation and testing, 70 to 10 to 20, drawn by `seed`."""
+    order = np.random.default_rng(seed).permutation(rows)
+    tests, validations = -(-rows // 5), -(-rows // 10)
+    rest = order[tests:]
+    return rest[validations:], rest[:validations], order[:tests]
+
+
+def carve_validation(training: Indices) -> tuple[Indices, Indices]:
+    """The last tenth of the training rows set aside to validate on."""
+    validations = -(-len(training) // 10)
+    return training[:-validations], training[-validations:]
+
+
+def standardise(train: Floats, *others: Floats, channels: bool = False) -> None:
+    """Shift and scale in place so that each column of `train` has mean 0 and deviation 1.
+
+    The mean and deviation are those of `train` alone. A column that does not vary becomes 0
+    there and keeps its unit elsewhere.
+
+    Args:
+        channels: treat axis 1 of images as the columns.
+    """
+    axes = tuple(axis for axis in range(train.ndim) if axis != 1) if channels else (0,)
+    mean = train.mean(axis=axes, dtype=np.float64, keepdims=True)
+    squares = np.zeros_like(mean)
+    for start in range(0, len(train), CHUNK_ROWS):  # a whole float64 copy could fill the memory
+        away = train[start : start + CHUNK_ROWS] - mean
+        squares += np.square(away, out=away).sum(axis=axes, keepdims=True)
+    deviation = np.sqrt(squares * (mean.size / train.size))
+    deviation[deviation <= 1e-6 * np.abs(mean)] = 1.0  # below what float32 can hold apart
+    for part in (train, *others):
+        np.subtract(part, mean.astype(np.float32), out=part)
+        np.divide(part, deviation.astype(np.float32), out=part)

@@ -1,0 +1,240 @@
+"""Tables of numbers with one column of classes, read from files of several kinds."""
+
+import csv
+import re
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chop.dataset.preprocess import Floats, Labels
+from chop.errors import DataError, suggestion
+
+LABEL_NAMES = ("label", "labels", "class", "target", "y")
+FEATURE_ARRAYS = ("features", "x", "data")
+DELIMITERS = ",;\t"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of features and the class of each, as it is written in the file."""
+
+    features: Floats
+    classes: NDArray[Any]
+    feature_names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class TextLayout:
+    """How the rows of a text file are written."""
+
+    names: list[str]
+    delimiter: str
+    lines_before: int
+    comments: str | None = None
+
+
+def read_csv(path: Path, label_column: str | None) -> Table:
+    """A text file whose first line names the columns, parted by commas, semicolons or tabs."""
+    with _opened(path) as stream:
+        header = stream.readline()
+        delimiter = max(DELIMITERS, key=header.count)
+        names = [name.strip() for name in next(csv.reader([header], delimiter=delimiter), [])]
+    return _read_text(path, TextLayout(names, delimiter, lines_before=1), label_column)
+
+
+def read_arff(path: Path, label_column: str | None = "class") -> Table:
+    """An ARFF file as OpenML serves it: declarations, then one row a line."""
+    names: list[str] = []
+    with _opened(path) as stream:
+        for before, line in enumerate(stream, start=1):  # noqa: B007  (used after the loop)
+            word = line.strip().lower()
+            if word.startswith("@attribute"):
+                names.append(_attribute(line, path))
+            elif word.startswith("@data"):
+                break
+        else:
+            raise DataError(f"{path}: is not an ARFF file: it has no @data line")
+    return _read_text(path, TextLayout(names, ",", before, comments="%"), label_column)
+
+
+def read_parquet(path: Path, label_column: str | None) -> Table:
+    """A Parquet file; every column but the label must hold numbers."""
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import read_table
+    except ImportError:
+        raise DataError(f"{path}: reading Parquet needs pyarrow: pip install pyarrow") from None
+    try:
+        columns = read_table(path)
+        names = list(columns.column_names)
+        label = label_index(names, label_column, path)
+        arrays = [column.to_numpy() for column in columns.columns]
+    except (ArrowException, OSError) as error:
+        raise _unreadable(path, "Parquet", error) from None
+    for name, array in zip(names, arrays, strict=True):
+        if name != names[label] and array.dtype.kind not in "fiub":
+            raise DataError(f"{path}: column {name!r} does not hold numbers")
+    classes = arrays.pop(label)
+    features = np.empty((len(classes), len(arrays)), np.float32)
+    for index, array in enumerate(arrays):
+        features[:, index] = array
+    return _table(features, classes, _without(names, label), path)
+
+
+def read_npz(path: Path, label_column: str | None) -> Table:
+    """A NumPy archive with an array of features and one of labels; pickled arrays are refused."""
+    try:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
+            names = list(stored.files)
+            label = names[label_index(names, label_column, path, what="arrays")]
+            found = [name for name in names if name.lower() in FEATURE_ARRAYS and name != label]
+            if len(found) != 1:
+                wanted = " or ".join(FEATURE_ARRAYS)
+                raise DataError(
+                    f"{path}: needs one array called {wanted} (it has {', '.join(names)})"
+                )
+            features, classes = stored[found[0]], stored[label]
+    except (OSError, ValueError, zipfile.BadZipFile, EOFError, AttributeError) as error:
+        raise _unreadable(path, "NumPy archive", error) from None
+    if features.dtype.kind not in "fiub":
+        raise DataError(f"{path}: array {found[0]!r} does not hold numbers")
+    if classes.ndim != 1 or features.ndim not in (2, 4) or len(features) != len(classes):
+        raise DataError(
+            f"{path}: {found[0]} {features.shape} must be (rows, features) or (rows, channels, "
+            f"height, width) and {label} {classes.shape} (rows,)"
+        )
+    return _table(features.astype(np.float32), classes, (), path)
+
+
+READERS: dict[str, Callable[[Path, str | None], Table]] = {
+    "csv": read_csv,
+    "npz": read_npz,
+    "parquet": read_parquet,
+}
+
+
+def class_indices(classes: NDArray[Any], path: Path) -> tuple[Labels, tuple[str, ...]]:
+    """Each row's class as an index, and the names of the classes in that order.
+
+    Classes are sorted: by value if they are whole numbers, else by name.
+    """
+    values, indices = np.unique(_comparable(classes, path), return_inverse=True)
+    names = tuple(str(value) for value in values)
+    if "" in names:
+        raise DataError(f"{path}: some rows have no class")
+    if len(names) < 2:
+        raise DataError(f"{path}: all rows are of one class ({', '.join(names)})")
+    return indices.astype(np.int64), names
+
+
+def label_index(names: Sequence[str], asked: str | None, path: Path, what: str = "columns") -> int:
+    """Which of `names` holds the classes: the one asked for, else the one with a usual name."""
+    if asked is not None:
+        if asked not in names:
+            raise DataError(f"{path}: no label column {asked!r}: {suggestion(asked, names)}")
+        return list(names).index(asked)
+    usual = [index for index, name in enumerate(names) if name.lower() in LABEL_NAMES]
+    if len(usual) != 1:
+        raise DataError(
+            f"{path}: which column is the label? Name it with --label-column; the {what} are "
+            f"{', '.join(names)}"
+        )
+    return usual[0]
+
+
+def _comparable(classes: NDArray[Any], path: Path) -> NDArray[Any]:
+    """Classes as whole numbers where they are such, else as text."""
+    numbers = classes
+    if classes.dtype.kind not in "fiub":
+        text = np.char.strip(classes.astype(str), " '\"\r")
+        try:
+            numbers = text.astype(np.float64)
+        except ValueError:
+            return text
+    if not np.array_equal(numbers, np.floor(numbers)):
+        raise DataError(f"{path}: the label column holds real numbers, not classes")
+    return numbers.astype(np.int64)
+
+
+def _opened(path: Path) -> TextIO:
+    try:
+        return path.open(encoding="utf-8-sig", errors="replace", newline="")
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _attribute(line: str, path: Path) -> str:
+    found = re.match(r"""\s*@attribute\s+(?:'([^']+)'|"([^"]+)"|(\S+))\s+\S""", line, re.IGNORECASE)
+    if found is None:
+        raise DataError(f"{path}: cannot read the ARFF line {line.strip()!r}")
+    return next(name for name in found.groups() if name)
+
+
+def _read_text(path: Path, layout: TextLayout, label_column: str | None) -> Table:
+    """The numbers of every column but the label, and the label as text."""
+    label = label_index(layout.names, label_column, path)
+    others = [index for index in range(len(layout.names)) if index != label]
+    features = _parsed(path, layout, others, np.float32)
+    classes = _parsed(path, layout, [label], str)
+    return _table(features, classes[:, 0], _without(layout.names, label), path)
+
+
+def _parsed(path: Path, layout: TextLayout, columns: list[int], kind: type) -> NDArray[Any]:
+    with _opened(path) as stream:
+        for _ in range(layout.lines_before):
+            stream.readline()
+        lines = (line for line in stream if line.strip())
+        first = next(lines, None)
+        if first is None:
+            raise DataError(f"{path}: has no rows")
+        try:
+            return np.loadtxt(
+                chain([first], lines),
+                dtype=kind,
+                delimiter=layout.delimiter,
+                comments=layout.comments,
+                usecols=columns,
+                quotechar='"',
+                ndmin=2,
+            )
+        except ValueError as error:
+            raise DataError(f"{path}: {_named_column(str(error), layout.names)}") from None
+
+
+def _named_column(message: str, names: list[str]) -> str:
+    """NumPy's message with the column's name and with the row counted from 1."""
+    found = re.match(
+        r"could not convert string (.*) to float\d* at row (\d+), column (\d+)", message
+    )
+    if found is None:
+        return message.partition(";")[0].rstrip(".")
+    text, row, column = found[1], int(found[2]) + 1, int(found[3]) - 1
+    return f"column {names[column]!r} does not hold numbers (row {row} says {text})"
+
+
+def _without(names: Sequence[str], index: int) -> tuple[str, ...]:
+    return (*names[:index], *names[index + 1 :])
+
+
+def _table(features: Floats, classes: NDArray[Any], names: tuple[str, ...], path: Path) -> Table:
+    """A table whose every feature is a finite number."""
+    if len(features) == 0 or features.size == 0:
+        raise DataError(f"{path}: has no rows of features")
+    bad = ~np.isfinite(features)
+    if bad.any():
+        axes = tuple(axis for axis in range(features.ndim) if axis != 1)
+        column = int(np.argmax(bad.any(axis=axes)))
+        name = names[column] if names else str(column)
+        raise DataError(f"{path}: column {name!r} has values that are missing or not finite")
+    return Table(features, classes, names)
+
+
+def _unreadable(path: Path, kind: str, error: Exception) -> DataError:
+    reason = str(error).partition("\n")[0]
+    return DataError(f"{path}: is damaged or not a {kind} file ({reason[:120]})")

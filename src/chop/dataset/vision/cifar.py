@@ -1,0 +1,151 @@
+"""CIFAR-10 and CIFAR-100 from their binary archives, which hold no pickles."""
+
+import tarfile
+import zlib
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chop.dataset.info import register_dataset
+from chop.dataset.splits import DatasetRequest, Splits
+from chop.dataset.vision.images import Images, Pixels, fetched, prepared
+from chop.errors import DataError
+
+HOME = "https://www.cs.toronto.edu/~kriz/"
+IMAGE_SIZE = (3, 32, 32)
+PIXELS = 3 * 32 * 32
+CLASSES = (
+    "airplane",
+    "automobile",
+    "bird",
+    "cat",
+    "deer",
+    "dog",
+    "frog",
+    "horse",
+    "ship",
+    "truck",
+)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a binary archive holds; the last of the label bytes is the class."""
+
+    archive: str
+    md5: str
+    train: tuple[str, ...]
+    test: str
+    label_bytes: int
+    classes: int
+
+
+CIFAR10 = Layout(
+    archive="cifar-10-binary.tar.gz",
+    md5="c32a1d4ab5d03f1284b67883e8d87530",
+    train=tuple(f"data_batch_{number}.bin" for number in range(1, 6)),
+    test="test_batch.bin",
+    label_bytes=1,
+    classes=10,
+)
+CIFAR100 = Layout(
+    archive="cifar-100-binary.tar.gz",
+    md5="03b5dce01913d631647c71ecec9e9cb8",
+    train=("train.bin",),
+    test="test.bin",
+    label_bytes=2,
+    classes=100,
+)
+FACTS: dict[str, Any] = {
+    "dataset_source": "others",
+    "image_classification": True,
+    "image_size": IMAGE_SIZE,
+}
+
+
+@register_dataset("cifar10", num_classes=10, class_names=CLASSES, **FACTS)
+def cifar10(request: DatasetRequest) -> Splits:
+    """Photographs of ten kinds of thing, 3×32×32, from the original binary archive."""
+    return _cifar(CIFAR10, request)
+
+
+@register_dataset("cifar100", num_classes=100, **FACTS)
+def cifar100(request: DatasetRequest) -> Splits:
+    """Photographs of a hundred kinds of thing, 3×32×32, from the original binary archive."""
+    return _cifar(CIFAR100, request)
+
+
+def _cifar(layout: Layout, request: DatasetRequest) -> Splits:
+    path = request.path
+    if path is None:
+        (path,) = fetched(request, HOME, {layout.archive: layout.md5}, HOME + "cifar.html")
+    if path.is_dir():
+        files = [_in_folder(path, name, layout) for name in (*layout.train, layout.test)]
+        read = partial(_read, layout, {file.name: file for file in files})
+        return prepared(request, files, read, path)
+    if not path.is_file():
+        raise DataError(f"{path}: no such file or folder")
+    return prepared(request, [path], partial(_read_archive, layout, path), path)
+
+
+def _in_folder(folder: Path, name: str, layout: Layout) -> Path:
+    found = sorted(folder.rglob(name))
+    if found:
+        return found[0]
+    raise _no_binary(folder, [file.name for file in folder.rglob("*")], layout, name)
+
+
+def _no_binary(path: Path, names: list[str], layout: Layout, wanted: str) -> DataError:
+    """The error for a folder or archive without the binary files: it may be the pickled version."""
+    pickled = {"data_batch_1", "batches.meta", "meta", "train", "cifar-10-batches-py"}
+    if pickled & set(names):
+        return DataError(
+            f"{path}: is the Python version, a set of pickles, which could run code; "
+            f"get {layout.archive} from {HOME}cifar.html"
+        )
+    return DataError(f"{path}: has no {wanted}; get {layout.archive} from {HOME}cifar.html")
+
+
+def _read(layout: Layout, files: dict[str, Path]) -> Images:
+    contents = {name: file.read_bytes() for name, file in files.items()}
+    return _images(layout, contents, next(iter(files.values())).parent)
+
+
+def _read_archive(layout: Layout, path: Path) -> Images:
+    wanted = {*layout.train, layout.test}
+    contents: dict[str, bytes] = {}
+    names: list[str] = []
+    try:
+        with tarfile.open(path) as archive:
+            for member in archive:
+                names.append(Path(member.name).name)
+                stream = archive.extractfile(member) if names[-1] in wanted else None
+                if stream is not None:
+                    contents[names[-1]] = stream.read()
+    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: is damaged or cut short ({error})") from None
+    missing = sorted(wanted - contents.keys())
+    if missing:
+        raise _no_binary(path, names, layout, missing[0])
+    return _images(layout, contents, path)
+
+
+def _images(layout: Layout, contents: dict[str, bytes], path: Path) -> Images:
+    train = [_records(contents[name], layout, path / name) for name in layout.train]
+    pixels, labels = (np.concatenate(parts) for parts in zip(*train, strict=True))
+    return Images(pixels, labels, *_records(contents[layout.test], layout, path / layout.test))
+
+
+def _records(content: bytes, layout: Layout, where: Path) -> tuple[Pixels, Pixels]:
+    """The images and classes of one file: label bytes, then red, green and blue."""
+    length = layout.label_bytes + PIXELS
+    if not content or len(content) % length:
+        raise DataError(f"{where}: {len(content):,} bytes are not whole records of {length:,}")
+    records = np.frombuffer(content, np.uint8).reshape(-1, length)
+    labels = records[:, layout.label_bytes - 1]
+    if labels.max() >= layout.classes:
+        raise DataError(f"{where}: class {labels.max()} is not below {layout.classes}")
+    return records[:, layout.label_bytes :].reshape(-1, *IMAGE_SIZE), labels

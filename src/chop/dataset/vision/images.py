@@ -1,0 +1,77 @@
+"""What every image data set does once its pixels are read."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chop.dataset.cache import cached, file_sha256
+from chop.dataset.download import fetch, has_md5
+from chop.dataset.preprocess import carve_validation, standardise
+from chop.dataset.splits import DatasetRequest, Splits, paired, rows_fingerprint
+from chop.errors import DataError
+
+Pixels = NDArray[np.uint8]
+STEPS = "images-1"  # part of the cache key: another number where the steps below change
+
+
+@dataclass(frozen=True)
+class Images:
+    """Pixels `(rows, channels, height, width)` and labels, for training and for testing."""
+
+    train: Pixels
+    train_labels: Pixels
+    test: Pixels
+    test_labels: Pixels
+
+
+def prepared(
+    request: DatasetRequest, files: Sequence[Path], read: Callable[[], Images], origin: Path
+) -> Splits:
+    """The splits of an image data set, from the cache if its files were read before.
+
+    The last tenth of the training images validates, so the test images stay unseen until the end.
+    Pixels are standardised per channel on the rest.
+    """
+    digests = [file_sha256(file, request.cache_dir) for file in files]
+    key = {"steps": STEPS, "name": request.name, "files": digests}
+    return cached(request, key, lambda: _splits(read(), request.name), origin)
+
+
+def fetched(
+    request: DatasetRequest, base: str, md5s: dict[str, str], where_to_get: str
+) -> list[Path]:
+    """The published files, fetched to the cache and compared with their published MD5 sums."""
+    folder = request.cache_dir / "downloads" / request.name
+    try:
+        return [fetch(base + name, folder / name, has_md5(md5)) for name, md5 in md5s.items()]
+    except DataError as error:
+        raise DataError(
+            f"{error}; get {', '.join(md5s)} from {where_to_get} and name the folder or archive "
+            "with --dataset-path"
+        ) from None
+
+
+def _splits(images: Images, name: str) -> Splits:
+    train, validation = carve_validation(np.arange(len(images.train)))
+    parts = [_floats(images.train[train]), _floats(images.train[validation]), _floats(images.test)]
+    standardise(*parts, channels=True)
+    labels = [images.train_labels[train], images.train_labels[validation], images.test_labels]
+    return Splits(
+        *paired(parts, (each.astype(np.int64) for each in labels)),
+        source=f"{name}: {len(images.train):,} training and {len(images.test):,} test images",
+        fingerprint=_fingerprint(images),
+    )
+
+
+def _floats(pixels: Pixels) -> NDArray[np.float32]:
+    return pixels.astype(np.float32) / np.float32(255)
+
+
+def _fingerprint(images: Images) -> str:
+    train = rows_fingerprint(images.train, images.train_labels)
+    test = rows_fingerprint(images.test, images.test_labels)
+    return hashlib.sha256(f"{train}{test}".encode()).hexdigest()

@@ -1,0 +1,78 @@
+"""MNIST from its four IDX files."""
+
+import gzip
+import struct
+import zlib
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from chop.dataset.info import register_dataset
+from chop.dataset.splits import DatasetRequest, Splits
+from chop.dataset.vision.images import Images, Pixels, fetched, prepared
+from chop.errors import DataError
+
+BASE = "https://ossci-datasets.s3.amazonaws.com/mnist/"
+MD5S = {
+    "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+    "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
+    "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
+    "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
+}
+SIDE = 28
+UNSIGNED_BYTES = 0x08
+GZIP_START = b"\x1f\x8b"
+
+
+@register_dataset(
+    "mnist",
+    dataset_source="others",
+    image_classification=True,
+    image_size=(1, SIDE, SIDE),
+    num_classes=10,
+    class_names=tuple("0123456789"),
+)
+def mnist(request: DatasetRequest) -> Splits:
+    """Handwritten digits, 1×28×28, 10 classes, from the original IDX files."""
+    if request.path is None:
+        files = fetched(request, BASE, MD5S, BASE)
+    else:
+        files = [_find(request.path, name) for name in MD5S]
+    return prepared(request, files, partial(_read, files), files[0].parent)
+
+
+def read_idx(path: Path, dimensions: int) -> Pixels:
+    """The array in an IDX file of bytes, packed with gzip or not."""
+    try:
+        content = path.read_bytes()
+        content = gzip.decompress(content) if content.startswith(GZIP_START) else content
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: is damaged or cut short ({error})") from None
+    head = 4 + 4 * dimensions
+    if len(content) < head or content[:4] != bytes((0, 0, UNSIGNED_BYTES, dimensions)):
+        raise DataError(f"{path}: is not an IDX file of bytes in {dimensions} dimensions")
+    shape = struct.unpack(f">{dimensions}I", content[4:head])
+    pixels = np.frombuffer(content, np.uint8, offset=head)
+    if pixels.size != np.prod(shape, dtype=np.int64):
+        raise DataError(f"{path}: has {pixels.size:,} bytes for an array of shape {shape}")
+    return pixels.reshape(shape)
+
+
+def _find(folder: Path, name: str) -> Path:
+    for candidate in (folder / name, folder / name.removesuffix(".gz")):
+        if candidate.is_file():
+            return candidate
+    raise DataError(f"{folder}: has no {name} (with or without .gz)")
+
+
+def _read(files: list[Path]) -> Images:
+    train, train_labels, test, test_labels = (
+        read_idx(file, dimensions) for file, dimensions in zip(files, (3, 1, 3, 1), strict=True)
+    )
+    for images, labels in ((train, train_labels), (test, test_labels)):
+        if images.shape[1:] != (SIDE, SIDE) or len(images) != len(labels):
+            raise DataError(
+                f"{files[0].parent}: images {images.shape} and labels {labels.shape} do not fit"
+            )
+    return Images(train[:, None], train_labels, test[:, None], test_labels)

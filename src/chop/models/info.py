@@ -1,0 +1,243 @@
+"""What a model is: its description, the table of all of them, and how one joins it."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from torch import nn
+
+from chop.errors import ConfigError, RegistrationError, UnknownNameError
+from chop.registry import Registry, description
+
+Builder = TypeVar("Builder", bound=Callable[..., nn.Module])
+
+
+class ModelSource(StrEnum):
+    """Where a model comes from."""
+
+    HF_TRANSFORMERS = "hf_transformers"
+    MANUAL = "manual"
+    PATCHED = "patched"
+    TOY = "toy"
+    TORCHVISION = "torchvision"
+    VISION_OTHERS = "vision_others"
+    PHYSICAL = "physical"
+    NERF = "nerf"
+
+
+class ModelTaskType(StrEnum):
+    """What a model takes in."""
+
+    NLP = "nlp"
+    VISION = "vision"
+    PHYSICAL = "physical"
+    NERF = "nerf"
+    SPEECH = "speech"
+
+
+CLASSIFICATION = ("cls", "classification")
+
+TASKS = {
+    ModelTaskType.NLP: ("sequence_classification", "seq2seqLM", "causal_LM"),
+    ModelTaskType.VISION: (
+        "image_classification",
+        "image_detection",
+        "image_segmentation",
+        "image_instance_segmentation",
+    ),
+    ModelTaskType.PHYSICAL: ("physical_data_point_classification",),
+}
+"""The tasks each kind of model can have; the first is what a bare registration assumes."""
+
+
+@dataclass(frozen=True)
+class MaseModelInfo:
+    """The facts about a model that actions and passes depend on."""
+
+    name: str
+    model_source: ModelSource | str
+    task_type: ModelTaskType | str
+    image_classification: bool = False
+    physical_data_point_classification: bool = False
+    sequence_classification: bool = False
+    seq2seqLM: bool = False
+    causal_LM: bool = False
+    is_quantized: bool = False
+    is_lora: bool = False
+    is_sparse: bool = False
+    is_fx_traceable: bool = False
+    image_detection: bool = False
+    image_segmentation: bool = False
+    image_instance_segmentation: bool = False
+
+    def __post_init__(self) -> None:
+        where = f"model {self.name!r}"
+        object.__setattr__(self, "model_source", _member(ModelSource, self.model_source, where))
+        object.__setattr__(self, "task_type", _member(ModelTaskType, self.task_type, where))
+        for name, value in vars(self).items():
+            if name not in ("name", "model_source", "task_type") and not isinstance(value, bool):
+                raise ConfigError(f"{where}: {name} must be true or false (got {value!r})")
+        _check_tasks(self, where)
+
+    @property
+    def is_nlp_model(self) -> bool:
+        return self.task_type is ModelTaskType.NLP
+
+    @property
+    def is_vision_model(self) -> bool:
+        return self.task_type is ModelTaskType.VISION
+
+    @property
+    def is_physical_model(self) -> bool:
+        return self.task_type is ModelTaskType.PHYSICAL
+
+    @property
+    def is_nerf_model(self) -> bool:
+        return self.task_type is ModelTaskType.NERF
+
+
+class DataInfo(Protocol):
+    """What a model must know of the data: a `MaseDatasetInfo` has these attributes."""
+
+    @property
+    def num_features(self) -> int | None: ...
+
+    @property
+    def num_classes(self) -> int | None: ...
+
+    @property
+    def image_size(self) -> tuple[int, ...] | None: ...
+
+
+@dataclass(frozen=True)
+class DataShape:
+    """The data a model is built for when no data set is named."""
+
+    num_features: int | None = None
+    num_classes: int | None = None
+    image_size: tuple[int, ...] | None = None
+
+
+DEFAULT_DATA = {
+    ModelTaskType.PHYSICAL: DataShape(num_features=16, num_classes=5),
+    ModelTaskType.VISION: DataShape(image_size=(3, 32, 32), num_classes=10),
+}
+
+
+@dataclass(frozen=True)
+class ModelEntry:
+    """A model in the table: its facts, the function that builds it, its trained weights if any."""
+
+    info: MaseModelInfo
+    build: Callable[[DataInfo], nn.Module]
+    description: str
+    weights: Path | None = None
+
+
+MODELS: Registry[ModelEntry] = Registry("model")
+
+
+def register_model(
+    name: str, *, description: str = "", weights: str | Path | None = None, **facts: Any
+) -> Callable[[Builder], Builder]:
+    """Decorator that adds a class or function `(info) -> nn.Module`, or `() -> …`, as a model.
+
+    Args:
+        description: the line `ch info` shows; the docstring's first line if left out.
+        weights: the file that `pretrained=True` loads.
+        facts: fields of `MaseModelInfo`. Without any, the model classifies rows of numbers and
+            can be traced; with ``task_type="vision"`` it classifies images.
+    """
+
+    def add(builder: Builder) -> Builder:
+        line = description or _first_line(builder)
+        trained = Path(weights) if weights is not None else None
+        entry = ModelEntry(_info(name, facts), _with_info(builder, name), line, trained)
+        MODELS.add(name, entry)
+        return builder
+
+    return add
+
+
+def get_model_info(name: str) -> MaseModelInfo:
+    """The facts about the model called `name`."""
+    return MODELS[name].info
+
+
+def rows_of(info: DataInfo, name: str) -> tuple[int, int]:
+    """The number of features and of classes, for a model that takes rows of numbers."""
+    if info.num_features is None or info.num_classes is None:
+        raise ConfigError(f"model {name!r} takes rows of features, which this data set has not")
+    return info.num_features, info.num_classes
+
+
+def images_of(info: DataInfo, name: str) -> tuple[tuple[int, int, int], int]:
+    """The size `(channels, height, width)` of an image and the number of classes."""
+    if info.image_size is None or len(info.image_size) != 3 or info.num_classes is None:
+        raise ConfigError(f"model {name!r} takes images, which this data set has not")
+    channels, height, width = info.image_size
+    return (channels, height, width), info.num_classes
+
+
+def named(info: MaseModelInfo, name: str) -> MaseModelInfo:
+    """`info` under the name it is registered with."""
+    return info if info.name == name else replace(info, name=name)
+
+
+def _info(name: str, facts: dict[str, Any]) -> MaseModelInfo:
+    known = [field for field in MaseModelInfo.__dataclass_fields__ if field != "name"]
+    for fact in facts:
+        if fact not in known:
+            raise UnknownNameError("fact", fact, known, where=f"model {name!r}")
+    defaults: dict[str, Any] = {
+        "model_source": "manual",
+        "task_type": "physical",
+        "is_fx_traceable": True,
+    }
+    facts = defaults | facts
+    tasks = TASKS.get(facts["task_type"], ())
+    if tasks and not any(facts.get(task) for task in tasks):
+        facts[tasks[0]] = True
+    return MaseModelInfo(name, **facts)
+
+
+def _with_info(builder: Callable[..., nn.Module], name: str) -> Callable[[DataInfo], nn.Module]:
+    """`builder` as a function of the data's facts, whether or not it wants them."""
+    parameters = inspect.signature(builder).parameters.values()
+    positional = [
+        one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
+    ]
+    required = [one for one in positional if one.default is one.empty]
+    if len(required) > 1:
+        names = ", ".join(one.name for one in required)
+        raise RegistrationError(f"model {name!r} must be built from one argument, not ({names})")
+    return builder if positional else (lambda info: builder())
+
+
+def _first_line(builder: Callable[..., nn.Module]) -> str:
+    inherited = isinstance(builder, type) and builder.__doc__ == nn.Module.__doc__
+    own = "" if inherited else description(builder)
+    return own or f"the model {getattr(builder, '__name__', 'a function')} builds"
+
+
+def _member(kind: type[StrEnum], value: str, where: str) -> StrEnum:
+    try:
+        return kind(value)
+    except ValueError:
+        label = "model_source" if kind is ModelSource else "task_type"
+        raise UnknownNameError(label, value, [str(one.value) for one in kind], where) from None
+
+
+def _check_tasks(info: MaseModelInfo, where: str) -> None:
+    """Refuse a task that does not go with the kind of model, and a model without any."""
+    allowed = TASKS.get(ModelTaskType(info.task_type), ())
+    stated = [task for tasks in TASKS.values() for task in tasks if getattr(info, task)]
+    kind = ModelTaskType(info.task_type).value
+    for task in stated:
+        if task not in allowed:
+            raise ConfigError(f"{where}: a {kind} model cannot have the task {task}")
+    if allowed and not stated:
+        raise ConfigError(f"{where}: a {kind} model needs a task: {' or '.join(allowed)}")

@@ -1,0 +1,106 @@
+"""Files of weights, read without running anything that might be in them."""
+
+import os
+import pickle
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from chop.errors import CheckpointError
+
+StateDict = dict[str, Tensor]
+
+UNREADABLE = (OSError, RuntimeError, EOFError, ValueError, KeyError, IndexError, AttributeError)
+"""What torch and zipfile raise on damaged files."""
+
+
+def read_state_dict(path: str | os.PathLike[str]) -> StateDict:
+    """The tensors of a `.safetensors`, `.pt` or Lightning `.ckpt` file by name, on the CPU.
+
+    Lightning keeps the network as its attribute `model`; that prefix is taken off.
+    """
+    if Path(path).suffix == ".safetensors":
+        return _read_safetensors(Path(path))
+    content = read_checkpoint(path)
+    inner = content.get("state_dict") if isinstance(content, Mapping) else None
+    state = content if inner is None else inner
+    if not isinstance(state, Mapping) or not all(
+        isinstance(name, str) and isinstance(value, Tensor) for name, value in state.items()
+    ):
+        raise CheckpointError(f"{path}: is not a dictionary of tensors by name")
+    if inner is None:
+        return dict(state)
+    return {name.removeprefix("model."): value for name, value in state.items()}
+
+
+def read_checkpoint(path: str | os.PathLike[str]) -> Any:
+    """Everything in a torch file that is tensors and plain values, on the CPU.
+
+    The checksums inside the file are compared first, and a file that holds anything else, such as
+    a whole pickled model, is refused, since loading it could run code.
+    """
+    _check_archive(Path(path))
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        reason = str(error).partition("\n")[0]
+        raise CheckpointError(
+            f"{path}: refused, as it holds more than tensors and plain values or is damaged "
+            f"({reason[:120]})"
+        ) from None
+    except UNREADABLE as error:
+        raise _damaged(path, error) from None
+
+
+def load_weights(model: nn.Module, state: Mapping[str, Tensor], where: str) -> None:
+    """Copy `state` into `model`; names or shapes that do not fit are an error that lists them."""
+    own = model.state_dict()
+    problems = {
+        "missing": sorted(own.keys() - state.keys()),
+        "unexpected": sorted(state.keys() - own.keys()),
+        "of another shape": [
+            f"{name} {tuple(state[name].shape)} for {tuple(own[name].shape)}"
+            for name in sorted(own.keys() & state.keys())
+            if state[name].shape != own[name].shape
+        ],
+    }
+    found = [f"{kind}: {', '.join(names)}" for kind, names in problems.items() if names]
+    if found:
+        raise CheckpointError(f"{where}: the weights do not fit; {'; '.join(found)}")
+    model.load_state_dict(state)
+
+
+def _check_archive(path: Path) -> None:
+    """Raise unless `path` is a file whose parts have the checksums written beside them."""
+    if not path.is_file():
+        raise CheckpointError(f"{path}: no such file")
+    if not zipfile.is_zipfile(path):
+        return  # torch's older format has no checksums; `torch.load` says what is wrong
+    try:
+        with zipfile.ZipFile(path) as archive:
+            bad = archive.testzip()
+    except (*UNREADABLE, zipfile.BadZipFile, NotImplementedError) as error:
+        raise _damaged(path, error) from None
+    if bad is not None:
+        raise CheckpointError(f"{path}: is damaged: the checksum of {bad} is wrong")
+
+
+def _read_safetensors(path: Path) -> StateDict:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    if not path.is_file():
+        raise CheckpointError(f"{path}: no such file")
+    try:
+        return load_file(path, device="cpu")
+    except (SafetensorError, *UNREADABLE) as error:
+        raise _damaged(path, error) from None
+
+
+def _damaged(path: str | os.PathLike[str], error: Exception) -> CheckpointError:
+    reason = str(error).partition("\n")[0]
+    return CheckpointError(f"{path}: is damaged or not a file of weights ({reason[:120]})")

@@ -1,0 +1,36 @@
+"""Helpers between data, models and actions; each is imported when it is first asked for."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from chop.tools.checkpoint_load import load_model as load_model
+    from chop.tools.get_input import InputGenerator as InputGenerator
+    from chop.tools.get_input import get_cf_args as get_cf_args
+    from chop.tools.get_input import get_dummy_input as get_dummy_input
+    from chop.tools.logger import get_logger as get_logger
+    from chop.tools.logger import set_logging_verbosity as set_logging_verbosity
+
+_HOMES = {
+    "InputGenerator": "get_input",
+    "get_cf_args": "get_input",
+    "get_dummy_input": "get_input",
+    "get_logger": "logger",
+    "load_model": "checkpoint_load",
+    "set_logging_verbosity": "logger",
+}
+
+__all__ = [
+    "InputGenerator",
+    "get_cf_args",
+    "get_dummy_input",
+    "get_logger",
+    "load_model",
+    "set_logging_verbosity",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'chop.tools' has no attribute {name!r}")
+    return getattr(import_module(f"chop.tools.{_HOMES[name]}"), name)
