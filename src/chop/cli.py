@@ -58,7 +58,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _act(action: str, options: dict[str, Any], command: list[str]) -> int:
-    from chop.actions.session import check, open_session
+    from chop.actions.session import check
     from chop.config.layers import Layers, settings_table, wants_colour
 
     layers = Layers.read(options.pop("config", None), options)
@@ -69,7 +69,7 @@ def _act(action: str, options: dict[str, Any], command: list[str]) -> int:
     sys.stdout.write(settings_table(layers, colour=wants_colour(sys.stdout)) + "\n")
     sys.stdout.flush()
     with _profiling(config.profile):
-        run_action(action, open_session(config, layers.record(command)))
+        run_action(action, config, layers.record(command))
     return OK
 
 

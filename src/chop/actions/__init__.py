@@ -4,17 +4,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from chop.actions.session import Session
+    from chop.config.run import RunConfig
 
-ACTIONS: dict[str, str] = {}
+ACTIONS: dict[str, str] = {
+    "train": "chop.actions.training",
+    "test": "chop.actions.testing",
+    "transform": "chop.actions.transforming",
+}
 """Where each action lives. Its module has a function of the action's name, for Python, and
-`run(session)`, for the command line. Modules are named otherwise (`training`), because importing a
-module `train` would put it in the place of the function `chop.actions.train`."""
+`run(session)`, for the command line; a `check(config)` refuses mistakes before anything is built.
+Modules are named otherwise (`training`), because importing a module `train` would put it in the
+place of the function `chop.actions.train`."""
 
 
-def run_action(name: str, session: "Session") -> None:
-    """Run an action as the command line does."""
-    import_module(ACTIONS[name]).run(session)
+def run_action(name: str, config: "RunConfig", record: dict[str, Any]) -> None:
+    """Run an action as the command line does; `record` tells what was run, to be stored."""
+    from chop.actions.session import open_session
+
+    module = import_module(ACTIONS[name])
+    module.run(open_session(config, record, getattr(module, "check", None)))
 
 
 def __getattr__(name: str) -> Any:

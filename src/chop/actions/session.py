@@ -1,5 +1,6 @@
 """What every action starts from: settings in effect, model, data, output folder."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
 from functools import cached_property
@@ -56,26 +57,44 @@ def check(config: RunConfig) -> None:
             raise ConfigError(f"{flag}: there is no file or folder {path}")
 
 
-def open_session(config: RunConfig, record: dict[str, Any]) -> Session:
-    """Import the user's own code, seed, and build the model and the data module."""
-    check(config)
-    assert config.model is not None
-    assert config.dataset is not None
+def open_session(
+    config: RunConfig,
+    record: dict[str, Any],
+    check_action: Callable[[RunConfig], None] | None = None,
+) -> Session:
+    """Import the user's own code, check, seed, and build the model and the data module."""
     from chop.actions.environment import prepare
-    from chop.dataset import MaseDataModule, get_dataset_info
     from chop.models import get_model, get_model_info
 
+    check(config)
+    assert config.model is not None
     root_logger.setLevel("DEBUG" if config.to_debug else config.log_level.upper())
     import_user_code(config.imports)
     model_info = get_model_info(config.model)
-    dataset_info = get_dataset_info(config.dataset)
+    data_module = _data_module(config)
+    if check_action:
+        check_action(config)
     prepare(config)
     logger.info("Initialising model '%s'...", config.model)
     model = get_model(
-        config.model, config.task, dataset_info=dataset_info, pretrained=config.is_pretrained
+        config.model,
+        config.task,
+        dataset_info=data_module.dataset_info,
+        pretrained=config.is_pretrained,
     )
     logger.info("Initialising dataset '%s'...", config.dataset)
-    data_module = MaseDataModule(
+    data_module.prepare_data()
+    data_module.setup()
+    logger.info("Data: %s", data_module.source)
+    logger.info("Project will be created at %s", project_folder(config))
+    return Session(config, model, model_info, data_module, record)
+
+
+def _data_module(config: RunConfig) -> "MaseDataModule":
+    from chop.dataset import MaseDataModule
+
+    assert config.dataset is not None
+    return MaseDataModule(
         config.dataset,
         batch_size=config.batch_size,
         num_workers=config.num_workers,
@@ -85,9 +104,6 @@ def open_session(config: RunConfig, record: dict[str, Any]) -> Session:
         label_column=config.label_column,
         seed=config.seed,
     )
-    session = Session(config, model, model_info, data_module, record)
-    logger.info("Project will be created at %s", project_folder(config))
-    return session
 
 
 def project_folder(config: RunConfig) -> Path:

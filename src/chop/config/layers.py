@@ -156,8 +156,10 @@ def _adapter(name: str) -> Any:
     from pydantic import Field, TypeAdapter
 
     setting = SETTINGS[name]
-    finite = {"allow_inf_nan": False} if setting.type is float else {}
-    annotation: Any = Annotated[setting.type, Field(**setting.option.bounds, **finite)]
+    limits = setting.option.bounds
+    if setting.type is float:
+        limits["allow_inf_nan"] = False
+    annotation: Any = Annotated[setting.type, Field(**limits)]
     return TypeAdapter(annotation)
 
 

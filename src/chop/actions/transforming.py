@@ -1,0 +1,155 @@
+"""Transform: run the passes of a configuration on a model, in the order of the file, and save."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from chop.actions.session import Session
+from chop.config.run import RunConfig
+from chop.dataset import MaseDataModule
+from chop.errors import ConfigError
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.models import MaseModelInfo
+from chop.passes import PASSES
+from chop.passes.graph import (
+    add_common_metadata_analysis_pass,
+    add_software_metadata_analysis_pass,
+    init_metadata_analysis_pass,
+    save_mase_graph_interface_pass,
+    summarize_quantization_analysis_pass,
+)
+from chop.passes.graph.utils import deepcopy_mase_graph
+from chop.tools.checkpoint_load import load_model
+from chop.tools.get_input import InputGenerator, get_cf_args
+from chop.tools.logger import get_logger
+
+logger = get_logger("chop")
+UNTRAINED = (
+    "No weights were loaded: the network is UNTRAINED and its results mean nothing. "
+    "Name a checkpoint with --load."
+)
+
+
+@dataclass(frozen=True)
+class PassContext:
+    """What a run can give to the passes: an argument of such a name, unless the file sets it."""
+
+    model_name: str
+    save_dir: Path
+    batches: Callable[[], InputGenerator]
+
+    @cached_property
+    def input_generator(self) -> InputGenerator:
+        return self.batches()
+
+    @cached_property
+    def dummy_in(self) -> dict[str, Tensor]:
+        return dict(next(iter(self.input_generator)))
+
+    def offers(self, pass_name: str) -> dict[str, Callable[[], Any]]:
+        """The arguments there are, each made when it is asked for."""
+        return {
+            "model_name": lambda: self.model_name,
+            "input_generator": lambda: self.input_generator,
+            "dummy_in": lambda: self.dummy_in,
+            "save_dir": lambda: self.save_dir / pass_name,
+            "file_name": lambda: self.save_dir / f"{pass_name}.txt",
+            "save_path": lambda: self.save_dir / f"{pass_name}.txt",
+        }
+
+    def complete(self, pass_name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of a pass: those of the file, then those that the run can give."""
+        schema = PASSES[pass_name].schema
+        wanted = schema.model_fields if schema else ()
+        offers = self.offers(pass_name)
+        return {name: offers[name]() for name in wanted if name in offers} | dict(given)
+
+
+def check(config: RunConfig) -> None:
+    """Refuse a run without passes, an unknown pass, and arguments that do not fit their pass."""
+    if not config.passes:
+        raise ConfigError("transform needs --config with a [passes.<name>] table for each pass")
+    for name, given in config.passes.items():
+        PASSES[name].parse(given)
+
+
+def run(session: Session) -> None:
+    """Transform as the command line asks."""
+    config = session.config
+    transform(
+        session.model,
+        session.model_info,
+        session.data_module,
+        config.passes,
+        save_dir=session.software_folder / "transform",
+        task=config.task,
+        load_name=config.load_name,
+        load_type=config.load_type,
+        cf_args=config.cf_args,
+        pretrained=config.is_pretrained,
+    )
+
+
+def transform(  # noqa: PLR0913  # what a run consists of, by the names of the labs
+    model: nn.Module,
+    model_info: MaseModelInfo,
+    data_module: MaseDataModule,
+    passes: Mapping[str, Mapping[str, Any]],
+    *,
+    save_dir: str | Path,
+    task: str = "cls",
+    load_name: str | None = None,
+    load_type: str = "mz",
+    cf_args: Mapping[str, Any] | None = None,
+    pretrained: bool = False,
+) -> tuple[MaseGraph, dict[str, Any]]:
+    """Run each pass of `passes` in turn; the graph and what every pass found out.
+
+    Args:
+        passes: the arguments of each pass by its name, as in ``[passes.<name>]``.
+        save_dir: folder of reports and of ``transformed_ckpt``.
+        cf_args: arguments of the model that are fixed while it is traced.
+        pretrained: whether `model` came with weights that mean something.
+    """
+    if load_name is not None:
+        model = load_model(load_name, load_type, model)
+    elif not pretrained:
+        logger.warning(UNTRAINED)
+    context = PassContext(
+        model_info.name,
+        Path(save_dir),
+        lambda: InputGenerator(model_info, data_module, task, which_dataloader="train"),
+    )
+    logger.info("Transforming model '%s'...", model_info.name)
+    graph = with_metadata(
+        MaseGraph(model, dict(cf_args or get_cf_args(model_info, task, model))), context
+    )
+    found = {}
+    for name, given in passes.items():
+        graph, found[name] = _run_pass(graph, name, context.complete(name, given), context)
+    saved = context.save_dir / "transformed_ckpt"
+    graph, _ = save_mase_graph_interface_pass(graph, saved)
+    logger.info("Transformation is completed")
+    return graph, found
+
+
+def with_metadata(graph: MaseGraph, context: PassContext) -> MaseGraph:
+    """The graph with the metadata that passes read."""
+    graph, _ = init_metadata_analysis_pass(graph)
+    graph, _ = add_common_metadata_analysis_pass(graph, {"dummy_in": context.dummy_in})
+    graph, _ = add_software_metadata_analysis_pass(graph)
+    return graph
+
+
+def _run_pass(
+    graph: MaseGraph, name: str, args: dict[str, Any], context: PassContext
+) -> tuple[MaseGraph, dict[str, Any]]:
+    before = deepcopy_mase_graph(graph) if name == "quantize" else None
+    graph, info = PASSES[name](graph, args)
+    if before is not None:
+        summarize_quantization_analysis_pass(before, graph, save_dir=context.save_dir / name)
+    return graph, info

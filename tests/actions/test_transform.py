@@ -1,0 +1,163 @@
+"""`ch transform`: the passes of a file, in its order, on a model."""
+
+import csv
+from pathlib import Path
+
+import pytest
+import torch
+
+from chop.cli import main
+from chop.dataset import get_dataset_info
+from chop.models import get_model
+
+CONFIGS = Path(__file__).parents[2] / "configs" / "examples"
+
+HISTOGRAM = """\
+INFO     Quantized graph histogram:
+INFO     
+| Original type   | OP           |   Total |   Changed |   Unchanged |
+|-----------------+--------------+---------+-----------+-------------|
+| BatchNorm1d     | batch_norm1d |       1 |         0 |           1 |
+| Linear          | linear       |       1 |         1 |           0 |
+| ReLU            | relu         |       2 |         0 |           2 |
+| output          | output       |       1 |         0 |           1 |
+| x               | placeholder  |       1 |         0 |           1 |
+"""  # noqa: W291  (the labs' output has the space)
+
+OWN_PASS = """
+from chop.passes import PassArgs, analysis_pass
+
+class Args(PassArgs):
+    greeting: str = "hello"
+
+@analysis_pass("greet")
+def greet_analysis_pass(graph, args: Args):
+    "Say how many nodes there are."
+    print(args.greeting, len(list(graph.nodes)))
+    return graph, {}
+"""
+
+
+@pytest.fixture
+def state_dict(tmp_path: Path) -> Path:
+    model = get_model("jsc-tiny", task="cls", dataset_info=get_dataset_info("jsc-sim"))
+    torch.save(model.state_dict(), tmp_path / "weights.pt")
+    return tmp_path / "weights.pt"
+
+
+def transform(tmp_path: Path, config: Path, *arguments: str) -> int:
+    where = ("--project-dir", str(tmp_path), "--project", "out", "--cpu=0", "--batch-size", "8")
+    return main(["transform", "--config", str(config), "--task", "cls", *where, *arguments])
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "run.toml"
+    path.write_text('model = "jsc-tiny"\ndataset = "jsc-sim"\n' + text)
+    return path
+
+
+def test_the_lab_line(tmp_path: Path, state_dict: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("--load", str(state_dict), "--load-type", "pt")
+    assert transform(tmp_path, CONFIGS / "jsc_toy_by_type.toml", *arguments) == 0
+    output = capsys.readouterr().out
+    folder = tmp_path / "out" / "software" / "transform"
+    assert HISTOGRAM in output
+    assert "UNTRAINED" not in output
+    messages = [
+        "Initialising model 'jsc-tiny'...",
+        "Initialising dataset 'jsc-sim'...",
+        f"Project will be created at {tmp_path / 'out'}",
+        "Transforming model 'jsc-tiny'...",
+        f"Saved mase graph to {folder / 'transformed_ckpt'}",
+        "Transformation is completed",
+    ]
+    places = [output.index(f"INFO     {message}\n") for message in messages]
+    assert places == sorted(places)
+    with (folder / "quantize" / "quantize_histogram.csv").open() as stream:
+        assert next(csv.reader(stream))[-5:] == [
+            "Original type", "OP", "Total", "Changed", "Unchanged",
+        ]  # fmt: skip
+
+
+def test_untrained_weights_cannot_be_missed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert transform(tmp_path, CONFIGS / "jsc_toy_by_type.toml") == 0
+    assert "WARNING  No weights were loaded: the network is UNTRAINED" in capsys.readouterr().out
+
+
+def test_passes_run_in_the_order_of_the_file(
+    tmp_path: Path, state_dict: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = written(
+        tmp_path,
+        """
+        [passes.report_graph]
+        [passes.profile_statistics]
+        by = "type"
+        target_weight_nodes = ["linear"]
+        target_activation_nodes = ["relu"]
+        num_samples = 32
+        weight_statistics.variance_precise = {device = "cpu", dims = "all"}
+        activation_statistics.range_quantile = {device = "cpu", dims = "all", quantile = 0.97}
+        [passes.report_node_meta_param]
+        which = ["software"]
+        [passes.prune]
+        weight = {sparsity = 0.5, method = "l1-norm", scope = "local"}
+        [passes.quantize]
+        by = "type"
+        default.config.name = "NA"
+        linear.config = {name = "integer", data_in_width = 8, weight_width = 4, bias_width = 4}
+        """,
+    )
+    assert transform(tmp_path, config, "--load", str(state_dict), "--load-type", "pt") == 0
+    folder = tmp_path / "out" / "software" / "transform"
+    report = (folder / "report_graph.txt").read_text()
+    assert "Network overview:\n{'placeholder': 1," in report
+    assert "'count': 512" in (folder / "report_node_meta_param.txt").read_text()
+
+
+def test_a_saved_graph_is_transformed_further(
+    tmp_path: Path, state_dict: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ("--load", str(state_dict), "--load-type", "pt")
+    assert transform(tmp_path, CONFIGS / "jsc_toy_by_type.toml", *arguments) == 0
+    saved = tmp_path / "out" / "software" / "transform" / "transformed_ckpt"
+    config = written(tmp_path, "[passes.report_graph]\n")
+    assert transform(tmp_path, config, "--load", str(saved), "--load-type", "mz") == 0
+    assert (saved.parent / "transformed_ckpt-v1").is_dir()
+
+
+def test_a_pass_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.py").write_text(OWN_PASS)
+    config = written(
+        tmp_path, f'imports = ["{tmp_path / "mine.py"}"]\n[passes.greet]\ngreeting = "hi"'
+    )
+    assert transform(tmp_path, config) == 0
+    assert "hi 6" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "transform needs --config with a [passes.<name>] table for each pass"),
+        ("[passes.quantise]", "unknown pass 'quantise': did you mean 'quantize'?"),
+        ("[passes.report_graph]\nfile = 3", "pass 'report_graph': unknown key 'file'"),
+        (
+            "[passes.quantize]\nby = 'type'\n[passes.quantize.liner.config]\nname = 'integer'",
+            "liner",
+        ),
+        (
+            "[passes.quantize]\nby = 'type'\n[passes.quantize.linear.config]\nname = 'integr'",
+            "unknown number format 'integr': did you mean 'integer'?",
+        ),
+    ],
+)
+def test_mistakes_leave_nothing_behind(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, message: str
+) -> None:
+    assert transform(tmp_path, written(tmp_path, text)) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["run.toml"]
