@@ -1,0 +1,1 @@
+"""Operations computed in number formats."""

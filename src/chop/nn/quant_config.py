@@ -1,0 +1,143 @@
+"""The flat dictionary of the labs, as typed number formats by role, and back.
+
+``{"name": "integer", "data_in_width": 8, "data_in_frac_width": 4, "weight_width": 8, …}``
+
+What is missing, in this order: a bias takes the format of the weight; a further operand of a
+function (the second of `matmul`, the query of an attention) takes that of `data_in`; anything else
+is an error. Formats that need no settings apply to every operand when none is mentioned, and only
+to the operands that are mentioned otherwise. Keys of roles that an operation lacks are tolerated,
+because one rule may serve many operations; keys of no role and no field are errors.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from chop.errors import ConfigError, UnknownNameError
+from chop.numerics import FORMATS, NumberFormat
+from chop.ops.op import Op
+from chop.ops.table import OPS
+from chop.validation import parse
+
+OUTPUT = "data_out"
+
+
+@dataclass(frozen=True)
+class QuantConfig:
+    """How one operation is quantised: a number format for each of its operands."""
+
+    name: str
+    operands: Mapping[str, NumberFormat]
+    bypass: bool = False
+    """Compute in floating point as if not quantised."""
+
+    @property
+    def format(self) -> type[NumberFormat]:
+        """The kind of number format that all operands share."""
+        return FORMATS[self.name]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The flat dictionary with every field stated; parsing it gives the same configuration."""
+        head: dict[str, Any] = {"name": self.name} | ({"bypass": True} if self.bypass else {})
+        return head | {
+            f"{role}_{field}": value
+            for role, fmt in self.operands.items()
+            for field, value in fmt.model_dump().items()
+        }
+
+    def require(self, op: Op, role: str) -> None:
+        """Raise if an operand that is there has no format although the format needs settings."""
+        needed = required_fields(self.format)
+        if role not in self.operands and needed and not self.bypass:
+            keys = " and ".join(f"'{role}_{field}'" for field in needed)
+            raise ConfigError(f"{op.name} in {self.name!r} has a {role}: {keys} must be given")
+
+
+def parse_quant_config(op: Op, config: Mapping[str, Any], where: str) -> QuantConfig:
+    """The configuration of `op` from a flat dictionary, which is not changed.
+
+    Args:
+        where: what the dictionary is, for the error message: ``pass 'quantize': linear``.
+    """
+    bypass = config.get("bypass") or False
+    if not isinstance(bypass, bool):
+        raise ConfigError(f"{where}: bypass: true or false expected (got {bypass!r})")
+    fmt = _format(config, where)
+    given = _fields_by_role(fmt, config, where)
+    operands = {}
+    for role in dict.fromkeys((*op.roles, OUTPUT)):
+        source = next((given[name] for name in _sources(op, role) if name in given), None)
+        if source is None and not required_fields(fmt) and not given and role != OUTPUT:
+            source = {}
+        if source is not None:
+            fields = _role_defaults(op, role, fmt) | source
+            operands[role] = parse(fmt, fields, f"{where}: {role}")
+        elif not (bypass or role in op.optional or role == OUTPUT or not required_fields(fmt)):
+            raise ConfigError(f"{where}: {_missing(op, role, fmt)}")
+    return QuantConfig(str(config["name"]), operands, bypass)
+
+
+def required_fields(fmt: type[NumberFormat]) -> list[str]:
+    """The fields of a format that have no default."""
+    return [name for name, field in fmt.model_fields.items() if field.is_required()]
+
+
+@lru_cache(maxsize=64)
+def known_keys(fmt: type[NumberFormat], rows: int) -> dict[str, tuple[str, str]]:
+    """Role and field of every key that means something to any operation.
+
+    Args:
+        rows: the length of the table of operations, which grows when users add to it.
+    """
+    roles = {role for op in OPS.values() for role in op.roles} | {OUTPUT}
+    return {
+        f"{role}_{field}": (role, field) for role in sorted(roles) for field in fmt.model_fields
+    }
+
+
+def _format(config: Mapping[str, Any], where: str) -> type[NumberFormat]:
+    name = config.get("name")
+    if name is None:
+        raise ConfigError(f"{where}: 'name' of the number format is missing")
+    if name not in FORMATS:
+        raise UnknownNameError("number format", name, FORMATS, where)
+    return FORMATS[name]
+
+
+def _fields_by_role(
+    fmt: type[NumberFormat], config: Mapping[str, Any], where: str
+) -> dict[str, dict[str, Any]]:
+    """The settings of each role that is mentioned, an unknown key being an error."""
+    fields = known_keys(fmt, len(OPS))
+    given: dict[str, dict[str, Any]] = {}
+    for key in config.keys() - {"name", "bypass"}:
+        if key not in fields:
+            raise UnknownNameError("key", key, [*fields, "name", "bypass"], where)
+        role, field = fields[key]
+        given.setdefault(role, {})[field] = config[key]
+    return given
+
+
+def _sources(op: Op, role: str) -> Iterator[str]:
+    """The roles whose settings serve `role`, in order of preference."""
+    yield role
+    if role == "bias":
+        yield "weight"
+    if role in op.inputs:
+        yield "data_in"
+
+
+def _role_defaults(op: Op, role: str, fmt: type[NumberFormat]) -> dict[str, Any]:
+    """What the place of an operand says about its format, where the format has such a field."""
+    facts = {
+        "signed": role not in op.unsigned,
+        # The first dimension of data is the batch: samples must not share a block.
+        "skip_first_dim": role in op.inputs or role == OUTPUT,
+    }
+    return {name: value for name, value in facts.items() if name in fmt.model_fields}
+
+
+def _missing(op: Op, role: str, fmt: type[NumberFormat]) -> str:
+    keys = " and ".join(repr(f"{role}_{field}") for field in required_fields(fmt))
+    return f"{op.name} needs {keys}"

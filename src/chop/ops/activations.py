@@ -1,0 +1,109 @@
+"""Activations: one tensor in, one of the same shape out."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chop.ops import cost
+from chop.ops.forms import named_functions, named_methods
+from chop.ops.op import MaseType, Op, takes
+
+
+def activation(name: str, module: type[nn.Module], flops: int, *settings: str, **facts: Any) -> Op:
+    """An activation: its functions and methods are those of torch with its name.
+
+    Args:
+        flops: FLOPs for each element.
+        settings: further arguments of the function, in order.
+        facts: other fields of the row.
+    """
+    fields: dict[str, Any] = {
+        "mase_type": MaseType.MODULE_RELATED_FUNC,
+        "description": f"Activation {name}, element by element",
+        "functions": named_functions(name),
+        "methods": named_methods(name),
+        "arguments": takes("input:data_in", *settings),
+        "cost": cost.elementwise(flops),
+    }
+    return Op(name=name, module=module, **fields | facts)
+
+
+def dtype_third(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` with the arguments of `torch.softmax`, where a private one comes third in `F`."""
+
+    def run(
+        input: Tensor,  # noqa: A002 -- the name that callers use
+        dim: int | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> Any:
+        return function(input, dim, dtype=dtype)
+
+    return run
+
+
+PRELU = Op(
+    name="prelu",
+    mase_type=MaseType.MODULE_RELATED_FUNC,
+    description="Activation prelu, with a learned slope",
+    module=nn.PReLU,
+    functions=named_functions("prelu"),
+    methods=named_methods("prelu"),
+    arguments=takes("input:data_in", "weight:"),
+    params=("weight",),
+    cost=cost.elementwise(2),
+)
+
+ACTIVATIONS = [
+    # Negative inputs give zero anyway, so the sign bit is better spent on range.
+    activation("relu", nn.ReLU, 1, "inplace", unsigned=frozenset({"data_in"})),
+    activation("relu6", nn.ReLU6, 2, "inplace"),
+    activation("leaky_relu", nn.LeakyReLU, 2, "negative_slope", "inplace"),
+    PRELU,
+    activation("rrelu", nn.RReLU, 2, "lower", "upper", "training", "inplace"),
+    activation("elu", nn.ELU, 3, "alpha", "inplace"),
+    activation("celu", nn.CELU, 4, "alpha", "inplace"),
+    activation("selu", nn.SELU, 4, "inplace"),
+    activation("gelu", nn.GELU, 5),
+    activation("silu", nn.SiLU, 4, "inplace"),
+    activation("mish", nn.Mish, 5, "inplace"),
+    activation("sigmoid", nn.Sigmoid, 3),
+    activation("logsigmoid", nn.LogSigmoid, 3),
+    activation("tanh", nn.Tanh, 4),
+    activation("tanhshrink", nn.Tanhshrink, 5),
+    activation("hardtanh", nn.Hardtanh, 2, "min_val", "max_val", "inplace"),
+    activation("hardswish", nn.Hardswish, 5, "inplace"),
+    activation("hardsigmoid", nn.Hardsigmoid, 4, "inplace"),
+    activation("hardshrink", nn.Hardshrink, 2, "lambd"),
+    activation("softshrink", nn.Softshrink, 3, "lambd"),
+    activation("softplus", nn.Softplus, 3, "beta", "threshold"),
+    activation("softsign", nn.Softsign, 3),
+    activation("threshold", nn.Threshold, 1, "threshold", "value", "inplace"),
+    activation("glu", nn.GLU, 4, "dim", description="Gated linear unit: half gates half"),
+    activation(
+        "softmax",
+        nn.Softmax,
+        5,
+        "dim",
+        description="Exponentials that sum to one",
+        run=dtype_third(F.softmax),
+    ),
+    activation("softmin", nn.Softmin, 6, "dim", description="Softmax of the negated input"),
+    activation(
+        "log_softmax",
+        nn.LogSoftmax,
+        5,
+        "dim",
+        description="Logarithm of softmax",
+        run=dtype_third(F.log_softmax),
+    ),
+    activation(
+        "softmax2d",
+        nn.Softmax2d,
+        5,
+        mase_type=MaseType.MODULE,
+        description="Softmax over the channels of each place",
+    ),
+]

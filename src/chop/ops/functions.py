@@ -1,0 +1,177 @@
+"""Arithmetic that has no module: sums, products, reductions."""
+
+import operator
+from typing import Any
+
+import torch.nn.functional as F
+
+from chop.ops import cost
+from chop.ops.forms import named_functions, named_methods
+from chop.ops.op import MaseType, Op, takes
+
+BUILTIN = MaseType.BUILTIN_FUNC
+DATA_AND_WEIGHT = ("data_in", "weight")
+WITH_BIAS = (*DATA_AND_WEIGHT, "bias")
+
+
+def function(name: str, description: str, rule: cost.CostRule, **facts: Any) -> Op:
+    """A function of torch: its forms are the functions and methods with its name."""
+    names = (name, *facts.pop("aliases", ()))
+    operators = facts.pop("operators", ())
+    fields: dict[str, Any] = {
+        "functions": named_functions(*names) + operators,
+        "methods": named_methods(*names),
+    }
+    return Op(name=name, mase_type=BUILTIN, description=description, cost=rule, **fields | facts)
+
+
+def binary(name: str, description: str, *operators: Any, **facts: Any) -> Op:
+    """Arithmetic of two operands, either of which may be a number."""
+    fields: dict[str, Any] = {
+        "operators": operators,
+        "arguments": takes("input:data_in", "other:data_in"),
+        "inputs": ("data_in", "data_in"),
+    }
+    return function(name, description, cost.elementwise(1), **fields | facts)
+
+
+def unary(name: str, description: str, *operators: Any, flops: int = 1) -> Op:
+    """A function of each element."""
+    return function(name, description, cost.elementwise(flops), operators=operators)
+
+
+ARITHMETIC = [
+    binary("add", "Sum", operator.add, operator.iadd),
+    binary("sub", "Difference", operator.sub, operator.isub, aliases=("subtract",)),
+    binary("mul", "Product", operator.mul, operator.imul, aliases=("multiply",)),
+    binary(
+        "div",
+        "Quotient",
+        operator.truediv,
+        operator.itruediv,
+        aliases=("divide", "true_divide"),
+    ),
+    binary("floor_divide", "Quotient rounded down", operator.floordiv, operator.ifloordiv),
+    binary("remainder", "Remainder of a division", operator.mod, operator.imod),
+    binary(
+        "pow",
+        "Power",
+        operator.pow,
+        operator.ipow,
+        arguments=takes("input:data_in", "exponent:data_in"),
+    ),
+    binary("maximum", "Larger of two, element by element"),
+    binary("minimum", "Smaller of two, element by element"),
+    unary("neg", "Negation", operator.neg),
+    unary("abs", "Absolute value", operator.abs, abs),
+    unary("sqrt", "Square root"),
+    unary("rsqrt", "Reciprocal of the square root", flops=2),
+    unary("reciprocal", "One divided by the element"),
+    unary("square", "Square"),
+    unary("exp", "Exponential"),
+    unary("log", "Natural logarithm"),
+    unary("log2", "Logarithm to base two"),
+    unary("log1p", "Logarithm of one more", flops=2),
+    unary("erf", "Error function"),
+    unary("sin", "Sine"),
+    unary("cos", "Cosine"),
+    unary("tan", "Tangent"),
+    unary("sinh", "Hyperbolic sine"),
+    unary("cosh", "Hyperbolic cosine"),
+    unary("floor", "Next integer below"),
+    unary("ceil", "Next integer above"),
+    unary("round", "Nearest integer", round),
+    function("clamp", "Limit to a range", cost.elementwise(2), aliases=("clip",)),
+]
+
+MATRICES = [
+    function(
+        "matmul",
+        "Matrix product",
+        cost.matrix_product,
+        operators=(operator.matmul, operator.imatmul),
+        arguments=takes("input:data_in", "other:weight"),
+        inputs=DATA_AND_WEIGHT,
+    ),
+    function(
+        "mm",
+        "Product of two matrices",
+        cost.matrix_product,
+        arguments=takes("input:data_in", "mat2:weight"),
+        inputs=DATA_AND_WEIGHT,
+    ),
+    function(
+        "mv",
+        "Product of a matrix and a vector",
+        cost.matrix_product,
+        arguments=takes("input:data_in", "vec:weight"),
+        inputs=DATA_AND_WEIGHT,
+    ),
+    function(
+        "bmm",
+        "Matrix product of each pair of a batch",
+        cost.matrix_product,
+        arguments=takes("input:data_in", "mat2:weight"),
+        inputs=DATA_AND_WEIGHT,
+    ),
+    function(
+        "baddbmm",
+        "Batched matrix product, added to the first argument",
+        cost.added_matrix_product,
+        arguments=takes("input:bias", "batch1:data_in", "batch2:weight"),
+        inputs=WITH_BIAS,
+    ),
+    function(
+        "addmm",
+        "Matrix product, added to the first argument",
+        cost.added_matrix_product,
+        arguments=takes("input:bias", "mat1:data_in", "mat2:weight"),
+        inputs=WITH_BIAS,
+    ),
+    function(
+        "einsum",
+        "Sum of products over named indices",
+        cost.einsum,
+        arguments=takes("equation", "operands:data_in", "*rest:weight"),
+        inputs=DATA_AND_WEIGHT,
+    ),
+    function(
+        "scaled_dot_product_attention",
+        "Values weighted by the softmax of the products of queries and keys",
+        cost.attention,
+        functions=(F.scaled_dot_product_attention,),
+        arguments=takes("query:", "key:", "value:", "attn_mask"),
+        inputs=("query", "key", "value"),
+    ),
+]
+
+REDUCTIONS = [
+    function(name, description, cost.reduction, arguments=takes("input:data_in", "dim"))
+    for name, description in (
+        ("mean", "Mean"),
+        ("sum", "Sum of elements"),
+        ("prod", "Product of elements"),
+        ("var", "Variance"),
+        ("std", "Standard deviation"),
+        ("logsumexp", "Logarithm of the sum of exponentials"),
+        ("amax", "Largest element"),
+        ("amin", "Smallest element"),
+        ("cumsum", "Running sum"),
+    )
+] + [
+    function(
+        name,
+        description,
+        cost.reduction,
+        arguments=takes("input:data_in", "other:data_in"),
+        inputs=("data_in", "data_in"),
+    )
+    for name, description in (
+        ("max", "Largest element, or the larger of two tensors"),
+        ("min", "Smallest element, or the smaller of two tensors"),
+    )
+]
+
+NORM = function("norm", "Norm", cost.reduction, arguments=takes("input:data_in", "p", "dim"))
+
+FUNCTIONS = [*ARITHMETIC, *MATRICES, *REDUCTIONS, NORM]

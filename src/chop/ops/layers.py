@@ -1,0 +1,256 @@
+"""Layers: operations with parameters, and pools."""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from chop.ops import cost
+from chop.ops.op import MaseType, Op, takes
+
+RELATED, MODULE = MaseType.MODULE_RELATED_FUNC, MaseType.MODULE
+AFFINE = ("weight", "bias")
+BIAS_OPTIONAL = frozenset({"bias"})
+ALL_OPTIONAL = frozenset(AFFINE)
+DIMENSIONS = (1, 2, 3)
+
+LINEAR = Op(
+    name="linear",
+    mase_type=RELATED,
+    description="Affine map of the last dimension",
+    module=nn.Linear,
+    functions=(F.linear,),
+    arguments=takes("input:data_in", "weight:", "bias:"),
+    params=AFFINE,
+    optional=BIAS_OPTIONAL,
+    cost=cost.linear,
+)
+BILINEAR = Op(
+    name="bilinear",
+    mase_type=RELATED,
+    description="Bilinear form of two inputs",
+    module=nn.Bilinear,
+    functions=(F.bilinear,),
+    arguments=takes("input1:data_in", "input2:data_in", "weight:", "bias:"),
+    inputs=("data_in", "data_in"),
+    params=AFFINE,
+    optional=BIAS_OPTIONAL,
+    cost=cost.bilinear,
+)
+EMBEDDING = Op(
+    name="embedding",
+    mase_type=RELATED,
+    description="Rows of a table, chosen by integers",
+    module=nn.Embedding,
+    functions=(F.embedding,),
+    arguments=takes("input", "weight:"),
+    inputs=(),
+    params=("weight",),
+    cost=cost.free,
+)
+MULTIHEAD_ATTENTION = Op(
+    name="multihead_attention",
+    mase_type=RELATED,
+    description="Attention of several heads with its projections",
+    module=nn.MultiheadAttention,
+    functions=(F.multi_head_attention_forward,),
+    arguments=takes("query:", "key:", "value:"),
+    inputs=("query", "key", "value"),
+    quantizable=False,
+)
+INTERPOLATE = Op(
+    name="interpolate",
+    mase_type=RELATED,
+    description="Another resolution",
+    module=nn.Upsample,
+    functions=(F.interpolate,),
+    arguments=takes("input:data_in", "size", "scale_factor", "mode"),
+)
+LAYER_NORM = Op(
+    name="layer_norm",
+    mase_type=RELATED,
+    description="Normalisation over the last dimensions",
+    module=nn.LayerNorm,
+    functions=(F.layer_norm, torch.layer_norm),
+    arguments=takes("input:data_in", "normalized_shape", "weight:", "bias:", "eps"),
+    params=AFFINE,
+    optional=ALL_OPTIONAL,
+    cost=cost.normalisation,
+)
+GROUP_NORM = Op(
+    name="group_norm",
+    mase_type=RELATED,
+    description="Normalisation over groups of channels",
+    module=nn.GroupNorm,
+    functions=(F.group_norm, torch.group_norm),
+    arguments=takes("input:data_in", "num_groups", "weight:", "bias:", "eps"),
+    params=AFFINE,
+    optional=ALL_OPTIONAL,
+    cost=cost.normalisation,
+)
+RMS_NORM = Op(
+    name="rms_norm",
+    mase_type=RELATED,
+    description="Division by the root mean square of the last dimensions",
+    module=nn.RMSNorm,
+    functions=(F.rms_norm, torch.rms_norm),
+    arguments=takes("input:data_in", "normalized_shape", "weight:", "eps"),
+    params=("weight",),
+    optional=ALL_OPTIONAL,
+    cost=cost.rms_norm,
+)
+BATCH_NORM = Op(
+    name="batch_norm",
+    mase_type=RELATED,
+    description="Normalisation of each channel over the batch, as a function of any rank",
+    functions=(F.batch_norm, torch.batch_norm),
+    arguments=takes(
+        "input:data_in", "running_mean", "running_var", "weight:", "bias:", "training", "momentum"
+    ),
+    params=AFFINE,
+    optional=ALL_OPTIONAL,
+    cost=cost.batch_norm,
+)
+INSTANCE_NORM = Op(
+    name="instance_norm",
+    mase_type=RELATED,
+    description="Normalisation of each channel of each sample, as a function of any rank",
+    functions=(F.instance_norm, torch.instance_norm),
+    arguments=takes(
+        "input:data_in", "running_mean", "running_var", "weight:", "bias:", "use_input_stats"
+    ),
+    params=AFFINE,
+    optional=ALL_OPTIONAL,
+    cost=cost.normalisation,
+)
+
+
+def convolution(dims: int) -> Op:
+    """Convolution over `dims` dimensions."""
+    return Op(
+        name=f"conv{dims}d",
+        mase_type=RELATED,
+        description=f"{dims}-dimensional convolution",
+        module=getattr(nn, f"Conv{dims}d"),
+        functions=(getattr(F, f"conv{dims}d"),),
+        arguments=takes(
+            "input:data_in", "weight:", "bias:", "stride", "padding", "dilation", "groups"
+        ),
+        params=AFFINE,
+        optional=BIAS_OPTIONAL,
+        cost=cost.convolution,
+    )
+
+
+def transposed_convolution(dims: int) -> Op:
+    """Transposed convolution over `dims` dimensions."""
+    return Op(
+        name=f"conv_transpose{dims}d",
+        mase_type=RELATED,
+        description=f"{dims}-dimensional transposed convolution",
+        module=getattr(nn, f"ConvTranspose{dims}d"),
+        functions=(getattr(F, f"conv_transpose{dims}d"),),
+        arguments=takes("input:data_in", "weight:", "bias:", "stride", "padding", "output_padding"),
+        params=AFFINE,
+        optional=BIAS_OPTIONAL,
+        cost=cost.transposed_convolution,
+    )
+
+
+def batch_norm(dims: int) -> Op:
+    """Batch normalisation as a module; running statistics stay in floating point."""
+    return Op(
+        name=f"batch_norm{dims}d",
+        mase_type=MODULE,
+        description=f"{dims}-dimensional batch normalisation",
+        module=getattr(nn, f"BatchNorm{dims}d"),
+        params=AFFINE,
+        optional=ALL_OPTIONAL,
+        cost=cost.batch_norm,
+    )
+
+
+def instance_norm(dims: int) -> Op:
+    """Instance normalisation as a module."""
+    return Op(
+        name=f"instance_norm{dims}d",
+        mase_type=MODULE,
+        description=f"{dims}-dimensional instance normalisation",
+        module=getattr(nn, f"InstanceNorm{dims}d"),
+        params=AFFINE,
+        optional=ALL_OPTIONAL,
+        cost=cost.normalisation,
+    )
+
+
+def recurrent(module: type[nn.Module]) -> Op:
+    """A recurrent layer, known but computed in floating point only."""
+    return Op(
+        name=module.__name__.lower(),
+        mase_type=MODULE,
+        description=f"Recurrent layer {module.__name__}",
+        module=module,
+        quantizable=False,
+    )
+
+
+def pool(kind: str, dims: int, rule: cost.CostRule, *settings: str) -> Op:
+    """A pool, such as ``adaptive_avg_pool2d``, whose function takes `settings` after the input."""
+    name = f"{kind}_pool{dims}d"
+    class_name = "".join(part.capitalize() for part in kind.split("_")).replace("Lp", "LP")
+    found = (
+        getattr(place, name + ending, None)
+        for ending in ("", "_with_indices")
+        for place in (F, torch)
+    )
+    return Op(
+        name=name,
+        mase_type=RELATED,
+        description=f"{dims}-dimensional {kind.replace('_', ' ')} pool",
+        module=getattr(nn, f"{class_name}Pool{dims}d"),
+        functions=tuple(dict.fromkeys(function for function in found if function)),
+        arguments=takes("input:data_in", *settings),
+        cost=rule,
+    )
+
+
+def pools() -> list[Op]:
+    """Every pool of torch."""
+    sliding = [
+        pool(kind, dims, cost.pooling(dims), *settings)
+        for kind, settings in (
+            ("avg", ("kernel_size", "stride")),
+            ("max", ("kernel_size", "stride")),
+            ("lp", ("norm_type", "kernel_size", "stride")),
+        )
+        for dims in DIMENSIONS
+    ]
+    adaptive = [
+        pool(kind, dims, cost.reduction, "output_size")
+        for kind in ("adaptive_avg", "adaptive_max")
+        for dims in DIMENSIONS
+    ]
+    fractional = [
+        pool("fractional_max", dims, cost.pooling(dims), "kernel_size", "output_size")
+        for dims in (2, 3)
+    ]
+    return sliding + adaptive + fractional
+
+
+LAYERS = [
+    LINEAR,
+    BILINEAR,
+    EMBEDDING,
+    MULTIHEAD_ATTENTION,
+    INTERPOLATE,
+    *map(recurrent, (nn.RNN, nn.LSTM, nn.GRU)),
+    *map(convolution, DIMENSIONS),
+    *map(transposed_convolution, DIMENSIONS),
+    *map(batch_norm, DIMENSIONS),
+    *map(instance_norm, DIMENSIONS),
+    BATCH_NORM,
+    INSTANCE_NORM,
+    LAYER_NORM,
+    GROUP_NORM,
+    RMS_NORM,
+    *pools(),
+]

@@ -1,0 +1,5 @@
+"""Every quantised function, found by name: ``add_integer``, ``matmul_block_fp``."""
+
+from chop.nn.function import named_function
+
+__getattr__ = named_function

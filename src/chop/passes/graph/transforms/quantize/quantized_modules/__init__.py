@@ -1,0 +1,1 @@
+"""Every quantised module, one file for each operation: ``linear.LinearInteger``."""
