@@ -1,0 +1,91 @@
+"""The list of passes for `docs/passes.md`: ``python -m chop.passes.docs > docs/passes.md``."""
+
+import inspect
+import re
+import sys
+
+from chop.passes.base import PASSES, Kind, Pass, PassArgs
+
+INTRODUCTION = """\
+# Passes
+
+This page is generated from the registry: `python -m chop.passes.docs > docs/passes.md`.
+
+Every pass is called as `graph, info = the_pass(graph, pass_args)`, where `pass_args` is a
+dictionary, an instance of its argument class, or left out. From a file, `[passes.<name>]` runs it.
+The dictionary is checked and never changed; `"NA"` means none. Every pass can be imported from
+`chop.passes.graph` and from `chop.passes`. Reports are written to standard output, so that a script
+shows them without setting up logging, and `info` has the same facts as values.
+
+A pass of your own is a decorated function in a file of yours:
+
+```python
+from pydantic import Field
+from chop.passes import PassArgs, analysis_pass
+
+class CountArgs(PassArgs):
+    at_least: int = Field(default=1, ge=1)
+
+@analysis_pass("count_layers", requires=("common",))
+def count_layers_analysis_pass(graph, args: CountArgs):
+    \"\"\"Count the layers.\"\"\"
+    return graph, {"layers": sum(node.op == "call_module" for node in graph.nodes)}
+```
+
+Without a `PassArgs` annotation the function gets a copy of the dictionary as it is.
+"""
+KINDS: dict[Kind, str] = {
+    "analysis": "Analysis passes: they find something out and leave the model as it is",
+    "transform": "Transform passes: they change the graph",
+    "interface": "Interface passes: they save and load",
+}
+
+
+def passes_page() -> str:
+    """The whole page; passes that users registered are not on it."""
+    ours = [entry for entry in PASSES.values() if entry.__module__.startswith("chop.")]
+    parts = [INTRODUCTION]
+    for kind, heading in KINDS.items():
+        of_kind = {entry.name: entry for entry in ours if entry.kind == kind}
+        if of_kind:
+            parts.append(f"## {heading}\n")
+            parts += [describe(of_kind[name]) for name in sorted(of_kind)]
+    return "\n".join(parts)
+
+
+def describe(entry: Pass) -> str:
+    """The section of one pass."""
+    names = [f"`{name}`" for name, other in PASSES.items() if other is entry]
+    lines = [f"### {', '.join(names)}\n", f"`{entry.__name__}`: {inspect.getdoc(entry)}\n"]
+    if entry.requires:
+        needed = " and ".join(f"`add_{section}_metadata`" for section in entry.requires)
+        lines.append(f"Needs {needed}.\n")
+    if entry.schema is not None and entry.schema.model_fields:
+        lines.append(arguments_table(entry.schema))
+    return "\n".join(lines)
+
+
+def arguments_table(schema: type[PassArgs]) -> str:
+    """The arguments of a pass with their types, defaults and what its class says of them."""
+    said = argument_texts(inspect.getdoc(schema) or "")
+    rows = ["| argument | type | default | |", "|---|---|---|---|"]
+    for name, field in schema.model_fields.items():
+        kind = re.sub(r"[a-z_]+\.", "", inspect.formatannotation(field.annotation))
+        kind = kind.replace("|", "\\|")
+        default = "required" if field.is_required() else f"`{field.default!r}`"
+        rows.append(f"| `{name}` | `{kind}` | {default} | {said.get(name, '')} |")
+    first = (inspect.getdoc(schema) or "").partition("\n")[0]
+    return f"{first}\n\n" + "\n".join(rows) + "\n"
+
+
+def argument_texts(docstring: str) -> dict[str, str]:
+    """What the `Args:` section of a docstring says of each argument."""
+    section = docstring.partition("Args:\n")[2]
+    found = re.findall(r"^    (\w+): ((?:.+\n?)(?:        .+\n?)*)", section, re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in found}
+
+
+if __name__ == "__main__":
+    import chop.passes.graph  # noqa: F401  # importing the passes fills the registry
+
+    sys.stdout.write(passes_page())

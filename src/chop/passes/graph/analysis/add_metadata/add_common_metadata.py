@@ -1,0 +1,128 @@
+"""What each node is, what goes in and what comes out, found by running the model once."""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, fx, nn
+
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.ir.graph.mase_metadata import CommonMetadata, metadata_of
+from chop.ir.graph.recorder import run_graph
+from chop.passes.base import Info, PassArgs, analysis_pass
+from chop.passes.graph.analysis.add_metadata.arguments import (
+    is_tensor,
+    module_parameters,
+    named_arguments,
+)
+from chop.passes.graph.analysis.add_metadata.classify import classify
+from chop.passes.graph.analysis.add_metadata.entries import (
+    UNKNOWN,
+    Snapshots,
+    parameter_entry,
+    result_entries,
+    tensor_entry,
+)
+from chop.passes.graph.analysis.add_metadata.formats import record_formats
+
+
+class AddCommonMetadataArgs(PassArgs):
+    """What to run the model on and what to keep of it.
+
+    Args:
+        dummy_in: a value for each input, by the name of the argument or of the node. Without it
+            nothing is run: types, operations and parameters are known, other shapes are None.
+        add_value: whether the tensors themselves are kept, as copies that nothing overwrites.
+        force_device_meta: find shapes and dtypes without calculating; values are meta tensors.
+    """
+
+    dummy_in: dict[str, Any] | None = None
+    add_value: bool = True
+    force_device_meta: bool = False
+
+
+@analysis_pass("add_common_metadata")
+def add_common_metadata_analysis_pass(
+    graph: MaseGraph, args: AddCommonMetadataArgs
+) -> tuple[MaseGraph, Info]:
+    """Record the type, operation, arguments and results of every node."""
+    modules = graph.modules
+    for node in graph.nodes:
+        mase_type, mase_op = classify(node, modules)
+        metadata_of(node).parameters["common"] = {
+            "mase_type": mase_type,
+            "mase_op": mase_op,
+            "args": {},
+            "results": {},
+        }
+    fill = Filler(modules, args.add_value)
+    if args.dummy_in is None:
+        for node in graph.nodes:
+            fill.without_running(node)
+    else:
+        tensors = [v for v in args.dummy_in.values() if isinstance(v, Tensor)]
+        on_meta = args.force_device_meta or any(v.is_meta for v in tensors)
+        run_graph(graph, args.dummy_in, fill.arguments, fill.results, on_meta=on_meta)
+    for node in graph.nodes:
+        fill.parameters(node)
+        record_formats(node)
+    graph.meta["mase"].parameters["common"] = graph_metadata(graph)
+    ops = Counter(node.meta["mase"]["common"]["mase_op"] for node in graph.nodes)
+    return graph, {"nodes": len(graph.nodes), "mase_ops": dict(ops)}
+
+
+class Filler:
+    """Writes the common section of each node."""
+
+    def __init__(self, modules: Mapping[str, nn.Module], add_value: bool) -> None:
+        self.modules = modules
+        self.add_value = add_value
+        self.snapshots = Snapshots() if add_value else None
+
+    def arguments(self, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Record what goes into a call."""
+        if not node.op.startswith("call_"):
+            return
+        common = common_of(node)
+        module = self.modules[str(node.target)] if node.op == "call_module" else None
+        named = named_arguments(node, common["mase_op"], module, args, kwargs)
+        common["args"] = {name: self.entry(value) for name, value in named}
+
+    def entry(self, value: Any) -> Any:
+        """A tensor's record, nothing known of a node's, and any other value bare."""
+        if isinstance(value, Tensor):
+            return tensor_entry(value, self.snapshots)
+        return dict(UNKNOWN) if is_tensor(value) else value
+
+    def results(self, node: fx.Node, result: Any) -> None:
+        """Record what comes out."""
+        common_of(node)["results"] = result_entries(result, self.snapshots)
+
+    def without_running(self, node: fx.Node) -> None:
+        """Record what can be known without data: what is passed, not of which shape."""
+        self.arguments(node, node.args, dict(node.kwargs))
+        common_of(node)["results"] = {"data_out_0": dict(UNKNOWN)}
+
+    def parameters(self, node: fx.Node) -> None:
+        """Record the parameters of a layer, after the arguments of the call."""
+        if node.op == "call_module":
+            for name, parameter in module_parameters(self.modules[str(node.target)]):
+                common_of(node)["args"][name] = parameter_entry(parameter, self.add_value)
+
+
+def common_of(node: fx.Node) -> CommonMetadata:
+    """The common section of a node."""
+    section: CommonMetadata = node.meta["mase"]["common"]
+    return section
+
+
+def graph_metadata(graph: MaseGraph) -> Any:
+    """The inputs and outputs of the whole graph: names of nodes, and their records by name."""
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    outputs = [node for node in graph.nodes if node.op == "output"]
+    return {
+        "nodes_in": [user.name for node in inputs for user in node.users],
+        "nodes_out": [source.name for node in outputs for source in node.all_input_nodes],
+        "args": {node.name: common_of(node)["results"]["data_out_0"] for node in inputs},
+        "results": {k: v for node in outputs for k, v in common_of(node)["results"].items()},
+    }

@@ -1,0 +1,15 @@
+"""Operations, bits and buffers, counted from shapes."""
+
+from chop.passes.graph.analysis.flops.count import Counts, NodeCount, count
+from chop.passes.graph.analysis.flops.count_operations import count_operations_analysis_pass
+from chop.passes.graph.analysis.flops.module import calculate_flops_pass
+from chop.passes.graph.analysis.flops.report import report_counts
+
+__all__ = [
+    "Counts",
+    "NodeCount",
+    "calculate_flops_pass",
+    "count",
+    "count_operations_analysis_pass",
+    "report_counts",
+]

@@ -1,0 +1,294 @@
+"""Operations, bits and elements of each node and of the whole graph. See docs/counting.md."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from math import prod
+from typing import Any
+
+from torch import fx, nn
+
+from chop.errors import GraphError
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.ir.graph.modes import undisturbed
+from chop.passes.graph.analysis.add_metadata.classify import classify, target_name
+from chop.passes.graph.analysis.flops.observe import (
+    Results,
+    batch_size,
+    inputs_of_batch,
+    observe,
+    run_shapes,
+)
+from chop.passes.graph.analysis.flops.operands import Use, use_of
+from chop.passes.graph.analysis.flops.widths import (
+    StoredParameter,
+    stored_bits,
+    stored_parameters,
+    widest,
+)
+from chop.passes.graph.analysis.flops.work import Work
+
+OUTPUT_ROLE = "data_out"
+
+
+@dataclass(frozen=True)
+class NodeCount:
+    """What one node costs; work that could not be counted is None."""
+
+    op: str
+    macs: int | None = 0
+    flops: int | None = 0
+    backward_flops: int | None = 0
+    bitops: int | None = 0
+    parameters: int = 0
+    parameter_bits: int = 0
+    input_buffer_size: int = 0
+    input_buffer_bits: int = 0
+    output_buffer_size: int = 0
+    output_buffer_bits: int = 0
+
+
+NUMBERS = tuple(NodeCount.__dataclass_fields__)[1:]
+OF_BITS = ("input_buffer_bits", "output_buffer_bits")
+OF_WORK = ("macs", "flops", "backward_flops", "bitops")
+OF_A_BATCH = (*OF_WORK, "input_buffer_size", "output_buffer_size", *OF_BITS)
+"""What a larger batch has more of."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What every node costs, and what that is per."""
+
+    nodes: dict[fx.Node, NodeCount]
+    total: dict[str, int]
+    batch_size: int | None
+    per: str
+    note: str = ""
+    """Why the counts are per batch, if they are."""
+
+    @property
+    def uncounted(self) -> list[fx.Node]:
+        """The nodes whose work is not in the total."""
+        return [node for node, count in self.nodes.items() if count.flops is None]
+
+
+class NodeCounter:
+    """Counts the nodes of one graph at the shapes of one run."""
+
+    def __init__(self, graph: MaseGraph, results: Results) -> None:
+        self.model = graph.model
+        self.modules = graph.modules
+        self.results = results
+        self.uses = {
+            node: use_of(node, self.modules, results)
+            for node in graph.nodes
+            if node.op.startswith("call_")
+        }
+        self.trained = trained_nodes(graph, self.uses)
+
+    def nodes(self) -> dict[fx.Node, NodeCount]:
+        """What each node costs in evaluation mode, which batch normalisation asks for."""
+        with undisturbed(self.model):
+            return {node: self.node(node) for node in self.results}
+
+    def node(self, node: fx.Node) -> NodeCount:
+        """What one node costs."""
+        _, name = classify(node, self.modules)
+        stored = self.stored(node)
+        count = NodeCount(
+            name,
+            parameters=sum(parameter.numel() for parameter, _ in stored),
+            parameter_bits=sum(bits for _, bits in stored),
+        )
+        use = self.uses.get(node)
+        return count if use is None else self.with_work(use, count)
+
+    def with_work(self, use: Use, count: NodeCount) -> NodeCount:
+        """The count of a node with its work and its buffers."""
+        work = use.work
+        counted: dict[str, Any] = dict.fromkeys(OF_WORK)
+        if work is not None:
+            counted = {
+                "macs": work.macs,
+                "flops": work.flops,
+                "backward_flops": self.backward(use, work),
+                "bitops": bit_operations(use, work),
+            }
+        return replace(count, **counted, **buffers(use))
+
+    def backward(self, use: Use, work: Work) -> int:
+        """A product as large as the forward one for each operand that wants a gradient.
+
+        What is not a product takes as many FLOPs backward as forward.
+        """
+        products = sum(
+            2 * macs * self.wants_gradient(use, role)
+            for macs, operands in work.products
+            for role in operands
+        )
+        return products + work.other_flops * self.trained[use.node]
+
+    def wants_gradient(self, use: Use, role: str) -> bool:
+        """Whether the operand in a role is trained or depends on something that is."""
+        if role in use.parameters:
+            return use.parameters[role].requires_grad
+        sources = [operand.source for operand in use.operands if operand.role == role]
+        # What the operation makes itself, attention's scores for instance, is like its result.
+        return any(self.trained[source] for source in sources or [use.node])
+
+    def stored(self, node: fx.Node) -> list[StoredParameter]:
+        """The parameters that belong to a node."""
+        use = self.uses.get(node)
+        if use is not None and use.module is not None:
+            return list(stored_parameters(use.module, use.formats))
+        parameter = attribute_of(node, self.model)
+        if not isinstance(parameter, nn.Parameter):
+            return []
+        formats = {
+            self.format_in(self.uses[user], node) for user in node.users if user in self.uses
+        }
+        fmt = formats.pop() if len(formats) == 1 else None  # stored so only if all users agree
+        return [
+            StoredParameter(parameter, stored_bits(fmt, tuple(parameter.shape), parameter.dtype))
+        ]
+
+    @staticmethod
+    def format_in(use: Use, source: fx.Node) -> Any:
+        """The format a node rounds the result of another to."""
+        role = next((o.role for o in use.operands if o.source is source), None)
+        return None if role is None else use.formats.get(role)
+
+    def unique_parameters(self) -> dict[nn.Parameter, int]:
+        """Every parameter once, however many nodes share it, and its bits."""
+        return widest(found for node in self.results for found in self.stored(node))
+
+
+def attribute_of(node: fx.Node, model: nn.Module) -> Any:
+    """What a `get_attr` node reads; None for other nodes."""
+    if node.op != "get_attr":
+        return None
+    owner, _, name = str(node.target).rpartition(".")
+    return getattr(model.get_submodule(owner), name)
+
+
+def trained_nodes(graph: MaseGraph, uses: Mapping[fx.Node, Use]) -> dict[fx.Node, bool]:
+    """Whether a gradient flows through the result of each node."""
+    trained: dict[fx.Node, bool] = {}
+    for node in graph.nodes:
+        use = uses.get(node)
+        if use is None:
+            trained[node] = bool(getattr(attribute_of(node, graph.model), "requires_grad", False))
+            continue
+        own = any(parameter.requires_grad for parameter in use.parameters.values())
+        reached = own or any(trained[source] for source in node.all_input_nodes)
+        floating = any(fact.dtype.is_floating_point for fact in use.outputs)
+        trained[node] = reached and floating and not (use.op and use.op.name == "detach")
+    return trained
+
+
+def bit_operations(use: Use, work: Work) -> int:
+    """Each MAC times the widths of the two operands that meet in it; other FLOPs add nothing."""
+    return sum(macs * prod(map(use.width, operands)) for macs, operands in work.products)
+
+
+def buffers(use: Use) -> dict[str, Any]:
+    """The elements and bits of the activations that go in and come out.
+
+    Inputs take the bits of the format they are rounded to, outputs those of their dtype unless the
+    layer rounds them. A node that gives no tensor (a size, say) reads only a description.
+    """
+    inputs = use.activations if use.outputs else ()
+    return {
+        "input_buffer_size": sum(prod(o.fact.shape) for o in inputs),
+        "input_buffer_bits": sum(
+            stored_bits(use.formats.get(o.role or ""), *o.fact) for o in inputs
+        ),
+        "output_buffer_size": sum(prod(fact.shape) for fact in use.outputs),
+        "output_buffer_bits": sum(
+            stored_bits(use.formats.get(OUTPUT_ROLE), *fact) for fact in use.outputs
+        ),
+    }
+
+
+def count(graph: MaseGraph, dummy_in: Mapping[str, Any] | None = None) -> Counts:
+    """What every node of a graph costs, per sample wherever that means something."""
+    results = observe(graph, dummy_in)
+    counter = NodeCounter(graph, results)
+    whole = counter.nodes()
+    batch = batch_size(results)
+    nodes, note = per_sample(graph, results, whole, batch)
+    total = totals(nodes.values(), counter.unique_parameters())
+    return Counts(nodes, total, batch, "batch" if note else "sample", note)
+
+
+def per_sample(
+    graph: MaseGraph, results: Results, whole: dict[fx.Node, NodeCount], batch: int | None
+) -> tuple[dict[fx.Node, NodeCount], str]:
+    """The counts of one sample; or those of the whole batch, and the reason.
+
+    The counts at twice the batch must be those of work on samples, which doubles, and of work on
+    weights, which stays. Otherwise the model mixes samples, or runs at one batch size only.
+    """
+    if not batch:
+        return whole, "the inputs have no leading dimension in common"
+    try:
+        twice = run_shapes(graph, inputs_of_batch(results, 2 * batch))
+    except GraphError as error:
+        return whole, f"at a batch of {2 * batch}, {error}"
+    doubled = NodeCounter(graph, twice).nodes()
+    mixing = [node.name for node in whole if not scales(whole[node], doubled[node])]
+    if mixing:
+        return whole, f"samples are mixed by {', '.join(mixing)}"
+    return {node: of_one(whole[node], doubled[node], batch) for node in whole}, ""
+
+
+def scales(whole: NodeCount, doubled: NodeCount) -> bool:
+    """Whether every count is a part for each sample and a part for all of them together.
+
+    Counts of bits are left aside: blocks of elements that share bits may straddle samples.
+    """
+    names = [name for name in OF_A_BATCH if name not in OF_BITS]
+    pairs = [(getattr(whole, name), getattr(doubled, name)) for name in names]
+    return all(one == two or (one is not None and one <= two <= 2 * one) for one, two in pairs)
+
+
+def of_one(whole: NodeCount, doubled: NodeCount, batch: int) -> NodeCount:
+    """The counts of a batch of one: what a sample adds, and what is there without any."""
+    pairs = {name: (getattr(whole, name), getattr(doubled, name)) for name in OF_A_BATCH}
+    ones = {
+        name: -((one - two) // batch) + (2 * one - two)
+        for name, (one, two) in pairs.items()
+        if one is not None
+    }
+    return replace(whole, **ones)
+
+
+def totals(counts: Iterable[NodeCount], parameters: Mapping[nn.Parameter, int]) -> dict[str, int]:
+    """The sum over nodes; parameters that several nodes share are counted once."""
+    counts = list(counts)
+    work = {name: sum(getattr(count, name) or 0 for count in counts) for name in OF_A_BATCH}
+    stored = {
+        "parameters": sum(parameter.numel() for parameter in parameters),
+        "parameter_bits": sum(parameters.values()),
+    }
+    return {name: (work | stored)[name] for name in NUMBERS}
+
+
+def as_info(counts: Counts, backward: bool) -> dict[str, Any]:
+    """The counts as plain dictionaries, without gradients if nobody asked for them."""
+    hidden = () if backward else ("backward_flops",)
+    nodes = {
+        node.name: {key: value for key, value in asdict(count).items() if key not in hidden}
+        for node, count in counts.nodes.items()
+    }
+    uncounted = [
+        {"node": node.name, "op": counts.nodes[node].op, "target": target_name(node.target)}
+        for node in counts.uncounted
+    ]
+    return {
+        "nodes": nodes,
+        "total": {key: value for key, value in counts.total.items() if key not in hidden},
+        "uncounted": uncounted,
+        "batch_size": counts.batch_size,
+        "per": counts.per,
+        "note": counts.note,
+    }

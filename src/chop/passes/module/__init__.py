@@ -1,0 +1,5 @@
+"""Passes on plain modules, which need no graph."""
+
+from chop.passes.module.analysis import calculate_avg_bits_module_analysis_pass
+
+__all__ = ["calculate_avg_bits_module_analysis_pass"]

@@ -1,0 +1,24 @@
+"""What can be found out of a module without tracing it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from chop.errors import ConfigError, GraphError
+from chop.passes.base import Info
+from chop.passes.graph.analysis.flops.widths import model_parameters
+from chop.passes.graph.analysis.quantization.avg_bits import average
+
+
+def calculate_avg_bits_module_analysis_pass(
+    module: nn.Module, pass_args: Mapping[str, Any] | None = None
+) -> tuple[nn.Module, Info]:
+    """Average the bits over all parameters of a module; those not quantised have their dtype's."""
+    if not isinstance(module, nn.Module):
+        raise GraphError(f"this pass works on a torch.nn.Module, not a {type(module).__name__}")
+    if pass_args:
+        raise ConfigError(f"this pass takes no arguments, got {sorted(pass_args)}")
+    stored = model_parameters(module)
+    elements = sum(parameter.numel() for parameter in stored)
+    return module, {"average_bitwidth": average(sum(stored.values()), elements)}
