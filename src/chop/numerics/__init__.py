@@ -1,0 +1,30 @@
+"""Number formats: how a real number is rounded, stored and counted."""
+
+from chop.numerics.base import FORMATS, Encoded, NumberFormat
+from chop.numerics.block_formats import BlockFP, BlockLog, BlockMinifloat
+from chop.numerics.few_valued import Binary, Ternary
+from chop.numerics.fixed import Integer
+from chop.numerics.floating import Float8E4M3, Float8E5M2, MinifloatDenorm, MinifloatIEEE
+from chop.numerics.logarithmic import Log
+from chop.numerics.microscaling import MXFP4, MXFP6, MXFP8, MXInt8
+
+__all__ = [
+    "FORMATS",
+    "MXFP4",
+    "MXFP6",
+    "MXFP8",
+    "Binary",
+    "BlockFP",
+    "BlockLog",
+    "BlockMinifloat",
+    "Encoded",
+    "Float8E4M3",
+    "Float8E5M2",
+    "Integer",
+    "Log",
+    "MXInt8",
+    "MinifloatDenorm",
+    "MinifloatIEEE",
+    "NumberFormat",
+    "Ternary",
+]

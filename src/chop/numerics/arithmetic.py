@@ -1,0 +1,110 @@
+"""Exact arithmetic with powers of two on tensors, and rounding kernels run in cache-sized pieces.
+
+Logarithms are inexact next to powers of two, so exponents are read from the bits of a number.
+"""
+
+import math
+from fractions import Fraction
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from chop.errors import ConfigError
+
+CHUNK = 1 << 17  # half a MiB of float32: the passes of a kernel stay in the cache
+EXPONENT = {  # the integer type of the same size, the exponent's bits, their place, their offset
+    torch.float32: (torch.int32, 0x7F80_0000, 23, 127),
+    torch.float64: (torch.int64, 0x7FF0_0000_0000_0000, 52, 1023),
+}
+MIN_EXPONENT = -126  # of normal numbers in float32
+MAX_FRACTION = 23  # bits of float32
+
+
+class Kernel(Protocol):
+    """An element-wise rounding rule that writes its result into a given tensor."""
+
+    def __call__(self, x: Tensor, out: Tensor) -> None:
+        """Round `x` into `out`, which may be `x` itself."""
+
+
+def working_dtype(dtype: torch.dtype, exponent: int = 0, fraction: int = 0) -> torch.dtype:
+    """The type to compute in: float32, unless the tensor or the format needs float64."""
+    wide = dtype == torch.float64 or exponent < MIN_EXPONENT or fraction > MAX_FRACTION
+    return torch.float64 if wide else torch.float32
+
+
+def apply(kernel: Kernel, work: torch.dtype, x: Tensor) -> Tensor:
+    """A new tensor like `x` with the kernel's results, computed in the type `work`."""
+    x = x.detach()
+    if x.dtype != work:
+        wide = x.to(work)
+        run(kernel, wide, wide)
+        return wide.to(x.dtype)
+    out = torch.empty_like(x)
+    run(kernel, x, out)
+    return out
+
+
+def run(kernel: Kernel, x: Tensor, out: Tensor) -> None:
+    """Run the kernel, in pieces that stay in the cache where the tensor is large."""
+    if x.numel() <= 2 * CHUNK or not (x.is_contiguous() and out.is_contiguous()):
+        kernel(x, out)
+        return
+    pieces, results = (torch.split(tensor.view(-1), CHUNK) for tensor in (x, out))
+    for piece, result in zip(pieces, results, strict=True):
+        kernel(piece, result)
+
+
+def binade(x: Tensor) -> Tensor:
+    """The power of two at or below each magnitude; 0 for zero and subnormals, inf for inf, NaN."""
+    integer, mask, _, _ = EXPONENT[x.dtype]
+    return x.view(integer).bitwise_and(mask).view(x.dtype)
+
+
+def exponent_of(power: Tensor) -> Tensor:
+    """The exponents, as int64, of normal powers of two."""
+    integer, _, place, offset = EXPONENT[power.dtype]
+    return power.view(integer).bitwise_right_shift(place).to(torch.int64).sub_(offset)
+
+
+def power_of_two(exponent: Tensor) -> Tensor:
+    """Two to each integer power, exactly, in float64; exponents from -1022 to 1023."""
+    return exponent.to(torch.int64).add(1023).bitwise_left_shift_(52).view(torch.float64)
+
+
+def floor_to(value: Fraction, dtype: torch.dtype) -> float:
+    """The largest number of a floating-point type that is not above a positive value."""
+    info = torch.finfo(dtype)
+    if value >= Fraction(info.max):
+        return info.max
+    exponent = value.numerator.bit_length() - value.denominator.bit_length()
+    if Fraction(2) ** exponent > value:
+        exponent -= 1
+    step = max(Fraction(2) ** exponent, Fraction(info.smallest_normal)) * Fraction(info.eps)
+    return float(value // step * step)
+
+
+def last_exponent(dtype: torch.dtype) -> int:
+    """The exponent of the largest finite number of a type."""
+    return math.frexp(torch.finfo(dtype).max)[1] - 1
+
+
+def code_dtype(bits: int, signed: bool = False) -> torch.dtype:
+    """The smallest integer type whose range holds codes of so many bits."""
+    if bits <= 8 and not signed:
+        return torch.uint8
+    types = ((8, torch.int8), (16, torch.int16), (32, torch.int32))
+    needed = bits if signed else bits + 1
+    return next((dtype for size, dtype in types if needed <= size), torch.int64)
+
+
+def all_finite(x: Tensor) -> bool:
+    """Surely no NaN and no infinity; False may also be a sum that is too large."""
+    return bool(x.detach().sum().isfinite())  # several times faster than looking at each element
+
+
+def refuse_nan(x: Tensor, name: str) -> None:
+    """Refuse to encode NaN where the format has no code for it."""
+    if bool(x.isnan().any()):
+        raise ConfigError(f"{name} has no code for NaN, and the tensor to encode holds some")

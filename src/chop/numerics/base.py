@@ -1,0 +1,130 @@
+"""What every number format is: typed fields, rounding, codes, a gradient and a size."""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Self
+
+import torch
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor
+
+from chop.errors import ConfigError
+from chop.registry import Registry
+
+
+class Encoded(NamedTuple):
+    """A tensor as the bits that would be stored.
+
+    Attributes:
+        codes: one integer for each element, shaped like the tensor.
+        shared: what each block shares, one entry for each block; None where nothing is shared.
+        dtype: the type of the tensor that was encoded, which is what decoding gives back.
+    """
+
+    codes: Tensor
+    shared: Tensor | None
+    dtype: torch.dtype
+
+
+class NumberFormat(BaseModel):
+    """A set of representable numbers and the rule that rounds any number to one of them.
+
+    The fields of a format are the last parts of its configuration keys: `width` of a weight is
+    written ``weight_width``. A format is a frozen value: equal fields make equal formats.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    label: ClassVar[str]
+    """The part of a class name that stands for the format, as in ``LinearInteger``."""
+
+    @abstractmethod
+    def round_to(self, x: Tensor) -> Tensor:
+        """The nearest representable value of each element, as a new tensor of the same dtype.
+
+        Gradients are not recorded; calling the format itself does that.
+        """
+
+    @abstractmethod
+    def encode(self, x: Tensor) -> Encoded:
+        """The stored bits of `x` rounded to this format."""
+
+    @abstractmethod
+    def decode(self, encoded: Encoded) -> Tensor:
+        """The numbers that the stored bits stand for."""
+
+    @property
+    @abstractmethod
+    def element_bits(self) -> int:
+        """Bits of the code of one element, what a block shares left aside."""
+
+    @property
+    def shared_bits(self) -> int:
+        """Bits of what one block shares."""
+        return 0
+
+    @property
+    def bits(self) -> float:
+        """Bits stored for one element, its part of what a block shares included."""
+        return self.element_bits
+
+    def bits_of(self, shape: Sequence[int]) -> float:
+        """Bits stored for one element of a tensor of this shape; `bits` does not know the shape."""
+        return self.bits
+
+    def gradient(self, x: Tensor, grad: Tensor) -> Tensor:
+        """The gradient that passes through rounding at `x`: straight through, unless overridden."""
+        return grad
+
+    def round_(self, x: Tensor) -> None:
+        """Round a tensor that records no gradients in place."""
+        x.copy_(self.round_to(x))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Round `x`; where gradients are recorded, let them through."""
+        if not (x.requires_grad and torch.is_grad_enabled()):
+            return self.round_to(x)
+        if type(self).gradient is not NumberFormat.gradient:
+            rounded: Tensor = OwnGradient.apply(x, self)  # type: ignore[no-untyped-call]
+            return rounded
+        # The gradient of a copy is the straight-through one, and costs far less than a Function.
+        rounded = x.clone()
+        self.round_(rounded.detach())
+        return rounded
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """The format with some fields changed; unlike pydantic's own, the change is checked."""
+        return type(self).model_validate(self.model_dump() | dict(update or {}))
+
+    def __copy__(self) -> Self:
+        return self  # a value that cannot change needs no second copy
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self).model_validate, (self.model_dump(),)  # without what was worked out
+
+
+FORMATS: Registry[type[NumberFormat]] = Registry("number format")
+
+
+def require_float(fmt: NumberFormat, dtype: torch.dtype) -> None:
+    """Refuse tensors that are not floating point."""
+    if not dtype.is_floating_point:
+        raise ConfigError(f"{type(fmt).__name__} rounds floating-point tensors, not {dtype}")
+
+
+class OwnGradient(torch.autograd.Function):
+    """Rounding forward, the gradient that the format defines backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, fmt: NumberFormat) -> Tensor:
+        ctx.fmt = fmt
+        ctx.save_for_backward(x)
+        return fmt.round_to(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (x,) = ctx.saved_tensors
+        return ctx.fmt.gradient(x, grads[0]), None

@@ -1,0 +1,150 @@
+"""Formats whose elements share a power of two in blocks."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from chop.numerics.arithmetic import (
+    CHUNK,
+    binade,
+    code_dtype,
+    last_exponent,
+    refuse_nan,
+)
+from chop.numerics.base import Encoded, NumberFormat, require_float
+from chop.numerics.blocking import Blocks
+from chop.numerics.grids import Grid, Rounding
+
+LEAST = {torch.float32: -149, torch.float64: -1022}  # exponents a scale may have in these types
+
+
+class BlockFormat(NumberFormat):
+    """A format that rounds elements to one grid, scaled for each block by a power of two."""
+
+    nan_spreads: ClassVar[bool] = False
+    """NaN in a block makes all of it NaN; else it stays in its place and sets no scale."""
+
+    @cached_property
+    @abstractmethod
+    def grid(self) -> Grid:
+        """The numbers of a block whose scale is 1."""
+
+    @property
+    @abstractmethod
+    def peak_exponent(self) -> int:
+        """The exponent, on the grid, that the largest element of a block is brought to."""
+
+    @property
+    @abstractmethod
+    def scale_range(self) -> tuple[int, int]:
+        """The smallest and the largest exponent of a scale."""
+
+    @abstractmethod
+    def blocks(self, shape: Sequence[int]) -> Blocks:
+        """How a tensor of this shape is cut."""
+
+    @abstractmethod
+    def peaks(self, maxima: Tensor) -> Tensor:
+        """The magnitude whose exponent sets the scale of each block, from its largest one."""
+
+    @abstractmethod
+    def shared_codes(self, scales: Tensor) -> Tensor:
+        """The codes of what blocks share, from their scales."""
+
+    @abstractmethod
+    def shared_scales(self, codes: Tensor) -> Tensor:
+        """The scales, in float64, that codes of what blocks share stand for."""
+
+    @property
+    def shared_signed(self) -> bool:
+        """What blocks share is coded in two's complement."""
+        return False
+
+    @cached_property
+    def _roundings(self) -> dict[torch.dtype, Rounding]:
+        return {}  # by type of tensor, filled as they come
+
+    @property
+    def element_bits(self) -> int:
+        return self.grid.bits
+
+    def bits_of(self, shape: Sequence[int]) -> float:
+        return self.element_bits + self.shared_bits * self.blocks(shape).per_element
+
+    def round_to(self, x: Tensor) -> Tensor:
+        blocks = self.blocks(x.shape)
+        whole = self._wide(x).reshape(blocks.shape)
+        out = torch.empty(blocks.shape, dtype=whole.dtype, device=x.device)
+        # Pieces that end where blocks end stay in the cache and give the same result.
+        rows = blocks.rows(CHUNK)
+        for piece, result in zip(torch.split(whole, rows), torch.split(out, rows), strict=True):
+            self._round_piece(piece, result, x.dtype)
+        return out.to(x.dtype).reshape(x.shape)
+
+    def _round_piece(self, x: Tensor, out: Tensor, dtype: torch.dtype) -> None:
+        blocks = self.blocks(x.shape)
+        cut = blocks.cut(x)
+        elements = torch.empty_like(cut) if blocks.padded else out.view(cut.shape)
+        scales = self._divide(cut, elements, dtype)
+        elements.mul_(scales.to(x.dtype))
+        if blocks.padded:
+            out.copy_(blocks.join(elements))
+
+    def encode(self, x: Tensor) -> Encoded:
+        blocks = self.blocks(x.shape)
+        cut = blocks.cut(self._wide(x).reshape(blocks.shape))
+        elements = torch.empty_like(cut)
+        scales = self._divide(cut, elements, x.dtype).reshape(blocks.count)
+        codes = blocks.join(self.grid.codes(self.storable(elements))).reshape(x.shape)
+        return Encoded(
+            codes.to(code_dtype(self.element_bits, self.grid.signed_codes)),
+            self.shared_codes(scales).to(code_dtype(self.shared_bits, self.shared_signed)),
+            x.dtype,
+        )
+
+    def decode(self, encoded: Encoded) -> Tensor:
+        assert encoded.shared is not None
+        blocks = self.blocks(encoded.codes.shape)
+        codes = encoded.codes.to(torch.int64).reshape(blocks.shape)
+        scales = blocks.spread(self.shared_scales(encoded.shared.to(torch.int64)))
+        values = blocks.join(self.grid.values(blocks.cut(codes)).mul(scales))
+        return values.reshape(encoded.codes.shape).to(encoded.dtype)
+
+    def storable(self, elements: Tensor) -> Tensor:
+        """The elements, if all of them have codes."""
+        refuse_nan(elements, type(self).__name__)
+        return elements
+
+    def scales(self, peaks: Tensor, dtype: torch.dtype, work: torch.dtype) -> Tensor:
+        """The scale of each block of a tensor of type `dtype`, in float64."""
+        low, high = self.scale_range
+        low = max(low, LEAST[work])
+        high = max(low, min(high, last_exponent(dtype) - self.peak_exponent))
+        return binade(peaks).mul_(2.0**-self.peak_exponent).clamp_(2.0**low, 2.0**high)
+
+    def _wide(self, x: Tensor) -> Tensor:
+        """The tensor in its working type."""
+        return x.detach().to(self._rounding(x.dtype)[1])
+
+    def _rounding(self, dtype: torch.dtype) -> Rounding:
+        rounding = self._roundings.get(dtype)
+        if rounding is None:
+            require_float(self, dtype)
+            rounding = self._roundings[dtype] = self.grid.rounding(dtype)
+        return rounding
+
+    def _divide(self, cut: Tensor, elements: Tensor, dtype: torch.dtype) -> Tensor:
+        """Write the elements of blocks, on the grid, into `elements`; give back the scales."""
+        torch.abs(cut, out=elements)
+        inside = tuple(range(1, cut.dim(), 2))
+        maxima = elements.amax(inside, keepdim=True)
+        if not self.nan_spreads and bool(maxima.isnan().any()):
+            maxima = elements.nan_to_num_(nan=0, posinf=torch.inf).amax(inside, keepdim=True)
+        scales = self.scales(self.peaks(maxima.to(torch.float64)), dtype, cut.dtype)
+        torch.div(cut, scales.to(cut.dtype), out=elements)
+        self._rounding(dtype)[0](elements, elements)
+        return scales

@@ -1,0 +1,112 @@
+"""Floating point of few bits: minifloats and the 8-bit types of the OCP."""
+
+from fractions import Fraction
+from functools import cached_property
+from typing import ClassVar, Self
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from chop.numerics.arithmetic import all_finite
+from chop.numerics.base import FORMATS
+from chop.numerics.elementwise import ElementFormat
+from chop.numerics.grids import FloatGrid
+
+E4M3 = FloatGrid(bits=8, fraction=3, low=-6, top=Fraction(448), nan=0x7F)
+E5M2 = FloatGrid(bits=8, fraction=2, low=-14, top=Fraction(57344), nan=0x7E, infinity=0x7C)
+
+
+class Minifloat(ElementFormat):
+    """What the two minifloats share: their fields."""
+
+    least_mantissa: ClassVar[int]
+
+    width: int = Field(gt=0, le=32)
+    exponent_width: int = Field(gt=0, le=11)
+    exponent_bias: int | None = Field(default=None, ge=-1000, le=1000)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        most = self.width - 1 - self.least_mantissa
+        if self.exponent_width > most:
+            raise ValueError(
+                f"exponent_width {self.exponent_width} does not fit in a width of {self.width}:"
+                f" with the sign there is room for {max(most, 0)}"
+            )
+        return self
+
+    @property
+    def mantissa(self) -> int:
+        """Bits stored after the exponent."""
+        return self.width - self.exponent_width - 1
+
+    @property
+    def bias(self) -> int:
+        """The exponent bias in use: half the exponent's range, unless given."""
+        given = self.exponent_bias
+        return 2 ** (self.exponent_width - 1) - 1 if given is None else given
+
+    @property
+    def last_power(self) -> Fraction:
+        """The power of two that the largest exponent code stands for."""
+        last_exponent: int = 2**self.exponent_width - 1 - self.bias
+        return Fraction(2) ** last_exponent
+
+
+@FORMATS.register("minifloat_ieee")
+class MinifloatIEEE(Minifloat):
+    """Floating point with a hidden one and subnormals; every code is a finite number."""
+
+    label: ClassVar[str] = "MinifloatIEEE"
+    least_mantissa: ClassVar[int] = 0
+
+    @cached_property
+    def grid(self) -> FloatGrid:
+        top = self.last_power * (2 - Fraction(2) ** -self.mantissa)
+        return FloatGrid(self.width, self.mantissa, 1 - self.bias, top)
+
+
+@FORMATS.register("minifloat_denorm")
+class MinifloatDenorm(Minifloat):
+    """Floating point without a hidden one: a fraction below 1 times a power of two."""
+
+    label: ClassVar[str] = "MinifloatDenorm"
+    least_mantissa: ClassVar[int] = 1
+
+    @cached_property
+    def grid(self) -> FloatGrid:
+        top = self.last_power * (1 - Fraction(2) ** -self.mantissa)
+        return FloatGrid(self.width, self.mantissa - 1, -1 - self.bias, top, hidden=False)
+
+
+@FORMATS.register("float8_e4m3")
+class Float8E4M3(ElementFormat):
+    """The OCP's 8-bit floating point with 4 exponent bits: NaN but no infinities, up to 448."""
+
+    label: ClassVar[str] = "Float8E4M3"
+
+    @cached_property
+    def grid(self) -> FloatGrid:
+        return E4M3
+
+
+@FORMATS.register("float8_e5m2")
+class Float8E5M2(ElementFormat):
+    """The OCP's 8-bit floating point with 5 exponent bits: infinities and NaN, up to 57344."""
+
+    label: ClassVar[str] = "Float8E5M2"
+
+    @cached_property
+    def grid(self) -> FloatGrid:
+        return E5M2
+
+    def round_to(self, x: Tensor) -> Tensor:
+        """Infinities stay; what is finite but too large saturates."""
+        rounded = super().round_to(x)
+        if all_finite(x):
+            return rounded
+        return torch.where(x.isinf(), x.detach(), rounded)
+
+    def round_(self, x: Tensor) -> None:
+        x.copy_(self.round_to(x))

@@ -1,0 +1,248 @@
+"""The sets of numbers that formats are made of: how to round to them and how to code them.
+
+A grid knows neither blocks nor configuration. Number formats put grids to use: one for all
+elements of a tensor, or one scaled by a power of two for each block.
+"""
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from chop.numerics.arithmetic import (
+    Kernel,
+    binade,
+    exponent_of,
+    floor_to,
+    last_exponent,
+    power_of_two,
+    working_dtype,
+)
+
+BELOW_ROOT = {  # the largest number below the square root of two
+    torch.float32: float.fromhex("0x1.6a09e6p+0"),
+    torch.float64: float.fromhex("0x1.6a09e667f3bccp+0"),
+}
+
+Rounding = tuple[Kernel, torch.dtype]
+"""A rounding kernel and the type of the tensors it works on."""
+
+
+class Grid(Protocol):
+    """Numbers, their codes, and the rule that rounds to them."""
+
+    @property
+    def bits(self) -> int:
+        """Bits of a code."""
+
+    @property
+    def signed_codes(self) -> bool:
+        """Codes are two's-complement integers rather than bit patterns."""
+
+    @property
+    def has_nan(self) -> bool:
+        """NaN has a code."""
+
+    def rounding(self, dtype: torch.dtype) -> Rounding:
+        """How tensors of one type are rounded."""
+
+    def codes(self, y: Tensor) -> Tensor:
+        """The codes, as int64, of numbers of this grid."""
+
+    def values(self, codes: Tensor) -> Tensor:
+        """The numbers, as float64, of int64 codes."""
+
+
+@dataclass(frozen=True)
+class FixedKernel:
+    """Rounding to multiples of ``1 / scale`` between two codes."""
+
+    scale: float
+    low: float
+    high: float
+
+    def __call__(self, x: Tensor, out: Tensor) -> None:
+        # In place on one buffer: up to four times faster than the plain expression.
+        torch.mul(x, self.scale, out=out)
+        out.round_().clamp_(self.low, self.high).mul_(1 / self.scale)
+        if not self.low:
+            out.abs_()  # clamping at 0 leaves the sign of zero to chance
+
+
+@dataclass(frozen=True)
+class FixedGrid:
+    """Integers from `low` to `high` divided by ``2**fraction``."""
+
+    bits: int
+    fraction: int
+    low: int
+    high: int
+    sign_magnitude: bool = False
+    has_nan: bool = False
+
+    @property
+    def signed_codes(self) -> bool:
+        return self.low < 0 and not self.sign_magnitude
+
+    def rounding(self, dtype: torch.dtype) -> Rounding:
+        """Rounding that saturates at the last code which the tensor's type can hold."""
+        low, high = (self._bound(abs(code), dtype) for code in (self.low, self.high))
+        return FixedKernel(2.0**self.fraction, -low if low else 0.0, high), working_dtype(dtype)
+
+    def _bound(self, code: int, dtype: torch.dtype) -> float:
+        scale = Fraction(2) ** self.fraction
+        return float(Fraction(floor_to(code / scale, dtype)) * scale) if code else 0.0
+
+    def codes(self, y: Tensor) -> Tensor:
+        integers = y.to(torch.float64).mul(2.0**self.fraction)
+        if not self.sign_magnitude:
+            return integers.to(torch.int64)
+        return with_sign(integers.abs().to(torch.int64), y, self.bits)
+
+    def values(self, codes: Tensor) -> Tensor:
+        if not self.sign_magnitude:
+            return codes.to(torch.float64).mul_(2.0**-self.fraction)
+        magnitudes, negative = without_sign(codes, self.bits)
+        return signed(magnitudes.to(torch.float64).mul_(2.0**-self.fraction), negative)
+
+
+@dataclass(frozen=True)
+class FloatKernel:
+    """Rounding to nearest even with subnormals; beyond `top` is `top`."""
+
+    smallest: float
+    ulp: float
+    top: float
+
+    def __call__(self, x: Tensor, out: Tensor) -> None:
+        torch.clamp(x, -self.top, self.top, out=out)
+        step = binade(out).clamp_(min=self.smallest).mul_(self.ulp)
+        out.div_(step).round_().mul_(step)  # the carry into the exponent happens by itself
+
+
+@dataclass(frozen=True)
+class FloatGrid:
+    """Floating-point numbers with subnormals, coded as sign, exponent, fraction.
+
+    Attributes:
+        fraction: bits after the leading one of a normal number.
+        low: exponent of the smallest normal number.
+        top: the largest number.
+        hidden: the leading one is not stored.
+        infinity: the magnitude code of infinity, if there is one; all above it are NaN.
+        nan: the magnitude code that NaN is given, if there is one.
+    """
+
+    bits: int
+    fraction: int
+    low: int
+    top: Fraction
+    hidden: bool = True
+    nan: int | None = None
+    infinity: int | None = None
+    signed_codes: bool = False
+
+    @property
+    def has_nan(self) -> bool:
+        return self.nan is not None
+
+    @property
+    def stored(self) -> int:
+        """Bits of the stored fraction, the leading one included where it is not hidden."""
+        return self.fraction if self.hidden else self.fraction + 1
+
+    def rounding(self, dtype: torch.dtype) -> Rounding:
+        """Rounding that saturates at the last number which the tensor's type can hold."""
+        last = Fraction(2) ** last_exponent(dtype) * (2 - Fraction(2) ** -self.fraction)
+        top = floor_to(min(self.top, last), dtype)
+        kernel = FloatKernel(2.0**self.low, 2.0**-self.fraction, top)
+        return kernel, working_dtype(dtype, self.low, self.fraction)
+
+    def codes(self, y: Tensor) -> Tensor:
+        finite = y.isfinite()
+        magnitudes = y.abs().where(finite, 0).to(torch.float64)
+        power = binade(magnitudes).clamp_(min=2.0**self.low)
+        fraction = magnitudes.div_(power).mul_(2.0**self.fraction).to(torch.int64)
+        # A hidden leading one adds itself to the exponent, which is why normal codes start at 1.
+        exponent = exponent_of(power).sub_(self.low)
+        codes = exponent.bitwise_left_shift_(self.stored).add_(fraction)
+        if self.infinity is not None:
+            codes = codes.masked_fill(y.isinf(), self.infinity)
+        codes = with_sign(codes, y, self.bits)
+        return codes if self.nan is None else codes.masked_fill(y.isnan(), self.nan)
+
+    def values(self, codes: Tensor) -> Tensor:
+        codes, negative = without_sign(codes, self.bits)
+        exponent = codes.bitwise_right_shift(self.stored)
+        fraction = codes.bitwise_and((1 << self.stored) - 1)
+        if self.hidden:
+            fraction = torch.where(exponent > 0, fraction + (1 << self.fraction), fraction)
+            exponent = (exponent - 1).clamp_(min=0)
+        power = power_of_two((exponent + self.low).clamp_(max=1023))
+        values = fraction.to(torch.float64).mul_(2.0**-self.fraction).mul_(power)
+        if self.infinity is not None:
+            values = values.masked_fill(codes == self.infinity, torch.inf)
+            values = values.masked_fill(codes > self.infinity, torch.nan)
+        values = signed(values, negative)
+        return values if self.nan is None else values.masked_fill(codes == self.nan, torch.nan)
+
+
+@dataclass(frozen=True)
+class LogKernel:
+    """Rounding to the nearest power of two by logarithm; up to half the smallest is zero."""
+
+    smallest: float
+    top: float
+
+    def __call__(self, x: Tensor, out: Tensor) -> None:
+        kept = torch.hardshrink(x, self.smallest / 2)
+        magnitudes = kept.abs().clamp_(self.smallest, self.top)
+        # Times the root of two, the powers nearest by logarithm are those just below. The product
+        # is rounded, but the two numbers next to the root fall on the right sides all the same.
+        powers = binade(magnitudes.mul_(BELOW_ROOT[x.dtype]))
+        # NaN has become infinite here and its sign is 0 or NaN, so that the product is NaN again.
+        torch.copysign(powers.mul_(kept.sign_()), x, out=out)
+
+
+@dataclass(frozen=True)
+class LogGrid:
+    """Zero and the powers of two from ``2**low`` up, coded as sign and exponent; code 0 is zero."""
+
+    bits: int
+    low: int
+    has_nan: bool = False
+    signed_codes: bool = False
+
+    def rounding(self, dtype: torch.dtype) -> Rounding:
+        """Rounding that saturates at the last power which the tensor's type can hold."""
+        work = working_dtype(dtype, self.low)
+        top = min(self.low + 2 ** (self.bits - 1) - 2, last_exponent(dtype))
+        return LogKernel(2.0**self.low, 2.0**top), work
+
+    def codes(self, y: Tensor) -> Tensor:
+        power = binade(y.abs().to(torch.float64))
+        codes = exponent_of(power).sub_(self.low - 1).masked_fill_(power == 0, 0)
+        return with_sign(codes, y, self.bits)
+
+    def values(self, codes: Tensor) -> Tensor:
+        codes, negative = without_sign(codes, self.bits)
+        powers = power_of_two((codes + (self.low - 1)).clamp_(max=1023))
+        return signed(powers.masked_fill_(codes == 0, 0), negative)
+
+
+def with_sign(codes: Tensor, y: Tensor, bits: int) -> Tensor:
+    """Magnitude codes with the sign of `y` as the top bit."""
+    return codes + y.signbit().to(torch.int64).bitwise_left_shift_(bits - 1)
+
+
+def without_sign(codes: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+    """Magnitude codes, and where the top bit was set."""
+    sign = 1 << (bits - 1)
+    return codes.bitwise_and(sign - 1), codes.bitwise_and(sign) != 0
+
+
+def signed(magnitudes: Tensor, negative: Tensor) -> Tensor:
+    """The magnitudes, negated in places."""
+    return torch.where(negative, -magnitudes, magnitudes)
