@@ -4,7 +4,6 @@ import ast
 import statistics
 import tomllib
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -169,7 +168,8 @@ def test_direct_dependencies_are_few_and_used() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         for name in imported_names(node)
     }
-    assert [name for name in names if name not in imported] == []
+    used_by_others = {"tensorboard"}  # Lightning's logger writes with it
+    assert set(names) - imported == used_by_others
 
 
 def imported_names(node: ast.AST) -> list[str]:
@@ -186,4 +186,5 @@ def test_every_dependency_is_pinned() -> None:
     names = [text.partition(">")[0].lower().replace("_", "-") for text in wanted]
     assert [name for name in names if name not in pins] == []
     assert "torch==2.13.0" in lines
-    assert all(first < second for first, second in pairwise(map(str.lower, lines)))
+    order = [line.partition("==")[0].lower() for line in lines]
+    assert order == sorted(order)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from chop.errors import OutputError
-from chop.files import replacing, versioned, writable_folder, write_text
+from chop.files import nothing_left_behind, replacing, versioned, writable_folder, write_text
 
 
 def test_a_file_is_whole_or_not_there(tmp_path: Path) -> None:
@@ -59,3 +59,16 @@ def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="taken"):
         writable_folder(tmp_path / "taken" / "project")
     assert os.listdir(tmp_path) == ["taken"]
+
+
+def test_a_failure_leaves_no_empty_folder_but_every_file(tmp_path: Path) -> None:
+    folder = tmp_path / "out" / "project"
+    with pytest.raises(RuntimeError), nothing_left_behind(folder):
+        (folder / "a" / "b").mkdir(parents=True)
+        raise RuntimeError
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(RuntimeError), nothing_left_behind(folder):
+        (folder / "empty").mkdir(parents=True)
+        (folder / "result").touch()
+        raise RuntimeError
+    assert sorted(path.name for path in folder.iterdir()) == ["result"]

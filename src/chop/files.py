@@ -43,16 +43,27 @@ def versioned(path: Path) -> Path:
 
 def writable_folder(path: Path) -> Path:
     """Make a folder, with what leads to it, and make sure that files can be written in it."""
-    created = [folder for folder in (path, *path.parents) if not folder.exists()]
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path):
-            return path
+        with nothing_left_behind(path):
+            path.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=path):
+                return path
     except OSError as error:
-        for folder in created:  # deepest first; what was there before stays
-            with contextlib.suppress(OSError):
-                folder.rmdir()
         raise OutputError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+@contextlib.contextmanager
+def nothing_left_behind(folder: Path) -> Iterator[None]:
+    """Remove the folders that the block made and left empty, if it fails; files stay."""
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        yield
+    except BaseException:
+        inside = sorted(folder.rglob("*/"), reverse=True) if folder in made else []
+        for path in (*inside, *made):  # the deepest first
+            with contextlib.suppress(OSError):
+                path.rmdir()
+        raise
 
 
 def _flush(path: Path) -> None:

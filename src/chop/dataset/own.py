@@ -53,9 +53,9 @@ def _prepared(kind: str, request: DatasetRequest) -> Splits:
 
 
 LINES = {
-    "csv": "your own CSV file with a header, through --dataset-path and --label-column",
-    "npz": "your own NumPy archive of features and labels, through --dataset-path",
-    "parquet": "your own Parquet file, through --dataset-path and --label-column",
+    "csv": "Your own CSV file with a header, through --dataset-path and --label-column",
+    "npz": "Your own NumPy archive of features and labels, through --dataset-path",
+    "parquet": "Your own Parquet file, through --dataset-path and --label-column",
 }
 
 for _kind, _line in LINES.items():
