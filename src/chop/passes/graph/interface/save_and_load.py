@@ -1,0 +1,234 @@
+"""Graphs, weights and metadata on disk: safetensors, JSON and TOML; nothing is pickled."""
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from chop.errors import CheckpointError, OutputError
+from chop.files import versioned, write_text
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.passes.base import PASSES, Info, Pass, PassArgs, interface_pass
+from chop.passes.graph.interface.codec import from_plain
+from chop.passes.graph.interface.disk import (
+    PICKLED_GRAPH,
+    read_tensors,
+    read_text,
+    refuse_pickle,
+    write_tensors,
+)
+from chop.passes.graph.interface.graph_file import (
+    GraphRecord,
+    build_graph,
+    check_names,
+    record_graph,
+)
+from chop.passes.graph.interface.node_meta import load_metadata, save_metadata
+from chop.passes.graph.interface.tensors import Weights, build_root, gather, plain_tensors
+
+logger = logging.getLogger("chop")
+GRAPH, WEIGHTS, METADATA = "graph.json", "weights.safetensors", "node_meta_param.toml"
+VALUES = "node_meta_param.safetensors"
+FILES = frozenset({GRAPH, WEIGHTS, METADATA, VALUES})
+
+
+class SaveMaseGraphArgs(PassArgs):
+    """Where and how to save a graph.
+
+    Args:
+        save_dir: the folder; one that holds a graph already is left alone and the graph goes to
+            ``name-v1``, unless `replace` is set.
+        weights: "float", as they are, or "codes": quantised weights as the integer codes of their
+            format, which is what makes a 4-bit model small. Loading then gives rounded weights.
+        add_value: save recorded tensors of the metadata too; unless said, only with "float".
+    """
+
+    shorthand = "save_dir"
+
+    save_dir: Path
+    weights: Weights = "float"
+    add_value: bool | None = None
+    replace: bool = False
+
+
+class LoadMaseGraphArgs(PassArgs):
+    """Where a graph was saved: its folder, or the ``graph.json`` in it."""
+
+    shorthand = "load_dir"
+
+    load_dir: Path
+
+
+@interface_pass("save_mase_graph")
+def save_mase_graph_interface_pass(
+    graph: MaseGraph, args: SaveMaseGraphArgs
+) -> tuple[MaseGraph, Info]:
+    """Save the graph, its weights and its metadata in a folder."""
+    record = record_graph(graph)
+    gathered = gather(graph, record, args.weights)
+    add_value = args.weights == "float" if args.add_value is None else args.add_value
+    with new_folder(args.save_dir, args.replace) as (temporary, final):
+        write_tensors(temporary / WEIGHTS, gathered.tensors)
+        record = record.model_copy(
+            update={
+                "tied": gathered.tied,
+                "packed": gathered.packed,
+                "channels_last": gathered.channels_last,
+                "digest": digest(temporary / WEIGHTS),
+            }
+        )
+        left_out = save_metadata(graph, temporary / METADATA, add_value)
+        write_text(temporary / GRAPH, json.dumps(record.model_dump(exclude_defaults=True)))
+    logger.info("Saved mase graph to %s", final)
+    sizes = {path.name: path.stat().st_size for path in final.iterdir() if path.name in FILES}
+    return graph, {
+        "save_dir": str(final),
+        "bytes": sizes,
+        "packed": sorted(gathered.packed),
+        "values_left_out": left_out,
+    }
+
+
+@contextlib.contextmanager
+def new_folder(wanted: Path, replace: bool) -> Iterator[tuple[Path, Path]]:
+    """A temporary folder that becomes the wanted one, and the name it will have."""
+    final = wanted
+    if holds_graph(wanted) and not replace:
+        final = versioned(wanted)
+    temporary = wanted.with_name(f".{wanted.name}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        temporary.mkdir(parents=True)
+        yield temporary, final
+        move_into_place(temporary, final)
+    except OSError as error:
+        raise OutputError(f"{wanted}: cannot be written: {error.strerror or error}") from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def holds_graph(folder: Path) -> bool:
+    """Whether a folder holds files of ours; a file in its place counts as taken."""
+    return folder.is_file() or any((folder / name).exists() for name in FILES)
+
+
+def move_into_place(temporary: Path, final: Path) -> None:
+    """Give a folder its name; what had it before goes, unless it holds files of others too.
+
+    Then the files are moved into it, the graph last: a folder without a graph is no saved graph,
+    so nobody loads half of one.
+    """
+    others = set(os.listdir(final)) - FILES if final.exists() else set()
+    if others:
+        for name in (GRAPH, VALUES):
+            (final / name).unlink(missing_ok=True)
+        for name in sorted(os.listdir(temporary), key=lambda name: name == GRAPH):
+            (temporary / name).replace(final / name)
+        return
+    old = temporary.with_suffix(".old")
+    if final.exists():
+        final.rename(old)
+    temporary.rename(final)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def digest(path: Path) -> str:
+    """The SHA-256 of a file."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+class LoadPass(Pass):
+    """A pass that makes its graph if there is none."""
+
+    def check(self, graph: MaseGraph | None) -> None:
+        """Raise unless there is a graph, or none at all."""
+        if graph is not None:
+            super().check(graph)
+
+
+def load_pass(name: str) -> Callable[[Callable[..., Any]], LoadPass]:
+    """Declare a pass that may be given None in place of a graph."""
+    return lambda function: PASSES.register(name)(LoadPass(function, name, "interface"))
+
+
+@load_pass("load_mase_graph")
+def load_mase_graph_interface_pass(
+    graph: MaseGraph | None, args: LoadMaseGraphArgs
+) -> tuple[MaseGraph, Info]:
+    """Load a graph, its weights and its metadata from a folder.
+
+    Without a graph (None) a new one is made. A graph that is given becomes the loaded one; layers
+    and functions of the user's own, which are no part of the files, are taken from it.
+    """
+    loaded = load_mase_graph(args.load_dir, graph)
+    if graph is None:
+        return loaded, {"load_dir": str(args.load_dir)}
+    graph.model, graph.meta, graph.cf_args = loaded.model, loaded.meta, loaded.cf_args
+    return graph, {"load_dir": str(args.load_dir)}
+
+
+def load_mase_graph(path: str | Path, given: MaseGraph | None = None) -> MaseGraph:
+    """The graph that was saved in a folder.
+
+    Nothing in the files is run. A file that is missing, damaged or not what it should be raises
+    CheckpointError and says which.
+
+    Args:
+        path: the folder or the ``graph.json`` in it.
+        given: a graph with the layers and functions that are of the user's own making.
+    """
+    folder = graph_folder(Path(path))
+    record = read_record(folder / GRAPH)
+    if digest_of(folder / WEIGHTS) != record.digest:
+        raise CheckpointError(f"{folder / WEIGHTS}: damaged, or saved with another {GRAPH}")
+    tensors = read_tensors(folder / WEIGHTS)
+    try:
+        check_names(record)
+        root = build_root(record, plain_tensors(record, tensors), given)
+        model = build_graph(record, root, given)
+        cf_args = from_plain(record.cf_args)
+    except (ValueError, TypeError, KeyError, RuntimeError, AttributeError) as error:
+        raise CheckpointError(f"{folder / GRAPH}: {error}") from error
+    model.training = record.training
+    graph = MaseGraph(model, cf_args)
+    load_metadata(graph, folder / METADATA)
+    return graph
+
+
+def digest_of(path: Path) -> str:
+    """The SHA-256 of a file that may be missing."""
+    try:
+        return digest(path)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def graph_folder(path: Path) -> Path:
+    """The folder that a path means; pickled graphs are refused."""
+    if path.is_file():
+        refuse_pickle(path)
+        if path.name != GRAPH:
+            raise CheckpointError(f"{path}: is not {GRAPH} of a saved graph")
+        return path.parent
+    if not (path / GRAPH).exists():
+        refuse_pickle(path / PICKLED_GRAPH if (path / PICKLED_GRAPH).exists() else path)
+        raise CheckpointError(f"{path}: holds no {GRAPH}, so no graph was saved there")
+    return path
+
+
+def read_record(path: Path) -> GraphRecord:
+    """The record in a file."""
+    try:
+        return GraphRecord.model_validate_json(read_text(path), strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(step) for step in first["loc"])
+        raise CheckpointError(f"{path}: {place or 'file'}: {first['msg']}") from None

@@ -1,0 +1,173 @@
+"""The tensors of a graph: gathered for the file, and put back."""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from chop.errors import GraphError
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.nn.quantized import QuantizedModule
+from chop.passes.graph.interface.graph_file import GraphRecord, attribute_of
+from chop.passes.graph.interface.layers import build
+from chop.passes.graph.interface.packing import (
+    Packed,
+    PackedRecord,
+    formats_of,
+    pack,
+    pack_mask,
+    unpack,
+)
+
+Weights = Literal["float", "codes"]
+Tensors = dict[str, Tensor]
+Packer = Callable[[Tensor], Packed | None]
+CODES, SHARED = "::codes", "::shared"  # no layer's name has a colon in it
+
+
+class Gathered:
+    """The tensors of a graph under the names of the file."""
+
+    def __init__(self, weights: Weights) -> None:
+        self.weights = weights
+        self.tensors: Tensors = {}
+        self.tied: dict[str, str] = {}
+        self.packed: dict[str, PackedRecord] = {}
+        self.channels_last: list[str] = []
+        self._seen: dict[int, tuple[str, Any]] = {}
+        self._memory: set[int] = set()
+
+    def add(self, name: str, value: Any, pack_it: Packer) -> None:
+        """Take in one tensor, once."""
+        if not isinstance(value, Tensor) or value.is_meta:
+            raise GraphError(f"{name} holds no values that could be saved")
+        # The value is kept beside its name: an id tells tensors apart only while they live.
+        first, _ = self._seen.setdefault(id(value), (name, value))
+        if first != name:
+            self.tied[name] = first
+            return
+        if not value.is_contiguous() and is_channels_last(value):
+            self.channels_last.append(name)
+        tensor = value.detach().cpu().contiguous()
+        packed = pack_it(tensor) if self.weights == "codes" else None
+        if packed is None:
+            self.tensors[name] = self._own_memory(tensor)
+            return
+        self.packed[name] = packed.record
+        self.tensors[name + CODES] = packed.codes
+        if packed.shared is not None:
+            self.tensors[name + SHARED] = packed.shared.contiguous()
+
+    def _own_memory(self, tensor: Tensor) -> Tensor:
+        """The tensor, copied if it shares memory with another: the file format refuses that."""
+        place = tensor.untyped_storage().data_ptr()
+        if place in self._memory:
+            return tensor.clone()
+        self._memory.add(place)
+        return tensor
+
+
+def is_channels_last(tensor: Tensor) -> bool:
+    """Whether the channels of an image tensor come last in memory."""
+    return tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
+
+
+def gather(graph: MaseGraph, record: GraphRecord, weights: Weights) -> Gathered:
+    """Every tensor that the graph needs."""
+    gathered = Gathered(weights)
+    for name in record.layers:
+        layer = graph.model.get_submodule(name)
+        for key, value in layer.state_dict(keep_vars=True).items():
+            gathered.add(f"{name}.{key}", value, packer(layer, key))
+    for name in record.attributes:
+        gathered.add(name, attribute_of(graph.model, name), not_packed)
+    return gathered
+
+
+def not_packed(tensor: Tensor) -> None:
+    """Leave a tensor as it is."""
+
+
+def packer(layer: nn.Module, key: str) -> Packer:
+    """How a tensor of a layer is packed when codes are asked for."""
+    fmt = formats_of(layer).get(key)
+    if fmt is not None and isinstance(layer, QuantizedModule):
+        name = layer.quant.name
+        return lambda tensor: pack(name, fmt, tensor)
+    return pack_mask if key in ("weight_mask", "activation_mask") else not_packed
+
+
+def plain_tensors(record: GraphRecord, tensors: Tensors) -> Tensors:
+    """The tensors under their names in the model, unpacked; what does not fit raises ValueError."""
+    plain = dict(tensors)
+    for name, how in record.packed.items():
+        if name in plain or name + CODES not in plain:
+            raise ValueError(f"the codes of {name!r} are missing")
+        packed = Packed(how, plain.pop(name + CODES), plain.pop(name + SHARED, None))
+        try:
+            plain[name] = unpack(packed)
+        except (ValueError, KeyError, RuntimeError) as error:
+            raise ValueError(f"{name!r}: {error}") from error
+    for name in record.channels_last:
+        plain[name] = plain[name].contiguous(memory_format=torch.channels_last)
+    for name, first in record.tied.items():
+        if first not in plain or name in plain:
+            raise ValueError(f"{name!r} is tied to {first!r}, which is not there")
+        plain[name] = plain[first]
+    return plain
+
+
+def build_root(record: GraphRecord, tensors: Tensors, given: MaseGraph | None) -> nn.Module:
+    """A module that holds every layer and tensor under its name; errors are ValueErrors."""
+    root = nn.Module()
+    groups = by_layer(record, tensors)
+    provided = {} if given is None else given.modules
+    for name, layer in record.layers.items():
+        try:
+            put(root, name, build(layer, provided.get(name), groups[name]))
+        except (ValueError, TypeError, KeyError, RuntimeError, AttributeError) as error:
+            raise ValueError(f"layer {name!r}: {error}") from error
+    for name, first in record.same_layer.items():
+        put(root, name, root.get_submodule(first))
+    for name, attribute in record.attributes.items():
+        value = tensors[name]
+        if attribute.parameter:
+            put(root, name, nn.Parameter(value, attribute.trained))
+        else:
+            put(root, name, value)
+    for name, first in record.tied.items():
+        put(root, name, attribute_of(root, first))
+    return root
+
+
+def by_layer(record: GraphRecord, tensors: Tensors) -> dict[str, Tensors]:
+    """The tensors of each layer by their names in it; a tensor of no layer is an error."""
+    groups: dict[str, Tensors] = {name: {} for name in record.layers}
+    for name, tensor in tensors.items():
+        owner, _, last = name.rpartition(".")
+        while owner and owner not in groups:
+            owner, _, outer = owner.rpartition(".")
+            last = f"{outer}.{last}"
+        if owner in groups:
+            groups[owner][last] = tensor
+        elif name not in record.attributes:
+            raise ValueError(f"tensor {name!r:.60} belongs to nothing")
+    missing = [name for name in record.attributes if name not in tensors]
+    if missing:
+        raise ValueError(f"tensor {missing[0]!r} is missing")
+    return groups
+
+
+def put(root: nn.Module, name: str, value: nn.Module | Tensor) -> None:
+    """Set an attribute by its dotted name, with plain modules on the way to it."""
+    *path, last = name.split(".")
+    owner = root
+    for part in path:
+        if not isinstance(getattr(owner, part, None), nn.Module):
+            owner.add_module(part, nn.Module())
+        owner = owner.get_submodule(part)
+    if isinstance(value, nn.Module | nn.Parameter) or last in owner._buffers:
+        setattr(owner, last, value)
+    else:
+        owner.register_buffer(last, value)

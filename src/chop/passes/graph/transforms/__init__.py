@@ -1,0 +1,23 @@
+"""Passes that change a graph."""
+
+from chop.passes.graph.transforms.fusion import (
+    conv_bn_fusion_transform_pass,
+    linear_bn_fusion_transform_pass,
+)
+from chop.passes.graph.transforms.pruning import (
+    prune_detach_hook_transform_pass,
+    prune_transform_pass,
+)
+from chop.passes.graph.transforms.quantize import (
+    quantize_transform_pass,
+    summarize_quantization_analysis_pass,
+)
+
+__all__ = [
+    "conv_bn_fusion_transform_pass",
+    "linear_bn_fusion_transform_pass",
+    "prune_detach_hook_transform_pass",
+    "prune_transform_pass",
+    "quantize_transform_pass",
+    "summarize_quantization_analysis_pass",
+]
