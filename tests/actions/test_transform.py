@@ -1,6 +1,7 @@
 """`ch transform`: the passes of a file, in its order, on a model."""
 
 import csv
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from chop.cli import main
 from chop.dataset import get_dataset_info
 from chop.models import get_model
+from chop.passes import PASSES
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "examples"
 
@@ -36,6 +38,14 @@ def greet_analysis_pass(graph, args: Args):
     print(args.greeting, len(list(graph.nodes)))
     return graph, {}
 """
+
+
+@pytest.fixture(autouse=True)
+def _registry_restored() -> Iterator[None]:
+    before = dict(PASSES)
+    yield
+    PASSES._entries.clear()
+    PASSES._entries.update(before)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ ACTIONS: dict[str, str] = {
     "train": "chop.actions.training",
     "test": "chop.actions.testing",
     "transform": "chop.actions.transforming",
+    "search": "chop.actions.searching",
 }
 """Where each action lives. Its module has a function of the action's name, for Python, and
 `run(session)`, for the command line; a `check(config)` refuses mistakes before anything is built.
@@ -19,10 +20,13 @@ place of the function `chop.actions.train`."""
 
 def run_action(name: str, config: "RunConfig", record: dict[str, Any]) -> None:
     """Run an action as the command line does; `record` tells what was run, to be stored."""
-    from chop.actions.session import open_session
+    from chop.actions.session import open_session, project_folder
+    from chop.files import nothing_left_behind
 
     module = import_module(ACTIONS[name])
-    module.run(open_session(config, record, getattr(module, "check", None)))
+    session = open_session(config, record, getattr(module, "check", None))
+    with nothing_left_behind(project_folder(config)):
+        module.run(session)
 
 
 def __getattr__(name: str) -> Any:

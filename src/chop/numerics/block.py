@@ -2,7 +2,6 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from functools import cached_property
 from typing import ClassVar
 
 import torch
@@ -15,23 +14,18 @@ from chop.numerics.arithmetic import (
     last_exponent,
     refuse_nan,
 )
-from chop.numerics.base import Encoded, NumberFormat, require_float
+from chop.numerics.base import Encoded
 from chop.numerics.blocking import Blocks
-from chop.numerics.grids import Grid, Rounding
+from chop.numerics.grids import GridFormat
 
 LEAST = {torch.float32: -149, torch.float64: -1022}  # exponents a scale may have in these types
 
 
-class BlockFormat(NumberFormat):
+class BlockFormat(GridFormat):
     """A format that rounds elements to one grid, scaled for each block by a power of two."""
 
     nan_spreads: ClassVar[bool] = False
     """NaN in a block makes all of it NaN; else it stays in its place and sets no scale."""
-
-    @cached_property
-    @abstractmethod
-    def grid(self) -> Grid:
-        """The numbers of a block whose scale is 1."""
 
     @property
     @abstractmethod
@@ -63,14 +57,6 @@ class BlockFormat(NumberFormat):
     def shared_signed(self) -> bool:
         """What blocks share is coded in two's complement."""
         return False
-
-    @cached_property
-    def _roundings(self) -> dict[torch.dtype, Rounding]:
-        return {}  # by type of tensor, filled as they come
-
-    @property
-    def element_bits(self) -> int:
-        return self.grid.bits
 
     def bits_of(self, shape: Sequence[int]) -> float:
         return self.element_bits + self.shared_bits * self.blocks(shape).per_element
@@ -129,13 +115,6 @@ class BlockFormat(NumberFormat):
     def _wide(self, x: Tensor) -> Tensor:
         """The tensor in its working type."""
         return x.detach().to(self._rounding(x.dtype)[1])
-
-    def _rounding(self, dtype: torch.dtype) -> Rounding:
-        rounding = self._roundings.get(dtype)
-        if rounding is None:
-            require_float(self, dtype)
-            rounding = self._roundings[dtype] = self.grid.rounding(dtype)
-        return rounding
 
     def _divide(self, cut: Tensor, elements: Tensor, dtype: torch.dtype) -> Tensor:
         """Write the elements of blocks, on the grid, into `elements`; give back the scales."""

@@ -1,5 +1,6 @@
 """Block formats with settings of their own: block floating point, minifloats and logarithms."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import cached_property
@@ -10,10 +11,11 @@ import torch
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from torch import Tensor
 
-from chop.numerics.arithmetic import exponent_of, power_of_two
+from chop.numerics.arithmetic import Kernel, exponent_of, power_of_two
 from chop.numerics.base import FORMATS
 from chop.numerics.block import BlockFormat
 from chop.numerics.blocking import FULL, Blocks, blocks_of
+from chop.numerics.floating import check_exponent_fits
 from chop.numerics.grids import FixedGrid, FloatGrid, FloatKernel, LogGrid, LogKernel
 
 WIDEST = torch.finfo(torch.float64)
@@ -61,9 +63,9 @@ class ShapedBlockFormat(BlockFormat):
         return peaks.where(maxima.isfinite(), maxima)
 
     @cached_property
-    def peak_kernel(self) -> FloatKernel | LogKernel:
+    @abstractmethod
+    def peak_kernel(self) -> Kernel:
         """Rounding to the precision of the grid, whatever the magnitude."""
-        raise NotImplementedError
 
 
 @FORMATS.register("block_fp")
@@ -121,9 +123,9 @@ class SharedBiasFormat(ShapedBlockFormat):
         exponent_bias_width: int
 
     @property
+    @abstractmethod
     def last_code(self) -> int:
         """The largest code of an element's exponent."""
-        raise NotImplementedError
 
     @property
     def scale_range(self) -> tuple[int, int]:
@@ -159,11 +161,7 @@ class BlockMinifloat(SharedBiasFormat):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if self.exponent_width > self.width - 1:
-            raise ValueError(
-                f"exponent_width {self.exponent_width} does not fit in a width of {self.width}:"
-                f" with the sign there is room for {self.width - 1}"
-            )
+        check_exponent_fits(self.exponent_width, self.width)
         return self
 
     @property

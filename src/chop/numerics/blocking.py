@@ -73,9 +73,8 @@ def blocks_of(shape: tuple[int, ...], size: tuple[int, ...], skip_first_dim: boo
     shape = shape or (1,)
     given = size[-len(shape) :]
     given = (FULL,) * (len(shape) - len(given)) + given
-    whole = [
-        max(n, 1) if b == FULL else min(b, max(n, 1)) for n, b in zip(shape, given, strict=True)
-    ]
+    extents = [max(n, 1) for n in shape]
+    sizes = [n if b == FULL else min(b, n) for n, b in zip(extents, given, strict=True)]
     if skip_first_dim and len(shape) > 1:
-        whole[0] = 1
-    return Blocks(shape, tuple(whole))
+        sizes[0] = 1
+    return Blocks(shape, tuple(sizes))

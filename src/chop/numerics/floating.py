@@ -17,6 +17,16 @@ E4M3 = FloatGrid(bits=8, fraction=3, low=-6, top=Fraction(448), nan=0x7F)
 E5M2 = FloatGrid(bits=8, fraction=2, low=-14, top=Fraction(57344), nan=0x7E, infinity=0x7C)
 
 
+def check_exponent_fits(exponent_width: int, width: int, least_mantissa: int = 0) -> None:
+    """Refuse an exponent that leaves too few bits of the number for the sign and the mantissa."""
+    most = max(width - 1 - least_mantissa, 0)
+    if exponent_width > most:
+        raise ValueError(
+            f"exponent_width {exponent_width} does not fit in a width of {width}:"
+            f" with the sign there is room for {most}"
+        )
+
+
 class Minifloat(ElementFormat):
     """What the two minifloats share: their fields."""
 
@@ -28,12 +38,7 @@ class Minifloat(ElementFormat):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        most = self.width - 1 - self.least_mantissa
-        if self.exponent_width > most:
-            raise ValueError(
-                f"exponent_width {self.exponent_width} does not fit in a width of {self.width}:"
-                f" with the sign there is room for {max(most, 0)}"
-            )
+        check_exponent_fits(self.exponent_width, self.width, self.least_mantissa)
         return self
 
     @property

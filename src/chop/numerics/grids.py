@@ -4,8 +4,10 @@ A grid knows neither blocks nor configuration. Number formats put grids to use: 
 elements of a tensor, or one scaled by a power of two for each block.
 """
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -20,6 +22,7 @@ from chop.numerics.arithmetic import (
     power_of_two,
     working_dtype,
 )
+from chop.numerics.base import NumberFormat, require_float
 
 BELOW_ROOT = {  # the largest number below the square root of two
     torch.float32: float.fromhex("0x1.6a09e6p+0"),
@@ -246,3 +249,27 @@ def without_sign(codes: Tensor, bits: int) -> tuple[Tensor, Tensor]:
 def signed(magnitudes: Tensor, negative: Tensor) -> Tensor:
     """The magnitudes, negated in places."""
     return torch.where(negative, -magnitudes, magnitudes)
+
+
+class GridFormat(NumberFormat):
+    """A number format that is made of one grid."""
+
+    @cached_property
+    @abstractmethod
+    def grid(self) -> Grid:
+        """The numbers of an element; in block formats, of a block whose scale is 1."""
+
+    @property
+    def element_bits(self) -> int:
+        return self.grid.bits
+
+    @cached_property
+    def _roundings(self) -> dict[torch.dtype, Rounding]:
+        return {}  # by type of tensor, filled as they come
+
+    def _rounding(self, dtype: torch.dtype) -> Rounding:
+        rounding = self._roundings.get(dtype)
+        if rounding is None:
+            require_float(self, dtype)
+            rounding = self._roundings[dtype] = self.grid.rounding(dtype)
+        return rounding

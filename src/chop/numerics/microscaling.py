@@ -1,5 +1,6 @@
 """The microscaling (MX) formats of the OCP specification, version 1.0."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
@@ -74,9 +75,9 @@ class MXFloat(MXFormat):
     """An MX format whose elements are floating point."""
 
     @cached_property
+    @abstractmethod
     def grid(self) -> FloatGrid:
         """The numbers of an element."""
-        raise NotImplementedError
 
     @cached_property
     def peak_exponent(self) -> int:

@@ -1,60 +1,274 @@
-"""The samplers a search can use, by the name a configuration gives them."""
+"""The samplers a search can use, by the name a configuration gives them.
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+A sampler proposes configurations and is told what became of them. Those that do not learn draw
+from the tree of choices themselves; the others are Optuna's, working on a study in memory that
+holds what the stored study knows.
+"""
 
+import contextlib
+import random as python_random
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from chop.errors import ConfigError
 from chop.registry import Registry
+from chop.search import choices as tree
+from chop.search.choices import Choice, Picked
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
+    from optuna.trial import FrozenTrial
 
-Sampler = Callable[[int], "BaseSampler"]
-SAMPLERS: Registry[Sampler] = Registry("sampler")
+SOBOL_DIMENSIONS = 21_201
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a sampler has to know: what to choose from and what is wanted."""
+
+    choices: tuple[Choice, ...]
+    directions: tuple[Literal["maximize", "minimize"], ...]
+
+
+@dataclass
+class Proposal:
+    """One configuration that a sampler wants to see evaluated."""
+
+    picked: Picked
+    params: dict[str, Any] = field(default_factory=dict)
+    """What Optuna stores of it, by the name of the choice."""
+    trial: Any = None
+    """The trial of the sampler's own study, for samplers that learn."""
+
+
+class Sampler(ABC):
+    """Proposes configurations, and may learn from what becomes of them."""
+
+    learns = False
+    """Whether a proposal depends on the results of those before it."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+
+    @abstractmethod
+    def propose(self) -> Proposal | None:
+        """The next configuration; None if there are no more."""
+
+    def learn(  # noqa: B027  # most need not
+        self, proposal: Proposal, values: Sequence[float] | None, violations: Mapping[str, float]
+    ) -> None:
+        """Take note of the objectives of a proposal; None if it failed or is not known yet.
+
+        Args:
+            violations: how far each bounded metric lies outside its bounds.
+        """
+
+    def learn_from(self, trials: Sequence["FrozenTrial"]) -> None:  # noqa: B027
+        """Take note of trials that others have finished."""
+
+    def notes(self, proposal: Proposal) -> dict[str, Any]:
+        """What the sampler has to find in the study when it goes on later."""
+        return {}
+
+
+class Enumerated(Sampler):
+    """Every configuration in turn, each exactly once."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        self._left: Iterator[Picked] = tree.every(problem.choices)
+
+    def propose(self) -> Proposal | None:
+        picked = next(self._left, None)
+        return None if picked is None else Proposal(picked, params_of(self.problem.choices, picked))
+
+
+class Random(Sampler):
+    """Independent random choices."""
+
+    def __init__(self, problem: Problem, seed: int) -> None:
+        super().__init__(problem)
+        self._random = python_random.Random(seed)
+
+    def propose(self) -> Proposal:
+        return proposal(self.problem.choices, lambda c: self._random.randrange(len(c.options)))
+
+
+class QuasiRandom(Sampler):
+    """Points of a scrambled Sobol sequence, one dimension for each choice."""
+
+    def __init__(self, problem: Problem, seed: int) -> None:
+        super().__init__(problem)
+        from torch.quasirandom import SobolEngine
+
+        several = [each.name for each in tree.flat(problem.choices) if len(each.options) > 1]
+        self._dimensions = {name: place for place, name in enumerate(dict.fromkeys(several))}
+        if len(self._dimensions) > SOBOL_DIMENSIONS:
+            raise ConfigError(
+                f"sampler 'qmc' can make {SOBOL_DIMENSIONS} choices, and this space has "
+                f"{len(self._dimensions)}: use 'random'"
+            )
+        self._engine = SobolEngine(  # type: ignore[no-untyped-call]
+            max(1, len(self._dimensions)), scramble=True, seed=seed
+        )
+
+    def propose(self) -> Proposal:
+        point: list[float] = self._engine.draw(1)[0].tolist()
+
+        def pick(choice: Choice) -> int:
+            place = int(point[self._dimensions[choice.name]] * len(choice.options))
+            return min(place, len(choice.options) - 1)
+
+        return proposal(self.problem.choices, pick)
+
+
+class Learning(Sampler):
+    """One of Optuna's samplers, on a study in memory."""
+
+    learns = True
+
+    def __init__(self, problem: Problem, sampler: "BaseSampler") -> None:
+        super().__init__(problem)
+        import optuna
+
+        self._storage = optuna.storages.InMemoryStorage()
+        self._study = optuna.create_study(
+            storage=self._storage, directions=list(problem.directions), sampler=sampler
+        )
+        self._distributions = {each.name: distribution(each) for each in tree.flat(problem.choices)}
+
+    def propose(self) -> Proposal:
+        trial = self._study.ask()
+
+        def pick(choice: Choice) -> int:
+            chosen = self._distributions[choice.name]
+            label = trial.suggest_categorical(choice.name, chosen.choices)
+            return int(chosen.to_internal_repr(label))
+
+        found = proposal(self.problem.choices, pick)
+        found.trial = trial
+        return found
+
+    def learn(
+        self, proposal: Proposal, values: Sequence[float] | None, violations: Mapping[str, float]
+    ) -> None:
+        from optuna.trial import TrialState
+
+        if values is None:
+            self._study.tell(proposal.trial, state=TrialState.FAIL)
+            return
+        for name, violation in violations.items():
+            proposal.trial.set_constraint(name, violation)
+        self._study.tell(proposal.trial, list(values))
+
+    def learn_from(self, trials: Sequence["FrozenTrial"]) -> None:
+        self._study.add_trials(trials)
+
+    def notes(self, proposal: Proposal) -> dict[str, Any]:
+        if proposal.trial is None:
+            return {}
+        return dict(self._storage.get_trial_system_attrs(proposal.trial._trial_id))
+
+
+def proposal(choices: tuple[Choice, ...], pick: Callable[[Choice], int]) -> Proposal:
+    """The configuration that `pick` decides on."""
+    picked = tree.walk(choices, pick)
+    return Proposal(picked, params_of(choices, picked))
+
+
+def params_of(choices: Sequence[Choice], picked: Picked) -> dict[str, Any]:
+    """The options taken, as Optuna stores them, where there was something to choose."""
+    found: dict[str, Any] = {}
+    for choice in choices:
+        place = picked[choice.name]
+        if len(choice.options) > 1:
+            found[choice.name] = choice.labels[place]
+        if choice.then:
+            found |= params_of(choice.after(place), picked)
+    return found
+
+
+def distribution(choice: Choice) -> Any:
+    """A choice as Optuna knows it."""
+    from optuna.distributions import CategoricalDistribution
+
+    return CategoricalDistribution(choice.labels)
+
+
+MakeSampler = Callable[[int, Problem], Sampler]
+SAMPLERS: Registry[MakeSampler] = Registry("sampler")
 
 
 @SAMPLERS.register("random")
-def random(seed: int) -> "BaseSampler":
+def random(seed: int, problem: Problem) -> Sampler:
     """Independent random choices."""
-    from optuna.samplers import RandomSampler
-
-    return RandomSampler(seed=seed)
-
-
-@SAMPLERS.register("tpe")
-def tpe(seed: int) -> "BaseSampler":
-    """Tree-structured Parzen estimator: favours what resembles the best trials."""
-    from optuna.samplers import TPESampler
-
-    return TPESampler(seed=seed)
-
-
-@SAMPLERS.register("nsgaii")
-def nsgaii(seed: int) -> "BaseSampler":
-    """NSGA-II: an evolutionary search for a Pareto front."""
-    from optuna.samplers import NSGAIISampler
-
-    return NSGAIISampler(seed=seed)
-
-
-@SAMPLERS.register("nsgaiii")
-def nsgaiii(seed: int) -> "BaseSampler":
-    """NSGA-III: NSGA-II for three objectives and more."""
-    from optuna.samplers import NSGAIIISampler
-
-    return NSGAIIISampler(seed=seed)
+    return Random(problem, seed)
 
 
 @SAMPLERS.register("qmc")
-def qmc(seed: int) -> "BaseSampler":
+def qmc(seed: int, problem: Problem) -> Sampler:
     """Quasi-random points that cover the space evenly."""
-    from optuna.samplers import QMCSampler
-
-    return QMCSampler(seed=seed)
+    return QuasiRandom(problem, seed)
 
 
 @SAMPLERS.register("brute")
-def brute(seed: int) -> "BaseSampler":
-    """Every configuration, once."""
-    from optuna.samplers import BruteForceSampler
+def brute(seed: int, problem: Problem) -> Sampler:
+    """Every configuration, once; n_trials sets no limit."""
+    return Enumerated(problem)
 
-    return BruteForceSampler(seed=seed)
+
+@SAMPLERS.register("grid")
+def grid(seed: int, problem: Problem) -> Sampler:
+    """Every configuration in turn, as far as n_trials goes."""
+    return Enumerated(problem)
+
+
+@SAMPLERS.register("tpe")
+def tpe(seed: int, problem: Problem) -> Sampler:
+    """Tree-structured Parzen estimator: favours what resembles the best trials."""
+    from optuna.samplers import TPESampler
+
+    return Learning(problem, TPESampler(seed=seed))
+
+
+@SAMPLERS.register("nsgaii")
+def nsgaii(seed: int, problem: Problem) -> Sampler:
+    """NSGA-II: an evolutionary search for a Pareto front."""
+    from optuna.samplers import NSGAIISampler
+
+    return Learning(problem, NSGAIISampler(seed=seed))
+
+
+@SAMPLERS.register("nsgaiii")
+def nsgaiii(seed: int, problem: Problem) -> Sampler:
+    """NSGA-III: NSGA-II for three objectives and more."""
+    from optuna.samplers import NSGAIIISampler
+
+    with _experiments():
+        return Learning(problem, NSGAIIISampler(seed=seed))
+
+
+@SAMPLERS.register("gp")
+def gp(seed: int, problem: Problem) -> Sampler:
+    """Gaussian process: few, well-considered trials; needs scipy."""
+    from importlib.util import find_spec
+
+    if find_spec("scipy") is None:
+        raise ConfigError("sampler 'gp' needs scipy: pip install scipy, or use 'tpe'")
+    from optuna.samplers import GPSampler
+
+    with _experiments():
+        return Learning(problem, GPSampler(seed=seed))
+
+
+@contextlib.contextmanager
+def _experiments() -> Iterator[None]:
+    """Samplers whose interface Optuna may yet change; nothing that a user could do about."""
+    from optuna.exceptions import ExperimentalWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        yield

@@ -12,6 +12,7 @@ from torch.fx.graph import CodeGen
 from chop.errors import GraphError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.base import PassArgs
+from chop.passes.graph.analysis.add_metadata.formats import FLOAT_RECORDS
 from chop.passes.graph.interface.codec import NotStorable, from_plain, to_plain
 from chop.passes.graph.interface.layers import LayerRecord, describe
 from chop.passes.graph.interface.packing import PackedRecord
@@ -21,7 +22,6 @@ from chop.passes.graph.interface.targets import (
     function_name,
     is_method,
 )
-from chop.passes.graph.transforms.quantize.records import FLOAT_RECORDS
 from chop.passes.graph.transforms.quantize.restore import FLOAT_FORM, FloatForm
 
 TAKEN = frozenset(vars(nn.Module()))  # attributes that every module has

@@ -1,17 +1,51 @@
-"""Number formats of quantised nodes, as the metadata shows them: a type and a precision."""
+"""Number formats in the metadata of nodes: a type and a precision for each operand."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from torch import fx
+from torch import Tensor, fx
 
 from chop.nn.quant_config import OUTPUT, QuantConfig, parse_quant_config
 from chop.nn.quantized import QuantizedModule
 from chop.numerics import NumberFormat
 from chop.ops.op import Op
-from chop.passes.graph.analysis.add_metadata.arguments import bare
 
-NOT_PRECISION = {"signed", "skip_first_dim"}  # settings that the lists of the labs leave out
+FLOAT_RECORDS = "float_records"
+"""The key of `node.meta` for types and precisions as they were in floating point."""
+NOT_PRECISION = {"signed", "skip_first_dim"}  # where an operand stands, not how precise it is
+PRECISION = (
+    "width", "frac_width", "exponent_width", "exponent_bias", "exponent_bias_width", "block_size",
+)  # fmt: skip
+PARAMETERS = ("weight", "bias", "running_mean", "running_var")
+
+
+def record_formats(node: fx.Node) -> None:
+    """Write the format and the precision of each operand of a quantised node, and of its result.
+
+    Passes that quantise call this after they change a node; other nodes are left alone.
+    """
+    found = quantization_of(node)
+    if found is None:
+        return
+    op, quant = found
+    before: dict[str, dict[str, Any]] = {"args": {}, "results": {}}
+    node.meta[FLOAT_RECORDS] = before
+    places = [("args", name, role) for role, name in operands(node, op)]
+    for side, name, role in (*places, ("results", "data_out_0", OUTPUT)):
+        entry = node.meta["mase"]["common"][side].get(name)
+        fmt = quant.operands.get(role)
+        if fmt is not None and isinstance(entry, dict):
+            before[side][name] = (entry.get("type"), entry.get("precision"))
+            entry |= {"type": quant.name, "precision": precision(fmt)}
+
+
+def restore_records(node: fx.Node) -> None:
+    """Give the operands the types they had in floating point."""
+    for side, names in node.meta.pop(FLOAT_RECORDS, {}).items():
+        entries = node.meta["mase"]["common"].get(side, {})
+        for name, (kind, width) in names.items():
+            if name in entries:
+                entries[name] |= {"type": kind, "precision": width}
 
 
 def quantization_of(node: fx.Node) -> tuple[Op, QuantConfig] | None:
@@ -30,35 +64,36 @@ def quantization_of(node: fx.Node) -> tuple[Op, QuantConfig] | None:
     return (op, config) if isinstance(config, QuantConfig) and not config.bypass else None
 
 
-def record_formats(node: fx.Node) -> None:
-    """Write the formats of a quantised node into its common metadata; other nodes are left alone.
-
-    Passes that quantise call this after they change a node.
-    """
-    found = quantization_of(node)
-    if found is None:
-        return
-    op, quant = found
-    common = node.meta["mase"]["common"]
-    for name, entry in common["args"].items():
-        fmt = quant.operands.get(role_of(op, name))
-        if fmt is not None and not bare(entry):
-            entry.update(type=quant.name, precision=precision(fmt))
-    if OUTPUT in quant.operands and not bare(common["results"]["data_out_0"]):
-        common["results"]["data_out_0"].update(
-            type=quant.name, precision=precision(quant.operands[OUTPUT])
-        )
-
-
-def role_of(op: Op, name: str) -> str:
-    """The role of an argument: the inputs of the operation in order, parameters by name."""
-    prefix, _, index = name.rpartition("_")
-    if prefix != "data_in" or not op.inputs:
-        return name
-    return op.inputs[min(int(index), len(op.inputs) - 1)]
-
-
 def precision(fmt: NumberFormat) -> list[Any]:
-    """The settings of a format in the order of the labs: ``[width, frac_width]`` and the like."""
-    values = fmt.model_dump(exclude=NOT_PRECISION).values()
-    return [list(value) if isinstance(value, tuple) else value for value in values]
+    """The settings of a format in the order in which the labs list them."""
+    fields = fmt.model_dump(exclude=NOT_PRECISION)
+    first = [fields.pop(name) for name in PRECISION if name in fields]
+    return [list(v) if isinstance(v, tuple) else v for v in (*first, *fields.values())]
+
+
+def operands(node: fx.Node, op: Op) -> Iterator[tuple[str, str]]:
+    """The role of each operand and the name it has in the metadata."""
+    if node.op != "call_module":
+        yield from function_operands(node, op)
+        return
+    module = node.meta["mase"].module
+    yield from ((role, f"data_in_{index}") for index, role in enumerate(op.inputs))
+    yield from ((n, n) for n in op.params if isinstance(getattr(module, n, None), Tensor))
+
+
+def function_operands(node: fx.Node, op: Op) -> Iterator[tuple[str, str]]:
+    """The same for a function, whose tensors are counted in the order of the call."""
+    roles = {argument.name: argument.role for argument in op.arguments}
+    inputs = 0
+    for name, value in op.bind(node.args, node.kwargs).items():
+        parts = value if isinstance(value, list | tuple) else [value]
+        for part in parts:
+            if not isinstance(part, fx.Node):
+                continue
+            role = roles.get(name)
+            if name in PARAMETERS:
+                yield role or name, name
+                continue
+            if role is not None:
+                yield role, f"data_in_{inputs}"
+            inputs += 1

@@ -10,8 +10,8 @@ from chop.nn.quant_config import QuantConfig
 from chop.nn.quantized import quantize_module, quantized_function
 from chop.ops.lookup import op_of_node, writes_in_place
 from chop.passes.base import Info, transform_pass
+from chop.passes.graph.analysis.add_metadata.formats import record_formats, restore_records
 from chop.passes.graph.transforms.quantize.plan import Plan, QuantizeArgs, make_plan
-from chop.passes.graph.transforms.quantize.records import record_formats, restore_records
 from chop.passes.graph.transforms.quantize.restore import (
     FLOAT_FORM,
     FloatForm,
@@ -43,10 +43,9 @@ def quantize_transform_pass(graph: MaseGraph, args: QuantizeArgs) -> tuple[MaseG
         graph.fx_graph.lint()
         graph.model.recompile()  # half the cost of the pass, and layers are found by name anyway
     modules = graph.modules
-    for node, quant in plan.items():
+    for node in plan:
         restore_records(node)
-        if quant is not None:
-            record_formats(node, quant, modules)
+        record_formats(node)
     quantised = {n.name: described(n, modules) for n, quant in plan.items() if quant is not None}
     restored = [
         n.name for n, quant in plan.items() if not quant and before[n] != described(n, modules)

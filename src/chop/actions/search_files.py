@@ -1,0 +1,67 @@
+"""Where the files of a search are, and the configurations that `ch transform` can read."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chop.config.toml import write_toml
+from chop.errors import SearchError
+from chop.files import versioned
+from chop.search.config import SearchConfig
+from chop.search.space import SearchSpace
+from chop.search.storage import JOURNAL, Place, study_names
+from chop.tools.logger import get_logger
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
+logger = get_logger("chop")
+
+
+def study_place(config: SearchConfig, save_dir: Path, resume: bool) -> tuple[Place, Path]:
+    """Where the study is and where its results go; without `resume` both are new."""
+    setup = config.strategy.setup
+    if setup.storage is None:
+        folder = _latest(save_dir) if resume else versioned(save_dir)
+        if not resume and folder != save_dir:
+            logger.info("%s holds a study; this one goes to %s", save_dir, folder.name)
+        return Place(str(folder / JOURNAL), setup.study_name or "search"), folder
+    name = setup.study_name or save_dir.parent.parent.name or "search"
+    if resume:
+        return Place(setup.storage, name), _latest(save_dir)
+    taken = set(study_names(setup.storage))
+    if setup.study_name is not None and name in taken:
+        raise SearchError(
+            f"the storage holds a study {name!r}; go on with it with --resume, or give "
+            "search.strategy.setup.study_name another value"
+        )
+    free = next(each for n in range(len(taken) + 1) if (each := _nth(name, n)) not in taken)
+    return Place(setup.storage, free), versioned(save_dir)
+
+
+def _nth(name: str, n: int) -> str:
+    return f"{name}-v{n}" if n else name
+
+
+def _latest(folder: Path) -> Path:
+    """The newest version of a folder; the folder itself if there is none."""
+    pattern = re.compile(rf"{re.escape(folder.name)}-v(\d+)")
+    versions = {
+        int(match[1]): path
+        for path in folder.parent.glob(f"{folder.name}-v*")
+        if (match := pattern.fullmatch(path.name))
+    }
+    return versions[max(versions)] if versions else folder
+
+
+def write_tables(
+    folder: Path, space: SearchSpace, best: "list[FrozenTrial]", settings: Mapping[str, Any]
+) -> None:
+    """``best_0.toml`` and so on: the run with the configuration of each best trial."""
+    for old in folder.glob("best_*.toml"):
+        old.unlink()
+    for place, trial in enumerate(best):
+        tables = space.toml_of(trial.user_attrs["sampled_config"])
+        if tables:
+            write_toml(folder / f"best_{place}.toml", {**settings, **tables})

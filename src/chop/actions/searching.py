@@ -1,0 +1,247 @@
+"""Search: measure configurations of a space, and keep the best of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chop.actions.environment import device_of
+from chop.actions.search_files import study_place, write_tables
+from chop.actions.session import Session
+from chop.actions.transforming import UNTRAINED
+from chop.config.run import RunConfig
+from chop.errors import SearchError
+from chop.files import writable_folder
+from chop.search.config import SearchConfig, parse_search
+from chop.search.context import SearchContext
+from chop.search.measure import fingerprint
+from chop.search.space import SearchSpace, make_space
+from chop.tools.checkpoint_load import load_model
+from chop.tools.logger import get_logger
+from chop.tools.training.threads import forward_operations, using_threads
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+    from torch import nn
+
+    from chop.dataset import MaseDataModule
+    from chop.models import MaseModelInfo
+    from chop.search.store import Store
+
+logger = get_logger("chop")
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """What a search has found, and where it is written."""
+
+    folder: Path
+    best: "list[FrozenTrial]"
+    trials: "list[FrozenTrial]"
+    space_size: int
+    repeats: int
+    """Proposals of the sampler that were known already and not evaluated again."""
+
+
+def check(config: RunConfig) -> None:
+    """Refuse a space, a sampler, a runner or a metric that does not exist."""
+    parse_search(config.search)
+
+
+def run(session: Session) -> None:
+    """Search as the command line asks."""
+    config = session.config
+    names = ("dataset_path", "label_column", "imports", "cf_args", "is_pretrained", "accelerator")
+    search(
+        session.model,
+        session.model_info,
+        session.data_module,
+        config.search,
+        save_dir=session.software_folder / "search_ckpts",
+        task=config.task,
+        load_name=config.load_name,
+        load_type=config.load_type,
+        cf_args=config.cf_args,
+        pretrained=config.is_pretrained,
+        seed=config.seed,
+        accelerator=config.accelerator,
+        resume=config.resume,
+        num_threads=config.num_threads,
+        settings={name: value for name in names if (value := getattr(config, name))},
+    )
+
+
+def search(  # noqa: PLR0913  # what a run consists of, by the names of the labs
+    model: "nn.Module",
+    model_info: "MaseModelInfo",
+    data_module: "MaseDataModule",
+    search_config: Mapping[str, Any],
+    *,
+    save_dir: str | Path,
+    task: str = "cls",
+    load_name: str | None = None,
+    load_type: str = "mz",
+    cf_args: Mapping[str, Any] | None = None,
+    pretrained: bool = False,
+    seed: int = 0,
+    accelerator: str = "cpu",
+    resume: bool = False,
+    num_threads: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> SearchResult:
+    """Search as ``[search]`` asks; the best trials and where everything is written.
+
+    Args:
+        search_config: the tables ``search_space`` and ``strategy``.
+        save_dir: folder of the study and of the results; if it holds a study, a new one goes to
+            ``<save_dir>-v1`` and so on.
+        pretrained: whether `model` came with weights that mean something.
+        resume: go on with the study in `save_dir`, or take part in it while others are at work.
+        settings: further settings of ``ch`` for the files ``best_<n>.toml``.
+    """
+    config = parse_search(search_config)
+    if load_name is not None:
+        model = load_model(load_name, load_type, model)
+    elif not pretrained:
+        logger.warning(UNTRAINED)
+    context = SearchContext(
+        model.eval(), model_info, data_module, task, cf_args or None, device_of(accelerator),
+        config.strategy.eval_mode, seed,
+    )  # fmt: skip
+    how = {"load_name": load_name, "load_type": load_type} if load_name else {}
+    run_settings = {
+        "model": model_info.name,
+        "dataset": data_module.name,
+        "task": task,
+        "batch_size": data_module.batch_size,
+        "seed": seed,
+        **how,
+        **(settings or {}),
+    }
+    job = SearchJob(context, config, dict(search_config), Path(save_dir), run_settings)
+    with using_threads(num_threads or job.threads, job.operations) as threads:
+        return job.run(resume, threads)
+
+
+class SearchJob:
+    """One call of `search`, step by step."""
+
+    def __init__(
+        self,
+        context: SearchContext,
+        config: SearchConfig,
+        tables: dict[str, Any],
+        save_dir: Path,
+        settings: dict[str, Any],
+    ) -> None:
+        self.context = context
+        self.config = config
+        self.tables = tables
+        self.save_dir = save_dir
+        self.settings = settings
+        self.jobs = config.strategy.setup.n_jobs
+
+    @property
+    def threads(self) -> int | None:
+        """Several processes take one thread each; a single one takes what the network is worth."""
+        return 1 if self.jobs > 1 else None
+
+    @property
+    def operations(self) -> int:
+        """The operations of one batch, which tell how many threads it is worth."""
+        features = next(iter(self.context.dummy_in.values()))
+        model = self.context.pristine().to(features.device)
+        return forward_operations(model, features)[0]
+
+    def run(self, resume: bool, threads: int) -> SearchResult:
+        """Build, search, report."""
+        logger.info("Building search space...")
+        stated = self.config.search_space
+        space = make_space(stated.name, self.context, stated.setup, stated.seed)
+        logger.info("The search space has %s configurations", f"{space.size:,}")
+        place, folder = study_place(self.config, self.save_dir, resume)
+        writable_folder(folder)
+        from chop.search.crew import Task, make_task
+        from chop.search.storage import open_store
+
+        problem = self.problem(space)
+        store = open_store(place, list(self.config.directions), problem)
+        task: Task | None = None
+        if self.jobs > 1:
+            task = make_task(
+                self.context, search=self.tables, place=place, problem=problem,
+                seed=self.context.seed, threads=threads,
+                imports=tuple(self.settings.get("imports", ())),
+            )  # fmt: skip
+        return self.searched(space, store, folder, task)
+
+    def problem(self, space: SearchSpace) -> dict[str, Any]:
+        """What makes the trials of two studies comparable."""
+        strategy = self.config.strategy
+        return {
+            "search space": fingerprint_of([repr(choice) for choice in space.tree]),
+            "set of weights": fingerprint(self.context.model),
+            "data set": self.context.data_module.fingerprint,
+            "runners": {"software": strategy.sw_runner, "hardware": strategy.hw_runner},
+            "metrics": {name: each.model_dump() for name, each in self.config.metrics.items()},
+            "objective": list(self.config.directions),
+        }
+
+    def searched(self, space: SearchSpace, store: "Store", folder: Path, task: Any) -> SearchResult:
+        """Search with all processes; whatever ends it, the results so far are written."""
+        from chop.search.crew import helpers
+        from chop.search.progress import make_progress
+        from chop.search.strategy import Search
+
+        found = Search(space, self.config, store, self.context.seed)
+        if found.limit < self.config.strategy.setup.n_trials:
+            logger.info("All %s configurations will be evaluated", f"{space.size:,}")
+        store.free_the_dead()
+        metrics = list(self.config.metrics)
+        logger.info("Search started...")
+        try:
+            with (
+                make_progress(found.limit, metrics) as shown,
+                helpers(task, self.jobs - 1 if task else 0) as others,
+            ):
+                found.progress.report = shown
+                found.run()
+                for process in others:
+                    process.join()
+                found.run()  # what a process that died has left behind
+        finally:
+            result = self.report(space, store, folder, found)
+        logger.info("Searching is completed")
+        return result
+
+    def report(self, space: SearchSpace, store: "Store", folder: Path, found: Any) -> SearchResult:
+        """Write and print what was found."""
+        from chop.search.results import best_table, write_results
+
+        trials = store.counted()
+        best = write_results(folder, store.study, trials)
+        write_tables(folder, space, best, self.settings)
+        if self.config.strategy.setup.plots:
+            from chop.search.plots import draw_plots
+
+            draw_plots(folder, store.study, trials, list(self.config.metrics))
+        failed = [trial for trial in trials if trial.state.name == "FAIL"]
+        logger.info(
+            "%d distinct configurations of %s were evaluated, %d of them failed; "
+            "%d proposals were repeats",
+            len(trials), f"{space.size:,}", len(failed), found.progress.repeats,
+        )  # fmt: skip
+        if failed:
+            first = failed[0]
+            logger.warning("Trial %d failed: %s", first.number, first.user_attrs.get("reason"))
+        logger.info("Best trial(s):\n%s", best_table(best))
+        if trials and len(failed) == len(trials):
+            raise SearchError(f"every trial failed; the first: {failed[0].user_attrs['reason']}")
+        return SearchResult(folder, best, trials, space.size, found.progress.repeats)
+
+
+def fingerprint_of(texts: list[str]) -> str:
+    """A short text that stands for these."""
+    from chop.search.choices import key_of
+
+    return key_of({"texts": texts})

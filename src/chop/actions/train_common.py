@@ -1,0 +1,64 @@
+"""What training and testing have in common: settings, the model to start from, the record."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from chop.errors import ConfigError
+from chop.validation import parse
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from chop.config.run import RunConfig
+    from chop.tools.training.settings import TrainingSettings
+
+TASKS = ("classification", "cls")
+
+
+def settings_of(config: "RunConfig") -> dict[str, Any]:
+    """The settings of the command line under the names that Lightning has for them."""
+    from chop.tools.training.settings import TrainingSettings
+
+    same = TrainingSettings.model_fields.keys() & {field.name for field in fields(config)}
+    return {name: getattr(config, name) for name in same} | {
+        "optimizer": config.training_optimizer,
+        "precision": config.trainer_precision,
+        "devices": config.num_devices,
+        "auto_requeue": config.is_to_auto_requeue,
+    }
+
+
+def chosen_settings(
+    action: str, plt_trainer_args: Mapping[str, Any] | None, given: Mapping[str, Any]
+) -> "TrainingSettings":
+    """The settings that were given in either of two ways, checked."""
+    from chop.tools.training.settings import TrainingSettings
+
+    return parse(TrainingSettings, {**(plt_trainer_args or {}), **given}, action)
+
+
+def check_task(task: str) -> None:
+    """Refuse tasks of the original that are not here."""
+    if task not in TASKS:
+        raise ConfigError(f"task {task!r} is not supported: every model here is a classifier")
+
+
+def loaded(
+    model: "nn.Module", load_name: str | os.PathLike[str] | None, load_type: str
+) -> "nn.Module":
+    """`model` with the weights it is to start from."""
+    from chop.tools.checkpoint_load import load_model
+
+    return model if load_name is None else load_model(load_name, load_type, model)
+
+
+def full_record(record: Mapping[str, Any] | None, data_module: Any) -> dict[str, Any]:
+    """What was run, and on which rows."""
+    facts = {
+        "data": getattr(data_module, "source", ""),
+        "fingerprint": getattr(data_module, "fingerprint", None),
+        "batch_size": data_module.batch_size,
+    }
+    return {**(record or {}), **facts}

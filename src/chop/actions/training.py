@@ -1,0 +1,99 @@
+"""Train a classifier, and keep its best and its last epoch."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chop.actions import train_common as common
+from chop.tools.logger import get_logger
+
+if TYPE_CHECKING:
+    from lightning.pytorch.loggers import Logger
+    from torch import nn
+
+    from chop.actions.session import Session
+    from chop.tools.training.fit import Job, TrainingResult
+
+logger = get_logger("chop")
+
+
+def train(  # noqa: PLR0913, PLR0917  (the labs' signature)
+    model: "nn.Module",
+    model_info: Any,
+    data_module: Any,
+    dataset_info: Any,
+    task: str = "cls",
+    optimizer: str = "adam",
+    learning_rate: float = 1e-5,
+    weight_decay: float = 0.0,
+    plt_trainer_args: Mapping[str, Any] | None = None,
+    auto_requeue: bool = False,
+    save_path: str | os.PathLike[str] = "training_ckpts",
+    visualizer: "Logger | None" = None,
+    load_name: str | os.PathLike[str] | None = None,
+    load_type: str = "mz",
+    **settings: Any,
+) -> "TrainingResult":
+    """Train `model` and keep its best and last epoch under `save_path`.
+
+    Args:
+        plt_trainer_args: what the labs hand to Lightning: max_epochs, devices, accelerator, …
+        visualizer: a Lightning logger; none by default.
+        load_name: weights or a graph to start from.
+        settings: further fields of `TrainingSettings`, such as `scheduler` or `seed`; `resume`
+            to go on with the last run in `save_path`; `record`, stored in the checkpoints.
+    """
+    from chop.tools.training.fit import Job, fit
+
+    common.check_task(task)
+    job = Job(
+        model=common.loaded(model, load_name, load_type),
+        data=data_module,
+        folder=Path(save_path),
+        name=model_info.name,
+        logger=visualizer,
+        resume=settings.pop("resume", False),
+        record=common.full_record(settings.pop("record", None), data_module),
+    )
+    settings |= {"optimizer": optimizer, "learning_rate": learning_rate}
+    settings |= {"weight_decay": weight_decay, "auto_requeue": auto_requeue}
+    logger.info("Training model '%s'...", job.name)
+    result = fit(job, common.chosen_settings("train", plt_trainer_args, settings))
+    if load_name is not None and load_type == "mz":
+        save_trained_graph(job)
+    logger.info("Checkpoints: %s, %s", result.best, result.last)
+    logger.info("Training is completed")
+    return result
+
+
+def save_trained_graph(job: "Job") -> None:
+    """Save a graph that was trained, to be loaded as a graph again."""
+    from chop.ir.graph.mase_graph import MaseGraph
+    from chop.passes.graph.interface import save_mase_graph_interface_pass
+    from chop.tools.training.fit import is_first_process
+
+    if is_first_process():
+        where = {"save_dir": job.folder / "transformed_ckpt", "replace": job.resume}
+        save_mase_graph_interface_pass(MaseGraph(job.model), where)
+
+
+def run(session: "Session") -> None:
+    """Train as the command line asks."""
+    from chop.tools.training.loggers import make_logger
+
+    config, folder = session.config, session.software_folder
+    train(
+        session.model,
+        session.model_info,
+        session.data_module,
+        session.dataset_info,
+        config.task,
+        save_path=folder / "training_ckpts",
+        visualizer=make_logger(config.report_to, folder, folder.parent.name),
+        load_name=config.load_name,
+        load_type=config.load_type,
+        resume=config.resume,
+        record=session.record,
+        **common.settings_of(config),
+    )

@@ -1,0 +1,193 @@
+"""What ``[search]`` says, checked before any model is built."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from chop.errors import ConfigError, UnknownNameError
+from chop.search.runners import HW_RUNNERS, SW_RUNNERS, Runner, RunnerArgs
+from chop.search.samplers import SAMPLERS
+from chop.search.spaces import SPACES
+from chop.validation import parse
+
+Direction = Literal["maximize", "minimize"]
+Tables = dict[str, dict[str, Any]]
+
+
+class Schema(BaseModel):
+    """A table of ``[search]``: frozen, and no key but its own."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class SpaceConfig(Schema):
+    """``[search.search_space]``: which space, how it is set up, and what it is made of."""
+
+    name: str
+    setup: dict[str, Any] = {}
+    seed: dict[str, Any] = {}
+
+
+class StrategySetup(Schema):
+    """``[search.strategy.setup]``: how long to search, with what, and where to keep it.
+
+    Attributes:
+        n_jobs: processes that search together.
+        n_trials: configurations to evaluate, counted over the whole study; repeats do not count.
+        timeout: seconds after which no further trial is begun.
+        sum_scaled_metrics: one objective, the sum of the scaled metrics, in place of one each.
+        direction: of that sum.
+        storage: where the study is kept: by default a journal file in the project folder; else the
+            URL of a database (``postgresql://…``) or of an Optuna proxy (``grpc://host:port``).
+        study_name: what the study is called in a storage that holds several.
+        force: enumerate a space however large it is.
+        plots: draw pictures of the results.
+    """
+
+    n_jobs: int = Field(1, ge=1)
+    n_trials: int = Field(20, ge=1)
+    timeout: float | None = Field(None, gt=0)
+    sampler: str = "tpe"
+    sum_scaled_metrics: bool = False
+    direction: Direction | None = None
+    storage: str | None = None
+    study_name: str | None = None
+    force: bool = False
+    plots: bool = True
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_the_past(cls, given: Any) -> Any:
+        if isinstance(given, dict):
+            if given.get("pkl_ckpt") is not None:
+                raise ValueError(
+                    "pkl_ckpt is gone: a pickle can run any code when it is read; "
+                    "a search goes on from its journal file with --resume"
+                )
+            old = ("pkl_ckpt", "save_every_n_trials")  # every trial is saved as it ends
+            return {key: value for key, value in given.items() if key not in old}
+        return given
+
+    @field_validator("sampler")
+    @classmethod
+    def _known_sampler(cls, name: str) -> str:
+        if name.lower() not in SAMPLERS:
+            raise ValueError(str(UnknownNameError("sampler", name, SAMPLERS)))
+        return name.lower()
+
+    @model_validator(mode="after")
+    def _direction_fits(self) -> "StrategySetup":
+        if self.sum_scaled_metrics and self.direction is None:
+            raise ValueError(
+                "direction: must be 'maximize' or 'minimize' when sum_scaled_metrics = true"
+            )
+        return self
+
+
+class Metric(Schema):
+    """``[search.strategy.metrics.<name>]``: the part a metric plays.
+
+    Attributes:
+        scale: factor of the metric in the objective; 0 only reports it.
+        max: the largest value that is allowed, before scaling.
+        min: the smallest.
+    """
+
+    scale: float = 1.0
+    direction: Direction
+    max: float | None = None
+    min: float | None = None
+
+    def violation(self, value: float) -> float:
+        """How far `value` lies outside its bounds; 0 or less is inside."""
+        above = value - self.max if self.max is not None else 0.0
+        below = self.min - value if self.min is not None else 0.0
+        return max(above, below)
+
+    @property
+    def bounded(self) -> bool:
+        return self.max is not None or self.min is not None
+
+
+class StrategyConfig(Schema):
+    """``[search.strategy]``: what is measured and what is wanted of it."""
+
+    name: Literal["optuna"] = "optuna"
+    eval_mode: bool = True
+    sw_runner: Tables = {}
+    hw_runner: Tables = {}
+    setup: StrategySetup = StrategySetup()
+    metrics: dict[str, Metric] = Field(min_length=1)
+
+
+class SearchConfig(Schema):
+    """``[search]`` as a whole."""
+
+    search_space: SpaceConfig
+    strategy: StrategyConfig
+
+    @property
+    def metrics(self) -> dict[str, Metric]:
+        """The metrics in the order of the objectives: sorted by name, as the original has them."""
+        return dict(sorted(self.strategy.metrics.items()))
+
+    @property
+    def directions(self) -> list[Direction]:
+        """One direction for each objective."""
+        setup = self.strategy.setup
+        if setup.sum_scaled_metrics:
+            assert setup.direction is not None
+            return [setup.direction]
+        return [metric.direction for metric in self.metrics.values()]
+
+    def software(self) -> list[tuple[Runner, RunnerArgs]]:
+        """The runners of ``sw_runner`` with their settings."""
+        return _runners(SW_RUNNERS, self.strategy.sw_runner, "search.strategy.sw_runner")
+
+    def hardware(self) -> list[tuple[Runner, RunnerArgs]]:
+        """The runners of ``hw_runner`` with their settings."""
+        return _runners(HW_RUNNERS, self.strategy.hw_runner, "search.strategy.hw_runner")
+
+
+def parse_search(raw: Mapping[str, Any]) -> SearchConfig:
+    """``[search]`` as typed values; spaces, runners and metrics must exist."""
+    if not raw:
+        raise ConfigError("search needs --config with [search.search_space] and [search.strategy]")
+    config = parse(SearchConfig, raw, "[search]")
+    where = "search.search_space"
+    if config.search_space.name not in SPACES:
+        raise UnknownNameError("search space", config.search_space.name, SPACES, where)
+    space = SPACES[config.search_space.name]
+    space.check(
+        parse(space.Setup, config.search_space.setup, f"{where}.setup"), config.search_space.seed
+    )
+    _check_metrics(config)
+    return config
+
+
+def _runners(
+    registry: Mapping[str, Runner], tables: Tables, where: str
+) -> list[tuple[Runner, RunnerArgs]]:
+    found = []
+    for name, given in tables.items():
+        if name not in registry:
+            raise UnknownNameError("runner", name, registry, where)
+        found.append((registry[name], registry[name].parse(given, f"{where}.{name}")))
+    return found
+
+
+def _check_metrics(config: SearchConfig) -> None:
+    produced: dict[str, str] = {}
+    for runner, _ in (*config.software(), *config.hardware()):
+        for metric in runner.metrics:
+            if metric in produced:
+                other = produced[metric]
+                raise ConfigError(
+                    f"search.strategy: {other} and {runner.name} both measure {metric!r}"
+                )
+            produced[metric] = runner.name
+    for name in config.metrics:
+        if name not in produced:
+            where = "search.strategy.metrics: no runner measures it"
+            raise UnknownNameError("metric", name, produced, where)

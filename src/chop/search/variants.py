@@ -1,0 +1,238 @@
+"""One graph, run with any of its nodes quantised, without copying it.
+
+Each trial of a search differs from earlier ones in a few nodes. The result of a node is a function
+of its own configuration and of the results that go into it, so it is kept under just that: a node
+whose inputs and configuration were seen before is not computed again. Nothing is ever written to
+the graph, its modules or the kept results.
+"""
+
+import copy
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torch import Tensor, fx, nn
+
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.nn.kept import KeptWeights
+from chop.nn.quant_config import QuantConfig
+from chop.nn.quantized import QuantizedModule, quantize_module, quantized_function
+from chop.numerics import NumberFormat
+from chop.ops.lookup import op_of_node, writes_in_place
+from chop.ops.op import Op
+from chop.search.memory import Remembered, bytes_of
+
+ACTIVATION_BYTES = 512 * 2**20
+WEIGHT_BYTES = 512 * 2**20
+KEYS_KEPT = 1_000_000
+FIXED = ("placeholder", "get_attr", "output")
+
+Quants = Mapping[str, tuple[Hashable, QuantConfig]]
+"""The quantised nodes by name: their configuration, and a text that stands for it."""
+
+
+class RoundedOnce(KeptWeights):
+    """The rounded parameters of one module, shared by all its quantised forms.
+
+    The parameters of a search do not change, so they need not be compared with what was rounded.
+    """
+
+    def __init__(self, memory: Remembered[Tensor], owner: str) -> None:
+        super().__init__()
+        self.memory = memory
+        self.owner = owner
+
+    def rounded(self, name: str, fmt: NumberFormat, weight: Tensor) -> Tensor:
+        key = (self.owner, name, fmt)
+        found = self.memory.get(key)
+        if found is None:
+            found = fmt(weight)
+            self.memory.put(key, found, found.nbytes)
+        return found
+
+
+@dataclass(frozen=True)
+class Step:
+    """One node, with what it needs from the others."""
+
+    node: fx.Node
+    op: Op | None
+    module: nn.Module | None
+    inputs: tuple[int, ...]
+    """Places of the nodes it reads."""
+    plain: bool
+    """Whether it is called with one argument, the result of another node."""
+    overwrites: bool
+    """Whether it is a function that stores its result in its first argument."""
+
+
+def make_step(
+    node: fx.Node, modules: Mapping[str, nn.Module], places: Mapping[fx.Node, int]
+) -> Step:
+    """A node with all that is the same for every run."""
+    op = op_of_node(node, modules)
+    module = modules[str(node.target)] if node.op == "call_module" else None
+    one = len(node.args) == 1 and isinstance(node.args[0], fx.Node) and not node.kwargs
+    return Step(
+        node,
+        op,
+        module,
+        tuple(places[source] for source in node.all_input_nodes),
+        one and node.op != "output",
+        module is None and op is not None and _is_in_place(node, op, None),
+    )
+
+
+class Variants:
+    """A graph in evaluation mode whose nodes can be quantised anew for every run."""
+
+    def __init__(self, graph: MaseGraph) -> None:
+        modules = graph.modules
+        places = {node: place for place, node in enumerate(graph.nodes)}
+        self.model = graph.model
+        self.steps = [make_step(node, modules, places) for node in graph.nodes]
+        self.activations: Remembered[Any] = Remembered(ACTIVATION_BYTES)
+        self.weights: Remembered[Tensor] = Remembered(WEIGHT_BYTES)
+        self._keys: dict[Hashable, int] = {}
+        self._calls: dict[Hashable, Callable[..., Any]] = {}
+
+    def run(self, quants: Quants, batch: Hashable, inputs: tuple[Tensor, ...]) -> Any:
+        """The output for `inputs`, which `batch` names: the same name, the same inputs."""
+        self._make_room()
+        keys = self._keys_of(quants, batch)
+        given = iter(inputs)
+        values: dict[int, Any] = {
+            place: next(given)
+            for place, step in enumerate(self.steps)
+            if step.node.op == "placeholder"
+        }
+        return self._value(len(self.steps) - 1, keys, values, quants)
+
+    def _make_room(self) -> None:
+        if len(self._keys) > KEYS_KEPT:
+            self._keys.clear()
+            self.activations.clear()
+
+    def _keys_of(self, quants: Quants, batch: Hashable) -> list[int]:
+        """For each node a number that stands for everything its result depends on."""
+        keys: list[int] = []
+        known = self._keys
+        for place, step in enumerate(self.steps):
+            quant = quants.get(step.node.name)
+            sources = tuple([keys[source] for source in step.inputs]) or batch
+            key = (place, quant[0] if quant else None, sources)
+            keys.append(known.setdefault(key, len(known)))
+        return keys
+
+    def _value(self, last: int, keys: list[int], values: dict[int, Any], quants: Quants) -> Any:
+        """The result of a node: one that is kept, else computed from those before it."""
+        needed = [last]
+        while needed:
+            place = needed[-1]
+            if place in values:
+                needed.pop()
+                continue
+            kept = self.activations.get(keys[place])
+            if kept is not None:
+                values[place] = kept
+                continue
+            missing = [source for source in self.steps[place].inputs if source not in values]
+            if missing:
+                needed += missing
+                continue
+            result = self._compute(self.steps[place], values, quants)
+            values[place] = result
+            self.activations.put(keys[place], result, bytes_of(result))
+        return values[last]
+
+    def _compute(self, step: Step, values: dict[int, Any], quants: Quants) -> Any:
+        node = step.node
+        if step.plain and not step.overwrites:
+            return self._call(step, quants.get(node.name))(values[step.inputs[0]])
+        if node.op == "get_attr":
+            return _attribute(self.model, str(node.target))
+        by_node = dict(zip(node.all_input_nodes, (values[i] for i in step.inputs), strict=True))
+        args: Any = fx.map_arg(node.args, by_node.__getitem__)
+        if node.op == "output":
+            return args[0]
+        kwargs: Any = fx.map_arg(node.kwargs, by_node.__getitem__)
+        if step.overwrites:
+            args = (args[0].clone(), *args[1:])
+        return self._call(step, quants.get(node.name))(*args, **kwargs)
+
+    def _call(self, step: Step, quant: tuple[Hashable, QuantConfig] | None) -> Callable[..., Any]:
+        key = (step.node.name, quant[1].name if quant else None)
+        if key not in self._calls:
+            self._calls[key] = self._made(step, quant[1] if quant else None)
+        call = self._calls[key]
+        if quant is None:
+            return call
+        if isinstance(call, QuantizedModule):
+            if call.quant is not quant[1]:
+                call.quant = quant[1]
+                call._kept = RoundedOnce(self.weights, str(step.node.target))
+            return call
+        return partial(call, config=quant[1])
+
+    def _made(self, step: Step, quant: QuantConfig | None) -> Callable[..., Any]:
+        """What a node calls, in floating point or in one kind of format; parameters are shared."""
+        target: Any = step.node.target
+        if step.module is not None:
+            assert quant is None or step.op is not None
+            module: Any = copy.copy(step.module)
+            if quant is not None and step.op is not None:
+                module = quantize_module(step.module, step.op, quant)
+                module._kept = RoundedOnce(self.weights, str(target))
+            if getattr(module, "inplace", False):
+                module.inplace = False  # what it would overwrite may be a kept result
+            return module  # type: ignore[no-any-return]
+        if quant is not None and step.op is not None:
+            return quantized_function(step.op, quant.name)
+        if step.node.op == "call_method":
+            return lambda tensor, *args, **kwargs: getattr(tensor, target)(*args, **kwargs)
+        return target  # type: ignore[no-any-return]
+
+
+def can_vary(graph: MaseGraph) -> bool:
+    """Whether every node is a function of its inputs alone, so that `Variants` can run it.
+
+    A layer that the table of operations does not know may keep a state; a node that writes into a
+    value that others read ties them together; a layer that is quantised already is left to the
+    quantise pass.
+    """
+    modules = graph.modules
+    for node in graph.nodes:
+        if node.op in FIXED:
+            continue
+        op = op_of_node(node, modules)
+        module = modules[str(node.target)] if node.op == "call_module" else None
+        if op is None or isinstance(module, QuantizedModule):
+            return False
+        if _is_in_place(node, op, module) and not _alone(node, modules):
+            return False
+    return True
+
+
+def _is_in_place(node: fx.Node, op: Op, module: nn.Module | None) -> bool:
+    if module is not None:
+        return bool(getattr(module, "inplace", False))
+    return writes_in_place(node) or bool(op.bind(node.args, node.kwargs).get("inplace", False))
+
+
+def _alone(node: fx.Node, modules: Mapping[str, nn.Module]) -> bool:
+    """Whether nobody else reads what an in-place node overwrites, also not through a view."""
+    source = node.args[0] if node.args else None
+    while isinstance(source, fx.Node):
+        if len(source.users) > 1 or source.op == "get_attr":
+            return False
+        op = op_of_node(source, modules)
+        if op is None or op.quantizable:
+            return True
+        source = source.all_input_nodes[0] if source.all_input_nodes else None
+    return True
+
+
+def _attribute(model: nn.Module, target: str) -> Any:
+    owner, _, name = target.rpartition(".")
+    return getattr(model.get_submodule(owner), name)

@@ -1,0 +1,269 @@
+"""One training run from beginning to end, on a Lightning `Trainer`."""
+
+import contextlib
+import errno
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import Callback, EarlyStopping
+from lightning.pytorch.loggers import Logger
+from lightning.pytorch.utilities import rank_zero_only
+from torch import nn
+
+from chop.errors import ConfigError, DataError, OutputError, TrainingError
+from chop.files import writable_folder
+from chop.models.weights import load_weights
+from chop.tools.logger import get_logger
+from chop.tools.training.batches import Epochs, moved
+from chop.tools.training.checkpoints import AtomicCheckpointIO, BestAndLast, free_suffix
+from chop.tools.training.curves import draw_curves
+from chop.tools.training.distributed import strategy_of
+from chop.tools.training.metrics import Evaluation
+from chop.tools.training.module import TRAIN_LOSS, VALIDATION_LOSS, TrainingModule, count_steps
+from chop.tools.training.progress import Silent, make_progress
+from chop.tools.training.quiet import honest_interrupts, quiet_lightning
+from chop.tools.training.report import Report
+from chop.tools.training.requeue import requeued, requeueing
+from chop.tools.training.settings import TrainingSettings
+from chop.tools.training.state import History, Resumed, find_resumed
+from chop.tools.training.summary import parameter_summary
+from chop.tools.training.threads import forward_operations, using_threads
+
+logger = get_logger("chop")
+
+LIGHTNING_PRECISION: dict[str, Any] = {
+    "16-mixed": "16-mixed",
+    "bf16-mixed": "bf16-mixed",
+    "32": "32-true",
+    "64": "64-true",
+}
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to train, on what, and where to put the result."""
+
+    model: nn.Module
+    data: Any
+    """A data module: prepare_data, setup and the loaders of its splits."""
+    folder: Path
+    name: str = "model"
+    logger: Logger | None = None
+    record: dict[str, Any] = field(default_factory=dict)
+    resume: bool = False
+
+    @cached_property
+    def validation(self) -> Any | None:
+        """The loader of the validation rows, if there are any."""
+        available = self.data.dataset_info.validation_split_available
+        return self.data.val_dataloader() if available else None
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """Where the checkpoints of a run are, and the metrics of its epochs."""
+
+    best: Path
+    last: Path
+    history: History
+
+
+def fit(job: Job, settings: TrainingSettings) -> TrainingResult:
+    """Train until the epochs, the steps or the patience are used up."""
+    writable_folder(job.folder)
+    job.data.prepare_data()
+    job.data.setup()
+    settings = on_this_machine(settings)
+    resumed = _resumed(job, settings)
+    suffix = resumed.suffix if resumed else free_suffix(job.folder)
+    report = Report(
+        make_progress(shown=is_first_process()),
+        job.logger,
+        job.record,
+        job.folder / f"training_log{suffix}.csv" if is_first_process() else None,
+        resumed.history if resumed else None,
+    )
+    monitor = TRAIN_LOSS if job.validation is None else VALIDATION_LOSS
+    checkpoints = BestAndLast(job.folder, suffix, monitor)
+    result = TrainingResult(checkpoints.best, checkpoints.last, report.history)
+    callbacks = [checkpoints, *_early_stopping(settings, monitor)]
+    module = TrainingModule(job.model, settings, report, resumed)
+    trainer = make_trainer(settings, callbacks, job)
+    if resumed is not None:
+        _restore(trainer, module, resumed)
+        if _finished(trainer, settings, resumed):
+            logger.info("Nothing is left to train: %d epochs are done", resumed.epoch)
+            return result
+    _run(trainer, module, job)
+    if is_first_process():
+        draw_curves(report.history, job.folder / f"learning_curves{suffix}.png", job.name)
+    return result
+
+
+def evaluate_job(job: Job, settings: TrainingSettings) -> Evaluation:
+    """Evaluate the model of a job on the test rows, in one process."""
+    job.data.prepare_data()
+    job.data.setup()
+    loader = job.data.test_dataloader()
+    settings = on_this_machine(settings.model_copy(update={"devices": 1, "num_nodes": 1}))
+    module = TrainingModule(job.model, settings, Report(Silent(), job.logger, job.record))
+    trainer = make_trainer(settings, [], job)
+    with _environment(job, settings, loader):
+        trainer.test(module, Epochs(loader), verbose=False)
+    assert module.evaluation is not None
+    return module.evaluation
+
+
+def on_this_machine(settings: TrainingSettings) -> TrainingSettings:
+    """The settings with half precision off where there is only a CPU, which lacks it."""
+    on_cpu = settings.accelerator == "cpu" or not (
+        torch.cuda.is_available() or torch.backends.mps.is_available()
+    )
+    if settings.precision == "16-mixed" and on_cpu:
+        logger.warning("precision 16-mixed needs a GPU; training with 32")
+        return settings.model_copy(update={"precision": "32"})
+    return settings
+
+
+def make_trainer(settings: TrainingSettings, callbacks: list[Callback], job: Job) -> Trainer:
+    """Lightning's trainer with its own bar, summary and sampler switched off: ours are faster."""
+    with quiet_lightning():
+        try:
+            return Trainer(
+                accelerator=settings.accelerator,
+                devices=settings.devices,
+                num_nodes=settings.num_nodes,
+                strategy=strategy_of(settings),
+                precision=LIGHTNING_PRECISION[settings.precision],
+                max_epochs=settings.max_epochs,
+                max_steps=settings.step_limit or -1,
+                num_sanity_val_steps=0,
+                callbacks=callbacks,
+                logger=job.logger or False,
+                default_root_dir=job.folder,
+                plugins=_plugins(),
+                use_distributed_sampler=False,
+                enable_progress_bar=False,
+                enable_model_summary=False,
+                enable_checkpointing=bool(callbacks),
+            )
+        except MisconfigurationException as error:
+            raise ConfigError(" ".join(str(error).split())) from None
+
+
+def _plugins() -> list[Any]:
+    # Lightning would requeue by itself and go on in a way of its own; see `requeue.py`.
+    slurm = [SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else []
+    return [AtomicCheckpointIO(), *slurm]
+
+
+def _run(trainer: Trainer, module: TrainingModule, job: Job) -> None:
+    settings = module.settings
+    loader = job.data.train_dataloader()
+    logger.info("Seed %d\n%s", settings.seed, parameter_summary(job.model))
+    if job.logger is not None:
+        shown = {"model": job.name, "batch_size": loader.batch_size}
+        job.logger.log_hyperparams(shown | settings.model_dump())
+    validation = None if job.validation is None else Epochs(job.validation)
+    try:
+        with _environment(job, settings, loader), requeueing(settings.auto_requeue):
+            module.train()
+            trainer.fit(module, Epochs(loader, settings.seed, even=True), validation)
+    except TrainingError:
+        if is_first_process():
+            raise
+        raise SystemExit(2) from None  # the first process says why
+    finally:
+        module.report.progress.close()
+
+
+@contextlib.contextmanager
+def _environment(job: Job, settings: TrainingSettings, loader: Any) -> Iterator[None]:
+    """Calm output, the right number of threads, and one-line errors."""
+    with using_threads(settings.num_threads, first_look(job, loader)) as threads:
+        logger.debug("%d threads", threads)
+        with quiet_lightning(), honest_interrupts(), _full_disk(job.folder):
+            yield
+
+
+def first_look(job: Job, loader: Any) -> int:
+    """Run one batch to see that the model fits the data; the operations that it takes."""
+    features, labels = next(moved(Epochs(loader).batches(0), job.model), (None, None))
+    if features is None or labels is None:
+        raise DataError("there are no rows")
+    job.model.eval()
+    try:
+        operations, classes = forward_operations(job.model, features)
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        shape = tuple(features.shape)
+        raise DataError(f"{job.name} cannot take a batch of shape {shape}: {reason}") from None
+    if int(labels.max()) >= classes:
+        raise DataError(f"{job.name} tells {classes} classes apart; a label is {int(labels.max())}")
+    return operations
+
+
+def _resumed(job: Job, settings: TrainingSettings) -> Resumed | None:
+    if not (job.resume or requeued(settings.auto_requeue)):
+        return None
+    resumed = find_resumed(job.folder, settings, job.record)
+    if resumed is None:
+        logger.warning(
+            "No run in %s has finished an epoch; starting from the beginning", job.folder
+        )
+    else:
+        logger.info("Resuming %s after epoch %d", resumed.path, resumed.epoch - 1)
+    return resumed
+
+
+def _restore(trainer: Trainer, module: TrainingModule, resumed: Resumed) -> None:
+    """Put everything back where it was but what the module itself restores."""
+    load_weights(module, resumed.checkpoint["state_dict"], str(resumed.path))
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]  # made in its constructor
+        callback.load_state_dict(resumed.callback(callback.state_key))
+    epochs: Any = trainer.fit_loop.epoch_progress.current
+    epochs.ready = epochs.started = epochs.processed = epochs.completed = resumed.epoch
+    count_steps(trainer, resumed.step)
+    scaler = resumed.checkpoint.get(type(trainer.precision_plugin).__qualname__)
+    if scaler is not None:
+        trainer.precision_plugin.load_state_dict(scaler)
+
+
+def _finished(trainer: Trainer, settings: TrainingSettings, resumed: Resumed) -> bool:
+    out_of_steps = settings.step_limit is not None and resumed.step >= settings.step_limit
+    return out_of_steps or resumed.epoch >= settings.max_epochs or _out_of_patience(trainer)
+
+
+def _early_stopping(settings: TrainingSettings, monitor: str) -> list[Callback]:
+    if settings.early_stopping is None:
+        return []
+    return [EarlyStopping(monitor, patience=settings.early_stopping, check_on_train_epoch_end=True)]
+
+
+def _out_of_patience(trainer: Trainer) -> bool:
+    stopper = trainer.early_stopping_callback
+    return stopper is not None and stopper.wait_count >= stopper.patience
+
+
+def is_first_process() -> bool:
+    """Whether this is the process of the run that writes and shows."""
+    return bool(getattr(rank_zero_only, "rank", 0) == 0)
+
+
+@contextlib.contextmanager
+def _full_disk(folder: Path) -> Iterator[None]:
+    """One line when something that is not ours, such as TensorBoard, finds the disk full."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL_DISK:
+            raise
+        raise OutputError(f"{folder}: cannot be written: {error.strerror}") from None

@@ -1,0 +1,60 @@
+"""What a training run is told, whoever asks for it."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+FREE_ON_RESUME = frozenset(
+    ("max_epochs", "max_steps", "early_stopping", "log_every_n_steps", "auto_requeue")
+)
+"""Settings that may change when a run goes on; all others decide what it computes."""
+
+LIGHTNING_SPELLINGS = {
+    16: "16-mixed",
+    32: "32",
+    64: "64",
+    "16": "16-mixed",
+    "32-true": "32",
+    "64-true": "64",
+    "bf16": "bf16-mixed",
+}
+
+
+def _precision(value: Any) -> Any:
+    return LIGHTNING_SPELLINGS.get(value, value)
+
+
+Precision = Annotated[Literal["16-mixed", "bf16-mixed", "32", "64"], BeforeValidator(_precision)]
+
+
+class TrainingSettings(BaseModel):
+    """The settings of one run; names and meanings are those of the command line."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
+    learning_rate: float = Field(1e-5, gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+    scheduler: Literal["cosine", "linear", "constant"] = "cosine"
+    max_epochs: int = Field(20, gt=0)
+    max_steps: int = Field(-1, ge=-1)
+    accumulate_grad_batches: int = Field(1, gt=0)
+    log_every_n_steps: int = Field(50, gt=0)
+    early_stopping: int | None = Field(None, gt=0)
+    precision: Precision = "32"
+    accelerator: Literal["auto", "cpu", "gpu", "mps"] = "auto"
+    devices: int = Field(1, gt=0)
+    num_nodes: int = Field(1, gt=0)
+    strategy: Literal["auto", "ddp", "ddp_find_unused_parameters_true"] = "auto"
+    auto_requeue: bool = False
+    seed: int = Field(0, ge=0)
+    num_threads: int | None = Field(None, gt=0)
+
+    @property
+    def step_limit(self) -> int | None:
+        """The most optimiser steps to take; the original reads 0 as no limit, too."""
+        return self.max_steps if self.max_steps > 0 else None
+
+    @property
+    def processes(self) -> int:
+        return self.devices * self.num_nodes

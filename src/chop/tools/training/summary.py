@@ -1,0 +1,50 @@
+"""What a network consists of, and what a test of it found, as text."""
+
+import math
+from collections.abc import Sequence
+
+from tabulate import tabulate
+from torch import nn
+
+from chop.tools.training.metrics import Evaluation, names_of
+
+
+def parameter_summary(model: nn.Module) -> str:
+    """The layers that hold parameters, how many, and the total."""
+    rows = [
+        [name or type(module).__name__, type(module).__name__, f"{count:,}"]
+        for name, module in model.named_modules()
+        if (count := sum(value.numel() for value in module.parameters(recurse=False)))
+    ]
+    total = sum(value.numel() for value in model.parameters())
+    trainable = sum(value.numel() for value in model.parameters() if value.requires_grad)
+    table = tabulate(
+        rows, ["Layer", "Type", "Parameters"], "simple", colalign=("left", "left", "right")
+    )
+    return f"{table}\n{total:,} parameters, {trainable:,} of them trainable"
+
+
+def test_summary(result: Evaluation, class_names: Sequence[str], source: str) -> str:
+    """Accuracy with its confidence interval, loss, accuracy of each class, confusion matrix."""
+    names = names_of(len(result.per_class), class_names)
+    low, high = result.interval
+    lines = [
+        f"Test rows: {result.rows:,}" + (f" ({source})" if source else ""),
+        f"test_acc_epoch   {result.accuracy:.6f}   (95 % confidence: {low:.4f} to {high:.4f})",
+        f"test_loss_epoch  {result.loss:.6f}",
+        "",
+        "Confusion matrix: rows are the true classes, columns the predicted ones",
+        tabulate(
+            [
+                [name, *counts, "-" if math.isnan(share) else f"{share:.4f}"]
+                for name, counts, share in zip(
+                    names, result.confusion.tolist(), result.per_class, strict=True
+                )
+            ],
+            ["class", *names, "accuracy"],
+            "simple",
+            disable_numparse=True,
+            colalign=["left", *["right"] * (len(names) + 1)],
+        ),
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,197 @@
+"""`ch search`: what it prints and writes, and that others can reproduce it."""
+
+import copy
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from chop.actions import search
+from chop.cli import main
+from chop.config.toml import read_toml
+from chop.dataset import MaseDataModule
+from chop.errors import ChopError
+from chop.models import get_model, get_model_info
+
+CONFIGS = Path(__file__).parents[2] / "configs" / "examples"
+EXAMPLE = CONFIGS / "jsc_toy_by_type.toml"
+
+
+@pytest.fixture(scope="module")
+def data() -> MaseDataModule:
+    module = MaseDataModule("jsc-sim", batch_size=512)
+    module.setup()
+    return module
+
+
+@pytest.fixture(scope="module")
+def weights(data: MaseDataModule, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Lightning checkpoint, as training writes it, of a network trained for a few steps."""
+    torch.manual_seed(0)
+    model = get_model("jsc-tiny", "cls", dataset_info=data.dataset_info)
+    optimiser = torch.optim.Adam(model.parameters(), 0.02)
+    for (features, labels), _ in zip(data.train_dataloader(), range(40), strict=False):
+        optimiser.zero_grad()
+        torch.nn.functional.cross_entropy(model(features), labels).backward()
+        optimiser.step()
+    path = tmp_path_factory.mktemp("weights") / "best.ckpt"
+    state = {f"model.{name}": value for name, value in model.state_dict().items()}
+    torch.save({"state_dict": state, "pytorch-lightning_version": "2.5.0"}, path)
+    return path
+
+
+def ch(tmp_path: Path, action: str, config: Path, *arguments: str) -> int:
+    where = ("--project-dir", str(tmp_path), "--project", "out", "--cpu=0", "--report-to", "none")
+    return main([action, "--config", str(config), *where, *arguments])
+
+
+REEVALUATE = """
+import json, sys
+import torch
+from chop.dataset import MaseDataModule
+from chop.models import get_model, get_model_info
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.passes.graph import (add_common_metadata_analysis_pass, init_metadata_analysis_pass,
+    calculate_avg_bits_mg_analysis_pass, quantize_transform_pass)
+from chop.tools.checkpoint_load import load_model
+from chop.tools.training.metrics import evaluate
+
+torch.set_num_threads(1)
+data = MaseDataModule("jsc-sim", batch_size=512)
+rows = [next(iter(data.val_dataloader()))]
+assert len(rows[0][1]) == 512
+for entry in json.load(open(sys.argv[1])).values():
+    model = get_model("jsc-tiny", "cls", dataset_info=data.dataset_info)
+    graph = MaseGraph(load_model(sys.argv[2], "pl", model))
+    graph, _ = init_metadata_analysis_pass(graph)
+    graph, _ = add_common_metadata_analysis_pass(graph, {"dummy_in": {"x": rows[0][0]}})
+    graph, _ = quantize_transform_pass(graph, {"by": "name", **entry["sampled_config"]})
+    result = evaluate(graph.model, rows)
+    _, bits = calculate_avg_bits_mg_analysis_pass(graph)
+    print(json.dumps([result.loss, result.accuracy, bits["w_avg_bit"]]))
+"""
+
+
+def test_the_lab_command_and_a_fresh_process_that_checks_its_front(
+    tmp_path: Path, weights: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ch(tmp_path, "search", EXAMPLE, "--load", str(weights), "--load-type", "pl") == 0
+    printed = capsys.readouterr().out
+    for line in ("Building search space...", "The search space has 18 configurations",
+                 "Search started...", "Best trial(s):", "Searching is completed"):  # fmt: skip
+        assert line in printed
+    assert printed.count("Best trial(s):") == 1
+    assert "UNTRAINED" not in printed
+    folder = tmp_path / "out" / "software" / "search_ckpts"
+    pictures = {path.stem for path in folder.glob("*.png")}
+    assert pictures == {"front", "metrics", "hypervolume", "importance"}
+    best = json.loads((folder / "best.json").read_text(encoding="utf-8"))
+    again = subprocess.run(
+        [sys.executable, "-c", REEVALUATE, str(folder / "best.json"), str(weights)],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    found = [json.loads(line) for line in again.stdout.splitlines() if line.startswith("[")]
+    assert len(found) == len(best) > 1
+    for (loss, accuracy, bits), entry in zip(found, best.values(), strict=True):
+        software, hardware = entry["software_metrics"], entry["hardware_metrics"]
+        assert software == {"loss": round(loss, 10), "accuracy": round(accuracy, 10)}
+        assert hardware["average_bitwidth"] == round(bits, 10)
+
+
+def test_ch_transform_makes_the_best_configuration(
+    tmp_path: Path, weights: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    load = ("--load", str(weights), "--load-type", "pl")
+    assert ch(tmp_path, "search", EXAMPLE, *load) == 0
+    folder = tmp_path / "out" / "software" / "search_ckpts"
+    best = json.loads((folder / "best.json").read_text(encoding="utf-8"))
+    assert len(list(folder.glob("best_*.toml"))) == len(best)
+    assert read_toml(folder / "best_0.toml")["load_name"] == str(weights)
+    assert ch(tmp_path, "transform", folder / "best_0.toml") == 0
+    capsys.readouterr()
+    from chop.tools.checkpoint_load import load_model
+    from chop.tools.training.metrics import evaluate
+
+    saved = load_model(tmp_path / "out" / "software" / "transform" / "transformed_ckpt", "mz")
+    data = MaseDataModule("jsc-sim", batch_size=512)
+    result = evaluate(saved, [next(iter(data.val_dataloader()))])
+    entry = best["0"]["software_metrics"]
+    assert entry == {"loss": round(result.loss, 10), "accuracy": round(result.accuracy, 10)}
+
+
+def tables(**setup: Any) -> dict[str, Any]:
+    found: dict[str, Any] = copy.deepcopy(read_toml(EXAMPLE)["search"])
+    found["strategy"]["setup"] |= {"plots": False, **setup}
+    found["strategy"]["sw_runner"]["basic_evaluation"]["num_samples"] = 64
+    return found
+
+
+def run(data: MaseDataModule, folder: Path, **kwargs: Any) -> Any:
+    torch.manual_seed(0)
+    model = get_model("jsc-tiny", "cls", dataset_info=data.dataset_info)
+    given = kwargs.pop("search_config", None) or tables(n_trials=5, sampler="random")
+    info = get_model_info("jsc-tiny")
+    return search(model, info, data, given, save_dir=folder, **kwargs)
+
+
+def test_search_is_a_function_and_warns_of_untrained_weights(
+    data: MaseDataModule, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = tables(n_trials=5, sampler="random")
+    before = copy.deepcopy(given)
+    result = run(data, tmp_path / "s", search_config=given)
+    assert given == before
+    assert len(result.trials) == 5
+    assert result.space_size == 18
+    assert "UNTRAINED" in capsys.readouterr().out
+
+
+def test_a_study_is_never_overwritten_and_goes_on_when_asked(
+    data: MaseDataModule, tmp_path: Path
+) -> None:
+    first = run(data, tmp_path / "s")
+    second = run(data, tmp_path / "s")
+    assert [first.folder.name, second.folder.name] == ["s", "s-v1"]
+    more = run(data, tmp_path / "s", resume=True, search_config=tables(n_trials=8, sampler="tpe"))
+    assert more.folder == second.folder
+    assert len(more.trials) == 8
+    assert [t.values for t in more.trials[:5]] == [t.values for t in second.trials]
+
+
+def test_a_study_of_another_model_is_not_mixed_in(data: MaseDataModule, tmp_path: Path) -> None:
+    run(data, tmp_path / "s")
+    other = get_model("jsc-tiny", "cls", dataset_info=data.dataset_info)
+    with pytest.raises(ChopError, match="another set of weights"):
+        search(other, get_model_info("jsc-tiny"), data, tables(), save_dir=tmp_path / "s",
+               resume=True)  # fmt: skip
+
+
+def test_a_summed_search_reports_one_trial(data: MaseDataModule, tmp_path: Path) -> None:
+    given = tables(n_trials=6, sampler="tpe", sum_scaled_metrics=True, direction="maximize")
+    result = run(data, tmp_path / "s", search_config=given)
+    (best,) = result.best
+    scaled = best.user_attrs["scaled_metrics"]
+    assert best.values == [sum(scaled.values())]
+    entry = json.loads((tmp_path / "s" / "best.json").read_text(encoding="utf-8"))["0"]
+    assert entry["value"] == round(best.values[0], 10)
+
+
+def test_two_processes_share_a_search(data: MaseDataModule, tmp_path: Path) -> None:
+    given = tables(n_jobs=2, sampler="brute")
+    alone = run(data, tmp_path / "alone", search_config=tables(sampler="brute"))
+    result = run(data, tmp_path / "s", search_config=given)
+    by_key = {t.user_attrs["key"]: t.values for t in alone.trials}
+    assert {t.user_attrs["key"]: t.values for t in result.trials} == by_key
+
+
+def test_every_trial_that_fails_is_an_error_with_the_reason(
+    data: MaseDataModule, tmp_path: Path
+) -> None:
+    given = tables(n_trials=3, sampler="random")
+    given["strategy"]["sw_runner"]["basic_evaluation"]["num_samples"] = 10**9
+    with pytest.raises(ChopError, match="every trial failed; the first: DataError: num_samples"):
+        run(data, tmp_path / "s", search_config=given)

@@ -1,0 +1,118 @@
+"""The parts of training that can be looked at alone."""
+
+import io
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+from torch import nn
+
+from chop.errors import ConfigError
+from chop.tools.training.loggers import make_logger
+from chop.tools.training.optimisers import make_optimiser, set_learning_rate, step_function
+from chop.tools.training.progress import Bar
+from chop.tools.training.settings import TrainingSettings
+from chop.tools.training.state import random_state, restore_random_state
+from chop.tools.training.threads import SMALL_FLOPS, forward_operations, using_threads
+
+
+class Branches(nn.Module):
+    """Has a part that takes no part in every other step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(3, 2), nn.Linear(3, 2)
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        out: torch.Tensor = self.one(x)
+        return out + self.two(x) if self.calls % 2 else out
+
+
+@pytest.mark.parametrize("network", [lambda: nn.Linear(3, 2), Branches])
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd"])
+def test_the_short_way_to_step_is_the_long_way(optimizer: str, network: type[nn.Module]) -> None:
+    settings = TrainingSettings(optimizer=optimizer, learning_rate=0.1, weight_decay=0.01)
+    models, steps = [], []
+    for short in (True, False):
+        torch.manual_seed(1)
+        models.append(network())
+        optimiser = make_optimiser(models[-1], settings)
+        steps.append((optimiser, step_function(optimiser) if short else optimiser.step))
+    for _ in range(6):
+        x = torch.randn(5, 3)
+        for model, (_, step) in zip(models, steps, strict=True):
+            model.zero_grad()
+            model(x).square().mean().backward()
+            step()
+    for one, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        assert torch.equal(one, other)
+    states = [optimiser.state_dict()["state"] for optimiser, _ in steps]
+    for name, state in states[0].items():
+        for key, value in state.items():
+            assert value is None or torch.equal(value, states[1][name][key])
+
+
+def test_the_short_way_follows_a_new_rate() -> None:
+    model = nn.Linear(1, 1, bias=False)
+    optimiser = make_optimiser(model, TrainingSettings(learning_rate=0.1))
+    for rate in (0.1, 0.0):
+        set_learning_rate(optimiser, rate)
+        step = step_function(optimiser)
+        before = model.weight.clone()
+        for _ in range(2):
+            model.weight.grad = torch.ones_like(model.weight)
+            step()
+        assert torch.equal(before, model.weight) == (rate == 0.0)
+
+
+def test_random_numbers_go_on_where_they_were() -> None:
+    import random
+
+    import numpy as np
+
+    def draw() -> tuple[float, float, float]:
+        return random.random(), float(np.random.rand()), float(torch.rand(()))
+
+    buffer = io.BytesIO()
+    torch.save(random_state(), buffer)
+    first = draw()
+    buffer.seek(0)
+    restore_random_state(torch.load(buffer, weights_only=True))
+    assert draw() == first
+
+
+def test_small_networks_get_one_thread() -> None:
+    before = torch.get_num_threads()
+    for width, expected in ((8, 1), (2048, before)):
+        model = nn.Sequential(nn.Linear(16, width), nn.Linear(width, 5))
+        operations, classes = forward_operations(model, torch.randn(256, 16))
+        assert classes == 5
+        assert operations == 2 * 256 * width * 21
+        assert (operations < SMALL_FLOPS) == (width == 8)
+        with using_threads(None, operations) as threads:
+            assert threads == expected
+    with using_threads(3, 0) as threads:
+        assert threads == torch.get_num_threads() == 3
+    assert torch.get_num_threads() == before
+
+
+def test_the_bar_shows_the_names_of_the_labs() -> None:
+    screen = io.StringIO()
+    bar = Bar(Console(file=screen, force_terminal=True, width=160))
+    bar.start(4, 10)
+    bar.advance(10, {"train_acc_step": 0.5})
+    bar.end({"train_acc_step": 0.5, "val_acc_epoch": 0.25, "val_loss_epoch": 1.5})
+    shown = screen.getvalue()
+    for text in ("Epoch 4", "10/10", "train_acc_step=0.500", "val_acc_epoch=0.250", "it/s"):
+        assert text in shown
+    bar.close()
+
+
+def test_where_metrics_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert make_logger("none", tmp_path, "p") is None
+    monkeypatch.setattr("chop.tools.training.loggers.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"pip install 'machop\[wandb\]'"):
+        make_logger("wandb", tmp_path, "p")
