@@ -39,6 +39,7 @@ SETTINGS: dict[str, list[dict[str, object]]] = {
         {"width": 8},
         {"width": 4, "exponent_width": 5, "block_size": [2, 3]},
         {"width": 12, "exponent_width": 4, "exponent_bias": 3, "block_size": [-1]},
+        {"width": 8, "exponent_width": 8, "exponent_bias": 200},
     ],
     "block_minifloat": [
         {"width": 8, "exponent_width": 3},
@@ -91,30 +92,23 @@ def neighbours(values: np.ndarray) -> np.ndarray:
     return np.concatenate([values, low, high])
 
 
-def hard_numbers(representable: Tensor, seed: int = 0) -> Tensor:
-    """Float32 numbers around representable values and their midpoints, and of all magnitudes."""
+def hard_numbers(
+    representable: Tensor, seed: int = 0, dtype: torch.dtype = torch.float32, count: int = 4000
+) -> Tensor:
+    """Numbers around representable values and their midpoints, and of all magnitudes of float32."""
     values = np.unique(representable.double().numpy())
     values = values[np.isfinite(values)]
     middles = (values[1:] + values[:-1]) / 2
     geometric = np.sqrt(np.abs(values[1:] * values[:-1])) * np.sign(values[1:])
     rng = np.random.default_rng(seed)
     with np.errstate(over="ignore", under="ignore"):
-        spread = np.ldexp(rng.uniform(-2, 2, 4000), rng.integers(-150, 128, 4000))
+        spread = np.ldexp(rng.uniform(-2, 2, count), rng.integers(-150, 128, count))
         scale = np.abs(values).max() or 1.0
-        near = rng.uniform(-1.2, 1.2, 4000) * scale
+        near = rng.uniform(-1.2, 1.2, count) * scale
         powers = np.ldexp(1.0, np.arange(-149, 128))
         largest = np.finfo(np.float32).max
         special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, largest, -largest])
-        lists = [
-            values,
-            middles,
-            geometric,
-            spread,
-            near,
-            powers,
-            -powers,
-            scale * 2 * near,
-            special,
-        ]
-        single = np.concatenate(lists).astype(np.float32)
-    return torch.from_numpy(neighbours(single))
+        near_values = [values, middles, geometric, near, scale * 2 * near]
+        lists = [*near_values, spread, powers, -powers, special]
+        exact = torch.from_numpy(np.concatenate(lists)).to(dtype).numpy()
+    return torch.from_numpy(neighbours(exact))

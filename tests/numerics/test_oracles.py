@@ -76,7 +76,7 @@ def as_gfloat(fmt: Minifloat) -> gfloat.FormatInfo:
 @pytest.mark.parametrize("fmt", examples("minifloat_ieee", "minifloat_denorm"), ids=repr)
 def test_rounds_as_gfloat(fmt: Minifloat, dtype: torch.dtype) -> None:
     top = float(all_values(fmt).max())
-    x = hard_numbers(all_values(fmt)[:4096]).to(dtype)
+    x = hard_numbers(all_values(fmt)[:4096], dtype=dtype)
     x = x[~x.isnan()]
     last = torch.finfo(dtype).max
     if top > last:  # what float32 lacks: the largest of the format that it has

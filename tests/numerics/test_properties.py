@@ -22,7 +22,7 @@ ONE_BLOCK = [  # a vector is one block
 FINITE = st.floats(-(2.0**127), 2.0**127, width=32)
 MODEST = st.floats(-(2.0**13), 2.0**13, width=32)
 ANY = st.floats(width=32)
-QUICK = settings(max_examples=40, deadline=None, derandomize=True)
+QUICK = settings(max_examples=20, deadline=None, derandomize=True)
 
 
 def tensors(elements: st.SearchStrategy[float]) -> st.SearchStrategy[torch.Tensor]:
