@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from chop.ops.calls import call_of_function, call_of_module
-from chop.ops.cost import Call, Cost
+from chop.ops.cost import Call, Cost, Product
 from chop.ops.op import Op
 from chop.ops.table import OPS
 
@@ -32,7 +32,7 @@ def test_layers_cost_what_torch_counts(op: Op) -> None:
     cost = op.cost(call_of_module(op, module, inputs, module(*inputs)))
     assert cost is not None
     assert cost.flops == 2 * cost.macs == counted_by_torch(lambda: module(*inputs))
-    assert cost.operands == ("data_in", "weight")
+    assert [product.operands for product in cost.products] == [("data_in", "weight")]
 
 
 @pytest.mark.parametrize(
@@ -70,25 +70,25 @@ IMAGE = torch.ones(1, 2, 4, 4)
 MATRICES = ("ij,jk->ik", torch.ones(2, 3), torch.ones(3, 4))
 DATA, PRODUCT = ("data_in",), ("data_in", "weight")
 BY_HAND: list[tuple[str, nn.Module | None, tuple[Any, ...], Cost]] = [
-    ("relu", nn.ReLU(), (torch.ones(2, 3),), Cost(flops=6, operands=DATA)),
-    ("softmax", nn.Softmax(1), (torch.ones(2, 3),), Cost(flops=30, operands=DATA)),
-    ("max_pool2d", nn.MaxPool2d(2), (IMAGE,), Cost(0, 32, DATA)),
-    ("avg_pool2d", nn.AvgPool2d((2, 4)), (IMAGE,), Cost(0, 32, DATA)),
-    ("adaptive_avg_pool2d", nn.AdaptiveAvgPool2d(1), (IMAGE,), Cost(0, 32, DATA)),
-    ("batch_norm1d", nn.BatchNorm1d(3), (torch.rand(2, 3),), Cost(0, 42, DATA)),
-    ("batch_norm1d", nn.BatchNorm1d(3).eval(), (torch.rand(2, 3),), Cost(0, 12, DATA)),
-    ("layer_norm", nn.LayerNorm(3), (torch.ones(2, 3),), Cost(0, 42, DATA)),
-    ("layer_norm", nn.LayerNorm(3, bias=False), (torch.ones(2, 3),), Cost(0, 36, DATA)),
-    ("rms_norm", nn.RMSNorm(3), (torch.ones(2, 3),), Cost(0, 24, DATA)),
+    ("relu", nn.ReLU(), (torch.ones(2, 3),), Cost(other_flops=6)),
+    ("softmax", nn.Softmax(1), (torch.ones(2, 3),), Cost(other_flops=30)),
+    ("max_pool2d", nn.MaxPool2d(2), (IMAGE,), Cost(other_flops=32)),
+    ("avg_pool2d", nn.AvgPool2d((2, 4)), (IMAGE,), Cost(other_flops=32)),
+    ("adaptive_avg_pool2d", nn.AdaptiveAvgPool2d(1), (IMAGE,), Cost(other_flops=32)),
+    ("batch_norm1d", nn.BatchNorm1d(3), (torch.rand(2, 3),), Cost(other_flops=42)),
+    ("batch_norm1d", nn.BatchNorm1d(3).eval(), (torch.rand(2, 3),), Cost(other_flops=12)),
+    ("layer_norm", nn.LayerNorm(3), (torch.ones(2, 3),), Cost(other_flops=42)),
+    ("layer_norm", nn.LayerNorm(3, bias=False), (torch.ones(2, 3),), Cost(other_flops=36)),
+    ("rms_norm", nn.RMSNorm(3), (torch.ones(2, 3),), Cost(other_flops=24)),
     ("embedding", nn.Embedding(3, 2), (torch.tensor([1]),), Cost()),
     ("flatten", nn.Flatten(), (torch.ones(2, 3),), Cost()),
     ("dropout", nn.Dropout(), (torch.ones(2, 3),), Cost()),
-    ("add", None, (torch.ones(2, 3), 2), Cost(0, 6, DATA)),
-    ("mean", None, (torch.ones(2, 3), 1), Cost(0, 6, DATA)),
-    ("matmul", None, (torch.ones(3), torch.ones(3)), Cost(3, 6, PRODUCT)),
-    ("einsum", None, MATRICES, Cost(24, 48, PRODUCT)),
-    ("einsum", None, ("ii->", torch.ones(3, 3)), Cost(0, 3, DATA)),
-    ("max_pool2d", None, (IMAGE, 2), Cost(0, 32, DATA)),
+    ("add", None, (torch.ones(2, 3), 2), Cost(other_flops=6)),
+    ("mean", None, (torch.ones(2, 3), 1), Cost(other_flops=6)),
+    ("matmul", None, (torch.ones(3), torch.ones(3)), Cost((Product(3, PRODUCT),))),
+    ("einsum", None, MATRICES, Cost((Product(24, PRODUCT),))),
+    ("einsum", None, ("ii->", torch.ones(3, 3)), Cost(other_flops=3)),
+    ("max_pool2d", None, (IMAGE, 2), Cost(other_flops=32)),
 ]
 
 
@@ -110,7 +110,10 @@ def test_attention_is_scores_softmax_and_sum() -> None:
     op = OPS["scaled_dot_product_attention"]
     call = call_of_function(op, (q, k), {"value": v}, F.scaled_dot_product_attention(q, k, v))
     scores = 2 * 3 * 5 * 7
-    assert op.cost(call) == Cost(scores * 10, scores * 20 + 5 * scores, ("query", "key"))
+    assert op.cost(call) == Cost(
+        (Product(scores * 4, ("query", "key")), Product(scores * 6, ("scores", "value"))),
+        6 * scores,
+    )
 
 
 @pytest.mark.parametrize("equation", ["...i,i->...", 7])

@@ -8,6 +8,7 @@ divisions, roots and exponentials cost one FLOP each. Moving values costs nothin
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import prod
+from typing import NamedTuple
 
 from torch import nn
 
@@ -34,17 +35,36 @@ class Call:
         return getattr(self.module, name, None) if self.module else self.attributes.get(name)
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """What a call costs.
+class Product(NamedTuple):
+    """Multiply-accumulates in which the same two operands meet.
 
-    `flops` include two for each of `macs`. Bit operations are each MAC times the widths of the
-    `operands` that meet in it; other FLOPs work on the first operand only.
+    An operand is a role or a parameter; any other name is something that the operation makes
+    itself, such as the scores of attention, which is not rounded.
     """
 
-    macs: int = 0
-    flops: int = 0
-    operands: tuple[str, ...] = ()
+    macs: int
+    operands: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a call costs: products of pairs of operands, and whatever else is computed.
+
+    Bit operations are each MAC times the widths of the two operands that meet in it.
+    """
+
+    products: tuple[Product, ...] = ()
+    other_flops: int = 0
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates."""
+        return sum(product.macs for product in self.products)
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations, two for each MAC."""
+        return 2 * self.macs + self.other_flops
 
 
 CostRule = Callable[[Call], Cost | None]
@@ -63,7 +83,7 @@ def elementwise(flops: int) -> CostRule:
     """A fixed number of FLOPs for each element of the output."""
 
     def rule(call: Call) -> Cost:
-        return Cost(flops=flops * prod(call.output), operands=("data_in",))
+        return Cost(other_flops=flops * prod(call.output))
 
     rule.__doc__ = f"{flops} FLOP{'s' * (flops > 1)} for each element of the output."
     return rule
@@ -71,12 +91,12 @@ def elementwise(flops: int) -> CostRule:
 
 def reduction(call: Call) -> Cost:
     """One FLOP for each element that is read."""
-    return Cost(flops=prod(call.inputs[0]), operands=("data_in",))
+    return Cost(other_flops=prod(call.inputs[0]))
 
 
 def products(macs: int, *operands: str) -> Cost:
     """Nothing but multiply-accumulates of two operands."""
-    return Cost(macs, 2 * macs, operands)
+    return Cost((Product(macs, operands),) if macs else ())
 
 
 def linear(call: Call) -> Cost:
@@ -127,16 +147,55 @@ def einsum(call: Call) -> Cost | None:
     }
     points = prod(sizes.values())
     if len(terms) == 1:
-        return Cost(flops=points, operands=("data_in",))
+        return Cost(other_flops=points)
     return products(points * (len(terms) - 1), "data_in", "weight")
 
 
+SCALE_AND_SOFTMAX = 6  # FLOPs for each score: one to scale it, five as any softmax
+
+
 def attention(call: Call) -> Cost:
-    """MACs of the scores and of the weighted sum, and five FLOPs for the softmax of each score."""
+    """MACs of scores and weighted sum; six FLOPs a score to scale and softmax, one to mask it."""
     query, key, value = call.inputs[:3]
-    scores = prod(query[:-1]) * key[-2]
-    macs = scores * (query[-1] + value[-1])
-    return Cost(macs, 2 * macs + 5 * scores, ("query", "key"))
+    scores = prod(call.output[:-1]) * key[-2]
+    masked = len(call.inputs) > 3 or bool(call.attributes.get("is_causal"))
+    meetings = (
+        Product(scores * query[-1], ("query", "key")),
+        Product(scores * value[-1], ("scores", "value")),
+    )
+    return Cost(meetings, (SCALE_AND_SOFTMAX + masked) * scores)
+
+
+def multihead_attention(call: Call) -> Cost | None:
+    """Projections and an attention for each head, for the module; its function is not counted."""
+    # Averaging the weights over the heads, which `need_weights` asks for, is left aside.
+    layer = call.module
+    if not isinstance(layer, nn.MultiheadAttention):
+        return None
+    key = call.inputs[1]
+    keys = key[1] if layer.batch_first and len(key) == 3 else key[0]
+    keys += (layer.bias_k is not None) + layer.add_zero_attn
+    rows = prod(call.inputs[0][:-1])
+    scores = rows * keys * layer.num_heads
+    meetings = (
+        *projections(call, layer),
+        Product(scores * layer.head_dim, ("projected query", "projected key")),
+        Product(scores * layer.head_dim, ("scores", "projected value")),
+        Product(rows * layer.embed_dim**2, ("heads", "out_proj.weight")),
+    )
+    masked = len(call.inputs) > 3
+    return Cost(meetings, (SCALE_AND_SOFTMAX + masked) * scores)
+
+
+def projections(call: Call, layer: nn.MultiheadAttention) -> list[Product]:
+    """The products that make queries, keys and values of the inputs."""
+    own = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
+    weights = own if layer.in_proj_weight is None else ("in_proj_weight",) * 3
+    roles = ("query", "key", "value")
+    return [
+        Product(prod(shape) * layer.embed_dim, (role, weight))
+        for role, weight, shape in zip(roles, weights, call.inputs[:3], strict=True)
+    ]
 
 
 def batch_norm(call: Call) -> Cost:
@@ -144,19 +203,19 @@ def batch_norm(call: Call) -> Cost:
     training = call.module.training if call.module else bool(call.attributes.get("training"))
     if training:
         return normalisation(call)
-    return Cost(flops=2 * prod(call.output), operands=("data_in",))
+    return Cost(other_flops=2 * prod(call.output))
 
 
 def normalisation(call: Call) -> Cost:
     """Five FLOPs an element (mean, difference, square, its mean, scale), one for each parameter."""
     affine = sum(call.params.get(name) is not None for name in ("weight", "bias"))
-    return Cost(flops=(5 + affine) * prod(call.output), operands=("data_in",))
+    return Cost(other_flops=(5 + affine) * prod(call.output))
 
 
 def rms_norm(call: Call) -> Cost:
     """Three FLOPs an element (square, its mean, scale), and one for the weight."""
     affine = call.params.get("weight") is not None
-    return Cost(flops=(3 + affine) * prod(call.output), operands=("data_in",))
+    return Cost(other_flops=(3 + affine) * prod(call.output))
 
 
 def pooling(dimensions: int) -> CostRule:
@@ -169,6 +228,6 @@ def pooling(dimensions: int) -> CostRule:
             kernel = (kernel,) * dimensions
         if not isinstance(kernel, tuple | list):
             return None
-        return Cost(flops=prod(kernel) * prod(call.output), operands=("data_in",))
+        return Cost(other_flops=prod(kernel) * prod(call.output))
 
     return rule

@@ -56,6 +56,7 @@ MULTIHEAD_ATTENTION = Op(
     arguments=takes("query:", "key:", "value:"),
     inputs=("query", "key", "value"),
     quantizable=False,
+    cost=cost.multihead_attention,
 )
 INTERPOLATE = Op(
     name="interpolate",

@@ -10,6 +10,7 @@ from torch import fx, nn
 from chop.errors import GraphError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.modes import undisturbed
+from chop.ops.cost import Cost
 from chop.passes.graph.analysis.add_metadata.classify import classify, target_name
 from chop.passes.graph.analysis.flops.observe import (
     Results,
@@ -25,7 +26,6 @@ from chop.passes.graph.analysis.flops.widths import (
     stored_parameters,
     widest,
 )
-from chop.passes.graph.analysis.flops.work import Work
 
 OUTPUT_ROLE = "data_out"
 
@@ -115,7 +115,7 @@ class NodeCounter:
             }
         return replace(count, **counted, **buffers(use))
 
-    def backward(self, use: Use, work: Work) -> int:
+    def backward(self, use: Use, work: Cost) -> int:
         """A product as large as the forward one for each operand that wants a gradient.
 
         What is not a product takes as many FLOPs backward as forward.
@@ -185,7 +185,7 @@ def trained_nodes(graph: MaseGraph, uses: Mapping[fx.Node, Use]) -> dict[fx.Node
     return trained
 
 
-def bit_operations(use: Use, work: Work) -> int:
+def bit_operations(use: Use, work: Cost) -> int:
     """Each MAC times the widths of the two operands that meet in it; other FLOPs add nothing."""
     return sum(macs * prod(map(use.width, operands)) for macs, operands in work.products)
 

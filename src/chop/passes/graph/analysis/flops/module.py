@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from chop.errors import GraphError
 from chop.ir.graph.modes import undisturbed
 from chop.ops.calls import call_of_module
+from chop.ops.cost import Cost
 from chop.ops.lookup import op_of_module
-from chop.passes.graph.analysis.flops.work import Work, work_of
 
 Tensors = Tensor | Sequence[Tensor | None] | None
 
@@ -42,14 +42,14 @@ def tensors(data: Any) -> list[Tensor]:
     return [each for each in given if isinstance(each, Tensor)]
 
 
-def module_work(module: nn.Module, inputs: list[Tensor], outputs: list[Tensor]) -> Work:
+def module_work(module: nn.Module, inputs: list[Tensor], outputs: list[Tensor]) -> Cost:
     """What a module computes, or an error that names the module."""
     op, kind = op_of_module(module), type(module).__name__
     if not inputs or not outputs:
         raise GraphError(f"the cost of {kind} needs an input tensor and an output tensor")
     with undisturbed(module):
         call = op and call_of_module(op, module, tuple(inputs), outputs[0])
-        work = work_of(op, call) if op and call else None
+        work = op.cost(call) if op and call else None
     if work is None:
         raise GraphError(f"the operations of {kind} cannot be counted: there is no rule for it")
     return work

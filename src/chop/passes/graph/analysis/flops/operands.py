@@ -8,13 +8,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx, nn
 
-from chop.ops.cost import Call
+from chop.ops.cost import Call, Cost
 from chop.ops.op import Op
 from chop.passes.graph.analysis.add_metadata.arguments import plain_name
 from chop.passes.graph.analysis.add_metadata.classify import find_op
 from chop.passes.graph.analysis.flops.observe import Fact, Results, facts
 from chop.passes.graph.analysis.flops.widths import Formats, element_bits, formats_of_node
-from chop.passes.graph.analysis.flops.work import Work, work_of
 
 
 class Operand(NamedTuple):
@@ -71,11 +70,11 @@ class Use:
         return tuple(o for o in flowing if not self.is_parameter(o))
 
     @property
-    def work(self) -> Work | None:
+    def work(self) -> Cost | None:
         """What the node computes; None if that is not known."""
         if not self.outputs and (self.op is not None or not self.operands):
-            return Work()  # sizes, attributes and arithmetic of plain numbers
-        return None if self.op is None or not self.outputs else work_of(self.op, self.call)
+            return Cost()  # sizes, attributes and arithmetic of plain numbers
+        return None if self.op is None or not self.outputs else self.op.cost(self.call)
 
     def width(self, role: str) -> int:
         """The width of the operand in a role; what the operation makes itself is as its output."""
