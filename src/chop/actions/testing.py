@@ -21,11 +21,6 @@ if TYPE_CHECKING:
 
 logger = get_logger("chop")
 
-UNTRAINED = (
-    "The network is UNTRAINED: its weights are random and its accuracy means nothing. "
-    "Name a checkpoint with --load and --load-type."
-)
-
 
 def test(  # noqa: PLR0913, PLR0917  (the labs' signature)
     model: "nn.Module",
@@ -76,7 +71,7 @@ def run(session: "Session") -> None:
 
     config, folder = session.config, session.software_folder
     if config.load_name is None and not config.is_pretrained:
-        logger.warning(UNTRAINED)
+        logger.warning(common.UNTRAINED)
     test(
         session.model,
         session.model_info,

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from chop.tools.training.settings import TrainingSettings
 
 TASKS = ("classification", "cls")
+UNTRAINED = (
+    "No weights were loaded: the network is UNTRAINED and its results mean nothing. "
+    "Name a checkpoint with --load and --load-type."
+)
 
 
 def settings_of(config: "RunConfig") -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from chop.actions.session import Session
+from chop.actions.train_common import UNTRAINED
 from chop.config.run import RunConfig
 from chop.dataset import MaseDataModule
 from chop.errors import ConfigError
@@ -28,10 +29,6 @@ from chop.tools.get_input import InputGenerator, get_cf_args
 from chop.tools.logger import get_logger
 
 logger = get_logger("chop")
-UNTRAINED = (
-    "No weights were loaded: the network is UNTRAINED and its results mean nothing. "
-    "Name a checkpoint with --load."
-)
 
 
 @dataclass(frozen=True)

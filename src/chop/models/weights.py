@@ -2,7 +2,9 @@
 
 import os
 import pickle
+import warnings
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,12 @@ from chop.errors import CheckpointError
 
 StateDict = dict[str, Tensor]
 
-UNREADABLE = (OSError, RuntimeError, EOFError, ValueError, KeyError, IndexError, AttributeError)
+UNREADABLE = (
+    OSError, RuntimeError, EOFError, ValueError, KeyError, IndexError, AttributeError,
+    NotImplementedError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
 """What torch and zipfile raise on damaged files."""
+FOLDER = 0x10  # the attribute in a zip file that marks a folder
 
 
 def read_state_dict(path: str | os.PathLike[str]) -> StateDict:
@@ -45,7 +51,10 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Any:
     """
     _check_archive(Path(path))
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            # A pickle that torch did not write is refused; that its version is odd adds nothing.
+            warnings.filterwarnings("ignore", message="Detected pickle protocol")
+            return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         reason = str(error).partition("\n")[0]
         raise CheckpointError(
@@ -78,15 +87,19 @@ def _check_archive(path: Path) -> None:
     """Raise unless `path` is a file whose parts have the checksums written beside them."""
     if not path.is_file():
         raise CheckpointError(f"{path}: no such file")
-    if not zipfile.is_zipfile(path):
-        return  # torch's older format has no checksums; `torch.load` says what is wrong
     try:
+        if not zipfile.is_zipfile(path):
+            return  # torch's older format has no checksums; `torch.load` says what is wrong
         with zipfile.ZipFile(path) as archive:
             bad = archive.testzip()
-    except (*UNREADABLE, zipfile.BadZipFile, NotImplementedError) as error:
+            folders = [one.filename for one in archive.infolist() if one.external_attr & FOLDER]
+    except UNREADABLE as error:
         raise _damaged(path, error) from None
     if bad is not None:
         raise CheckpointError(f"{path}: is damaged: the checksum of {bad} is wrong")
+    if folders:
+        # torch would read nothing and leave the tensor as the memory happened to be.
+        raise CheckpointError(f"{path}: is damaged: {folders[0]} is marked as a folder")
 
 
 def _read_safetensors(path: Path) -> StateDict:

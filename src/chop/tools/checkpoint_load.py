@@ -1,13 +1,8 @@
 """Weights and graphs from disk."""
 
 import os
-import warnings
-import zipfile
-import zlib
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 from torch import nn
 
@@ -17,10 +12,7 @@ from chop.tools.logger import get_logger
 
 logger = get_logger("chop")
 
-T = TypeVar("T")
 WEIGHTS_SUFFIXES = {".ckpt": "pl", ".pt": "pt", ".pth": "pt", ".safetensors": "pt"}
-DAMAGE = (zipfile.BadZipFile, zlib.error, UnicodeDecodeError, NotImplementedError)
-FOLDER = 0x10  # the attribute in a zip file that marks a folder
 HF_FILES = ("model.safetensors", "pytorch_model.bin")
 KINDS = {
     "pt": "state dict",
@@ -56,34 +48,13 @@ def load_model(
     return loaded
 
 
-def guarded(read: Callable[[Path], T], path: Path) -> T:
-    """What `read` finds in a file; damage in the table at its end is an error of one line, too."""
-    try:
-        _check_table(path)
-        with warnings.catch_warnings():
-            # A pickle that torch did not write is refused; that its version is odd adds nothing.
-            warnings.filterwarnings("ignore", message="Detected pickle protocol")
-            return read(path)
-    except DAMAGE as error:
-        reason = " ".join(str(error).split())
-        raise CheckpointError(f"{path}: is damaged ({reason})") from None
-
-
-def _check_table(path: Path) -> None:
-    if path.is_file() and zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            if any(entry.external_attr & FOLDER for entry in archive.infolist()):
-                # torch would read nothing and leave the tensor as the memory happened to be
-                raise zipfile.BadZipFile("an entry that should be data is marked as a folder")
-
-
 def _load_weights(path: Path, model: nn.Module | None, load_type: str) -> nn.Module:
     if model is None:
         raise ConfigError(f"load type {load_type!r} needs a model to put the weights in")
     file = _hf_file(path) if load_type == "hf" else path
     if file.is_dir():
         raise CheckpointError(f"{file}: is a folder; load type {load_type!r} reads a file")
-    load_weights(model, guarded(read_state_dict, file), str(file))
+    load_weights(model, read_state_dict(file), str(file))
     return model
 
 

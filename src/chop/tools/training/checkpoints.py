@@ -16,7 +16,6 @@ from lightning.pytorch.callbacks import Checkpoint
 from chop.errors import OutputError
 from chop.files import replacing
 from chop.models.weights import read_checkpoint
-from chop.tools.checkpoint_load import guarded
 
 
 @contextlib.contextmanager
@@ -44,7 +43,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def load_checkpoint(
         self, path: Any, map_location: Any = None, weights_only: bool | None = None
     ) -> dict[str, Any]:
-        content: dict[str, Any] = guarded(read_checkpoint, Path(path))
+        content: dict[str, Any] = read_checkpoint(path)
         return content
 
 

@@ -16,7 +16,6 @@ import torch
 
 from chop.errors import CheckpointError, ConfigError
 from chop.models.weights import read_checkpoint
-from chop.tools.checkpoint_load import guarded
 from chop.tools.training.settings import FREE_ON_RESUME, TrainingSettings
 
 OURS = "chop"
@@ -111,7 +110,7 @@ def find_resumed(
     if not candidates:
         return None
     path = candidates[max(candidates)]
-    content = guarded(read_checkpoint, path)
+    content = read_checkpoint(path)
     if not isinstance(content, dict) or any(key not in content for key in NEEDED):
         raise CheckpointError(f"{path}: holds no run to go on with; start from it with --load")
     resumed = Resumed(path, content)

@@ -1,0 +1,32 @@
+"""Lab 1 as a script, and what it must show."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = Path(__file__).parents[2] / "examples" / "lab1.py"
+
+
+def test_lab_1(tmp_path: Path) -> None:
+    done = subprocess.run(  # in a process of its own, as it registers a model
+        [sys.executable, "-W", "error", SCRIPT, "--quick", "--output", tmp_path],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=250,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = {
+        cells[1]: cells
+        for line in done.stdout.splitlines()
+        if line.startswith("| jsc")
+        for cells in [[cell.strip() for cell in line.split("|")]]
+    }
+    assert list(rows) == ["jsc-tiny", "jsc-tiny-x10", "jsc-mine"]
+    assert rows["jsc-tiny"][2] == "117"
+    tiny, large = (float(rows[name][4].split()[0]) for name in ("jsc-tiny", "jsc-tiny-x10"))
+    assert 0.3 < tiny < large
+    assert "not the JSC data set" in done.stdout
+    for name in rows:
+        for file in ("best.ckpt", "last.ckpt", "training_log.csv", "learning_curves.png"):
+            assert (tmp_path / name / file).is_file()
