@@ -24,7 +24,13 @@ def slow(candidate):
     block = candidate.config["seq_blocks_2"]["config"]
     with open(os.environ["SEEN"], "a") as file:
         file.write(f"{os.getpid()} {sorted(block.items(), key=str)}\\n")
-    time.sleep(float(os.environ["PAUSE"]))
+    deadline = time.monotonic() + 90
+    crew = int(os.environ["CREW"])
+    while len({line.split()[0] for line in open(os.environ["SEEN"])}) < crew:
+        time.sleep(0.02)  # until so many processes are at work
+        if time.monotonic() > deadline:
+            break
+    time.sleep(0.12)
     return {"slowness": 0.12}
 
 @software_runner("moody", metrics=("mood",))
@@ -42,9 +48,9 @@ def moody(candidate):
 class Project:
     """One project folder, and processes of ``ch search`` in it."""
 
-    def __init__(self, folder: Path, runner: str, pause: float = 0.12, **setup: Any) -> None:
+    def __init__(self, folder: Path, runner: str, crew: int = 1, **setup: Any) -> None:
         self.folder = folder
-        self.pause = pause
+        self.crew = crew
         self.seen = folder / "seen.txt"
         self.seen.touch()
         (folder / "own.py").write_text(OWN)
@@ -59,7 +65,7 @@ class Project:
         command = [sys.executable, "-m", "chop.cli", "search", "--config", "run.toml",
                    "--project-dir", ".", "--project", "out", *arguments]  # fmt: skip
         environment = os.environ | {
-            "SEEN": str(self.seen), "PAUSE": str(self.pause), "OMP_NUM_THREADS": "1",
+            "SEEN": str(self.seen), "CREW": str(self.crew), "OMP_NUM_THREADS": "1",
         }  # fmt: skip
         return subprocess.Popen(
             command, cwd=self.folder, env=environment, text=True, start_new_session=True,
@@ -115,7 +121,7 @@ def test_kill_9_loses_at_most_the_trial_under_way_and_resume_goes_on(tmp_path: P
 
 
 def test_processes_share_the_work_and_take_over_from_one_that_is_killed(tmp_path: Path) -> None:
-    project = Project(tmp_path, "slow", pause=1.0, sampler="brute", plots=False)
+    project = Project(tmp_path, "slow", crew=3, sampler="brute", plots=False)
     first = project.start()
     project.wait_for(1, first)
     others = [project.start("--resume"), project.start("--resume")]

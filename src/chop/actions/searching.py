@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from chop.actions.environment import device_of
 from chop.actions.search_files import study_place, write_tables
 from chop.actions.session import Session
-from chop.actions.transforming import UNTRAINED
+from chop.actions.train_common import UNTRAINED
 from chop.config.run import RunConfig
 from chop.errors import SearchError
 from chop.files import writable_folder
@@ -59,13 +59,13 @@ def run(session: Session) -> None:
         config.search,
         save_dir=session.software_folder / "search_ckpts",
         task=config.task,
-        load_name=config.load_name,
-        load_type=config.load_type,
-        cf_args=config.cf_args,
-        pretrained=config.is_pretrained,
         seed=config.seed,
         accelerator=config.accelerator,
         resume=config.resume,
+        load_name=config.load_name,
+        load_type=config.load_type,
+        pretrained=config.is_pretrained,
+        cf_args=config.cf_args,
         num_threads=config.num_threads,
         settings={name: value for name in names if (value := getattr(config, name))},
     )
@@ -79,13 +79,13 @@ def search(  # noqa: PLR0913  # what a run consists of, by the names of the labs
     *,
     save_dir: str | Path,
     task: str = "cls",
-    load_name: str | None = None,
-    load_type: str = "mz",
-    cf_args: Mapping[str, Any] | None = None,
-    pretrained: bool = False,
     seed: int = 0,
     accelerator: str = "cpu",
     resume: bool = False,
+    load_name: str | None = None,
+    load_type: str = "mz",
+    pretrained: bool = False,
+    cf_args: Mapping[str, Any] | None = None,
     num_threads: int | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> SearchResult:

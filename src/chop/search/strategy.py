@@ -168,11 +168,12 @@ class Search:
         return key in batch or self.store.taken(key)
 
     def _repeated(self, pending: Pending) -> None:
-        """Tell the sampler what is known of a configuration it has proposed again."""
+        """Tell the sampler that nothing comes of a configuration it has proposed again.
+
+        Its study holds the result already, once; a second time would give it twice the weight.
+        """
         self.progress.repeats += pending.key not in self._known_before
-        known = self.store.done.get(pending.key)
-        values = known.values if known and known.state == TrialState.COMPLETE else None
-        self.sampler.learn(pending.proposal, values, known.constraints if known else {})
+        self.sampler.learn(pending.proposal, None, {})
 
     def _unseen(self, batch: dict[str, Pending], near: Picked) -> Pending | None:
         """A configuration that is not taken: a neighbour of `near`, else the first there is."""

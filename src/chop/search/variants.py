@@ -13,11 +13,12 @@ from functools import partial
 from typing import Any
 
 from torch import Tensor, fx, nn
+from torch.nn.utils import parametrize
 
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.nn.kept import KeptWeights
-from chop.nn.quant_config import QuantConfig
+from chop.nn.quant_config import OUTPUT, QuantConfig
 from chop.nn.quantized import QuantizedModule, quantize_module, quantized_function
+from chop.nn.rounding import rounded
 from chop.numerics import NumberFormat
 from chop.ops.lookup import op_of_node, writes_in_place
 from chop.ops.op import Op
@@ -30,26 +31,6 @@ FIXED = ("placeholder", "get_attr", "output")
 
 Quants = Mapping[str, tuple[Hashable, QuantConfig]]
 """The quantised nodes by name: their configuration, and a text that stands for it."""
-
-
-class RoundedOnce(KeptWeights):
-    """The rounded parameters of one module, shared by all its quantised forms.
-
-    The parameters of a search do not change, so they need not be compared with what was rounded.
-    """
-
-    def __init__(self, memory: Remembered[Tensor], owner: str) -> None:
-        super().__init__()
-        self.memory = memory
-        self.owner = owner
-
-    def rounded(self, name: str, fmt: NumberFormat, weight: Tensor) -> Tensor:
-        key = (self.owner, name, fmt)
-        found = self.memory.get(key)
-        if found is None:
-            found = fmt(weight)
-            self.memory.put(key, found, found.nbytes)
-        return found
 
 
 @dataclass(frozen=True)
@@ -65,6 +46,10 @@ class Step:
     """Whether it is called with one argument, the result of another node."""
     overwrites: bool
     """Whether it is a function that stores its result in its first argument."""
+    simple_layer: bool
+    """Whether it is a layer of one input whose parameters are its own and that nobody watches."""
+    parameters: tuple[str, ...]
+    """The parameters of the layer that take part in its operation."""
 
 
 def make_step(
@@ -81,6 +66,16 @@ def make_step(
         tuple(places[source] for source in node.all_input_nodes),
         one and node.op != "output",
         module is None and op is not None and _is_in_place(node, op, None),
+        op is not None and module is not None and len(op.inputs) == 1 and _is_bare(module),
+        tuple(n for n in op.params if getattr(module, n, None) is not None) if op else (),
+    )
+
+
+def _is_bare(module: nn.Module) -> bool:
+    """Whether a call of a module is a call of its `forward`, on parameters that it holds itself."""
+    hooks = (module._forward_hooks, module._forward_pre_hooks)
+    return (
+        not any(hooks) and not parametrize.is_parametrized(module) and not list(module.children())
     )
 
 
@@ -149,7 +144,10 @@ class Variants:
     def _compute(self, step: Step, values: dict[int, Any], quants: Quants) -> Any:
         node = step.node
         if step.plain and not step.overwrites:
-            return self._call(step, quants.get(node.name))(values[step.inputs[0]])
+            quant = quants.get(node.name)
+            if quant is not None and step.simple_layer and not quant[1].bypass:
+                return self._layer(step, quant[1], values[step.inputs[0]])
+            return self._call(step, quant)(values[step.inputs[0]])
         if node.op == "get_attr":
             return _attribute(self.model, str(node.target))
         by_node = dict(zip(node.all_input_nodes, (values[i] for i in step.inputs), strict=True))
@@ -161,6 +159,32 @@ class Variants:
             args = (args[0].clone(), *args[1:])
         return self._call(step, quants.get(node.name))(*args, **kwargs)
 
+    def _layer(self, step: Step, quant: QuantConfig, x: Tensor) -> Any:
+        """What `QuantizedModule` computes, without making a module ready for it.
+
+        The float layer is called with rounded parameters in the place of its own, as there.
+        """
+        key = (step.node.name, "")
+        if key not in self._calls:
+            self._calls[key] = self._made(step, None)
+        layer: Any = self._calls[key]
+        assert step.op is not None
+        for name in step.parameters:
+            fmt = quant.operands.get(name)
+            own = layer._parameters[name]
+            layer.__dict__[name] = own if fmt is None else self._weight(step, name, fmt, own)
+        result = type(layer).forward(layer, rounded(quant.operands.get(step.op.inputs[0]), x))
+        return rounded(quant.operands.get(OUTPUT), result)
+
+    def _weight(self, step: Step, name: str, fmt: NumberFormat, weight: Tensor) -> Tensor:
+        """A rounded parameter; parameters do not change during a search."""
+        key = (step.node.target, name, fmt)
+        found = self.weights.get(key)
+        if found is None:
+            found = fmt(weight)
+            self.weights.put(key, found, found.nbytes)
+        return found
+
     def _call(self, step: Step, quant: tuple[Hashable, QuantConfig] | None) -> Callable[..., Any]:
         key = (step.node.name, quant[1].name if quant else None)
         if key not in self._calls:
@@ -171,7 +195,6 @@ class Variants:
         if isinstance(call, QuantizedModule):
             if call.quant is not quant[1]:
                 call.quant = quant[1]
-                call._kept = RoundedOnce(self.weights, str(step.node.target))
             return call
         return partial(call, config=quant[1])
 
@@ -183,7 +206,6 @@ class Variants:
             module: Any = copy.copy(step.module)
             if quant is not None and step.op is not None:
                 module = quantize_module(step.module, step.op, quant)
-                module._kept = RoundedOnce(self.weights, str(target))
             if getattr(module, "inplace", False):
                 module.inplace = False  # what it would overwrite may be a kept result
             return module  # type: ignore[no-any-return]

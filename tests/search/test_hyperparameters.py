@@ -1,0 +1,58 @@
+"""Settings of training as a search space."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from search_cases import space_of
+
+from chop.errors import ChopError
+from chop.search.config import parse_search
+from chop.search.context import SearchContext
+from chop.search.storage import Place, open_store
+from chop.search.strategy import Search
+
+
+def tables(seed: dict[str, Any], **fixed: Any) -> dict[str, Any]:
+    return {
+        "search_space": {
+            "name": "train/hyperparameters",
+            "setup": {"fixed": {"max_steps": 15, **fixed}},
+            "seed": seed,
+        },
+        "strategy": {
+            "sw_runner": {"hyperparameter_training": {"repeats": 2, "num_samples": 256}},
+            "setup": {"sampler": "brute"},
+            "metrics": {"accuracy": {"direction": "maximize"}},
+        },
+    }
+
+
+def test_each_setting_is_trained_several_times(context: SearchContext, tmp_path: Path) -> None:
+    config = parse_search(tables({"learning_rate": [1e-2, 1e-5]}, batch_size=256))
+    space = space_of(context, config)
+    place = Place(str(tmp_path / "study.log"), "s")
+    search = Search(space, config, open_store(place, ["maximize"], {}))
+    assert search.size == 2
+    search.run()
+    trials = search.store.counted()
+    assert [trial.state.name for trial in trials] == ["COMPLETE"] * 2, trials[0].user_attrs
+    metrics = [trial.user_attrs["software_metrics"] for trial in trials]
+    assert all(each["accuracy_spread"] > 0 and each["loss_spread"] > 0 for each in metrics)
+    fast, slow = (each["loss"] for each in metrics)
+    assert fast < slow
+    assert trials[0].user_attrs["sampled_config"]["max_steps"] == 15
+
+
+@pytest.mark.parametrize(
+    ("seed", "message"),
+    [
+        ({"learnin_rate": [1]}, "did you mean 'learning_rate'"),
+        ({"learning_rate": [-1.0]}, "learning_rate"),
+        ({"optimizer": ["adamm"]}, "optimizer"),
+        ({}, "no setting"),
+    ],
+)
+def test_settings_are_those_of_training(seed: dict[str, Any], message: str) -> None:
+    with pytest.raises(ChopError, match=message):
+        parse_search(tables(seed))

@@ -1,0 +1,162 @@
+"""Best trials, the table of the labs, JSON as pandas writes it, and a CSV."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import optuna
+import pytest
+from optuna.trial import FrozenTrial, TrialState, create_trial
+from search_cases import TABLES, Searcher, StoreMaker
+
+from chop.search.results import as_json, best_json, best_of, best_table, log_json, write_results
+
+
+def trial(number: int, accuracy: float, width: float, violation: float = 0.0) -> FrozenTrial:
+    found = create_trial(
+        values=[accuracy, width * 0.2],
+        constraints={"average_bitwidth": violation},
+        user_attrs={
+            "software_metrics": {"loss": 1.2000683546, "accuracy": accuracy},
+            "hardware_metrics": {"average_bitwidth": width, "memory_density": 32 / width},
+            "scaled_metrics": {"accuracy": accuracy, "average_bitwidth": width * 0.2},
+            "sampled_config": {"seq_blocks_1": {"config": {"name": None}}},
+        },
+    )
+    found.number = number
+    return found
+
+
+TRIALS = [
+    trial(1, 0.5530865192, 8.0),
+    trial(2, 0.4634926319, 2.0),
+    trial(3, 0.4, 4.0),  # beaten by the second
+    trial(7, 0.4918774366, 4.0),
+    trial(8, 0.9, 1.0, violation=0.5),  # best of all, but out of bounds
+]
+
+
+def study() -> optuna.Study:
+    return optuna.create_study(directions=["maximize", "minimize"])
+
+
+def test_the_front_holds_what_nothing_beats_within_bounds() -> None:
+    assert [each.number for each in best_of(study(), TRIALS)] == [1, 2, 7]
+
+
+def test_one_objective_has_one_best_trial() -> None:
+    single = optuna.create_study(direction="maximize")
+    trials = [create_trial(value=value) for value in (1.0, 3.0, 3.0, 2.0)]
+    for number, each in enumerate(trials):
+        each.number = number
+    failed = create_trial(state=TrialState.FAIL)
+    assert [each.number for each in best_of(single, [*trials, failed])] == [1]
+    assert best_of(single, [failed]) == []
+
+
+def test_the_table_is_that_of_the_labs() -> None:
+    expected = """\
+|    |   number | software_metrics                 | hardware_metrics                                  | scaled_metrics                               |
+|----+----------+----------------------------------+---------------------------------------------------+----------------------------------------------|
+|  0 |        1 | {'loss': 1.2, 'accuracy': 0.553} | {'average_bitwidth': 8.0, 'memory_density': 4.0}  | {'accuracy': 0.553, 'average_bitwidth': 1.6} |
+|  1 |        2 | {'loss': 1.2, 'accuracy': 0.463} | {'average_bitwidth': 2.0, 'memory_density': 16.0} | {'accuracy': 0.463, 'average_bitwidth': 0.4} |
+|  2 |        7 | {'loss': 1.2, 'accuracy': 0.492} | {'average_bitwidth': 4.0, 'memory_density': 8.0}  | {'accuracy': 0.492, 'average_bitwidth': 0.8} |"""  # noqa: E501
+    assert best_table(best_of(study(), TRIALS)) == expected
+
+
+def test_best_json_has_the_fields_and_the_form_of_the_labs() -> None:
+    text = as_json(best_json(best_of(study(), TRIALS)[:1]))
+    assert (
+        text
+        == """\
+{
+    "0":{
+        "number":1,
+        "value":[
+            0.5530865192,
+            1.6
+        ],
+        "software_metrics":{
+            "loss":1.2000683546,
+            "accuracy":0.5530865192
+        },
+        "hardware_metrics":{
+            "average_bitwidth":8.0,
+            "memory_density":4.0
+        },
+        "scaled_metrics":{
+            "accuracy":0.5530865192,
+            "average_bitwidth":1.6
+        },
+        "sampled_config":{
+            "seq_blocks_1":{
+                "config":{
+                    "name":null
+                }
+            }
+        }
+    }
+}
+"""
+    )
+
+
+def test_log_json_has_the_columns_of_the_original() -> None:
+    row = log_json(TRIALS, 2)["0"]
+    assert list(row) == [
+        "number", "values_0", "values_1", "user_attrs_hardware_metrics",
+        "user_attrs_sampled_config", "user_attrs_scaled_metrics", "user_attrs_software_metrics",
+        "state", "datetime_start", "datetime_complete", "duration",
+    ]  # fmt: skip
+    assert row["state"] == "COMPLETE"
+    assert isinstance(row["duration"], int)
+
+
+def test_the_files_of_a_search(search_with: Searcher, tmp_path: Path) -> None:
+    found = search_with(sampler="random", n_trials=6)
+    trials = found.store.counted()
+    best = write_results(tmp_path, found.store.study, trials)
+    stored = json.loads((tmp_path / "best.json").read_text(encoding="utf-8"))
+    assert [entry["number"] for entry in stored.values()] == [each.number for each in best]
+    blocks = stored["0"]["sampled_config"]
+    assert list(blocks) == [
+        "seq_blocks_0",
+        "seq_blocks_1",
+        "seq_blocks_2",
+        "seq_blocks_3",
+        "default",
+    ]
+    assert blocks["seq_blocks_1"] == blocks["default"] == {"config": {"name": None}}
+    assert blocks["seq_blocks_2"]["config"]["weight_frac_width"] is None
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "trials.csv").read_text(encoding="utf-8"))))
+    assert len(rows) == len(json.loads((tmp_path / "log.json").read_text(encoding="utf-8"))) == 6
+    assert float(rows[0]["accuracy"]) == trials[0].user_attrs["software_metrics"]["accuracy"]
+    assert rows[0]["seq_blocks_2/config/weight_frac_width"] == "NA"
+
+
+def test_bounds_keep_trials_out_of_the_front(search_with: Searcher, open_at: StoreMaker) -> None:
+    free = search_with(sampler="brute")
+    widths = [t.user_attrs["hardware_metrics"]["average_bitwidth"] for t in free.store.counted()]
+    bound = sorted(widths)[5]
+    metrics = TABLES["strategy"]["metrics"]["average_bitwidth"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(metrics, "min", bound)
+        bounded = search_with(sampler="tpe", n_trials=18, store=open_at("bounded.log"))
+    best = best_of(bounded.store.study, bounded.store.counted())
+    assert best
+    for each in best:
+        assert each.user_attrs["hardware_metrics"]["average_bitwidth"] >= bound
+    infeasible = [t for t in bounded.store.counted() if max(t.constraints.values()) > 0]
+    assert len(infeasible) == sum(width < bound for width in widths)
+
+
+def test_pictures_are_drawn(search_with: Searcher, tmp_path: Path) -> None:
+    from chop.search.plots import draw_plots
+
+    found = search_with(sampler="random", n_trials=12)
+    trials = found.store.counted()
+    paths = draw_plots(tmp_path, found.store.study, trials, ["accuracy", "average_bitwidth"])
+    assert [path.stem for path in paths] == ["front", "metrics", "hypervolume", "importance"]
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
+    assert draw_plots(tmp_path, found.store.study, [], ["accuracy"]) == []

@@ -1,0 +1,141 @@
+"""What is measured, and how a metric of one's own is added."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from search_cases import PTQ, tables
+
+from chop.errors import ChopError, SearchError
+from chop.search.choices import every
+from chop.search.config import parse_search
+from chop.search.context import Candidate, SearchContext
+from chop.search.measure import Measure
+from chop.search.mixed_precision_ptq import MixedPrecisionPTQ
+from chop.search.runners import HW_RUNNERS, SW_RUNNERS, RunnerArgs, hardware_runner
+from chop.search.space import make_space
+from chop.tools.training.metrics import evaluate
+
+LINEAR = {
+    "name": ["integer"], "data_in_width": [8], "weight_width": [4], "bias_width": [8],
+    "data_in_frac_width": [4], "weight_frac_width": [2], "bias_frac_width": [4],
+}  # fmt: skip
+
+
+@pytest.fixture
+def space(context: SearchContext) -> MixedPrecisionPTQ:
+    seed = {"default": {"config": {"name": [None]}}, "linear": {"config": LINEAR}}
+    found = make_space(PTQ, context, {"by": "type"}, seed)
+    assert isinstance(found, MixedPrecisionPTQ)
+    return found
+
+
+@pytest.fixture
+def candidate(space: MixedPrecisionPTQ) -> Candidate:
+    return space.candidate(space.config(next(every(space.tree))))
+
+
+def software(name: str, candidate: Candidate, **args: Any) -> dict[str, float]:
+    return SW_RUNNERS[name](candidate, SW_RUNNERS[name].parse(args, name))
+
+
+def hardware(name: str, candidate: Candidate, **args: Any) -> dict[str, float]:
+    return HW_RUNNERS[name](candidate, HW_RUNNERS[name].parse(args, name))
+
+
+def test_accuracy_is_that_of_training(candidate: Candidate, context: SearchContext) -> None:
+    found = software("basic_evaluation", candidate, data_loader="test_dataloader", num_samples=200)
+    result = evaluate(candidate.model, context.batches("test_dataloader", 200))
+    assert found == {"loss": result.loss, "accuracy": result.accuracy}
+    assert result.rows == 200
+
+
+def test_bit_widths_count_every_parameter(candidate: Candidate) -> None:
+    # 16 * 5 weights of 4 bits, 5 biases of 8, and 2 * 16 parameters of batch normalisation.
+    bits = (80 * 4 + 5 * 8 + 32 * 32) / 117
+    assert hardware("average_bitwidth", candidate, compare_to=16) == {
+        "average_bitwidth": bits, "memory_density": 16 / bits,
+    }  # fmt: skip
+    activations = hardware("activation_bitwidth", candidate)["activation_bitwidth"]
+    assert 8 < activations < 32
+
+
+def test_model_size_is_what_packing_the_codes_takes(candidate: Candidate) -> None:
+    buffers = sum(each.nbytes for each in candidate.model.buffers())
+    assert hardware("model_size", candidate) == {"model_size": 80 // 2 + 5 + 32 * 4 + buffers}
+
+
+def test_operations_are_those_of_the_pass(candidate: Candidate) -> None:
+    from chop.passes.graph import count_operations_analysis_pass
+
+    _, info = count_operations_analysis_pass(candidate.graph, {"report": False})
+    assert hardware("flops", candidate) == {"flops": info["total"]["flops"]}
+    assert hardware("bitops", candidate) == {"bitops": 80 * 4 * 8}
+    assert info["total"]["bitops"] == 80 * 4 * 8
+
+
+def test_latency_states_its_interval_and_its_batch(candidate: Candidate) -> None:
+    found = software("latency", candidate, batch_size=4, warm_up=1, repeats=9)
+    assert 0 < found["latency_low"] <= found["latency"] <= found["latency_high"]
+    assert found["latency_batch_size"] == 4
+
+
+def test_training_improves_a_private_copy(candidate: Candidate, context: SearchContext) -> None:
+    before = {name: value.clone() for name, value in context.model.state_dict().items()}
+    start = software("basic_evaluation", candidate, num_samples=512)
+    found = software("basic_train", candidate, max_steps=150, learning_rate=0.02, num_samples=512)
+    assert found["loss"] < start["loss"]
+    assert all(torch.equal(v, before[name]) for name, v in context.model.state_dict().items())
+
+
+def test_training_repeats_from_the_same_seed(space: MixedPrecisionPTQ) -> None:
+    config = space.config(next(every(space.tree)))
+    args = {"max_steps": 20, "learning_rate": 0.02, "num_samples": 128}
+    first, second = (software("basic_train", space.candidate(config), **args) for _ in range(2))
+    assert first == second
+
+
+class PowerArgs(RunnerArgs):
+    volts: float = 1.0
+
+
+def test_a_metric_of_ones_own_is_one_decorated_function(space: MixedPrecisionPTQ) -> None:
+    name = "test-power"
+
+    @hardware_runner(name, metrics=("power",))
+    def power(candidate: Candidate, args: PowerArgs) -> dict[str, float]:
+        """Something that grows with the parameters."""
+        return {"power": args.volts * sum(p.numel() for p in candidate.model.parameters())}
+
+    try:
+        given = tables()
+        given["strategy"]["hw_runner"] = {name: {"volts": 2.0}}
+        given["strategy"]["metrics"] = {"power": {"direction": "minimize"}}
+        outcome = Measure(space, parse_search(given))(space.config(next(every(space.tree))))
+        assert outcome.values == [2.0 * 117]
+        given["strategy"]["hw_runner"][name] = {"amperes": 1}
+        with pytest.raises(ChopError, match=r"hw_runner.test-power: unknown key 'amperes'"):
+            parse_search(given)
+    finally:
+        HW_RUNNERS._entries.pop(name)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [({"x": math.nan}, "x is nan"), ({"y": 1.0}, "promises"), ({"x": math.inf}, "x is inf")],
+)
+def test_what_a_runner_gives_is_checked(
+    given: dict[str, float], message: str, candidate: Candidate
+) -> None:
+    from chop.search.runners.base import Runner
+
+    runner = Runner(lambda candidate: given, "odd", ("x",))
+    with pytest.raises(SearchError, match=message):
+        runner(candidate, RunnerArgs())
+
+
+def test_every_runner_says_what_it_measures() -> None:
+    for registry in (SW_RUNNERS, HW_RUNNERS):
+        assert all(registry.descriptions().values())
+        assert all(runner.metrics for runner in registry.values())

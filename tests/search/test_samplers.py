@@ -1,0 +1,140 @@
+"""Samplers: seeded, distinct, and never stuck."""
+
+from typing import Any
+
+import pytest
+from search_cases import Searcher, StoreMaker
+
+from chop.errors import ConfigError
+from chop.search.choices import Choice, key_of, size
+from chop.search.samplers import SAMPLERS, Problem, params_of
+from chop.search.store import Outcome
+from chop.search.strategy import check_size
+
+WIDTH = Choice("width", (2, 4, 8))
+TREE = (Choice("name", (None, "integer"), ((), (WIDTH,))), Choice("other", tuple(range(5))))
+PROBLEM = Problem(TREE, ("maximize", "minimize"))
+
+
+def sampler_names() -> list[Any]:
+    pytest_gp = pytest.param("gp", marks=pytest.mark.skipif(not _scipy(), reason="no scipy"))
+    return [pytest_gp if name == "gp" else name for name in sorted(SAMPLERS)]
+
+
+def _scipy() -> bool:
+    from importlib.util import find_spec
+
+    return find_spec("scipy") is not None
+
+
+def proposals(name: str, seed: int, count: int = 12) -> list[dict[str, int]]:
+    sampler = SAMPLERS[name](seed, PROBLEM)
+    found = []
+    for _ in range(count):
+        proposed = sampler.propose()
+        assert proposed is not None
+        assert proposed.params == params_of(TREE, proposed.picked)
+        found.append(proposed.picked)
+        values = [float(len(found) % 5), float(proposed.picked["other"])]
+        sampler.learn(proposed, values, {"bound": values[0] - 3})
+    return found
+
+
+@pytest.mark.parametrize("name", sampler_names())
+def test_a_seed_repeats_a_search(name: str) -> None:
+    assert proposals(name, 1) == proposals(name, 1)
+
+
+@pytest.mark.parametrize("name", ["random", "tpe", "nsgaii", "nsgaiii", "qmc"])
+def test_another_seed_is_another_search(name: str) -> None:
+    assert proposals(name, 1) != proposals(name, 2)
+
+
+def test_qmc_covers_a_space_evenly() -> None:
+    sampler = SAMPLERS["qmc"](0, Problem((Choice("a", (0, 1)), Choice("b", (0, 1))), ("minimize",)))
+    cells = [tuple(sampler.propose().picked.values()) for _ in range(64)]  # type: ignore[union-attr]
+    assert {cells.count(cell) for cell in set(cells)} == {16}
+
+
+@pytest.mark.parametrize("name", ["brute", "grid"])
+def test_enumeration_ends_after_every_configuration_came_once(name: str) -> None:
+    sampler = SAMPLERS[name](0, PROBLEM)
+    found = []
+    while (proposed := sampler.propose()) is not None:
+        found.append(key_of(proposed.picked))
+    assert len(found) == len(set(found)) == size(TREE)
+
+
+@pytest.mark.skipif(_scipy(), reason="scipy is installed")
+def test_gp_says_what_it_needs() -> None:
+    with pytest.raises(ConfigError, match="pip install scipy"):
+        SAMPLERS["gp"](0, PROBLEM)
+
+
+def test_brute_force_refuses_absurd_sizes_unless_forced() -> None:
+    with pytest.raises(ConfigError, match="100,001 configurations; set .*force = true"):
+        check_size(100_001, "brute", force=False)
+    check_size(100_001, "brute", force=True)
+    check_size(10**30, "tpe", force=False)
+
+
+@pytest.mark.parametrize("name", ["random", "tpe", "nsgaii", "nsgaiii", "qmc"])
+def test_no_configuration_is_evaluated_twice_and_the_space_can_be_exhausted(
+    name: str, search_with: Searcher
+) -> None:
+    found = search_with(sampler=name, n_trials=50)
+    keys = [trial.user_attrs["key"] for trial in found.store.counted()]
+    assert len(keys) == len(set(keys)) == found.size == 18
+
+
+@pytest.mark.parametrize("name", ["random", "tpe", "qmc", "grid"])
+def test_n_trials_counts_distinct_configurations(name: str, search_with: Searcher) -> None:
+    found = search_with(sampler=name, n_trials=11)
+    assert len({trial.user_attrs["key"] for trial in found.store.counted()}) == 11
+
+
+def test_brute_force_takes_the_whole_space_whatever_n_trials_says(search_with: Searcher) -> None:
+    found = search_with(sampler="brute", n_trials=3)
+    assert len(found.store.counted()) == 18
+    assert found.progress.repeats == 0
+
+
+def test_a_stored_configuration_is_not_evaluated_again(
+    search_with: Searcher, open_at: StoreMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search_with(sampler="random", n_trials=7, seed=3)
+    measured: list[str] = []
+    from chop.search.measure import Measure
+
+    before = Measure.__call__
+
+    def counted(self: Measure, config: dict[str, Any]) -> Outcome:
+        measured.append(key_of(config))
+        return before(self, config)
+
+    monkeypatch.setattr(Measure, "__call__", counted)
+    found = search_with(sampler="tpe", n_trials=12, seed=4, store=open_at())
+    assert len(measured) == len(set(measured)) == 5
+    assert len(found.store.counted()) == 12
+
+
+@pytest.mark.parametrize("name", ["random", "tpe", "nsgaii", "qmc"])
+def test_the_seed_decides_the_whole_search(
+    name: str, search_with: Searcher, open_at: StoreMaker
+) -> None:
+    first, second = (
+        search_with(sampler=name, n_trials=10, seed=5, store=open_at(f"{n}.log")) for n in (1, 2)
+    )
+    numbers = [
+        [trial.user_attrs["key"] for trial in each.store.counted()] for each in (first, second)
+    ]
+    assert numbers[0] == numbers[1]
+
+
+def test_an_interrupted_random_search_sees_what_an_uninterrupted_one_does(
+    search_with: Searcher, open_at: StoreMaker
+) -> None:
+    whole = search_with(sampler="random", n_trials=12, seed=6, store=open_at("whole.log"))
+    search_with(sampler="random", n_trials=5, seed=6, store=open_at("parts.log"))
+    parts = search_with(sampler="random", n_trials=12, seed=6, store=open_at("parts.log"))
+    assert [t.values for t in whole.store.counted()] == [t.values for t in parts.store.counted()]
