@@ -1,6 +1,7 @@
 """The labs as notebooks: their form, what they print when run, and the pages that quote them."""
 
 import ast
+import itertools
 import json
 import os
 import re
@@ -71,8 +72,8 @@ def table(printed: str, first: str) -> list[list[str]]:
     lines = printed.splitlines()
     start = next(i for i, line in enumerate(lines) if re.match(rf"\| {first}\s", line))
     rows = []
-    for line in lines[start + 2 :]:
-        if not line.startswith("|"):
+    for line, following in itertools.pairwise([*lines[start + 2 :], ""]):
+        if not line.startswith("|") or following.startswith("|-"):  # the header of the next table
             break
         rows.append([cell.strip() for cell in line.split("|")[1:-1]])
     return rows
