@@ -49,3 +49,17 @@ def test_it_is_a_mapping(shapes: Registry[type]) -> None:
 
 def test_descriptions_are_first_lines(shapes: Registry[type]) -> None:
     assert shapes.descriptions() == {"circle": "A round thing.", "disc": "A round thing."}
+
+
+def test_a_notebook_may_run_its_cells_again() -> None:
+    cell = compile(
+        "from chop.models import register_model\n"
+        "@register_model('from-a-cell')\n"
+        "def build(info):\n    'A network.'\n",
+        "<cell>",
+        "exec",
+    )
+    for _ in range(2):
+        exec(cell, {"__name__": "__main__"})
+    with pytest.raises(RegistrationError, match="'from-a-cell' is already registered"):
+        exec(cell, {"__name__": "another_module"})

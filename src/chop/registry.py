@@ -1,6 +1,8 @@
 """Tables of things known by name, filled by decorators beside the code they name."""
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
+from types import FrameType
 from typing import Generic, TypeVar, cast
 
 from chop.errors import RegistrationError, UnknownNameError
@@ -15,6 +17,7 @@ class Registry(Mapping[str, T], Generic[T]):
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self._entries: dict[str, T] = {}
+        self._interactive: set[str] = set()
 
     def register(self, *names: str) -> Callable[[Registered], Registered]:
         """Decorator that adds what it decorates under each of `names`."""
@@ -27,10 +30,16 @@ class Registry(Mapping[str, T], Generic[T]):
         return add
 
     def add(self, name: str, entry: T) -> None:
-        """Add one entry; a name that is taken is an error, so nothing is replaced in silence."""
-        if name in self._entries:
+        """Add one entry; a name that is taken is an error, so nothing is replaced in silence.
+
+        What a notebook registered it may register anew: cells are run more than once.
+        """
+        interactive = _registering_module() == "__main__"
+        if name in self._entries and not (interactive and name in self._interactive):
             raise RegistrationError(f"{self.kind} {name!r} is already registered")
         self._entries[name] = entry
+        if interactive:
+            self._interactive.add(name)
 
     def __getitem__(self, name: str) -> T:
         try:
@@ -60,3 +69,11 @@ def description(entry: object) -> str:
     own = getattr(entry, "description", None)
     text = own if isinstance(own, str) else (entry.__doc__ or "")
     return text.strip().partition("\n")[0]
+
+
+def _registering_module() -> str:
+    """The name of the module, outside of chop, whose code is adding an entry."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame and frame.f_globals.get("__name__", "").partition(".")[0] == "chop":
+        frame = frame.f_back
+    return str(frame.f_globals.get("__name__")) if frame else ""

@@ -193,12 +193,13 @@ def test_a_pass_must_return_a_graph_and_a_dictionary(graph: MaseGraph) -> None:
 
 
 def test_a_cell_may_be_run_twice(graph: MaseGraph) -> None:
+    cell = (
+        "from chop.passes import analysis_pass\n"
+        "@analysis_pass('cell')\n"
+        "def cell(graph, pass_args=None):\n    return graph, {{'answer': {answer}}}\n"
+    )
     for answer in (1, 2):
-
-        @analysis_pass("cell")
-        def cell(graph, pass_args=None, answer=answer):  # type: ignore[no-untyped-def]
-            return graph, {"answer": answer}
-
+        exec(cell.format(answer=answer), {"__name__": "__main__"})
     assert PASSES["cell"](graph)[1] == {"answer": 2}
 
 

@@ -8,7 +8,8 @@ from chop.tools.logger import get_logger, root_logger, set_logging_verbosity
 
 
 @pytest.fixture(autouse=True)
-def _restored() -> Iterator[None]:
+def _at_info() -> Iterator[None]:
+    root_logger.setLevel(logging.INFO)
     yield
     root_logger.setLevel(logging.INFO)
 

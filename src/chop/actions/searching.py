@@ -10,6 +10,7 @@ from chop.actions.search_files import study_place, write_tables
 from chop.actions.session import Session
 from chop.actions.train_common import UNTRAINED
 from chop.config.run import RunConfig
+from chop.config.toml import na_to_none
 from chop.errors import SearchError
 from chop.files import writable_folder
 from chop.search.config import SearchConfig, parse_search
@@ -82,7 +83,7 @@ def search(  # noqa: PLR0913  # what a run consists of, by the names of the labs
     seed: int = 0,
     accelerator: str = "cpu",
     resume: bool = False,
-    load_name: str | None = None,
+    load_name: str | Path | None = None,
     load_type: str = "mz",
     pretrained: bool = False,
     cf_args: Mapping[str, Any] | None = None,
@@ -99,6 +100,7 @@ def search(  # noqa: PLR0913  # what a run consists of, by the names of the labs
         resume: go on with the study in `save_dir`, or take part in it while others are at work.
         settings: further settings of ``ch`` for the files ``best_<n>.toml``.
     """
+    search_config = na_to_none(search_config)  # a file's "NA" became none when it was read
     config = parse_search(search_config)
     if load_name is not None:
         model = load_model(load_name, load_type, model)
@@ -108,7 +110,7 @@ def search(  # noqa: PLR0913  # what a run consists of, by the names of the labs
         model.eval(), model_info, data_module, task, cf_args or None, device_of(accelerator),
         config.strategy.eval_mode, seed,
     )  # fmt: skip
-    how = {"load_name": load_name, "load_type": load_type} if load_name else {}
+    how = {"load_name": str(load_name), "load_type": load_type} if load_name else {}
     run_settings = {
         "model": model_info.name,
         "dataset": data_module.name,

@@ -161,19 +161,9 @@ def declare(kind: Kind, names: tuple[str, ...], requires: tuple[str, ...]) -> De
         raise RegistrationError(f'a pass needs a name: write @{kind}_pass("my_pass")')
 
     def add(function: Callable[..., Any]) -> Pass:
-        made = Pass(function, names[0], kind, requires)
-        for name in names:
-            if name in PASSES and is_redefinition(PASSES[name], made):
-                del PASSES._entries[name]
-        return PASSES.register(*names)(made)
+        return PASSES.register(*names)(Pass(function, names[0], kind, requires))
 
     return add
-
-
-def is_redefinition(known: Pass, new: Pass) -> bool:
-    """Whether the same function is defined again, as by running a cell of a notebook twice."""
-    place = (known.__module__, known.function.__qualname__)
-    return place == (new.__module__, new.function.__qualname__)
 
 
 def analysis_pass(*names: str, requires: tuple[str, ...] = ()) -> Declare:

@@ -5,7 +5,6 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import optuna
 from matplotlib.figure import Figure
 from optuna.trial import FrozenTrial
@@ -21,7 +20,6 @@ from chop.search.results import best_of
 from chop.tools.logger import get_logger
 
 logger = get_logger("chop")
-matplotlib.use("Agg")  # no window, wherever this runs
 
 MOST_BARS = 20
 
