@@ -28,13 +28,16 @@ LAYERS = {
     "models": BASE,
     "tools": (*BASE, "numerics", "ops", "nn", "ir", "passes", "dataset", "models"),
     "search": (*BASE, "numerics", "ops", "nn", "ir", "passes", "dataset", "models", "tools"),
+    "report": (
+        *BASE, "numerics", "ops", "nn", "ir", "passes", "dataset", "models", "tools", "search",
+    ),
     # The settings are data; they need nothing but the base.
     "config": BASE,
     # Reads every registry off, so it stands above them all but the actions.
     "catalogue": (*BASE, "numerics", "ops", "passes", "dataset", "models", "search"),
     "actions": (
         *BASE, "numerics", "ops", "nn", "ir", "passes", "dataset", "models", "tools", "search",
-        "config", "catalogue",
+        "report", "config", "catalogue",
     ),
     "cli": (*BASE, "actions", "config", "catalogue", "tools"),
     "__init__": ("ir",),

@@ -46,14 +46,15 @@ def _complain(message: str, code: int, debug: bool) -> int:
 def _run(arguments: list[str]) -> int:
     options = parse_arguments(arguments)
     action = options.pop("action", None)
-    topic = options.pop("info", options.get("model") or "all" if action == "info" else None)
-    if topic is not None:
-        return _info(topic, options.get("imports", []))
+    if "info" in options:
+        return _info(options | {"model": options["info"]})
     if action is None:
         build_parser().print_help()
         return MISTAKE
     if action not in COMMANDS:
         raise UnknownNameError("action", action, COMMANDS)
+    if action in LOOKS:
+        return LOOKS[action](options)
     return _act(action, options, ["ch", *arguments])
 
 
@@ -73,22 +74,46 @@ def _act(action: str, options: dict[str, Any], command: list[str]) -> int:
     return OK
 
 
-def _info(topic: str, imports: list[str]) -> int:
+def _info(options: dict[str, Any]) -> int:
     """List what is registered; a user's files are imported first where they are named."""
     from tabulate import tabulate
 
     from chop.catalogue import TOPICS, live, stored
     from chop.tools.user_code import import_user_code
 
+    topic = options.get("model") or "all"
     topic = {"model": "models", "dataset": "datasets"}.get(topic, topic)  # as the original says it
     if topic not in ("all", *TOPICS):
         raise UnknownNameError("topic", topic, ("all", *TOPICS), where="ch info")
+    imports = options.get("imports", [])
     import_user_code(imports)
     catalogue = live() if imports else stored()
     for name in TOPICS if topic == "all" else (topic,):
         rows = list(catalogue[name].items())
         sys.stdout.write(tabulate(rows, [name, "description"], "simple") + "\n\n")
     return OK
+
+
+def _report(options: dict[str, Any]) -> int:
+    """Write the page of a run."""
+    from chop.actions.reporting import report
+
+    if options.get("model") is None:
+        raise ConfigError("no run is named: write ch report RUN_DIR, such as mase_output/<project>")
+    sys.stdout.write(f"Report: {report(options['model'])}\n")
+    return OK
+
+
+def _doctor(options: dict[str, Any]) -> int:
+    """Show what this machine has and what is missing."""
+    from chop.actions.doctor import doctor
+
+    sys.stdout.write(doctor() + "\n")
+    return OK
+
+
+LOOKS = {"info": _info, "report": _report, "doctor": _doctor}
+"""Commands that look at something and take no settings."""
 
 
 @contextlib.contextmanager

@@ -20,13 +20,14 @@ place of the function `chop.actions.train`."""
 
 def run_action(name: str, config: "RunConfig", record: dict[str, Any]) -> None:
     """Run an action as the command line does; `record` tells what was run, to be stored."""
-    from chop.actions.session import open_session, project_folder
+    from chop.actions.session import keep_record, open_session, project_folder
     from chop.files import nothing_left_behind
 
     module = import_module(ACTIONS[name])
     session = open_session(config, record, getattr(module, "check", None))
     with nothing_left_behind(project_folder(config)):
         module.run(session)
+        keep_record(session, name)
 
 
 def __getattr__(name: str) -> Any:

@@ -1,5 +1,6 @@
 """What every action starts from: settings in effect, model, data, output folder."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
@@ -104,6 +105,16 @@ def _data_module(config: RunConfig) -> "MaseDataModule":
         label_column=config.label_column,
         seed=config.seed,
     )
+
+
+def keep_record(session: Session, action: str) -> None:
+    """Store what was run beside its results; of several processes the first one does."""
+    from chop.report.record import write_record
+
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        data = session.data_module
+        facts = {"data": data.source, "fingerprint": data.fingerprint}
+        write_record(session.software_folder, action, {**session.record, **facts})
 
 
 def project_folder(config: RunConfig) -> Path:

@@ -16,6 +16,8 @@ COMMANDS = {
     "test": "measure a trained model on the test rows",
     "transform": "run the passes of a configuration file on a model",
     "search": "search for quantisation settings by accuracy and cost",
+    "report": "write one HTML page about a run: ch report RUN_DIR",
+    "doctor": "show what this machine has, what is missing and how to get it",
     "info": "list what there is: models, datasets, formats, passes, samplers, ops",
 }
 EXAMPLES = """\

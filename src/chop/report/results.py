@@ -1,0 +1,107 @@
+"""Test results: accuracy with its interval, and which classes are taken for which."""
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from chop.errors import DataError
+from chop.report.folders import RunFolder
+from chop.report.markup import (
+    Markup,
+    Section,
+    Tile,
+    folded,
+    joined,
+    number,
+    percent,
+    table,
+    tag,
+)
+from chop.report.record import read_json
+from chop.validation import parse
+
+
+class StoredResult(BaseModel):
+    """What ``ch test`` stores."""
+
+    test_acc_epoch: float
+    test_loss_epoch: float | None = None
+    rows: int
+    accuracy_95_percent_interval: tuple[float, float] | None = None
+    per_class_accuracy: dict[str, float | None] = Field(default_factory=dict)
+    class_names: list[str] = Field(default_factory=list)
+    confusion_matrix: list[list[int]] = Field(default_factory=list)
+    load_name: str | None = None
+
+    @property
+    def interval(self) -> str:
+        if self.accuracy_95_percent_interval is None:
+            return ""
+        low, high = self.accuracy_95_percent_interval
+        return f"{percent(low)} to {percent(high)}"
+
+
+def read_result(path: Path) -> StoredResult:
+    """The result in a file."""
+    content: Any = read_json(path)
+    if not isinstance(content, dict):
+        raise DataError(f"{path.name}: a table is expected")
+    return parse(StoredResult, content, path.name)
+
+
+def tested(run: RunFolder) -> Section | None:
+    """The section, if anything was tested."""
+    found = [(run.name_of(path), read_result(path)) for path in run.test_results]
+    if not found:
+        return None
+    headers = ("Result", "Tested", "Accuracy", "95 % confidence", "Loss (nats)", "Rows")
+    rows = [
+        (name, run.short(result.load_name) or "the model as it was", percent(result.test_acc_epoch),
+         result.interval, number(result.test_loss_epoch), number(result.rows))
+        for name, result in found
+    ]  # fmt: skip
+    parts = [table(headers, rows, "Test results", text_columns=2)]
+    newest, *older = [(name, confusion(result)) for name, result in found]
+    parts += [newest[1]] if newest[1] else []
+    parts += [folded(f"Confusion matrix of {name}", body) for name, body in older if body]
+    best = found[0][1]
+    tile = Tile("Test accuracy", percent(best.test_acc_epoch), best.interval)
+    return Section("test", "Test results", joined(parts), (tile,))
+
+
+def confusion(result: StoredResult) -> Markup | None:
+    """The matrix as a table; the share of its row colours a cell."""
+    matrix, names = result.confusion_matrix, result.class_names
+    if not matrix or any(len(row) != len(matrix) for row in matrix):
+        return None
+    names = names if len(names) == len(matrix) else [str(i) for i in range(len(matrix))]
+    rows = [
+        [tag("th", name, scope="row"), *_cells(row, names, name), _share(row, place)]
+        for place, (name, row) in enumerate(zip(names, matrix, strict=True))
+    ]
+    headers = ("true ↓ / predicted →", *names, "accuracy")
+    words = (
+        "Confusion matrix: rows are the true classes, columns the predicted ones. "
+        "The fuller the colour, the larger the share of the row."
+    )
+    shown = table(headers, rows, "Confusion matrix")
+    return tag("figure", tag("h4", "Confusion matrix"), shown, tag("figcaption", words))
+
+
+def _cells(row: list[int], names: list[str], true: str) -> list[Markup]:
+    total = sum(row) or 1
+    return [
+        tag(
+            "td",
+            number(count),
+            class_="number heat",
+            style=f"--t:{70 * count / total:.0f}%",
+            title=f"{number(count)} of class {true} taken for {name}: {percent(count / total)}",
+        )
+        for name, count in zip(names, row, strict=True)
+    ]
+
+
+def _share(row: list[int], place: int) -> str:
+    return percent(row[place] / sum(row)) if sum(row) else "no rows"

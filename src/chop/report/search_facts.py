@@ -1,0 +1,281 @@
+"""What a search has left on disk, and what follows from it."""
+
+import math
+import tomllib
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+from chop.errors import DataError
+from chop.report.folders import newest_first
+from chop.report.record import read_json, read_record
+from chop.validation import parse
+
+Config = dict[tuple[str, ...], Any]
+"""Choices by the names of the tables that they are in and their own."""
+NOT_IN_USE = "not in use"
+FRONT, DOMINATED, OUT = "front", "dominated", "out of bounds"
+FEWEST = 4  # trials; below that nothing can be said about what mattered
+
+
+class LoggedTrial(BaseModel):
+    """One entry of ``log.json``."""
+
+    number: int
+    state: str
+    software: dict[str, float] | None = Field(None, alias="user_attrs_software_metrics")
+    hardware: dict[str, float] | None = Field(None, alias="user_attrs_hardware_metrics")
+    config: dict[str, Any] | None = Field(None, alias="user_attrs_sampled_config")
+    reason: str | None = Field(None, alias="user_attrs_reason")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A configuration and what it measured."""
+
+    number: int
+    metrics: dict[str, float]
+    objectives: tuple[float, ...]
+    config: Config
+    reason: str | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        return bool(self.objectives)
+
+
+class MetricRule(BaseModel):
+    """What was wanted of a metric."""
+
+    direction: str = ""
+    max: float | None = None
+    min: float | None = None
+
+    def allows(self, value: float | None) -> bool:
+        """Whether a value is within the bounds; one that is missing breaks none."""
+        if value is None:
+            return True
+        return (self.max is None or value <= self.max) and (self.min is None or value >= self.min)
+
+
+class Problem(BaseModel):
+    """What was searched for; empty where no file tells."""
+
+    directions: tuple[Literal["maximize", "minimize"], ...] = ()
+    metrics: dict[str, MetricRule] = Field(default_factory=dict)
+    space_size: int | None = None
+    repeats: int | None = None
+
+    def within(self, trial: Trial) -> bool:
+        """Whether a trial keeps to all bounds."""
+        return all(rule.allows(trial.metrics.get(name)) for name, rule in self.metrics.items())
+
+    def losses(self, trial: Trial) -> tuple[float, ...]:
+        """The objectives of a trial, turned so that less is better."""
+        return tuple(
+            -value if direction == "maximize" else value
+            for value, direction in zip(trial.objectives, self.directions, strict=True)
+        )
+
+    @property
+    def objectives(self) -> list[str]:
+        """The names of the objectives."""
+        if len(self.directions) > 1 and len(self.metrics) == len(self.directions):
+            return list(self.metrics)
+        if len(self.directions) == 1:
+            return ["the sum of scaled metrics"]
+        return [f"objective {place}" for place in range(len(self.directions))]
+
+
+@dataclass(frozen=True)
+class Search:
+    """A study as it is on disk."""
+
+    trials: list[Trial]
+    front: list[int]
+    """Numbers of the best trials, in the order of ``best_0.toml`` and so on."""
+    problem: Problem
+    files: dict[int, str]
+    """What ``best_<n>.toml`` holds, by the number of the trial."""
+
+    @property
+    def complete(self) -> list[Trial]:
+        return [trial for trial in self.trials if trial.is_complete]
+
+    @property
+    def best(self) -> list[Trial]:
+        known = {trial.number: trial for trial in self.trials}
+        return [known[number] for number in self.front if number in known]
+
+    def group(self, trial: Trial) -> str:
+        """Whether a trial is on the front, dominated or out of bounds."""
+        if trial.number in self.front:
+            return FRONT
+        return DOMINATED if self.problem.within(trial) else OUT
+
+
+def read_search(folder: Path) -> Search:
+    """The study in a folder."""
+    log, best = read_json(folder / "log.json"), read_json(folder / "best.json")
+    if not isinstance(log, dict) or not isinstance(best, dict):
+        raise DataError(f"{folder.name}: log.json and best.json must hold tables")
+    trials = [_trial(row, f"{folder.name}/log.json: {place}") for place, row in log.items()]
+    front = [int(entry["number"]) for entry in best.values()]
+    files = {
+        number: text
+        for place, number in enumerate(front)
+        if (text := _text(folder / f"best_{place}.toml")) is not None
+    }
+    return Search(trials, front, read_problem(folder), files)
+
+
+def _trial(row: Any, where: str) -> Trial:
+    if not isinstance(row, dict):
+        raise DataError(f"{where}: a table is expected")
+    found = parse(LoggedTrial, row, where)
+    values = [value for name, value in row.items() if name == "value" or name.startswith("values_")]
+    done = found.state == "COMPLETE" and all(isinstance(value, int | float) for value in values)
+    return Trial(
+        found.number,
+        {
+            name: value
+            for name, value in ((found.software or {}) | (found.hardware or {})).items()
+            if math.isfinite(value)
+        },
+        tuple(float(value) for value in values) if done else (),
+        flat(found.config or {}),
+        found.reason,
+    )
+
+
+def flat(config: Mapping[str, Any], above: tuple[str, ...] = ()) -> Config:
+    """Nested tables as one."""
+    found: Config = {}
+    for key, value in config.items():
+        inner = (*above, key)
+        found |= flat(value, inner) if isinstance(value, Mapping) else {inner: value}
+    return found
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def read_problem(folder: Path) -> Problem:
+    """What was searched for: from the record of the run, else from the journal of the study."""
+    records = newest_first(folder.glob("run_search*.json"))
+    stated = dict(read_record(records[0]).search) if records else {}
+    if "directions" not in stated and (folder / "study.log").is_file():
+        stated = _journal(folder / "study.log") | stated
+    return parse(Problem, stated, f"{folder.name}: what was searched for")
+
+
+def _journal(path: Path) -> dict[str, Any]:
+    """Directions and metrics of the last study in an Optuna journal."""
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    try:
+        studies = JournalStorage(JournalFileBackend(str(path))).get_all_studies()
+    except Exception as error:  # noqa: BLE001  # whatever a damaged journal makes Optuna raise
+        raise DataError(f"{path.name}: cannot be read: {error}") from None
+    if not studies:
+        return {}
+    attributes = studies[-1].user_attrs.get("problem", {})
+    directions = [each.name.lower() for each in studies[-1].directions]
+    return {"directions": directions, "metrics": attributes.get("metrics", {})}
+
+
+def hypervolumes(search: Search) -> list[tuple[float, float]]:
+    """The hypervolume after each configuration within bounds; nothing if directions are unknown."""
+    from chop.search.hypervolume import hypervolume_history, worst_of
+
+    problem = search.problem
+    inside = [t for t in search.complete if problem.within(t) and _fits(problem, t)]
+    if not inside:
+        return []
+    points = [problem.losses(trial) for trial in inside]
+    history = hypervolume_history(points, worst_of(points))
+    return [(float(place), volume) for place, volume in enumerate(history, 1)]
+
+
+def _fits(problem: Problem, trial: Trial) -> bool:
+    return len(trial.objectives) == len(problem.directions)
+
+
+def importances(search: Search) -> dict[str, dict[str, float]]:
+    """How much each choice matters for each objective, by PED-ANOVA; the largest first."""
+    trials = [trial for trial in search.complete if _fits(search.problem, trial)]
+    varied = varied_choices(trials)
+    if len(trials) < FEWEST or not varied:
+        return {}
+    found = {}
+    for place, name in enumerate(search.problem.objectives):
+        losses = [search.problem.losses(trial)[place] for trial in trials]
+        weights = _importance(trials, varied, losses)
+        if weights:
+            found[name] = weights
+    return found
+
+
+def varied_choices(trials: Sequence[Trial]) -> dict[tuple[str, ...], list[str]]:
+    """The choices that were not the same in all trials, with the options that were tried."""
+    keys = dict.fromkeys(key for trial in trials for key in trial.config)
+    used = {key: {str(t.config[key]) for t in trials if key in t.config} for key in keys}
+    left_out = {key: any(key not in trial.config for trial in trials) for key in keys}
+    return {
+        key: sorted(values) + [NOT_IN_USE] * left_out[key]
+        for key, values in used.items()
+        if len(values) > 1
+    }
+
+
+def _importance(
+    trials: Sequence[Trial], varied: Mapping[tuple[str, ...], list[str]], losses: Sequence[float]
+) -> dict[str, float]:
+    import optuna
+    from optuna.distributions import BaseDistribution, CategoricalDistribution
+    from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
+
+    names = {key: choice_name(key) for key in varied}
+    distributions: dict[str, BaseDistribution] = {
+        names[key]: CategoricalDistribution(varied[key]) for key in varied
+    }
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the evaluator is new, and what it computes
+        study = optuna.create_study()
+        for trial, loss in zip(trials, losses, strict=True):
+            params = {names[key]: str(trial.config.get(key, NOT_IN_USE)) for key in varied}
+            study.add_trial(
+                optuna.trial.create_trial(params=params, distributions=distributions, value=loss)
+            )
+        try:
+            found = get_param_importances(study, evaluator=PedAnovaImportanceEvaluator())
+        except (ValueError, RuntimeError):  # too few or too equal trials to tell
+            return {}
+    return {name: weight for name, weight in found.items() if math.isfinite(weight)}
+
+
+def choice_name(key: tuple[str, ...]) -> str:
+    """A choice in words: the table ``config`` says nothing."""
+    return " ".join(part for part in key if part != "config")
+
+
+def quantize_head(search: Search) -> str | None:
+    """The settings above ``[passes.quantize]`` if best configurations are passes by name."""
+    for text in search.files.values():
+        try:
+            passes = tomllib.loads(text).get("passes", {})
+        except tomllib.TOMLDecodeError:
+            continue
+        if passes.get("quantize", {}).get("by") == "name":
+            return text.partition("\n[")[0].strip()
+    return None
