@@ -261,7 +261,10 @@ def _importance(
             found = get_param_importances(study, evaluator=PedAnovaImportanceEvaluator())
         except (ValueError, RuntimeError):  # too few or too equal trials to tell
             return {}
-    return {name: weight for name, weight in found.items() if math.isfinite(weight)}
+    # They add up to 1, so what is far below that is rounding error.
+    return {
+        n: weight if weight > 1e-9 else 0.0 for n, weight in found.items() if math.isfinite(weight)
+    }
 
 
 def choice_name(key: tuple[str, ...]) -> str:

@@ -9,7 +9,7 @@ from chop.report.markup import Markup, joined, number, swatches, tag
 Points = Sequence[tuple[float, float]]
 
 WIDTH, HEIGHT = 420.0, 250.0
-LEFT, RIGHT, TOP, BOTTOM = 66.0, 12.0, 10.0, 44.0
+LEFT, RIGHT, TOP, BOTTOM = 66.0, 24.0, 10.0, 44.0
 BAR, GAP, NAMES = 18.0, 6.0, 168.0
 LONGEST_NAME = 26
 
