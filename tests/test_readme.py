@@ -11,7 +11,7 @@ from chop.config.arguments import COMMANDS, parse_arguments
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
-LINES = [line for line in re.findall(r"^\$ ch (.*)$", README, flags=re.MULTILINE)]
+LINES = re.findall(r"^\$ ch (.*)$", README, flags=re.MULTILINE)
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))

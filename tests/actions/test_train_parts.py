@@ -8,7 +8,9 @@ import torch
 from rich.console import Console
 from torch import nn
 
+from chop.dataset.loader import TensorLoader
 from chop.errors import ConfigError
+from chop.tools.training.batches import normalisable
 from chop.tools.training.loggers import make_logger
 from chop.tools.training.optimisers import make_optimiser, set_learning_rate, step_function
 from chop.tools.training.progress import Bar
@@ -116,3 +118,12 @@ def test_where_metrics_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("chop.tools.training.loggers.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'machop\[wandb\]'"):
         make_logger("wandb", tmp_path, "p")
+
+
+@pytest.mark.parametrize(("batch_size", "sizes"), [(4, [4, 4]), (1, []), (3, [3, 3, 3])])
+def test_a_row_left_over_is_nothing_to_normalise(batch_size: int, sizes: list[int]) -> None:
+    loader = TensorLoader(torch.randn(9, 2), torch.zeros(9, dtype=torch.int64), batch_size)
+    with_norm = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 2))
+    assert [len(x) for x, _ in normalisable(iter(loader), with_norm)] == sizes
+    plain = [len(x) for x, _ in normalisable(iter(loader), nn.Linear(2, 2))]
+    assert sum(plain) == 9

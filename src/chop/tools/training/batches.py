@@ -82,6 +82,16 @@ def groups(batches: Iterator[Batch], size: int) -> Iterator[list[Batch]]:
     return iter(lambda: list(islice(batches, size)), [])
 
 
+def normalisable(batches: Iterator[Batch], model: nn.Module) -> Iterator[Batch]:
+    """The batches without one of a single row, from which batch normalisation can learn nothing.
+
+    Such a batch is what is left over when one row more than full batches is there.
+    """
+    if not any(isinstance(layer, nn.BatchNorm1d) for layer in model.modules()):
+        return batches
+    return (batch for batch in batches if len(batch[0]) > 1)
+
+
 def moved(batches: Iterator[Batch], model: nn.Module) -> Iterator[Batch]:
     """The batches where the model is, real numbers in the model's precision."""
     real = (value for value in model.parameters() if value.is_floating_point())

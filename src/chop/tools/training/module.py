@@ -12,7 +12,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor, nn, optim
 
 from chop.errors import DataError, TrainingError
-from chop.tools.training.batches import Batch, Epochs, groups, moved
+from chop.tools.training.batches import Batch, Epochs, groups, moved, normalisable
 from chop.tools.training.metrics import Evaluation, accuracy, tally
 from chop.tools.training.optimisers import (
     learning_rate,
@@ -83,6 +83,8 @@ class TrainingModule(LightningModule):
         self._epoch_state = random_state()
         world = self.trainer.world_size
         batches = moved(epochs.batches(epoch, self.global_rank, world), self.model)
+        if world == 1:  # several processes must take the same number of steps
+            batches = normalisable(batches, self.model)
         steps = groups(batches, self.settings.accumulate_grad_batches)
         done = 0 if resumed is None else skip_done(resumed, steps)
         left = self._steps_left()
@@ -150,7 +152,9 @@ class TrainingModule(LightningModule):
                 self._look(step, unseen)
                 unseen = []
         if step == first:
-            raise DataError("there are no rows to train on")
+            raise DataError(
+                "there are no batches to train on; batch normalisation needs two rows or more in each"
+            )
         self._look(step, unseen)
         self.report.end_training(outcome)
         return step - first
