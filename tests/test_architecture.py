@@ -1,6 +1,7 @@
 """The rules of docs/architecture.md, held by machine."""
 
 import ast
+import re
 import statistics
 import tomllib
 from collections.abc import Iterator
@@ -186,7 +187,7 @@ def test_every_dependency_is_pinned() -> None:
     wanted = [*project["dependencies"], *project["optional-dependencies"]["test"]]
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = {line.partition("==")[0].lower().replace("_", "-") for line in lines if "==" in line}
-    names = [text.partition(">")[0].lower().replace("_", "-") for text in wanted]
+    names = [re.split(r"[\[>]", text)[0].lower().replace("_", "-") for text in wanted]
     assert [name for name in names if name not in pins] == []
     assert "torch==2.13.0" in lines
     order = [line.partition("==")[0].lower() for line in lines]

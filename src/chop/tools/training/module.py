@@ -153,7 +153,7 @@ class TrainingModule(LightningModule):
                 unseen = []
         if step == first:
             raise DataError(
-                "there are no batches to train on; batch normalisation needs two rows or more in each"
+                "there are no batches to train on; batch normalisation needs two rows in each"
             )
         self._look(step, unseen)
         self.report.end_training(outcome)
