@@ -3,17 +3,22 @@
 a  jsc-tiny, 512 rows, random sampler, journal file, against the plain recipe: for every trial a
    deep copy of the graph, its metadata, the quantise pass, an evaluation and the average width,
    with Optuna's study in memory; target: 20.
-b  the same with TPE, against Optuna alone with an objective that does nothing, once with its study
-   in memory and once in Optuna's own journal file; target: 0.7.
+b  the same with TPE, against Optuna alone with an objective that does nothing: it looks up what the
+   search would measure, so that TPE has the same results to learn from, or it makes something up;
+   with its study in memory, and in Optuna's own journal file; target: 0.7.
 c  a residual network with 20 quantised convolutions: the time of a trial over that of its forward
    passes alone; target: at most 1.15.
-d  n_jobs = 2 against n_jobs = 1 on (c); target: 1.6.
+d  n_jobs = 2 against n_jobs = 1 on (c); target: 1.6. For comparison what the machine gives: the
+   same for two processes that have nothing to do with each other.
 """
 
 import argparse
 import copy
 import json
+import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -36,12 +41,12 @@ from chop.passes.graph import (
     init_metadata_analysis_pass,
     quantize_transform_pass,
 )
-from chop.search.choices import walk
+from chop.search.choices import every, walk
 from chop.search.config import parse_search
 from chop.search.context import SearchContext
 from chop.search.crew import helpers, make_task
 from chop.search.measure import Measure
-from chop.search.samplers import SAMPLERS, Problem
+from chop.search.samplers import SAMPLERS, Problem, params_of
 from chop.search.space import make_space
 from chop.search.storage import Place, open_store
 from chop.search.strategy import Search
@@ -131,8 +136,22 @@ def optuna_rate(objective: Callable[..., Any], sampler: Any, trials: int, storag
     return trials / (time.perf_counter() - start)
 
 
-def idle_rate(found: SearchContext, search: dict[str, Any], trials: int, journal: bool) -> float:
-    """Optuna alone: the same parameters, results out of the air."""
+def outcomes(found: SearchContext, search: dict[str, Any]) -> dict[tuple[Any, ...], Any]:
+    """The objectives of every configuration, by what is chosen."""
+    config = parse_search(search)
+    stated = config.search_space
+    space = make_space(stated.name, found, stated.setup, stated.seed)
+    measure = Measure(space, config)
+    return {
+        tuple(params_of(space.tree, picked).values()): measure(space.config(picked)).values
+        for picked in every(space.tree)
+    }
+
+
+def idle_rate(
+    found: SearchContext, search: dict[str, Any], trials: int, known: Any, journal: bool = False
+) -> float:
+    """Optuna alone: the same parameters, with results that are known or out of the air."""
     config = parse_search(search)
     stated = config.search_space
     space = make_space(stated.name, found, stated.setup, stated.seed)
@@ -140,9 +159,11 @@ def idle_rate(found: SearchContext, search: dict[str, Any], trials: int, journal
     names = SAMPLERS["random"](0, problem).propose().params  # type: ignore[union-attr]
     options = {c.name: c.labels for root in space.tree for c in (root, *sum(root.then, ()))}
 
-    def objective(trial: optuna.Trial) -> tuple[float, float]:
+    def objective(trial: optuna.Trial) -> Any:
         picked = [trial.suggest_categorical(name, options[name]) for name in names]
-        return float(hash(tuple(picked)) % 997), float(sum(p or 0 for p in picked))
+        if known is None:
+            return float(hash(tuple(picked)) % 997), float(sum(p or 0 for p in picked))
+        return known[tuple(picked)]
 
     with tempfile.TemporaryDirectory() as folder:
         storage = None
@@ -154,28 +175,35 @@ def idle_rate(found: SearchContext, search: dict[str, Any], trials: int, journal
 
 def small(quick: bool) -> list[list[Any]]:
     found = context()
-    trials = 64 if quick else 400
-    few = 60 if quick else 200
-    rates: dict[str, list[float]] = {}
-
-    def note(name: str, rate: float) -> None:
-        rates.setdefault(name, []).append(rate)
-
-    for _ in range(2 if quick else 5):
-        note("random", search_rate(found, tables("random", trials)))
-        note("plain", plain_rate(found, tables("random", trials), max(10, trials // 10)))
-        note("tpe", search_rate(found, tables("tpe", few)))
-        note("optuna", idle_rate(found, tables("tpe", few), few, journal=False))
-        note("optuna journal", idle_rate(found, tables("tpe", few), few, journal=True))
-    best = {name: max(each) for name, each in rates.items()}
+    trials, plain, few = (200, 20, 60) if quick else (2000, 100, 200)
+    random, tpe = tables("random", trials), tables("tpe", few)
+    known = outcomes(found, tpe)
+    measures: dict[str, Callable[[], float]] = {
+        "plain": lambda: plain_rate(found, random, plain),
+        "random": lambda: search_rate(found, random),
+        "tpe": lambda: search_rate(found, tpe),
+        "looked up": lambda: idle_rate(found, tpe, few, known),
+        "made up": lambda: idle_rate(found, tpe, few, None),
+        "journal": lambda: idle_rate(found, tpe, few, known, journal=True),
+    }
+    rates: dict[str, list[float]] = {name: [] for name in measures}
+    for _ in range(2 if quick else 9):
+        for name, measured in measures.items():
+            rates[name].append(measured())
     return [
-        ["a: random / plain recipe", best["random"] / best["plain"], ">= 20",
-         f"{best['random']:.0f} / {best['plain']:.0f} trials/s"],
-        ["b: tpe / Optuna in memory", best["tpe"] / best["optuna"], ">= 0.7",
-         f"{best['tpe']:.0f} / {best['optuna']:.0f} trials/s"],
-        ["b: tpe / Optuna in its journal", best["tpe"] / best["optuna journal"], ">= 0.7",
-         f"{best['tpe']:.0f} / {best['optuna journal']:.0f} trials/s"],
-    ]  # fmt: skip
+        compared("a: random / plain recipe", rates["random"], rates["plain"], ">= 20"),
+        compared("b: tpe / Optuna, in memory", rates["tpe"], rates["looked up"], ">= 0.7"),
+        compared("b: the same, made-up results", rates["tpe"], rates["made up"], ">= 0.7"),
+        compared("b: tpe / Optuna, journal file", rates["tpe"], rates["journal"], ">= 0.7"),
+    ]
+
+
+def compared(name: str, ours: list[float], others: list[float], target: str) -> list[Any]:
+    """The ratio in each round: their median, and how far they lie apart."""
+    ratios = sorted(a / b for a, b in zip(ours, others, strict=True))
+    rates = f"{statistics.median(ours):.3g} / {statistics.median(others):.3g} per second"
+    detail = f"{ratios[0]:.2f} to {ratios[-1]:.2f} in {len(ratios)} rounds; {rates}"
+    return [name, statistics.median(ratios), target, detail]
 
 
 class Images:
@@ -235,10 +263,45 @@ def large(quick: bool) -> list[list[Any]]:
 def processes(quick: bool) -> list[list[Any]]:
     """Trials per second while two processes are at work, against one."""
     found = image_context()
-    search = tables("random", 1_000_000, "conv2d", rows=16)
-    rates = {jobs: window_rate(found, search, jobs, 6 if quick else 30) for jobs in (1, 2)}
-    return [["d: n_jobs = 2 / n_jobs = 1", rates[2] / rates[1], ">= 1.6",
-             f"{rates[2]:.1f} / {rates[1]:.1f} trials/s"]]  # fmt: skip
+    search = tables("random", 1_000_000, "conv2d", rows=4)
+    seconds, rounds = (4.0, 1) if quick else (12.0, 4)
+    rates: dict[int, list[float]] = {1: [], 2: []}
+    bare: dict[int, list[float]] = {1: [], 2: []}
+    for _ in range(rounds):
+        for jobs in (1, 2):
+            rates[jobs].append(window_rate(found, search, jobs, seconds))
+            bare[jobs].append(bare_rate(jobs, seconds / 2))
+    return [
+        compared("d: n_jobs = 2 / n_jobs = 1", rates[2], rates[1], ">= 1.6"),
+        compared("d: two separate processes / one", bare[2], bare[1], ""),
+    ]
+
+
+def bare_rate(jobs: int, seconds: float) -> float:
+    """Forward passes per second of so many processes, each with a network of its own."""
+    command = [sys.executable, __file__, "--passes", str(seconds)]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(jobs)]
+    return sum(float(process.communicate()[0]) for process in running)
+
+
+def passes(seconds: float) -> float:
+    """Forward passes per second, once a second process has had time to start, too."""
+    found = image_context()
+    (features, _), *_ = found.batches("val_dataloader", 4)
+    count = 0
+    with torch.inference_mode():
+        warm = time.perf_counter() + 3
+        while time.perf_counter() < warm:
+            found.model(features)
+        begun = time.perf_counter()
+        while time.perf_counter() - begun < seconds:
+            found.model(features)
+            count += 1
+        rate = count / (time.perf_counter() - begun)
+        cool = time.perf_counter() + 1
+        while time.perf_counter() < cool:  # the other may still be counting
+            found.model(features)
+    return rate
 
 
 def window_rate(found: SearchContext, search: dict[str, Any], jobs: int, seconds: float) -> float:
@@ -261,15 +324,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--save", action="store_true")
+    parser.add_argument("--passes", type=float, help=argparse.SUPPRESS)
     args = parser.parse_args()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     torch.set_num_threads(1)
+    if args.passes is not None:
+        print(passes(args.passes))
+        return
+    before = os.getloadavg()[0]
     rows = [*small(args.quick), *large(args.quick), *processes(args.quick)]
     print(tabulate(rows, ["measure", "ratio", "target", "detail"], floatfmt=".2f"))
+    print(f"load average {before:.1f} at the start, {os.getloadavg()[0]:.1f} at the end")
     if args.save:
         target = Path(__file__).parent / "results" / "search.jsonl"
         target.parent.mkdir(exist_ok=True)
         line = {"torch": torch.__version__, "optuna": optuna.__version__,
+                "load": [before, os.getloadavg()[0]],
                 "ratios": {row[0]: round(row[1], 3) for row in rows}}  # fmt: skip
         with target.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(line) + "\n")

@@ -195,3 +195,23 @@ def test_every_trial_that_fails_is_an_error_with_the_reason(
     given["strategy"]["sw_runner"]["basic_evaluation"]["num_samples"] = 10**9
     with pytest.raises(ChopError, match="every trial failed; the first: DataError: num_samples"):
         run(data, tmp_path / "s", search_config=given)
+
+
+def test_the_brute_force_example_takes_every_configuration_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ch(tmp_path, "search", CONFIGS / "jsc_new_by_type_brute.toml") == 0
+    printed = capsys.readouterr().out
+    assert "18 distinct configurations of 18 were evaluated, 0 of them failed" in printed
+    assert "UNTRAINED" in printed
+    folder = tmp_path / "out" / "software" / "search_ckpts"
+    log = json.loads((folder / "log.json").read_text(encoding="utf-8"))
+    configs = {json.dumps(each["user_attrs_sampled_config"], sort_keys=True)
+               for each in log.values()}  # fmt: skip
+    assert len(configs) == len(log) == 18
+    best = json.loads((folder / "best.json").read_text(encoding="utf-8"))
+    worse = [(-row["values_0"], row["values_1"]) for row in log.values()]
+    for entry in best.values():
+        accuracy, width = entry["value"]
+        better = [p for p in worse if p[0] <= -accuracy and p[1] <= width]
+        assert set(better) == {(-accuracy, width)}

@@ -4,18 +4,22 @@ import json
 import os
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from optuna.distributions import CategoricalDistribution
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
+from optuna.study import StudyDirection
 from optuna.trial import TrialState
 from search_cases import StoreMaker
 
 from chop.errors import ChopError, ConfigError, SearchError
+from chop.search.journal import FinishedTrials
 from chop.search.storage import Place, open_store, shown
-from chop.search.store import Outcome, Store, Wanted
+from chop.search.store import Outcome, Store, Wanted, frozen
 from chop.search.workers import is_alive, this_machine, this_worker
 
 
@@ -184,3 +188,25 @@ def test_passwords_are_not_shown() -> None:
 def test_a_study_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ChopError, match="no study 'search'"):
         open_store(Place(str(tmp_path / "x.log"), "search"), ["minimize"], {}, create=False)
+
+
+def test_a_finished_trial_is_written_as_optuna_would_write_it(tmp_path: Path) -> None:
+    choices = {"a": CategoricalDistribution([2, None, "x"]), "b": CategoricalDistribution([1, 2])}
+    moment = datetime(2026, 1, 2, 3, 4, 5, 6)
+    for values, state in (
+        ([0.5, 2.0], TrialState.COMPLETE),
+        ([0.5], TrialState.COMPLETE),
+        (None, TrialState.FAIL),
+    ):
+        trial = frozen(
+            Wanted("key", {"w": None}, {"a": None, "b": 2}, choices, {"note": 1}), state, moment, {}
+        )
+        trial.values, trial.datetime_complete = values, moment
+        path = tmp_path / f"{state.name}{values}.log"
+        storage = JournalStorage(JournalFileBackend(str(path)))
+        directions = [StudyDirection.MAXIMIZE] * len(values or [1])
+        study_id = storage.create_new_study(directions, "s")
+        storage.create_new_trial(study_id, trial)
+        theirs = json.loads(path.read_text().splitlines()[-1])
+        ours = json.loads(FinishedTrials(study_id, theirs["worker_id"]).line(trial))
+        assert ours == theirs

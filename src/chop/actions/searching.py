@@ -11,7 +11,7 @@ from chop.actions.session import Session
 from chop.actions.train_common import UNTRAINED
 from chop.config.run import RunConfig
 from chop.config.toml import na_to_none
-from chop.errors import SearchError
+from chop.errors import ConfigError, SearchError
 from chop.files import writable_folder
 from chop.search.config import SearchConfig, parse_search
 from chop.search.context import SearchContext
@@ -46,30 +46,35 @@ class SearchResult:
 
 def check(config: RunConfig) -> None:
     """Refuse a space, a sampler, a runner or a metric that does not exist."""
-    parse_search(config.search)
+    if parse_search(config.search).strategy.setup.compare and config.resume:
+        raise ConfigError("a comparison of samplers cannot be resumed: leave out --resume")
 
 
 def run(session: Session) -> None:
     """Search as the command line asks."""
     config = session.config
     names = ("dataset_path", "label_column", "imports", "cf_args", "is_pretrained", "accelerator")
-    search(
-        session.model,
-        session.model_info,
-        session.data_module,
-        config.search,
-        save_dir=session.software_folder / "search_ckpts",
-        task=config.task,
-        seed=config.seed,
-        accelerator=config.accelerator,
-        resume=config.resume,
-        load_name=config.load_name,
-        load_type=config.load_type,
-        pretrained=config.is_pretrained,
-        cf_args=config.cf_args,
-        num_threads=config.num_threads,
-        settings={name: value for name in names if (value := getattr(config, name))},
-    )
+    what = (session.model, session.model_info, session.data_module, config.search)
+    how: dict[str, Any] = {
+        "task": config.task,
+        "seed": config.seed,
+        "accelerator": config.accelerator,
+        "load_name": config.load_name,
+        "load_type": config.load_type,
+        "pretrained": config.is_pretrained,
+        "cf_args": config.cf_args,
+        "num_threads": config.num_threads,
+    }
+    setup = parse_search(config.search).strategy.setup
+    if setup.compare:
+        from chop.actions.comparing import compare
+
+        save_dir = session.software_folder / "comparison"
+        compare(*what, save_dir=save_dir, samplers=setup.compare, seeds=setup.repeats, **how)
+        return
+    settings = {name: value for name in names if (value := getattr(config, name))}
+    save_dir = session.software_folder / "search_ckpts"
+    search(*what, save_dir=save_dir, resume=config.resume, settings=settings, **how)
 
 
 def search(  # noqa: PLR0913  # what a run consists of, by the names of the labs
@@ -102,13 +107,9 @@ def search(  # noqa: PLR0913  # what a run consists of, by the names of the labs
     """
     search_config = na_to_none(search_config)  # a file's "NA" became none when it was read
     config = parse_search(search_config)
-    if load_name is not None:
-        model = load_model(load_name, load_type, model)
-    elif not pretrained:
-        logger.warning(UNTRAINED)
-    context = SearchContext(
-        model.eval(), model_info, data_module, task, cf_args or None, device_of(accelerator),
-        config.strategy.eval_mode, seed,
+    context = make_context(
+        model, model_info, data_module, config, task=task, seed=seed, accelerator=accelerator,
+        load_name=load_name, load_type=load_type, pretrained=pretrained, cf_args=cf_args,
     )  # fmt: skip
     how = {"load_name": str(load_name), "load_type": load_type} if load_name else {}
     run_settings = {
@@ -121,8 +122,40 @@ def search(  # noqa: PLR0913  # what a run consists of, by the names of the labs
         **(settings or {}),
     }
     job = SearchJob(context, config, dict(search_config), Path(save_dir), run_settings)
-    with using_threads(num_threads or job.threads, job.operations) as threads:
+    with using_threads(num_threads or job.threads, operations_of(context)) as threads:
         return job.run(resume, threads)
+
+
+def make_context(  # noqa: PLR0913  # the same
+    model: "nn.Module",
+    model_info: "MaseModelInfo",
+    data_module: "MaseDataModule",
+    config: SearchConfig,
+    *,
+    task: str = "cls",
+    seed: int = 0,
+    accelerator: str = "cpu",
+    load_name: str | Path | None = None,
+    load_type: str = "mz",
+    pretrained: bool = False,
+    cf_args: Mapping[str, Any] | None = None,
+) -> SearchContext:
+    """What a search works on: the model with its weights, the data and the settings."""
+    if load_name is not None:
+        model = load_model(load_name, load_type, model)
+    elif not pretrained:
+        logger.warning(UNTRAINED)
+    return SearchContext(
+        model.eval(), model_info, data_module, task, cf_args or None, device_of(accelerator),
+        config.strategy.eval_mode, seed,
+    )  # fmt: skip
+
+
+def operations_of(context: SearchContext) -> int:
+    """The operations of one batch, which tell how many threads it is worth."""
+    features = next(iter(context.dummy_in.values()))
+    model = context.pristine().to(features.device)
+    return forward_operations(model, features)[0]
 
 
 class SearchJob:
@@ -147,13 +180,6 @@ class SearchJob:
     def threads(self) -> int | None:
         """Several processes take one thread each; a single one takes what the network is worth."""
         return 1 if self.jobs > 1 else None
-
-    @property
-    def operations(self) -> int:
-        """The operations of one batch, which tell how many threads it is worth."""
-        features = next(iter(self.context.dummy_in.values()))
-        model = self.context.pristine().to(features.device)
-        return forward_operations(model, features)[0]
 
     def run(self, resume: bool, threads: int) -> SearchResult:
         """Build, search, report."""

@@ -99,5 +99,8 @@ def key_of(config: Mapping[str, Any]) -> str:
     return hashlib.sha256(_text(config).encode()).hexdigest()[:24]
 
 
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
+
+
 def _text(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return _ENCODER.encode(value)

@@ -43,6 +43,8 @@ class StrategySetup(Schema):
         study_name: what the study is called in a storage that holds several.
         force: enumerate a space however large it is.
         plots: draw pictures of the results.
+        compare: samplers to be compared on the space, in place of one search with `sampler`.
+        repeats: seeds with which each of them is run.
     """
 
     n_jobs: int = Field(1, ge=1)
@@ -55,6 +57,8 @@ class StrategySetup(Schema):
     study_name: str | None = None
     force: bool = False
     plots: bool = True
+    compare: list[str] = []
+    repeats: int = Field(5, ge=1)
 
     @model_validator(mode="before")
     @classmethod
@@ -75,6 +79,11 @@ class StrategySetup(Schema):
         if name.lower() not in SAMPLERS:
             raise ValueError(str(UnknownNameError("sampler", name, SAMPLERS)))
         return name.lower()
+
+    @field_validator("compare")
+    @classmethod
+    def _known_samplers(cls, names: list[str]) -> list[str]:
+        return list(dict.fromkeys(cls._known_sampler(name) for name in names))
 
     @model_validator(mode="after")
     def _direction_fits(self) -> "StrategySetup":

@@ -8,6 +8,10 @@ from chop.numerics import FORMATS, NumberFormat
 from chop.ops.op import Op
 from chop.ops.table import OPS
 
+Parts = dict[str, tuple[Any, ...]]
+"""The settings of each operand."""
+Places = dict[str, tuple[tuple[str, ...], tuple[int, ...]]]
+
 
 class Formats:
     """The formats that have come up, each made once.
@@ -21,6 +25,8 @@ class Formats:
         self._whole: dict[Hashable, dict[str, str]] = {}
         self._operands: dict[Hashable, NumberFormat] = {}
         self._unique: dict[NumberFormat, NumberFormat] = {}
+        self._places: dict[Hashable, Places] = {}
+        self._random: dict[NumberFormat, bool] = {}
 
     def parse(self, op: Op, rule: dict[str, Any], where: str) -> QuantConfig:
         """What `parse_quant_config` gives."""
@@ -38,6 +44,13 @@ class Formats:
                 return QuantConfig(name, operands, bypass)
         return self._parsed(op, rule, where, parts)
 
+    def is_random(self, fmt: NumberFormat) -> bool:
+        """Whether a format rounds by chance."""
+        found = self._random.get(fmt)
+        if found is None:
+            found = self._random[fmt] = bool(getattr(fmt, "stochastic", False))
+        return found
+
     def _parsed(self, op: Op, rule: dict[str, Any], where: str, parts: Any) -> QuantConfig:
         parsed = parse_quant_config(op, rule, where)
         operands = {role: self._unique.setdefault(f, f) for role, f in parsed.operands.items()}
@@ -49,19 +62,34 @@ class Formats:
                 self._operands[op.name, rule["name"], role, parts[source]] = operands[role]
         return QuantConfig(parsed.name, operands, parsed.bypass)
 
-    @staticmethod
-    def _parts(name: str, rule: dict[str, Any]) -> dict[str, str]:
-        """The settings of each operand that the rule mentions, as a text."""
-        keys = known_keys(FORMATS[name], len(OPS))
-        found: dict[str, str] = {}
-        for key, value in rule.items():
-            if key in keys:
-                role, field = keys[key]
-                found[role] = f"{found.get(role, '')}{field}={value!r};"
-        return found
+    def _parts(self, name: str, rule: dict[str, Any]) -> Parts:
+        """The settings of each operand that the rule mentions, and their types: 1 is not True."""
+        shape = (name, *rule)
+        if shape not in self._places:
+            self._places[shape] = _places(name, rule)
+        settings = [
+            (type(value), repr(value) if isinstance(value, list) else value)
+            for value in rule.values()
+        ]
+        return {
+            role: (fields, *[settings[place] for place in places])
+            for role, (fields, places) in self._places[shape].items()
+        }
 
 
-def _source(op: Op, role: str, parts: dict[str, str]) -> str | None:
+def _places(name: str, rule: dict[str, Any]) -> Places:
+    """For each operand that a rule mentions its fields, and where the rule has them."""
+    keys = known_keys(FORMATS[name], len(OPS))
+    found: Places = {}
+    for place, key in enumerate(rule):
+        if key in keys:
+            role, field = keys[key]
+            fields, places = found.get(role, ((), ()))
+            found[role] = (*fields, field), (*places, place)
+    return found
+
+
+def _source(op: Op, role: str, parts: Parts) -> str | None:
     """The operand whose settings `role` has, by the rules of `chop.nn.quant_config`."""
     candidates = (
         role,

@@ -142,7 +142,7 @@ class QuantisedCandidate(Candidate):
 
     def predictions(self, loader: str, num_samples: int | None) -> Iterator[Batch]:
         variants = self.space.variants
-        if variants is None or any(_is_random(quant) for _, quant in self.quants.values()):
+        if variants is None or self._is_random():
             torch.manual_seed(self.context.seed)  # stochastic rounding must not depend on the past
             yield from super().predictions(loader, num_samples)
             return
@@ -150,6 +150,12 @@ class QuantisedCandidate(Candidate):
             with torch.inference_mode():
                 scores = variants.run(self.quants, (loader, num_samples, index), (features,))
             yield scores, labels
+
+    def _is_random(self) -> bool:
+        is_random = self.space.formats.is_random
+        return any(
+            is_random(f) for _, quant in self.quants.values() for f in quant.operands.values()
+        )
 
     def parameter_width(self) -> float:
         return self.space.bits.parameter_width(self.quants)
@@ -178,10 +184,6 @@ def quantisable(graph: MaseGraph) -> tuple[dict[str, Op], dict[str, str]]:
 def pass_args(config: dict[str, Any]) -> dict[str, Any]:
     """A sampled configuration as the arguments of the quantise pass."""
     return {"by": "name", **config}
-
-
-def _is_random(quant: QuantConfig) -> bool:
-    return any(getattr(fmt, "stochastic", False) for fmt in quant.operands.values())
 
 
 def _format_choice(node: str, seed: dict[str, Any], roles: frozenset[str]) -> Choice:

@@ -20,7 +20,7 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
-from chop.search.journal import Journal
+from chop.search.journal import FinishedTrials, Journal
 from chop.search.workers import BEAT, is_alive, this_worker
 
 KEY, WORKER, TOKEN, VOID, REASON = "key", "worker", "claim", "void", "reason"
@@ -89,6 +89,7 @@ class Store:
         self.running: dict[str, FrozenTrial] = {}
         """Trials under way, whosever they are."""
         self._journal = journal
+        self._records = FinishedTrials(self.study_id, self.worker)
         self._news: list[FrozenTrial] = []
         self._mine: dict[str, FrozenTrial] = {}
         self._seen = 0
@@ -211,7 +212,8 @@ class Store:
             trial.number = self._seen + self._unread + len(templates)
             self.done[wanted.key] = trial
             templates.append(trial)
-        self._create(templates)
+        assert self._journal is not None, "only in a journal can a process know that it is alone"
+        self._journal.append_lines([self._records.line(each) for each in templates])
         self._unread += len(templates)
 
     def finish(self, outcomes: Sequence[tuple[FrozenTrial, Outcome]]) -> None:
@@ -246,6 +248,8 @@ class Store:
 
     def free_the_dead(self) -> int:
         """Give up the trials of processes that are no more; how many there were."""
+        if not self.running:
+            return 0
         beats = {
             name.removeprefix(BEATS): beat
             for name, beat in self.storage.get_study_user_attrs(self.study_id).items()

@@ -86,7 +86,7 @@ class Search:
         setup = config.strategy.setup
         self.space = space
         self.store = store
-        self.measure = Measure(space, config)
+        self.measure: Callable[[dict[str, Any]], Outcome] = Measure(space, config)
         self.progress = Progress()
         self.size = space.size
         check_size(self.size, setup.sampler, setup.force)

@@ -89,6 +89,8 @@ class Variants:
         self.steps = [make_step(node, modules, places) for node in graph.nodes]
         self.activations: Remembered[Any] = Remembered(ACTIVATION_BYTES)
         self.weights: Remembered[Tensor] = Remembered(WEIGHT_BYTES)
+        self._names = [step.node.name for step in self.steps]
+        self._placeholders = [p for p, s in enumerate(self.steps) if s.node.op == "placeholder"]
         self._keys: dict[Hashable, int] = {}
         self._calls: dict[Hashable, Callable[..., Any]] = {}
 
@@ -97,11 +99,7 @@ class Variants:
         self._make_room()
         keys = self._keys_of(quants, batch)
         given = iter(inputs)
-        values: dict[int, Any] = {
-            place: next(given)
-            for place, step in enumerate(self.steps)
-            if step.node.op == "placeholder"
-        }
+        values: dict[int, Any] = {place: next(given) for place in self._placeholders}
         return self._value(len(self.steps) - 1, keys, values, quants)
 
     def _make_room(self) -> None:
@@ -114,7 +112,7 @@ class Variants:
         keys: list[int] = []
         known = self._keys
         for place, step in enumerate(self.steps):
-            quant = quants.get(step.node.name)
+            quant = quants.get(self._names[place])
             sources = tuple([keys[source] for source in step.inputs]) or batch
             key = (place, quant[0] if quant else None, sources)
             keys.append(known.setdefault(key, len(known)))
@@ -136,17 +134,19 @@ class Variants:
             if missing:
                 needed += missing
                 continue
-            result = self._compute(self.steps[place], values, quants)
+            result = self._compute(self.steps[place], keys, values, quants)
             values[place] = result
             self.activations.put(keys[place], result, bytes_of(result))
         return values[last]
 
-    def _compute(self, step: Step, values: dict[int, Any], quants: Quants) -> Any:
+    def _compute(self, step: Step, keys: list[int], values: dict[int, Any], quants: Quants) -> Any:
         node = step.node
         if step.plain and not step.overwrites:
             quant = quants.get(node.name)
             if quant is not None and step.simple_layer and not quant[1].bypass:
-                return self._layer(step, quant[1], values[step.inputs[0]])
+                source = step.inputs[0]
+                fmt = quant[1].operands.get(step.op.inputs[0]) if step.op else None
+                return self._layer(step, quant[1], self._input(fmt, keys[source], values[source]))
             return self._call(step, quant)(values[step.inputs[0]])
         if node.op == "get_attr":
             return _attribute(self.model, str(node.target))
@@ -162,19 +162,28 @@ class Variants:
     def _layer(self, step: Step, quant: QuantConfig, x: Tensor) -> Any:
         """What `QuantizedModule` computes, without making a module ready for it.
 
-        The float layer is called with rounded parameters in the place of its own, as there.
+        The float layer is called on a rounded input, with rounded parameters in the place of its
+        own, as there.
         """
         key = (step.node.name, "")
         if key not in self._calls:
             self._calls[key] = self._made(step, None)
         layer: Any = self._calls[key]
-        assert step.op is not None
         for name in step.parameters:
             fmt = quant.operands.get(name)
             own = layer._parameters[name]
             layer.__dict__[name] = own if fmt is None else self._weight(step, name, fmt, own)
-        result = type(layer).forward(layer, rounded(quant.operands.get(step.op.inputs[0]), x))
-        return rounded(quant.operands.get(OUTPUT), result)
+        return rounded(quant.operands.get(OUTPUT), type(layer).forward(layer, x))
+
+    def _input(self, fmt: NumberFormat | None, key: int, value: Any) -> Any:
+        """The result with this key, rounded; layers and trials ask for the same few formats."""
+        if fmt is None or not isinstance(value, Tensor):
+            return rounded(fmt, value)
+        found = self.activations.get((key, fmt))
+        if found is None:
+            found = rounded(fmt, value)
+            self.activations.put((key, fmt), found, found.nbytes)
+        return found
 
     def _weight(self, step: Step, name: str, fmt: NumberFormat, weight: Tensor) -> Tensor:
         """A rounded parameter; parameters do not change during a search."""

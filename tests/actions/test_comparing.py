@@ -1,0 +1,161 @@
+"""Comparison of samplers: real runs on a small space, and sums that can be checked by hand."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from chop.actions.comparing import ComparisonResult, compare
+from chop.cli import main
+from chop.config.toml import read_toml
+from chop.dataset import MaseDataModule
+from chop.errors import ChopError, ConfigError, SearchError
+from chop.models import get_model, get_model_info
+from chop.search.comparison import BEST_FRONT, TRUE_FRONT, Comparison, Run
+from chop.search.config import parse_search
+from chop.search.store import Outcome
+
+EXAMPLE = Path(__file__).parents[2] / "configs" / "examples" / "jsc_compare.toml"
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.fixture(scope="module")
+def data() -> MaseDataModule:
+    module = MaseDataModule("jsc-sim", batch_size=512)
+    module.setup()
+    return module
+
+
+def tables(**setup: Any) -> dict[str, Any]:
+    """The example with 3 x 3 x 2 configurations in place of 588."""
+    search: dict[str, Any] = read_toml(EXAMPLE)["search"]
+    seed = search["search_space"]["seed"]["linear"]["config"]
+    seed |= {"data_in_width": [2, 4, 8], "weight_width": [2, 4, 8], "bias_width": [2, 8]}
+    seed["weight_frac_width"] = ["NA"]
+    search["strategy"]["setup"] = {"n_trials": 100, **setup}
+    return search
+
+
+def run(data: MaseDataModule, folder: Path, search: dict[str, Any], **how: Any) -> ComparisonResult:
+    torch.manual_seed(3)
+    model = get_model("jsc-tiny", "cls", dataset_info=data.dataset_info)
+    info = get_model_info("jsc-tiny")
+    return compare(model, info, data, search, save_dir=folder, pretrained=True, **how)
+
+
+def test_samplers_that_exhaust_the_space_end_at_the_true_front(
+    tmp_path: Path, data: MaseDataModule
+) -> None:
+    how: dict[str, Any] = {"samplers": ["tpe", "random", "brute"], "seeds": 2}
+    found = run(data, tmp_path / "one", tables(), **how)
+    summary = json.loads((found.folder / "comparison.json").read_text())
+    assert summary == found.summary
+    assert summary["normalised_by"] == TRUE_FRONT
+    assert summary["space_size"] == summary["measured"] == 18
+    assert {name: len(s["runs"]) for name, s in summary["samplers"].items()} == {
+        "tpe": 2, "random": 2, "brute": 1,
+    }  # fmt: skip
+    for sampler in summary["samplers"].values():
+        for each in sampler["runs"]:
+            assert each["curve"] == sorted(each["curve"])
+            assert len(each["curve"]) == each["evaluations"] == 18
+            assert each["curve"][-1] == 1.0
+            assert each["curve"][each["reached"]["0.99"] - 1] >= 0.99
+        assert sampler["median"][-1] == sampler["low"][-1] == sampler["high"][-1] == 1.0
+    first, second = (each["curve"] for each in summary["samplers"]["random"]["runs"])
+    assert first != second
+
+    again = run(data, tmp_path / "two", tables(), **how)
+    for name in ("comparison.json", "comparison.csv"):
+        assert (again.folder / name).read_bytes() == (found.folder / name).read_bytes()
+    assert (found.folder / "comparison.png").read_bytes().startswith(PNG)
+    rows = list(csv.DictReader((found.folder / "comparison.csv").read_text().splitlines()))
+    assert len(rows) == 5 * 18
+
+
+def test_a_run_alone_or_among_others_sees_the_same(tmp_path: Path, data: MaseDataModule) -> None:
+    """What others have measured before must not change what a sampler does."""
+    alone = run(data, tmp_path / "a", tables(n_trials=7), samplers=["tpe"], seeds=[5]).summary
+    among = run(
+        data, tmp_path / "b", tables(n_trials=7), samplers=["random", "tpe"], seeds=[4, 5]
+    ).summary
+    (mine,) = alone["samplers"]["tpe"]["runs"]
+    theirs = among["samplers"]["tpe"]["runs"][1]
+    assert mine == theirs
+    assert mine["evaluations"] == 7
+
+
+def test_one_command_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "compare.toml"
+    text = EXAMPLE.read_text(encoding="utf-8")
+    for old, new in (
+        ('compare = ["tpe", "random", "nsgaii", "brute"]', 'compare = ["random", "nsgaii"]'),
+        ("repeats = 5", "repeats = 2"),
+        ("n_trials = 150", "n_trials = 10"),
+    ):
+        assert old in text
+        text = text.replace(old, new)
+    config.write_text(text, encoding="utf-8")
+    where = ["--project-dir", str(tmp_path), "--project", "out", "--cpu=0", "--report-to", "none"]
+    assert main(["search", "--config", str(config), *where]) == 0
+    folder = tmp_path / "out" / "software" / "comparison"
+    summary = json.loads((folder / "comparison.json").read_text())
+    assert [run["seed"] for run in summary["samplers"]["nsgaii"]["runs"]] == [42, 43]
+    assert summary["normalised_by"] == TRUE_FRONT
+    assert "| nsgaii    | 2      | 10 " in capsys.readouterr().out
+    assert main(["search", "--config", str(config), *where, "--resume"]) != 0
+    assert "cannot be resumed" in "".join(capsys.readouterr())
+
+
+def comparison(*, complete: bool, runs: list[Run] | None = None) -> Comparison:
+    """Two objectives: accuracy is maximised, the width minimised; d is worse than b."""
+    values = {"a": [0.0, 0.0], "b": [1.0, 1.0], "c": [0.5, 0.5], "d": [0.5, 1.0]}
+    outcomes = {key: Outcome(each) for key, each in values.items()} | {"e": Outcome(reason="nan")}
+    runs = runs or [Run("random", 0, ("e", "d", "b", "c", "a"), 0), Run("random", 1, ("a",), 3)]
+    return Comparison(parse_search(tables()), runs, outcomes, complete=complete)
+
+
+def test_the_curve_is_the_share_of_the_hypervolume() -> None:
+    found = comparison(complete=True)
+    assert found.reference == pytest.approx((0.01, 1.01))
+    # Slices between the reference (0.01, 1.01) and the points (-1, 1), (-0.5, 0.5), (0, 0).
+    whole = 0.5 * 0.01 + 0.5 * 0.51 + 0.01 * 1.01
+    shares = [0.0, 0.51 * 0.01, 1.01 * 0.01, 0.5 * 0.01 + 0.51 * 0.51, whole]
+    assert found.whole == pytest.approx(whole)
+    assert found.curve(found.runs[0]) == pytest.approx([share / whole for share in shares])
+    assert found.reached("random", 0.95) == [4, None]
+    low, median, high = found.band("random")
+    assert median[-1] == pytest.approx((1 + 0.01 * 1.01 / whole) / 2)
+    assert (low <= median).all()
+    assert (median <= high).all()
+
+
+def test_the_table_says_what_was_never_reached() -> None:
+    table = comparison(complete=False, runs=[Run("tpe", 0, ("e",), 0)]).table()
+    assert "never" in table
+    assert comparison(complete=False).normalised_by == BEST_FRONT
+
+
+def test_nothing_within_bounds_is_an_error() -> None:
+    config = parse_search(tables())
+    with pytest.raises(SearchError, match="within all bounds"):
+        Comparison(config, [], {"a": Outcome(reason="nan")}, complete=True)
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"samplers": ["tpe", "randm"]}, "randm"),
+        ({"samplers": []}, "at least one sampler"),
+        ({"seeds": []}, "at least one seed"),
+    ],
+)
+def test_mistakes_are_named(
+    how: dict[str, Any], message: str, tmp_path: Path, data: MaseDataModule
+) -> None:
+    with pytest.raises(ChopError, match=message) as error:
+        run(data, tmp_path, tables(), **how)
+    assert isinstance(error.value, ConfigError)
