@@ -1,5 +1,6 @@
 """Where a study is kept: a journal file, a database, or a proxy in front of one."""
 
+import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 JOURNAL = "study.log"
 GRPC_PORT = 13000  # Optuna's own default
 PROBLEM = "problem"
+PAUSES = (0.2, 0.5, 1.0, 2.0)  # seconds between attempts to open a database
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ def _check_problem(study: optuna.Study, place: Place, problem: Mapping[str, Any]
 
 
 def _storage(place: Place) -> tuple["BaseStorage", Any]:
-    from optuna.storages import JournalStorage, get_storage
+    from optuna.storages import JournalStorage
 
     from chop.search.journal import Journal
 
@@ -103,13 +105,26 @@ def _storage(place: Place) -> tuple["BaseStorage", Any]:
     if url.startswith("postgresql://"):  # SQLAlchemy would ask for the driver of long ago
         url = url.replace("postgresql://", "postgresql+psycopg://", 1)
     try:
-        return get_storage(url), None
+        return _database(url), None
     except ImportError as error:
         missing = error.name or str(error)
         raise ConfigError(f"storage {shown(place)}: install {missing} to reach it") from None
     except Exception as error:  # noqa: BLE001  # each driver has errors of its own
         reason = str(error).strip().partition("\n")[0]
         raise ConfigError(f"storage {shown(place)}: cannot be opened: {reason}") from None
+
+
+def _database(url: str) -> "BaseStorage":
+    """A study database; processes that start together all make its tables, and one is first."""
+    from optuna.storages import get_storage
+    from sqlalchemy.exc import IntegrityError, ProgrammingError
+
+    for pause in PAUSES:
+        try:
+            return get_storage(url)
+        except (IntegrityError, ProgrammingError):
+            time.sleep(pause)
+    return get_storage(url)
 
 
 def _proxy(url: str) -> "BaseStorage":
