@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test format lint types check bench catalogue clean
+.PHONY: demo test format lint types catalogue clean
 
 demo: $(READY)
 	@$(BIN)/python scripts/demo.py
