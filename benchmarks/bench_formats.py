@@ -1,7 +1,9 @@
 """Time of rounding in every format against copying the tensor and against fixed point."""
 
 import argparse
+import ctypes
 import json
+import resource
 import statistics
 import time
 from collections.abc import Callable
@@ -22,29 +24,66 @@ SETTINGS: dict[str, dict[str, object]] = {
     "block_log": {"width": 5, "block_size": [16]},
 }
 RESULTS = Path(__file__).parent / "results"
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4  # glibc's malloc.h
+
+
+def page_faults() -> int:
+    """How often this process was given a fresh page of memory so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+def use_memory(kind: str) -> None:
+    """Makes every large allocation `warm` (memory used before) or `fresh` (new from the system).
+
+    Left alone, the allocator decides by what was freed last. Fresh pages cost several times what a
+    copy costs and fall on whoever asks first, so the order of the calls would decide the ratios.
+    """
+    libc = ctypes.CDLL(None)
+    libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1 if kind == "warm" else 0)
+    libc.mallopt(M_MMAP_THRESHOLD, 2**16)
+    libc.mallopt(M_MMAP_MAX, 0 if kind == "warm" else 2**16)
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """The time of a second call: the first leaves it the same warm memory, whatever ran before."""
-    work()
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
 
 
-def interleaved(works: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """The best time of each, all taken in turn so that a busy machine slows them alike."""
+def interleaved(works: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """The times of each, all taken in turn so that a busy machine slows them alike."""
     times: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(rounds):
         for name, work in works.items():
             times[name].append(seconds(work))
-    return {name: min(taken) for name, taken in times.items()}
+    return times
+
+
+def ratio(times: list[float], base: list[float]) -> float:
+    """The median of the ratios of the rounds, each taken within one round."""
+    return statistics.median(t / b for t, b in zip(times, base, strict=True))
 
 
 def call_overhead(fmt: NumberFormat) -> float:
     """Microseconds of one call on a small tensor that records gradients."""
     x = torch.randn(64, requires_grad=True)
     return statistics.median(seconds(lambda: fmt(x)) for _ in range(300)) * 1e6
+
+
+def compare(
+    works: dict[str, Callable[[], object]], rounds: int, kind: str
+) -> dict[str, list[float]]:
+    """Times everything with one kind of memory, and says how many page faults that took."""
+    use_memory(kind)
+    interleaved(works, 1)
+    faults = page_faults()
+    times = interleaved(works, rounds)
+    each = sorted(t / c for t, c in zip(times["integer"], times["clone"], strict=True))
+    print(
+        f"{kind} memory: integer / clone {ratio(times['integer'], times['clone']):.2f} "
+        f"({each[0]:.2f} to {each[-1]:.2f}), {page_faults() - faults} page faults"
+    )
+    return times
 
 
 def main() -> None:
@@ -54,16 +93,29 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     x = torch.randn((16, 4000) if args.quick else (2000, 4000))
+    rounds = 1 if args.quick else 15
     formats = {n: FORMATS[n].model_validate(SETTINGS.get(n, {})) for n in FORMATS if n != "fixed"}
     works: dict[str, Callable[[], object]] = {"clone": x.clone}
     works |= {name: lambda fmt=fmt: fmt.round_to(x) for name, fmt in formats.items()}  # type: ignore[misc]
-    best = interleaved(works, 1 if args.quick else 7)
+    print(
+        f"{x.numel() / 1e6:.1f} M float32, one thread, torch {torch.__version__}, {rounds} rounds"
+    )
+    fresh = compare(works, rounds, "fresh")
+    warm = compare(works, rounds, "warm")
     rows = [
-        (name, best[name] / best["clone"], best[name] / best["integer"], call_overhead(fmt))
-        for name, fmt in sorted(formats.items(), key=lambda item: best[item[0]])
+        (
+            name,
+            *(
+                ratio(times[name], times[base])
+                for times in (warm, fresh)
+                for base in ("clone", "integer")
+            ),
+            call_overhead(fmt),
+        )
+        for name, fmt in formats.items()
     ]
-    headers = ["format", "× clone", "× integer", "µs, 64 values with gradient"]
-    print(f"{x.numel() / 1e6:.1f} M float32, one thread, torch {torch.__version__}")
+    rows.sort(key=lambda row: row[1])
+    headers = ["format", "× clone", "× integer", "fresh: × clone", "× integer", "µs, 64 values"]
     print(tabulate(rows, headers, floatfmt=".2f"))
     if args.save:
         RESULTS.mkdir(exist_ok=True)
