@@ -7,13 +7,19 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test format lint types catalogue clean
+.PHONY: demo test harden docs format lint types catalogue clean
 
 demo: $(READY)
 	@$(BIN)/python scripts/demo.py
 
 test: lint types
 	$(BIN)/python -m pytest -n 2
+
+harden: $(READY)  ## what the tool survives, as a table: up to 45 minutes
+	@$(BIN)/python -m harden $(PARTS)
+
+docs: $(READY)  ## the site of docs/, in site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 lint: $(READY)
 	$(BIN)/ruff format --check .
@@ -28,6 +34,8 @@ format: $(READY)
 
 catalogue: $(READY)  ## rewrite what `ch info` lists after adding a model, format, pass …
 	$(BIN)/python -m chop.catalogue
+	$(BIN)/python -m chop.actions.schema
+	$(BIN)/python -m chop.config.pages docs/reference
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -6,22 +6,31 @@ answered at once.
 
 import contextlib
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from chop.actions import ACTIONS, run_action
-from chop.config.arguments import COMMANDS, build_parser, parse_arguments
+from chop.actions import run_action
+from chop.config.arguments import build_parser, parse_arguments
+from chop.config.commands import COMMANDS, check_words
 from chop.errors import ChopError, ConfigError, UnknownNameError
+from chop.tools.streams import flushed, lacking, make_writable
+
+if TYPE_CHECKING:
+    from chop.catalogue import Catalogue
 
 OK, BUG, MISTAKE, INTERRUPTED = 0, 1, 2, 130
+LONGEST = 500  # characters of a message; --debug shows all of it
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``ch``; the exit code is 0, 1 for a bug, 2 for a user's mistake, 130 for Ctrl-C."""
     arguments = sys.argv[1:] if argv is None else list(argv)
     debug = "--debug" in arguments
+    make_writable()
     try:
-        return _run(arguments)
+        with flushed():
+            return _run(arguments)
     except KeyboardInterrupt:
         return _complain("interrupted; what was finished is kept", INTERRUPTED, debug)
     except ChopError as error:
@@ -30,6 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.close()
         return OK
     except Exception as error:  # noqa: BLE001  # the last resort: no traceback unless asked for
+        if lack := lacking(error):
+            return _complain(lack, MISTAKE, debug)
         hint = "" if debug else " (a bug in chop; --debug shows where)"
         return _complain(f"{type(error).__name__}: {error}{hint}", BUG, debug)
 
@@ -39,59 +50,114 @@ def _complain(message: str, code: int, debug: bool) -> int:
         import traceback
 
         traceback.print_exc()
-    sys.stderr.write(f"ch: {' '.join(message.split())}\n")
+    sys.stderr.write(f"ch: {_line(message)}\n")
     return code
+
+
+def _line(message: str) -> str:
+    """A message as one line: no control characters, which a file may have brought, and not endless.
+
+    What it says at its end is as a rule what would be right, so that is kept.
+    """
+    line = " ".join(message.split())
+    shown = "".join(each if each.isprintable() else repr(each)[1:-1] for each in line)
+    return shown if len(shown) <= LONGEST else f"{shown[: LONGEST - 100]} … {shown[-100:]}"
 
 
 def _run(arguments: list[str]) -> int:
     options = parse_arguments(arguments)
     action = options.pop("action", None)
     if "info" in options:
-        return _info(options | {"model": options["info"]})
-    if action is None:
+        action, options = "info", _as_info(action, options)
+    if action in (None, "help"):
         build_parser().print_help()
-        return MISTAKE
+        return MISTAKE if action is None else OK
     if action not in COMMANDS:
         raise UnknownNameError("action", action, COMMANDS)
+    check_words(action, options)
     if action in LOOKS:
         return LOOKS[action](options)
     return _act(action, options, ["ch", *arguments])
 
 
+def _as_info(action: str | None, options: dict[str, Any]) -> dict[str, Any]:
+    """The options of ``ch info TOPIC`` from those of ``ch --info TOPIC``."""
+    topic = options.pop("info")
+    if action not in (None, "info"):
+        raise ConfigError(f"--info stands alone: leave out {action!r}, or write ch {action} --help")
+    return {"model": topic} | options
+
+
 def _act(action: str, options: dict[str, Any], command: list[str]) -> int:
     from chop.actions.session import check
     from chop.config.layers import Layers, settings_table, wants_colour
+    from chop.tools.logger import only_results
 
     layers = Layers.read(options.pop("config", None), options)
     config = layers.config
-    if action not in ACTIONS:
-        raise ConfigError(f"ch {action} is not built yet")
     check(config)
-    sys.stdout.write(settings_table(layers, colour=wants_colour(sys.stdout)) + "\n")
-    sys.stdout.flush()
-    with _profiling(config.profile):
+    with _profiling(config.profile), only_results(config.quiet):
+        sys.stdout.write(settings_table(layers, colour=wants_colour(sys.stdout)) + "\n")
+        sys.stdout.flush()
         run_action(action, config, layers.record(command))
     return OK
 
 
 def _info(options: dict[str, Any]) -> int:
     """List what is registered; a user's files are imported first where they are named."""
-    from tabulate import tabulate
-
     from chop.catalogue import TOPICS, live, stored
     from chop.tools.user_code import import_user_code
 
     topic = options.get("model") or "all"
     topic = {"model": "models", "dataset": "datasets"}.get(topic, topic)  # as the original says it
-    if topic not in ("all", *TOPICS):
-        raise UnknownNameError("topic", topic, ("all", *TOPICS), where="ch info")
     imports = options.get("imports", [])
     import_user_code(imports)
     catalogue = live() if imports else stored()
-    for name in TOPICS if topic == "all" else (topic,):
-        rows = list(catalogue[name].items())
-        sys.stdout.write(tabulate(rows, [name, "description"], "simple") + "\n\n")
+    name = options.get("dataset")
+    if any(topic in entries for entries in catalogue.values()):
+        topic, name = "all", topic  # ch info jsc-tiny
+    if topic not in ("all", *TOPICS):
+        raise UnknownNameError("topic", topic, ("all", *TOPICS))
+    chosen = {each: catalogue[each] for each in (TOPICS if topic == "all" else (topic,))}
+    if name is not None:
+        sys.stdout.write(_entry(name, chosen))
+    else:
+        sys.stdout.write(_names(chosen) if options.get("quiet") else _tables(chosen))
     return OK
+
+
+def _entry(name: str, catalogue: "Catalogue") -> str:
+    """What there is to say of a name; of a pass that comes with the package, its keys too."""
+    found = {topic: entries[name] for topic, entries in catalogue.items() if name in entries}
+    if not found:
+        known = [each for entries in catalogue.values() for each in entries]
+        raise UnknownNameError("name", name, known)
+    lines = [f"{name} ({topic}): {text}\n" for topic, text in found.items()]
+    return "".join(lines) + (_pass_keys(name) if "passes" in found else "")
+
+
+def _pass_keys(name: str) -> str:
+    from tabulate import tabulate
+
+    from chop.config.facts import all_rows, pass_table
+
+    rows = [[textwrap.fill(cell, 44) for cell in row] for row in all_rows(pass_table(name))]
+    headers = [f"[passes.{name}]", "values", "default", "meaning"]
+    return f"\n{tabulate(rows, headers, 'simple', disable_numparse=True)}\n" if rows else ""
+
+
+def _names(catalogue: "Catalogue") -> str:
+    return "".join(f"{name}\n" for topic in catalogue.values() for name in topic)
+
+
+def _tables(catalogue: "Catalogue") -> str:
+    from tabulate import tabulate
+
+    tables = [
+        tabulate(list(topic.items()), [name, "description"], "simple", disable_numparse=True)
+        for name, topic in catalogue.items()
+    ]
+    return "\n\n".join(tables) + "\n"
 
 
 def _report(options: dict[str, Any]) -> int:
@@ -100,7 +166,8 @@ def _report(options: dict[str, Any]) -> int:
 
     if options.get("model") is None:
         raise ConfigError("no run is named: write ch report RUN_DIR, such as mase_output/<project>")
-    sys.stdout.write(f"Report: {report(options['model'])}\n")
+    page = report(options["model"], options.get("output"))
+    sys.stdout.write(f"{page}\n" if options.get("quiet") else f"Report: {page}\n")
     return OK
 
 
@@ -108,11 +175,48 @@ def _doctor(options: dict[str, Any]) -> int:
     """Show what this machine has and what is missing."""
     from chop.actions.doctor import doctor
 
-    sys.stdout.write(doctor() + "\n")
+    sys.stdout.write(doctor(missing_only=bool(options.get("quiet"))))
     return OK
 
 
-LOOKS = {"info": _info, "report": _report, "doctor": _doctor}
+def _schema(options: dict[str, Any]) -> int:
+    """Print the JSON Schema of configuration files, with a user's own passes where named."""
+    from chop.config.schema import stored
+    from chop.tools.user_code import import_user_code
+
+    imports = options.get("imports", [])
+    if not imports:
+        sys.stdout.write(stored())
+        return OK
+    from chop.actions.schema import schema_text
+
+    import_user_code(imports)
+    sys.stdout.write(schema_text())
+    return OK
+
+
+def _completion(options: dict[str, Any]) -> int:
+    """Print the completion script of a shell."""
+    from chop.catalogue import stored
+    from chop.config.completion import SCRIPTS
+
+    shell = options.get("model")
+    if shell is None:
+        raise ConfigError(f"no shell is named: write ch completion {'|'.join(SCRIPTS)}")
+    if shell not in SCRIPTS:
+        raise UnknownNameError("shell", shell, SCRIPTS)
+    names = {topic: tuple(entries) for topic, entries in stored().items()}
+    sys.stdout.write(SCRIPTS[shell](names))
+    return OK
+
+
+LOOKS = {
+    "info": _info,
+    "report": _report,
+    "doctor": _doctor,
+    "schema": _schema,
+    "completion": _completion,
+}
 """Commands that look at something and take no settings."""
 
 

@@ -1,35 +1,76 @@
-"""Files that are whole or not there, and names that overwrite nothing."""
+"""Files that are whole or not there, that notice when they are damaged, and overwrite nothing."""
 
 import contextlib
+import errno
+import hashlib
 import os
+import stat
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from chop.errors import OutputError
+
+try:
+    import fcntl
+except ImportError:  # not on Windows, where two runs into one project are not kept apart
+    fcntl = None  # type: ignore[assignment]
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+OWN_BYTES = "surrogateescape"
+"""A path that the locale could not read gets its own bytes back."""
+NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
+"""What file systems say that have no hard links."""
+CHECKSUM, BLANK = "chop_sha256", "0" * 64
+"""Where a file of tensors has its SHA-256, and what stands there while that is computed."""
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary file beside `path` that takes its place when the block ends well.
 
-    A reader sees the old file or the new one, never half of one, whatever kills the writer.
+    A reader sees the old file or the new one, never half of one, whatever kills the writer. A
+    disk that is full or cannot be written raises OutputError.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
-    try:
+    with _temporary(path) as temporary:
         yield temporary
         _flush(temporary)
         temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
     """Write a whole text file."""
     with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8", errors=OWN_BYTES)
+
+
+def write_new(path: Path, text: str) -> Path:
+    """Write a text file under the first name of `versioned` that is free, even if two try at once.
+
+    Returns:
+        the name it got.
+    """
+    with _temporary(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", errors=OWN_BYTES)
+        _flush(temporary)
+        while True:
+            with contextlib.suppress(FileExistsError):  # somebody was faster
+                return _named(temporary, versioned(path))
+
+
+def _named(temporary: Path, target: Path) -> Path:
+    """Give a file a name that nobody has."""
+    try:
+        os.link(temporary, target)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        temporary.replace(target)
+    return target
 
 
 def versioned(path: Path) -> Path:
@@ -39,6 +80,72 @@ def versioned(path: Path) -> Path:
         version += 1
         candidate = path.with_name(f"{path.stem}-v{version}{path.suffix}")
     return candidate
+
+
+def new_folder(path: Path) -> Path:
+    """Make the first folder of `versioned` that is free, even if two try at once."""
+    writable_folder(path.parent)
+    while True:
+        with contextlib.suppress(FileExistsError):  # somebody was faster
+            folder = versioned(path)
+            folder.mkdir()
+            return folder
+
+
+@contextlib.contextmanager
+def one_at_a_time(folder: Path) -> Iterator[None]:
+    """Keep other processes from running such a block for the same folder, where locks work."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError, AttributeError):  # some network drives have no locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def filled(folder: Path) -> Iterator[None]:
+    """Remove a folder that the block has failed to put anything in."""
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+        raise
+
+
+@contextlib.contextmanager
+def held(path: Path) -> Iterator[bool]:
+    """Whether this process, and no other, has `path` as its own while the block runs.
+
+    The lock is the kernel's, so it goes when its holder is killed; the empty file may stay.
+    """
+    descriptor = _locked(path)
+    try:
+        yield descriptor is not None
+    finally:
+        if descriptor is not None:
+            path.unlink(missing_ok=True)
+            os.close(descriptor)
+
+
+def _locked(path: Path) -> int | None:
+    """A descriptor of the locked file; None if somebody else holds it."""
+    if fcntl is None:
+        return os.open(path, os.O_RDWR | os.O_CREAT)
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        # Its last holder may have removed the file after it was opened here.
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(descriptor), path.stat()):
+                return descriptor
+        os.close(descriptor)
 
 
 def writable_folder(path: Path) -> Path:
@@ -64,6 +171,87 @@ def nothing_left_behind(folder: Path) -> Iterator[None]:
             with contextlib.suppress(OSError):
                 path.rmdir()
         raise
+
+
+def regular(path: Path) -> Path:
+    """`path`, if it is a regular file; else an OSError: a pipe may never end, nor may a device."""
+    mode = path.stat().st_mode
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, "is a folder, not a file")
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "is no regular file")
+    return path
+
+
+def write_safetensors(path: Path, tensors: "dict[str, Tensor]") -> None:
+    """Write tensors with a checksum; any reader of safetensors can read the file."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    with replacing(path) as temporary:
+        temporary.touch()
+        mode = temporary.stat().st_mode
+        try:
+            save_file(tensors, temporary, metadata={CHECKSUM: BLANK})
+        except SafetensorError as error:  # it has a kind of its own for a full disk
+            raise OSError(str(error)) from None
+        temporary.chmod(mode)  # safetensors makes files that only their owner can read
+        with temporary.open("r+b") as stream:
+            place = _head(stream).index(BLANK.encode())
+            digest = _digest_with_blank(stream, place)
+            stream.seek(place)
+            stream.write(digest.encode())
+
+
+def read_safetensors(path: Path) -> "dict[str, Tensor]":
+    """The tensors in a file, on the CPU; ValueError if they are not those that were written.
+
+    A file of others has no checksum of ours, and what is in it is taken as it is.
+    """
+    from safetensors import safe_open
+    from safetensors.torch import load_file
+
+    with safe_open(regular(path), "pt") as content:
+        metadata: Mapping[str, Any] = content.metadata() or {}
+    if stated := metadata.get(CHECKSUM):
+        with path.open("rb") as stream:
+            place = _head(stream).find(stated.encode())
+            if _digest_with_blank(stream, place) != stated:
+                raise ValueError("its checksum is wrong")
+    return load_file(path, device="cpu")
+
+
+def _head(stream: BinaryIO) -> bytes:
+    """The start of a safetensors file up to its tensors."""
+    stream.seek(0)
+    size = stream.read(8)
+    return size + stream.read(int.from_bytes(size, "little"))
+
+
+def _digest_with_blank(stream: BinaryIO, place: int) -> str:
+    """The SHA-256 of a file in which the checksum at `place` is blank."""
+    stream.seek(0)
+    digest = hashlib.sha256(stream.read(place) + BLANK.encode())
+    stream.seek(place + len(BLANK))
+    while block := stream.read(1 << 20):
+        digest.update(block)
+    return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def _temporary(path: Path) -> Iterator[Path]:
+    """A name beside `path` that is free when the block ends, and one line if it cannot be used."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
+    except OSError as error:
+        raise OutputError(
+            f"{path}: cannot be written: {error.strerror or error}; what was there before is intact"
+        ) from None
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 def _flush(path: Path) -> None:

@@ -44,11 +44,11 @@ class Registry(Mapping[str, T], Generic[T]):
     def __getitem__(self, name: str) -> T:
         try:
             return self._entries[name]
-        except KeyError:
+        except (KeyError, TypeError):  # a file may say a list where a name belongs
             raise UnknownNameError(self.kind, name, self._entries) from None
 
     def __contains__(self, name: object) -> bool:
-        return name in self._entries
+        return isinstance(name, str) and name in self._entries
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)

@@ -2,6 +2,11 @@
 
 import csv
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +19,10 @@ from chop.config.toml import read_toml
 from chop.dataset import MaseDataModule
 from chop.errors import ChopError, ConfigError, SearchError
 from chop.models import get_model, get_model_info
-from chop.search.comparison import BEST_FRONT, TRUE_FRONT, Comparison, Run
+from chop.search.comparison import BEST_FRONT, TRUE_FRONT, Comparison
+from chop.search.comparison_runs import Contest, Run
 from chop.search.config import parse_search
+from chop.search.measure import Measure
 from chop.search.store import Outcome
 
 EXAMPLE = Path(__file__).parents[2] / "configs" / "examples" / "jsc_compare.toml"
@@ -106,8 +113,100 @@ def test_one_command_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert [run["seed"] for run in summary["samplers"]["nsgaii"]["runs"]] == [42, 43]
     assert summary["normalised_by"] == TRUE_FRONT
     assert "| nsgaii    | 2      | 10 " in capsys.readouterr().out
-    assert main(["search", "--config", str(config), *where, "--resume"]) != 0
-    assert "cannot be resumed" in "".join(capsys.readouterr())
+    killed = kill_midway([*where[:3], "killed", *where[4:], "--config", str(config)], tmp_path)
+    assert not (killed / "comparison.json").exists()
+    where[3] = "killed"
+    assert main(["search", "--config", str(config), *where, "--resume"]) == 0
+    assert json.loads((killed / "comparison.json").read_text()) == summary
+    assert not killed.with_name("comparison-v1").exists()
+
+
+def kill_midway(arguments: list[str], folder: Path) -> Path:
+    """Start a comparison with two processes, kill both while they are at it; its folder."""
+    config = Path(arguments[-1])
+    config.write_text(config.read_text().replace("repeats = 2", "repeats = 2\nn_jobs = 2"))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "chop.cli", "search", *arguments],
+        start_new_session=True, stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    comparison = folder / "killed" / "software" / "comparison"
+    journal, deadline = comparison / "study.log", time.monotonic() + 120
+    while not journal.exists() or journal.read_bytes().count(b"\n") < 40:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    return comparison
+
+
+class Counted:
+    """Counts what is measured and what is run, and stops everything after so many runs."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, stop_after: int | None = None) -> None:
+        self.measured = self.runs = 0
+        measure, run = Measure.__call__, Contest._run
+
+        def measuring(this: Measure, config: dict[str, Any]) -> Outcome:
+            self.measured += 1
+            return measure(this, config)
+
+        def running(this: Contest, plan: Any) -> Outcome:
+            if self.runs == stop_after:
+                raise KeyboardInterrupt
+            self.runs += 1
+            return run(this, plan)
+
+        monkeypatch.setattr(Measure, "__call__", measuring)
+        monkeypatch.setattr(Contest, "_run", running)
+
+
+def test_a_comparison_that_was_stopped_goes_on(
+    tmp_path: Path, data: MaseDataModule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    how: dict[str, Any] = {"samplers": ["random", "tpe"], "seeds": 2}
+    whole = run(data, tmp_path / "whole", tables(n_trials=7), **how)
+    with monkeypatch.context() as patch:
+        first = Counted(patch, stop_after=3)
+        with pytest.raises(KeyboardInterrupt):
+            run(data, tmp_path / "stopped", tables(n_trials=7), **how)
+    with monkeypatch.context() as patch:
+        second = Counted(patch)
+        resumed = run(data, tmp_path / "stopped", tables(n_trials=7), resume=True, **how)
+    assert (first.runs, second.runs) == (3, 1)
+    assert first.measured > 0
+    assert first.measured + second.measured == 18  # the whole space, each configuration once
+    assert resumed.folder == tmp_path / "stopped"
+    assert resumed.summary == whole.summary
+    with monkeypatch.context() as patch:
+        third = Counted(patch)
+        run(data, tmp_path / "stopped", tables(n_trials=7), resume=True, **how)
+        assert (third.runs, third.measured) == (0, 0)
+        more = how | {"samplers": ["random", "tpe", "nsgaii"]}
+        run(data, tmp_path / "stopped", tables(n_trials=7), resume=True, **more)
+        assert (third.runs, third.measured) == (2, 0)
+
+
+def test_a_comparison_of_something_else_is_not_gone_on_with(
+    tmp_path: Path, data: MaseDataModule
+) -> None:
+    how: dict[str, Any] = {"samplers": ["random"], "seeds": 1}
+    run(data, tmp_path / "one", tables(n_trials=3), **how)
+    other = tables(n_trials=3)
+    other["strategy"]["sw_runner"]["basic_evaluation"]["num_samples"] = 100
+    with pytest.raises(SearchError, match="another runners"):
+        run(data, tmp_path / "one", other, resume=True, **how)
+
+
+def test_processes_share_the_runs_and_find_the_same(tmp_path: Path, data: MaseDataModule) -> None:
+    how: dict[str, Any] = {"samplers": ["tpe", "random"], "seeds": 3}
+    one = run(data, tmp_path / "one", tables(n_trials=8), **how)
+    three = run(data, tmp_path / "three", tables(n_trials=8, n_jobs=3), **how)
+    assert three.summary == one.summary
+    journal = (three.folder / "study.log").read_text(encoding="utf-8").splitlines()
+    attrs = [json.loads(line).get("user_attrs", {}) for line in journal]
+    workers = {each["worker"] for each in attrs if "worker" in each}
+    assert len(workers) == 3
 
 
 def comparison(*, complete: bool, runs: list[Run] | None = None) -> Comparison:
@@ -151,11 +250,13 @@ def test_nothing_within_bounds_is_an_error() -> None:
         ({"samplers": ["tpe", "randm"]}, "randm"),
         ({"samplers": []}, "at least one sampler"),
         ({"seeds": []}, "at least one seed"),
+        ({"storage": "sqlite:///x.db"}, "leave out storage"),
     ],
 )
 def test_mistakes_are_named(
     how: dict[str, Any], message: str, tmp_path: Path, data: MaseDataModule
 ) -> None:
+    setup = {"storage": how.pop("storage")} if "storage" in how else {}
     with pytest.raises(ChopError, match=message) as error:
-        run(data, tmp_path, tables(), **how)
+        run(data, tmp_path, tables(**setup), **how)
     assert isinstance(error.value, ConfigError)

@@ -171,3 +171,27 @@ def test_mistakes_leave_nothing_behind(
     assert message in error
     assert error.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["run.toml"]
+
+
+def test_a_pass_without_a_schema_gets_what_the_file_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from chop.passes import analysis_pass\n"
+        '@analysis_pass("plain_mine")\n'
+        "def mine(graph, pass_args):\n"
+        '    "Show the arguments."\n'
+        '    print("got", pass_args)\n'
+        "    return graph, {}\n"
+    )
+    text = f'imports = ["{tmp_path / "mine.py"}"]\n[passes.plain_mine]\nx = 1\n'
+    assert transform(tmp_path, written(tmp_path, text)) == 0
+    assert "got {'x': 1}\n" in capsys.readouterr().out
+
+
+def test_a_pass_that_saves_knows_where(tmp_path: Path) -> None:
+    text = "[passes.save_mase_graph]\n[passes.save_node_meta_param]\n"
+    assert transform(tmp_path, written(tmp_path, text)) == 0
+    folder = tmp_path / "out" / "software" / "transform"
+    assert (folder / "save_mase_graph" / "graph.json").is_file()
+    assert (folder / "save_node_meta_param.txt").is_file()

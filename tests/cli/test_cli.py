@@ -57,7 +57,7 @@ def config(folder: Path, text: str) -> str:
         ),
         (["train", "m", "d", "--import", "no.py"], "no.py: there is no such Python file to import"),
         (["train", "jsc-tiny", "jsc-sim", "--bacth-size", "3"], "unknown option '--bacth-size'"),
-        (["info", "modles"], "ch info: unknown topic 'modles': did you mean 'models'?"),
+        (["info", "modles"], "unknown topic 'modles': did you mean 'models'?"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

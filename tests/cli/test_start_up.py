@@ -26,7 +26,13 @@ def imported_by(*arguments: str) -> tuple[str, set[str]]:
     return code, set(modules)
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["-V"], ["info"], ["info", "formats"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"], ["-V"], ["info"], ["info", "formats"], ["info", "passes", "prune"],
+        ["schema"], ["completion", "bash"],
+    ],
+)  # fmt: skip
 def test_nothing_heavy_is_imported(arguments: list[str]) -> None:
     code, modules = imported_by(*arguments)
     assert code in ("0", "None")

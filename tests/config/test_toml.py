@@ -14,6 +14,13 @@ def test_none_survives_writing_and_reading(tmp_path: Path) -> None:
     assert tables["a"] is None
 
 
+def test_the_originals_name_for_reading(tmp_path: Path) -> None:
+    from chop.tools import load_config
+
+    write_toml(tmp_path / "x.toml", {"a": None})
+    assert load_config(str(tmp_path / "x.toml")) == {"a": None}
+
+
 def test_only_the_string_na_means_none() -> None:
     value = {"x": "na", "y": 0, "z": False, "w": ["NA"]}
     assert na_to_none(value) == {"x": "na", "y": 0, "z": False, "w": [None]}

@@ -1,19 +1,16 @@
-"""The labs as notebooks: their form, what they print when run, and the pages that quote them."""
+"""The labs as notebooks: their form, and what they print when run."""
 
 import ast
 import itertools
 import json
 import os
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from chop.config.arguments import parse_arguments
 
 ROOT = Path(__file__).parents[2]
 LABS = ("lab1", "lab2", "lab3")
@@ -30,14 +27,6 @@ def notebook(lab: str) -> dict[str, Any]:
 def code_cells(lab: str) -> list[str]:
     cells = notebook(lab)["cells"]
     return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-
-
-def page(lab: str) -> str:
-    return (ROOT / "docs" / "labs" / f"{lab}.md").read_text("utf-8")
-
-
-def blocks(lab: str, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", page(lab), re.DOTALL | re.MULTILINE)
 
 
 @pytest.fixture
@@ -196,7 +185,7 @@ def test_lab_3(run: Any, tmp_path: Path) -> None:
     assert list(samplers) == ["tpe", "random", "brute"]
     assert samplers["brute"][2] == "64"
     assert all(0 < float(row[4]) <= 1 for row in samplers.values())
-    assert printed.count("exit code 0\n") == 2
+    assert printed.count("exit code 0\n") == 3
     output = tmp_path / "mase_output" / "lab3"
     front = json.loads((output / "brute-0" / "best.json").read_text("utf-8"))
     points = sorted(
@@ -207,27 +196,4 @@ def test_lab_3(run: Any, tmp_path: Path) -> None:
     assert [right for _, right in points] == sorted(right for _, right in points)
     assert front["0"]["hardware_metrics"]["largest_multiplier"] in (16, 32, 64)
     assert (output / "jsc-new-best/software/transform/transformed_ckpt/graph.json").is_file()
-
-
-@pytest.mark.parametrize("lab", LABS)
-def test_pages_quote_cells_that_are_run(lab: str) -> None:
-    quoted = blocks(lab, "python")
-    assert quoted
-    cells = code_cells(lab)
-    assert [block for block in quoted if not any(block.strip() in cell for cell in cells)] == []
-
-
-@pytest.mark.parametrize("lab", LABS)
-def test_commands_on_the_pages_are_understood(lab: str) -> None:
-    lines = [
-        line[2:]
-        for block in blocks(lab, "console")
-        for line in block.replace("\\\n", " ").splitlines()
-        if line.startswith("$ ")
-    ]
-    assert lines
-    for program, *arguments in map(shlex.split, lines):
-        if program == "ch":
-            assert parse_arguments(arguments)["action"]
-        else:
-            assert (program, (ROOT / arguments[0]).is_file()) == ("python", True)
+    assert (output / "jsc-new-brute/report.html").is_file()

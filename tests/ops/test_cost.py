@@ -116,6 +116,14 @@ def test_attention_is_scores_softmax_and_sum() -> None:
     )
 
 
+def test_arguments_by_name_are_taken_in_the_order_of_the_operation() -> None:
+    x, w = torch.randn(2, 3, 5), torch.randn(5, 7)
+    op = OPS["matmul"]
+    call = call_of_function(op, (), {"other": w, "input": x}, x @ w)
+    assert call.inputs == ((2, 3, 5), (5, 7))
+    assert op.cost(call) == op.cost(call_of_function(op, (x, w), {}, x @ w))
+
+
 @pytest.mark.parametrize("equation", ["...i,i->...", 7])
 def test_what_cannot_be_counted_is_not_taken_for_free(equation: object) -> None:
     call = Call(((2, 3), (3,)), (2,), attributes={"equation": equation})

@@ -1,17 +1,12 @@
-"""Pages read back, runs made by hand, and a browser without a window."""
+"""Pages read back, and runs made by hand."""
 
 import json
-import os
-import re
-import shutil
-import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 VOID = {"meta", "br"}
 HOSTILE = '<script>document.title="taken"</script><img src=x onerror=alert(1)>"\'&\ud800'
-POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy"[^>]*>')
 
 
 class Page(HTMLParser):
@@ -95,30 +90,9 @@ def logged(number: int, accuracy: float | None, width: int, **changes: Any) -> d
     }
 
 
-def chromium() -> str | None:
-    return shutil.which("chromium") or shutil.which("chromium-browser")
-
-
-def browse(page: Path, profile: Path, *flags: str) -> tuple[str, list[str]]:
-    """The page as the browser sees it, and what it complains about."""
-    program = chromium()
-    assert program is not None
-    sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
-    command = [
-        program, "--headless", *sandbox, "--disable-gpu", "--disable-quic", "--no-first-run",
-        "--disable-background-networking", "--disable-component-update", "--disable-sync",
-        "--disable-dev-shm-usage", "--hide-scrollbars", "--enable-logging=stderr", "--v=0",
-        f"--user-data-dir={profile}", "--virtual-time-budget=4000", *flags, page.as_uri(),
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    complaints = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-    return done.stdout, complaints
-
-
-def with_script(page: Path, script: str, *, policy: bool = False) -> Path:
-    """A copy of a page with one more script at its end; without the policy that would stop it."""
+def with_script(page: Path, script: str) -> Path:
+    """A copy of a page with one more script at its end."""
     text = page.read_text(encoding="utf-8")
-    text = text if policy else POLICY.sub("", text)
     copy = page.with_name(f"{page.stem}-probed.html")
     copy.write_text(text.replace("</body>", f"<script>{script}</script></body>"), encoding="utf-8")
     return copy

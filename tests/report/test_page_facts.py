@@ -12,12 +12,21 @@ from report_pages import Page, logged, put
 
 from chop.actions.reporting import report
 from chop.numerics import FORMATS
+from chop.report.folders import RunFolder
 from chop.report.graph_facts import NodeFacts, rounded_tensor, sqnr
-from chop.report.graph_view import DEEPEST, bit_colour, error_colour, picture, placed, shown
+from chop.report.graph_view import (
+    DEEPEST,
+    bit_colour,
+    error_colour,
+    picture,
+    placed,
+    shown,
+    together,
+)
 from chop.report.markup import Markup, escaped, number, tag
 from chop.report.search_facts import Problem, Search, Trial, importances, varied_choices
 from chop.report.search_view import MOST_POINTS, json_block, plot_data, thinned
-from chop.report.svg import nice_ticks
+from chop.report.svg import Axis, nice_ticks
 
 
 def test_sqnr_is_the_ratio_of_powers() -> None:
@@ -188,3 +197,29 @@ def test_the_page_of_a_branching_network_of_its_own(tmp_path: Path) -> None:
     assert page.sections == ["graph", "quantisation", "costs"]
     assert "Conv2dBlockFP" in page.texts["graph"]
     assert "2×3×8×8" in page.texts["graph"]
+
+
+@pytest.mark.parametrize(
+    ("ticks", "words"),
+    [([0, 2e6, 4e6], ["0", "2 M", "4 M"]), ([0, 5e8, 1e9], ["0", "0.5 G", "1 G"]),
+     ([0.0, 0.5, 1.0], ["0", "0.5", "1"]), ([-5e5, 0, 5e5], ["-500 k", "0", "500 k"])],
+)  # fmt: skip
+def test_long_numbers_along_an_axis_are_short(ticks: list[float], words: list[str]) -> None:
+    axis = Axis("x", ticks, 0, 100)
+    assert [axis.shown(tick) for tick in ticks] == words
+
+
+def test_statistics_of_a_tensor_stand_in_one_row_unless_they_contradict() -> None:
+    one, two = {"mean": 1.0, "count": 4}, {"max": 2.0, "count": 4}
+    other = {"min": 0.0, "count": 5}
+    found = together([("weight", "a", one), ("weight", "b", two), ("weight", "c", other)])
+    assert found == [("weight", "a, b", one | two), ("weight", "c", other)]
+
+
+def test_a_stored_path_is_seen_from_the_project(tmp_path: Path) -> None:
+    put(tmp_path / "jets/software/best.ckpt", "")
+    run = RunFolder(tmp_path / "jets", tmp_path / "jets/software")
+    assert run.short("mase_output/jets/software/best.ckpt") == "software/best.ckpt"
+    assert run.short(str(tmp_path / "jets/software/best.ckpt")) == "software/best.ckpt"
+    assert run.short("elsewhere/best.ckpt") == "elsewhere/best.ckpt"
+    assert run.short(None) == ""

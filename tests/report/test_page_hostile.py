@@ -48,8 +48,7 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     assert page.json["search-0-data"]["metrics"][0]["name"].startswith("<script>")
 
 
-def test_a_hostile_node_name_is_refused_or_escaped(run_folder: Path, tmp_path: Path) -> None:
-    """The loader refuses such a graph; the page says so, in text."""
+def test_a_graph_that_was_tampered_with_is_refused(run_folder: Path, tmp_path: Path) -> None:
     source = run_folder / "software/transform/transformed_ckpt"
     target = tmp_path / "p/software/transform/transformed_ckpt"
     for file in source.iterdir():
@@ -59,5 +58,5 @@ def test_a_hostile_node_name_is_refused_or_escaped(run_folder: Path, tmp_path: P
     (target / "graph.json").write_text(graph.replace("seq_blocks_2", "<script>x"), encoding="utf-8")
     page = Page(report(tmp_path / "p").read_text(encoding="utf-8"))
     assert page.sections == ["problems"]
-    assert "<script>x" in page.texts["problems"]
+    assert "graph.json" in page.texts["problems"]
     assert page.count("script") == 1

@@ -1,12 +1,16 @@
 """Tables and types that the tests of searches share."""
 
 import copy
+import multiprocessing
 from collections.abc import Callable
 from typing import Any
+
+from optuna.storages import get_storage
 
 from chop.search.config import SearchConfig
 from chop.search.context import SearchContext
 from chop.search.space import SearchSpace, make_space
+from chop.search.storage import Place, open_store
 from chop.search.store import Store
 from chop.search.strategy import Search
 
@@ -54,3 +58,30 @@ def space_of(context: SearchContext, config: SearchConfig) -> SearchSpace:
 
 StoreMaker = Callable[..., Store]
 Searcher = Callable[..., Search]
+
+
+def open_together(url: str, problem: str, barrier: Any, answers: Any) -> None:
+    """Open a study when all others do; say what became of it."""
+    barrier.wait()
+    try:
+        open_store(Place(url, "search"), ["minimize"], {"data set": problem})
+        answers.put((problem, "opened"))
+    except Exception as error:  # noqa: BLE001  # whatever it is, the test waits for an answer
+        answers.put((problem, str(error)))
+
+
+def opened_together(url: str, problems: list[str]) -> list[tuple[str, str]]:
+    """What becomes of processes that open one new study at the same moment."""
+    get_storage("sqlite://")  # so that all have the modules, and none is late
+    fork = multiprocessing.get_context("fork")
+    barrier, answers = fork.Barrier(len(problems)), fork.SimpleQueue()
+    processes = [
+        fork.Process(target=open_together, args=(url, problem, barrier, answers))
+        for problem in problems
+    ]
+    for process in processes:
+        process.start()
+    found = [answers.get() for _ in processes]
+    for process in processes:
+        process.join()
+    return found

@@ -26,8 +26,7 @@ def run_action(name: str, config: "RunConfig", record: dict[str, Any]) -> None:
     module = import_module(ACTIONS[name])
     session = open_session(config, record, getattr(module, "check", None))
     with nothing_left_behind(project_folder(config)):
-        module.run(session)
-        keep_record(session, name)
+        keep_record(session, name, module.run(session))
 
 
 def __getattr__(name: str) -> Any:

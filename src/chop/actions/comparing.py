@@ -3,16 +3,18 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chop.actions.searching import make_context, operations_of
+from chop.actions.search_files import latest
+from chop.actions.searching import SearchJob, make_context, operations_of
 from chop.config.toml import na_to_none
 from chop.errors import ConfigError
-from chop.files import versioned, writable_folder, write_text
+from chop.files import new_folder, writable_folder, write_text
 from chop.search.config import parse_search
 from chop.search.space import make_space
-from chop.tools.logger import get_logger
+from chop.tools.logger import RESULT, get_logger
 from chop.tools.training.threads import using_threads
 
 if TYPE_CHECKING:
@@ -21,8 +23,11 @@ if TYPE_CHECKING:
     from chop.dataset import MaseDataModule
     from chop.models import MaseModelInfo
     from chop.search.comparison import Comparison
+    from chop.search.comparison_runs import Plan, Run
     from chop.search.config import SearchConfig
     from chop.search.context import SearchContext
+    from chop.search.crew import Task
+    from chop.search.space import SearchSpace
 
 logger = get_logger("chop")
 
@@ -48,16 +53,20 @@ def compare(  # noqa: PLR0913  # what a run consists of, by the names of the lab
     samplers: Sequence[str] = SAMPLERS,
     seeds: int | Sequence[int] = 5,
     seed: int = 0,
+    resume: bool = False,
     num_threads: int | None = None,
+    imports: Sequence[str] = (),
     **context: Any,
 ) -> ComparisonResult:
     """Run every sampler with every seed on one space; the hypervolume over evaluations.
 
     Args:
         search_config: the tables ``search_space`` and ``strategy``; ``n_trials`` and ``timeout``
-            hold for each run.
+            hold for each run, and ``n_jobs`` processes share the runs.
         save_dir: folder for comparison.json, .csv and .png; if there is one, ``<save_dir>-v1`` …
         seeds: the seeds, or how many from `seed` on.
+        resume: go on in `save_dir`: runs that are finished there are not done again.
+        imports: files of one's own that processes have to read first.
         context: what `chop.actions.search` takes, too: ``task``, ``accelerator``, ``load_name``,
             ``load_type``, ``pretrained``, ``cf_args``.
     """
@@ -67,11 +76,15 @@ def compare(  # noqa: PLR0913  # what a run consists of, by the names of the lab
     numbers = list(range(seed, seed + seeds) if isinstance(seeds, int) else seeds)
     if not numbers:
         raise ConfigError("a comparison needs at least one seed")
-    folder = versioned(Path(save_dir))
-    with using_threads(num_threads, operations_of(found)):
-        comparison, size = _compared(found, config, tables, samplers, numbers)
+    folder = latest(Path(save_dir)) if resume else new_folder(Path(save_dir))
+    jobs = config.strategy.setup.n_jobs
+    threads = num_threads or (1 if jobs > 1 else None)
+    with using_threads(threads, operations_of(found)) as used:
+        contest = ContestJob(found, config, tables, writable_folder(folder))
+        contest.imports = tuple(imports)
+        comparison, size = contest.run(samplers, numbers, used)
     summary = comparison.as_dict(size)
-    _write(writable_folder(folder), comparison, summary, config.strategy.setup.plots)
+    _write(folder, comparison, summary, config.strategy.setup.plots)
     return ComparisonResult(folder, summary)
 
 
@@ -82,38 +95,74 @@ def _checked(tables: Mapping[str, Any], samplers: Sequence[str]) -> "SearchConfi
     strategy = tables.get("strategy", {})
     setup = {**strategy.get("setup", {}), "compare": list(samplers)}
     config = parse_search({**tables, "strategy": {**strategy, "setup": setup}})
-    if config.strategy.setup.n_jobs > 1:
-        logger.warning("n_jobs is ignored: a comparison runs in one process")
+    if config.strategy.setup.storage is not None:
+        raise ConfigError("a comparison keeps its runs in its own folder: leave out storage")
     return config
 
 
-def _compared(
-    context: "SearchContext",
-    config: "SearchConfig",
-    tables: Mapping[str, Any],
-    samplers: Sequence[str],
-    seeds: Sequence[int],
-) -> "tuple[Comparison, int]":
-    """All runs on one space, and the size of that."""
-    from chop.search.comparison import ENUMERATED, Comparison, SharedMeasure, runs_of
-    from chop.search.measure import Measure
+class ContestJob:
+    """One call of `compare`, step by step."""
 
-    stated = config.search_space
-    space = make_space(stated.name, context, stated.setup, stated.seed)
-    logger.info("The search space has %s configurations", f"{space.size:,}")
-    measure = SharedMeasure(Measure(space, config))
-    names = list(dict.fromkeys(name.lower() for name in samplers))
-    runs = []
-    for run in runs_of(space, tables, names, seeds, measure):
-        runs.append(run)
-        logger.info("%s, seed %d: %d distinct configurations, %d proposals were repeats",
-                    run.sampler, run.seed, len(run.keys), run.repeats)  # fmt: skip
-    if len(measure.known) < space.size <= ENUMERATED:
-        missing = space.size - len(measure.known)
-        logger.info("Measuring the other %d configurations, to know the true front", missing)
-        measure.measure_all(space)
-    complete = len(measure.known) == space.size
-    return Comparison(config, runs, measure.known, complete=complete), space.size
+    def __init__(
+        self,
+        context: "SearchContext",
+        config: "SearchConfig",
+        tables: Mapping[str, Any],
+        folder: Path,
+    ) -> None:
+        self.context = context
+        self.config = config
+        self.tables = tables
+        self.folder = folder
+        self.imports: tuple[str, ...] = ()
+
+    def run(
+        self, samplers: Sequence[str], seeds: Sequence[int], threads: int
+    ) -> "tuple[Comparison, int]":
+        """All runs on one space, and the size of that."""
+        from chop.search.comparison import Comparison
+        from chop.search.comparison_runs import Contest, plans_of
+        from chop.search.crew import helpers
+
+        stated = self.config.search_space
+        space = make_space(stated.name, self.context, stated.setup, stated.seed)
+        logger.info("The search space has %s configurations", f"{space.size:,}")
+        plans = plans_of(self.config, samplers, seeds)
+        problem = SearchJob(self.context, self.config, {}, self.folder, {}).problem(space)
+        contest = Contest(space, self.tables, self.folder, problem, _tell)
+        contest.check(plans)
+        jobs = min(self.config.strategy.setup.n_jobs, len(plans))
+        with helpers(self._task(plans, problem, threads), jobs - 1) as others:
+            runs = contest.run(plans)
+            for process in others:
+                process.join()
+        outcomes = contest.measure.outcomes()
+        complete = len(outcomes) == space.size
+        return Comparison(self.config, runs, outcomes, complete=complete), space.size
+
+    def _task(self, plans: "list[Plan]", problem: Mapping[str, Any], threads: int) -> "Task":
+        from chop.search.crew import make_task
+        from chop.search.storage import JOURNAL, Place
+
+        return make_task(
+            self.context, work=partial(compete, plans=plans), search=self.tables,
+            place=Place(str(self.folder / JOURNAL), "runs"), problem=problem,
+            seed=self.context.seed, threads=threads, imports=self.imports,
+        )  # fmt: skip
+
+
+def compete(
+    task: "Task", space: "SearchSpace", config: "SearchConfig", worker: int, plans: "list[Plan]"
+) -> None:
+    """Take part in a comparison, as one of the processes that were started together."""
+    from chop.search.comparison_runs import Contest
+
+    Contest(space, task.search, Path(task.place.storage).parent, task.problem).run(plans)
+
+
+def _tell(run: "Run") -> None:
+    logger.info("%s, seed %d: %d distinct configurations, %d proposals were repeats",
+                run.sampler, run.seed, len(run.keys), run.repeats)  # fmt: skip
 
 
 def _write(folder: Path, comparison: "Comparison", summary: dict[str, Any], plot: bool) -> None:
@@ -125,6 +174,6 @@ def _write(folder: Path, comparison: "Comparison", summary: dict[str, Any], plot
         draw_comparison(folder / "comparison.png", comparison)
     logger.info(
         "Evaluations until a share of the hypervolume of %s, median and range of the runs:\n%s",
-        comparison.normalised_by, comparison.table(),
+        comparison.normalised_by, comparison.table(), extra=RESULT,
     )  # fmt: skip
-    logger.info("The comparison is in %s", folder)
+    logger.info("The comparison is in %s", folder, extra=RESULT)

@@ -6,7 +6,7 @@ import platform
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.resources import files
 from pathlib import Path
@@ -20,8 +20,8 @@ DEVELOPERS = "test"
 """The extra that users need not have."""
 OTHERS = {
     "scipy": ("the sampler gp", "pip install scipy"),
-    "psycopg": ("studies in PostgreSQL (postgresql://)", "pip install 'psycopg[binary]'"),
-    "grpcio": ("studies behind Optuna's proxy (grpc://)", "pip install grpcio"),
+    "psycopg": ("studies in PostgreSQL, postgresql://", "pip install 'psycopg[binary]'"),
+    "grpcio": ("studies behind Optuna's proxy, grpc://", "pip install grpcio"),
     "optuna-dashboard": ("looking at a study while it runs", "pip install optuna-dashboard"),
 }
 """What is used if it is there although no extra names it, what for, and how to get it."""
@@ -46,8 +46,12 @@ class Requirement(NamedTuple):
     """Empty for what everybody needs."""
 
 
-def doctor() -> str:
-    """Versions, devices, threads, cache, data and extras of this machine as text."""
+def doctor(*, missing_only: bool = False) -> str:
+    """Versions, devices, threads, cache, data and extras of this machine as text.
+
+    Args:
+        missing_only: leave out what is there.
+    """
     groups = {
         "Machine": machine,
         "Packages": packages,
@@ -55,7 +59,7 @@ def doctor() -> str:
         "Data": data,
     }
     findings = {title: list(_guarded(title, look)) for title, look in groups.items()}
-    return render(findings)
+    return missing(findings) if missing_only else render(findings)
 
 
 def _guarded(title: str, look: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
@@ -219,15 +223,26 @@ def jets(folder: Path) -> Iterator[Finding]:
 
 def render(findings: dict[str, list[Finding]]) -> str:
     """A table for each group, and at the end what to type for what is missing."""
-    from tabulate import tabulate
-
     parts = []
     for title, group in findings.items():
         rows = [(each.name, each.state, each.detail) for each in group]
-        parts.append(f"{title}\n{tabulate(rows, tablefmt='plain', disable_numparse=True)}")
-    missing = [each for group in findings.values() for each in group if each.remedy]
-    lines = tabulate([(each.name, each.remedy) for each in missing], tablefmt="plain")
+        parts.append(f"{title}\n{_table(rows)}")
+    lines = missing(findings)
     parts.append(
-        f"Missing, and the line that brings it\n{lines}" if missing else "Nothing is missing"
+        f"Missing, and the line that brings it\n{lines}" if lines else "Nothing is missing\n"
     )
     return "\n\n".join(parts)
+
+
+def missing(findings: dict[str, list[Finding]]) -> str:
+    """What is missing, and what to type to have it."""
+    rows = [
+        (each.name, each.remedy) for group in findings.values() for each in group if each.remedy
+    ]
+    return f"{_table(rows)}\n" if rows else ""
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> str:
+    from tabulate import tabulate
+
+    return tabulate(rows, tablefmt="plain", disable_numparse=True)

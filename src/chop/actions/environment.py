@@ -8,14 +8,24 @@ import torch
 
 from chop.config.run import RunConfig
 from chop.errors import ConfigError
+from chop.tools.training.settings import MOST_PROCESSES
 
 
 def prepare(config: RunConfig) -> None:
     """Check the device that was asked for, and seed with the seed in effect."""
     check_accelerator(config.accelerator)
+    check_counts(config)
     if config.no_warnings:
         warnings.simplefilter("ignore")
     seed_everything(config.seed)
+
+
+def check_counts(config: RunConfig) -> None:
+    """Refuse more processes or threads than the machine could ever use."""
+    for name in ("num_devices", "num_workers", "num_threads"):
+        count = getattr(config, name) or 0
+        if count > MOST_PROCESSES:
+            raise ConfigError(f"{name} is {count}, but this machine takes at most {MOST_PROCESSES}")
 
 
 def seed_everything(seed: int) -> None:

@@ -1,5 +1,6 @@
 """Where the files of a search are, and the configurations that `ch transform` can read."""
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from chop.config.toml import write_toml
 from chop.errors import SearchError
-from chop.files import versioned
+from chop.files import new_folder, write_text
 from chop.search.config import SearchConfig
 from chop.search.space import SearchSpace
 from chop.search.storage import JOURNAL, Place, study_names
@@ -23,13 +24,13 @@ def study_place(config: SearchConfig, save_dir: Path, resume: bool) -> tuple[Pla
     """Where the study is and where its results go; without `resume` both are new."""
     setup = config.strategy.setup
     if setup.storage is None:
-        folder = _latest(save_dir) if resume else versioned(save_dir)
+        folder = latest(save_dir) if resume else new_folder(save_dir)
         if not resume and folder != save_dir:
             logger.info("%s holds a study; this one goes to %s", save_dir, folder.name)
         return Place(str(folder / JOURNAL), setup.study_name or "search"), folder
     name = setup.study_name or save_dir.parent.parent.name or "search"
     if resume:
-        return Place(setup.storage, name), _latest(save_dir)
+        return Place(setup.storage, name), latest(save_dir)
     taken = set(study_names(setup.storage))
     if setup.study_name is not None and name in taken:
         raise SearchError(
@@ -37,14 +38,14 @@ def study_place(config: SearchConfig, save_dir: Path, resume: bool) -> tuple[Pla
             "search.strategy.setup.study_name another value"
         )
     free = next(each for n in range(len(taken) + 1) if (each := _nth(name, n)) not in taken)
-    return Place(setup.storage, free), versioned(save_dir)
+    return Place(setup.storage, free), new_folder(save_dir)
 
 
 def _nth(name: str, n: int) -> str:
     return f"{name}-v{n}" if n else name
 
 
-def _latest(folder: Path) -> Path:
+def latest(folder: Path) -> Path:
     """The newest version of a folder; the folder itself if there is none."""
     pattern = re.compile(rf"{re.escape(folder.name)}-v(\d+)")
     versions = {
@@ -55,13 +56,34 @@ def _latest(folder: Path) -> Path:
     return versions[max(versions)] if versions else folder
 
 
+def search_facts(config: SearchConfig, space_size: int, repeats: int) -> dict[str, Any]:
+    """What was searched for and how, which the trials alone do not tell."""
+    metrics = {name: each.model_dump() for name, each in config.metrics.items()}
+    return {
+        "space": config.search_space.name,
+        "space_size": space_size,
+        "sampler": config.strategy.setup.sampler,
+        "repeats": repeats,
+        "directions": list(config.directions),
+        "metrics": metrics,
+    }
+
+
+def write_facts(folder: Path, config: SearchConfig, space_size: int, repeats: int) -> None:
+    """Write ``search.json``."""
+    facts = search_facts(config, space_size, repeats)
+    write_text(folder / "search.json", json.dumps(facts, indent=2) + "\n")
+
+
 def write_tables(
     folder: Path, space: SearchSpace, best: "list[FrozenTrial]", settings: Mapping[str, Any]
 ) -> None:
     """``best_0.toml`` and so on: the run with the configuration of each best trial."""
-    for old in folder.glob("best_*.toml"):
-        old.unlink()
+    written = set()
     for place, trial in enumerate(best):
         tables = space.toml_of(trial.user_attrs["sampled_config"])
         if tables:
+            written.add(folder / f"best_{place}.toml")
             write_toml(folder / f"best_{place}.toml", {**settings, **tables})
+    for old in set(folder.glob("best_*.toml")) - written:
+        old.unlink(missing_ok=True)

@@ -1,24 +1,25 @@
 """Search: measure configurations of a space, and keep the best of them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chop.actions.environment import device_of
-from chop.actions.search_files import study_place, write_tables
-from chop.actions.session import Session
-from chop.actions.train_common import UNTRAINED
+from chop.actions.search_files import search_facts, study_place, write_facts, write_tables
+from chop.actions.session import Findings, Session
+from chop.actions.train_common import UNTRAINED, settings_of
 from chop.config.run import RunConfig
 from chop.config.toml import na_to_none
-from chop.errors import ConfigError, SearchError
-from chop.files import writable_folder
+from chop.errors import SearchError
+from chop.files import filled, one_at_a_time, writable_folder
 from chop.search.config import SearchConfig, parse_search
 from chop.search.context import SearchContext
+from chop.search.hyperparameters import CHOICES, Hyperparameters
 from chop.search.measure import fingerprint
-from chop.search.space import SearchSpace, make_space
+from chop.search.space import SPACES, SearchSpace, make_space
 from chop.tools.checkpoint_load import load_model
-from chop.tools.logger import get_logger
+from chop.tools.logger import RESULT, get_logger
 from chop.tools.training.threads import forward_operations, using_threads
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from chop.search.store import Store
 
 logger = get_logger("chop")
+
+NO_DIFFERENCE = {"log_every_n_steps", "num_threads"}
+"""Settings of training that make no other network."""
 
 
 @dataclass(frozen=True)
@@ -46,15 +50,14 @@ class SearchResult:
 
 def check(config: RunConfig) -> None:
     """Refuse a space, a sampler, a runner or a metric that does not exist."""
-    if parse_search(config.search).strategy.setup.compare and config.resume:
-        raise ConfigError("a comparison of samplers cannot be resumed: leave out --resume")
+    parse_search(config.search)
 
 
-def run(session: Session) -> None:
-    """Search as the command line asks."""
+def run(session: Session) -> Findings | None:
+    """Search as the command line asks; what is to be in the record of the run."""
     config = session.config
     names = ("dataset_path", "label_column", "imports", "cf_args", "is_pretrained", "accelerator")
-    what = (session.model, session.model_info, session.data_module, config.search)
+    what = (session.model, session.model_info, session.data_module, tables_of(config))
     how: dict[str, Any] = {
         "task": config.task,
         "seed": config.seed,
@@ -70,11 +73,33 @@ def run(session: Session) -> None:
         from chop.actions.comparing import compare
 
         save_dir = session.software_folder / "comparison"
-        compare(*what, save_dir=save_dir, samplers=setup.compare, seeds=setup.repeats, **how)
-        return
+        compare(
+            *what, save_dir=save_dir, samplers=setup.compare, seeds=setup.repeats,
+            resume=config.resume, imports=config.imports, **how,
+        )  # fmt: skip
+        return None
     settings = {name: value for name in names if (value := getattr(config, name))}
     save_dir = session.software_folder / "search_ckpts"
-    search(*what, save_dir=save_dir, resume=config.resume, settings=settings, **how)
+    result = search(*what, save_dir=save_dir, resume=config.resume, settings=settings, **how)
+    facts = search_facts(parse_search(config.search), result.space_size, result.repeats)
+    return Findings(result.folder, {"search": facts})
+
+
+def tables_of(config: RunConfig) -> dict[str, Any]:
+    """``[search]``; where it trains, settings that the run itself states hold for all trainings."""
+    tables: dict[str, Any] = config.search
+    space = tables["search_space"]
+    if not SPACES[space["name"]].starts_afresh:
+        return tables
+    usual = settings_of(RunConfig())
+    stated = {
+        name: value
+        for name, value in settings_of(config).items()
+        if name in CHOICES - NO_DIFFERENCE and value != usual[name]
+    }
+    setup = space.get("setup", {})
+    fixed = {**stated, **setup.get("fixed", {})}
+    return {**tables, "search_space": {**space, "setup": {**setup, "fixed": fixed}}}
 
 
 def search(  # noqa: PLR0913  # what a run consists of, by the names of the labs
@@ -143,7 +168,7 @@ def make_context(  # noqa: PLR0913  # the same
     """What a search works on: the model with its weights, the data and the settings."""
     if load_name is not None:
         model = load_model(load_name, load_type, model)
-    elif not pretrained:
+    elif not (pretrained or SPACES[config.search_space.name].starts_afresh):
         logger.warning(UNTRAINED)
     return SearchContext(
         model.eval(), model_info, data_module, task, cf_args or None, device_of(accelerator),
@@ -185,9 +210,11 @@ class SearchJob:
         """Build, search, report."""
         logger.info("Building search space...")
         stated = self.config.search_space
-        space = make_space(stated.name, self.context, stated.setup, stated.seed)
-        logger.info("The search space has %s configurations", f"{space.size:,}")
         place, folder = study_place(self.config, self.save_dir, resume)
+        self.context = replace(self.context, folder=folder)
+        with filled(folder):
+            space = make_space(stated.name, self.context, stated.setup, stated.seed)
+        logger.info("The search space has %s configurations", f"{space.size:,}")
         writable_folder(folder)
         from chop.search.crew import Task, make_task
         from chop.search.storage import open_store
@@ -205,10 +232,15 @@ class SearchJob:
 
     def problem(self, space: SearchSpace) -> dict[str, Any]:
         """What makes the trials of two studies comparable."""
-        strategy = self.config.strategy
+        strategy, model = self.config.strategy, self.context.model
+        if space.starts_afresh:
+            weights: dict[str, Any] = {"network": repr(model), "seed": self.context.seed}
+        else:
+            weights = {"set of weights": fingerprint(model)}
+        choices = [repr(choice) for choice in space.tree]
         return {
-            "search space": fingerprint_of([repr(choice) for choice in space.tree]),
-            "set of weights": fingerprint(self.context.model),
+            "search space": fingerprint_of([*choices, repr(space.setup)]),
+            **weights,
             "data set": self.context.data_module.fingerprint,
             "runners": {"software": strategy.sw_runner, "hardware": strategy.hw_runner},
             "metrics": {name: each.model_dump() for name, each in self.config.metrics.items()},
@@ -238,21 +270,28 @@ class SearchJob:
                     process.join()
                 found.run()  # what a process that died has left behind
         finally:
-            result = self.report(space, store, folder, found)
+            with one_at_a_time(folder):  # who writes last knows of all trials
+                result = self.report(space, store, folder, found)
         logger.info("Searching is completed")
         return result
 
     def report(self, space: SearchSpace, store: "Store", folder: Path, found: Any) -> SearchResult:
         """Write and print what was found."""
         from chop.search.results import best_table, write_results
+        from chop.search.study_table import is_study
 
         trials = store.counted()
         best = write_results(folder, store.study, trials)
         write_tables(folder, space, best, self.settings)
+        write_facts(folder, self.config, space.size, found.progress.repeats)
         if self.config.strategy.setup.plots:
             from chop.search.plots import draw_plots
 
             draw_plots(folder, store.study, trials, list(self.config.metrics))
+        if isinstance(space, Hyperparameters) and is_study(self.config):
+            shown = self.report_study(space, folder, trials)
+        else:
+            shown = f"Best trial(s):\n{best_table(best)}"
         failed = [trial for trial in trials if trial.state.name == "FAIL"]
         logger.info(
             "%d distinct configurations of %s were evaluated, %d of them failed; "
@@ -262,10 +301,25 @@ class SearchJob:
         if failed:
             first = failed[0]
             logger.warning("Trial %d failed: %s", first.number, first.user_attrs.get("reason"))
-        logger.info("Best trial(s):\n%s", best_table(best))
+        logger.info("%s", shown, extra=RESULT)
+        logger.info("The results are in %s", folder, extra=RESULT)
         if trials and len(failed) == len(trials):
             raise SearchError(f"every trial failed; the first: {failed[0].user_attrs['reason']}")
         return SearchResult(folder, best, trials, space.size, found.progress.repeats)
+
+    def report_study(
+        self, space: Hyperparameters, folder: Path, trials: "list[FrozenTrial]"
+    ) -> str:
+        """Write the tables and pictures of a study of settings; the table of the settings."""
+        from chop.search.study_table import heading, read_study, study_table, write_study
+
+        study = read_study(folder, space, self.config, trials)
+        write_study(folder, study)
+        if self.config.strategy.setup.plots:
+            from chop.search.study_plots import draw_study
+
+            draw_study(folder, study)
+        return f"{heading(study, self.config)}\n{study_table(study)}"
 
 
 def fingerprint_of(texts: list[str]) -> str:

@@ -47,6 +47,9 @@ class Session:
 
 def check(config: RunConfig) -> None:
     """Refuse what can be seen to be wrong before torch is imported, which takes seconds."""
+    models, datasets = stored()["models"], stored()["datasets"]
+    if config.model in datasets and config.dataset in models and config.model not in models:
+        raise ConfigError(f"the model comes first: write ch ACTION {config.dataset} {config.model}")
     for name, kind in ((config.model, "model"), (config.dataset, "dataset")):
         if name is None:
             raise ConfigError(f"no {kind} is named: write ch ACTION MODEL DATASET, or use --config")
@@ -69,7 +72,8 @@ def open_session(
 
     check(config)
     assert config.model is not None
-    root_logger.setLevel("DEBUG" if config.to_debug else config.log_level.upper())
+    if not config.quiet:
+        root_logger.setLevel("DEBUG" if config.to_debug else config.log_level.upper())
     import_user_code(config.imports)
     model_info = get_model_info(config.model)
     data_module = _data_module(config)
@@ -107,14 +111,25 @@ def _data_module(config: RunConfig) -> "MaseDataModule":
     )
 
 
-def keep_record(session: Session, action: str) -> None:
+@dataclass(frozen=True)
+class Findings:
+    """What only the action knows of its run."""
+
+    folder: Path
+    """Of its results; the record goes there."""
+    facts: dict[str, Any]
+
+
+def keep_record(session: Session, action: str, found: Findings | None = None) -> None:
     """Store what was run beside its results; of several processes the first one does."""
     from chop.report.record import write_record
 
     if os.environ.get("LOCAL_RANK", "0") == "0":
         data = session.data_module
         facts = {"data": data.source, "fingerprint": data.fingerprint}
-        write_record(session.software_folder, action, {**session.record, **facts})
+        folder = found.folder if found else session.software_folder
+        more = found.facts if found else {}
+        write_record(folder, action, {**session.record, **facts, **more})
 
 
 def project_folder(config: RunConfig) -> Path:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chop.actions import train_common as common
-from chop.files import versioned, write_text
-from chop.tools.logger import get_logger
+from chop.files import write_new
+from chop.tools.logger import RESULT, get_logger
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
@@ -41,10 +41,10 @@ def test(  # noqa: PLR0913, PLR0917  (the labs' signature)
         save_path: the folder of ``test_results.json``; None stores nothing.
         load_name: weights or a graph to test; without it the model is tested as it is.
         settings: fields of `TrainingSettings`, as the labs hand the same to every action;
-            `record`, stored with the result.
+            `record`, stored with the result; `split`, "val" for the validation rows.
     """
     from chop.tools.training.fit import Job, evaluate_job
-    from chop.tools.training.summary import test_summary
+    from chop.tools.training.summary import summary_of_test
 
     common.check_task(task)
     job = Job(
@@ -55,12 +55,16 @@ def test(  # noqa: PLR0913, PLR0917  (the labs' signature)
         logger=visualizer,
         record=common.full_record(settings.pop("record", None), data_module),
     )
+    split = settings.pop("split", "test")
     logger.info("Testing model '%s'...", job.name)
-    result = evaluate_job(job, common.chosen_settings("test", plt_trainer_args, settings))
+    chosen = common.chosen_settings("test", plt_trainer_args, settings)
+    result = evaluate_job(job, chosen, split)
     names = dataset_info.class_names
-    logger.info("Result\n%s", test_summary(result, names, getattr(data_module, "source", "")))
+    shown = summary_of_test(result, names, getattr(data_module, "source", ""), split)
+    logger.info("Result\n%s", shown, extra=RESULT)
     if save_path is not None:
-        _store(job.folder, {**result.as_dict(names), "load_name": load_name, "run": job.record})
+        facts = {"split": split, "load_name": load_name, "run": job.record}
+        _store(job.folder, {**result.as_dict(names), **facts})
     logger.info("Testing is completed")
     return result
 
@@ -83,11 +87,12 @@ def run(session: "Session") -> None:
         load_name=config.load_name,
         load_type=config.load_type,
         record=session.record,
+        split=config.split,
         **common.settings_of(config),
     )
 
 
 def _store(folder: Path, result: dict[str, Any]) -> None:
-    path = versioned(folder / "test_results.json")
-    write_text(path, json.dumps(result, indent=2, default=str) + "\n")
-    logger.info("Test results are in %s", path)
+    text = json.dumps(result, indent=2, default=str) + "\n"
+    path = write_new(folder / "test_results.json", text)
+    logger.info("Test results are in %s", path, extra=RESULT)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chop.actions import train_common as common
-from chop.tools.logger import get_logger
+from chop.tools.logger import RESULT, get_logger
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
@@ -62,7 +62,7 @@ def train(  # noqa: PLR0913, PLR0917  (the labs' signature)
     result = fit(job, common.chosen_settings("train", plt_trainer_args, settings))
     if load_name is not None and load_type == "mz":
         save_trained_graph(job)
-    logger.info("Checkpoints: %s, %s", result.best, result.last)
+    logger.info("Checkpoints: %s, %s", result.best, result.last, extra=RESULT)
     logger.info("Training is completed")
     return result
 

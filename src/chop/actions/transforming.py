@@ -30,6 +30,9 @@ from chop.tools.logger import get_logger
 
 logger = get_logger("chop")
 
+OFFERED_PATHS = ("save_dir", "file_name", "save_path")
+"""Arguments that a file may leave out, because the run knows a place in its own folder."""
+
 
 @dataclass(frozen=True)
 class PassContext:
@@ -71,7 +74,10 @@ def check(config: RunConfig) -> None:
     if not config.passes:
         raise ConfigError("transform needs --config with a [passes.<name>] table for each pass")
     for name, given in config.passes.items():
-        PASSES[name].parse(given)
+        schema = PASSES[name].schema
+        if schema is not None:  # a pass without one takes whatever the file says
+            offered = {path: path for path in OFFERED_PATHS if path in schema.model_fields}
+            PASSES[name].parse({**offered, **given})
 
 
 def run(session: Session) -> None:

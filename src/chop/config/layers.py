@@ -91,8 +91,7 @@ def checked(name: str, value: Any, where: str, owner: str, *, strict: bool = Tru
         strict: a file says numbers as numbers; a command line has only text.
     """
     setting = setting_named(name, owner)
-    given_as = setting.option.given_as
-    value = given_as(value) if given_as else value
+    value = setting.option.usual(value)
     if value is None:
         return _none(setting, where)
     if setting.choices and value not in setting.choices:
@@ -146,9 +145,10 @@ def _typed(setting: Setting, value: Any, where: str, strict: bool) -> Any:
     try:
         return _adapter(setting.name).validate_python(value, strict=strict)
     except ValidationError as error:
-        raise ConfigError(
-            f"{where}: {first_problem(error, RunConfig)} (got {value!r:.60})"
-        ) from None
+        # What stands after the comma tells how the text was read, which is plain to see.
+        problem = first_problem(error, RunConfig).partition(", unable to parse")[0]
+        got = "" if "(got " in problem else f" (got {value!r:.60})"
+        raise ConfigError(f"{where}: {problem}{got}") from None
 
 
 @cache

@@ -3,8 +3,8 @@
 Standard library only, so that ``ch --help`` starts at once; pydantic joins when values are checked.
 """
 
-from collections.abc import Callable
-from dataclasses import Field, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, field, fields
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -19,9 +19,13 @@ class Option:
     flags: tuple[str, ...] = ()
     listed: bool = True
     """Whether the table of settings shows it."""
-    given_as: Callable[[Any], Any] | None = None
-    """Turns another spelling of a value into the one that is checked."""
+    spellings: Mapping[Any, str] = field(default_factory=dict)
+    """Other spellings of values, and the one that is meant by each."""
     repeatable: bool = False
+    names: str = ""
+    """What a value names: ``file``, ``folder``, or a topic of ``ch info`` such as ``models``."""
+    default_words: str = ""
+    """The default in words, where it depends on the machine."""
     above: float | None = None
     at_least: float | None = None
     below: float | None = None
@@ -31,6 +35,11 @@ class Option:
         """The bounds that are set, by the names pydantic has for them."""
         named = {"gt": self.above, "ge": self.at_least, "lt": self.below}
         return {name: bound for name, bound in named.items() if bound is not None}
+
+    def usual(self, value: Any) -> Any:
+        """`value` in its usual spelling."""
+        is_word = isinstance(value, str | int) and not isinstance(value, bool)
+        return self.spellings.get(value, value) if is_word else value
 
 
 @dataclass(frozen=True)
@@ -65,6 +74,13 @@ class Setting:
     @property
     def is_flag(self) -> bool:
         return self.type is bool
+
+    @property
+    def default_text(self) -> str:
+        """The default as a user would write it; empty where there is none."""
+        if self.option.default_words or self.default in (None, [], {}):
+            return self.option.default_words
+        return str(self.default).lower() if self.is_flag else str(self.default)
 
 
 @cache

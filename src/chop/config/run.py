@@ -25,16 +25,6 @@ REMOVED = {
 """Settings of the original that have no meaning here, and why."""
 
 
-def _text(value: object) -> object:
-    """A number as its text: ``trainer_precision = 32`` is a natural thing to write in TOML."""
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-def _accelerator(value: object) -> object:
-    """The labs write cuda for gpu."""
-    return "gpu" if value == "cuda" else value
-
-
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """What a run of ``ch`` is told. The order is the order of the printed table."""
@@ -45,7 +35,9 @@ class RunConfig:
     ] = "classification"
     load_name: Annotated[
         str | None,
-        Option("weights or graph to start from: a file or folder", GENERAL, ("--load",)),
+        Option(
+            "weights or graph to start from: a file or folder", GENERAL, ("--load",), names="file"
+        ),
     ] = None
     load_type: Annotated[
         Literal["pt", "pl", "mz", "hf"],
@@ -74,7 +66,12 @@ class RunConfig:
     )
     trainer_precision: Annotated[
         Literal["16-mixed", "bf16-mixed", "bf16", "32", "64"],
-        Option("floating-point precision of training", TRAINER, given_as=_text),
+        Option(
+            # A number is a natural thing to write in TOML.
+            "floating-point precision of training",
+            TRAINER,
+            spellings={32: "32", 64: "64"},
+        ),
     ] = "32"
     learning_rate: Annotated[float, Option("learning rate at the start", TRAINER, above=0)] = 1e-5
     weight_decay: Annotated[float, Option("weight decay", TRAINER, at_least=0)] = 0
@@ -104,6 +101,7 @@ class RunConfig:
             "processes that load data which does not fit in memory",
             RUNTIME,
             ("--cpu", "--num-workers"),
+            default_words="the cores of the machine",
             at_least=0,
         ),
     ] = field(default_factory=lambda: os.cpu_count() or 1)
@@ -113,7 +111,7 @@ class RunConfig:
     num_nodes: Annotated[int, Option("machines", RUNTIME, ("--nodes",), above=0)] = 1
     accelerator: Annotated[
         Literal["auto", "cpu", "gpu", "mps"],
-        Option("kind of device; cuda means gpu", RUNTIME, given_as=_accelerator),
+        Option("kind of device; cuda means gpu", RUNTIME, spellings={"cuda": "gpu"}),
     ] = "auto"
     strategy: Annotated[
         Literal["auto", "ddp", "ddp_find_unused_parameters_true"],
@@ -132,21 +130,28 @@ class RunConfig:
     ] = None
     disable_dataset_cache: Annotated[bool, Option("preprocess the data again", DATA)] = False
     dataset_path: Annotated[
-        str | None, Option("file of the data set, in place of the downloaded one", DATA)
+        str | None,
+        Option("file of the data set, in place of the downloaded one", DATA, names="file"),
     ] = None
     label_column: Annotated[
         str | None, Option("column of the labels in a file of your own", DATA)
     ] = None
+    split: Annotated[
+        Literal["test", "val"],
+        Option("rows that ch test measures: test rows or validation rows", DATA, listed=False),
+    ] = "test"
     is_pretrained: Annotated[
         bool, Option("start from published weights", GENERAL, ("--pretrained",))
     ] = False
-    project_dir: Annotated[str, Option("folder of all projects", PROJECT)] = "./mase_output"
+    project_dir: Annotated[str, Option("folder of all projects", PROJECT, names="folder")] = (
+        "./mase_output"
+    )
     project: Annotated[
         str | None,
         Option("folder of this run; by default {model}_{task}_{dataset}_{date}", PROJECT),
     ] = None
-    model: Annotated[str | None, Option("name of the model", GENERAL)] = None
-    dataset: Annotated[str | None, Option("name of the data set", GENERAL)] = None
+    model: Annotated[str | None, Option("name of the model", GENERAL, names="models")] = None
+    dataset: Annotated[str | None, Option("name of the data set", GENERAL, names="datasets")] = None
     imports: Annotated[
         list[str],
         Option(
@@ -155,16 +160,27 @@ class RunConfig:
             ("--import",),
             listed=False,
             repeatable=True,
+            names="file",
         ),
     ] = field(default_factory=list)
+    quiet: Annotated[
+        bool,
+        Option("show only errors and final results", GENERAL, ("-q", "--quiet"), listed=False),
+    ] = False
     profile: Annotated[bool, Option("print where the time went", PROJECT, listed=False)] = False
     no_warnings: Annotated[bool, Option("hide warnings", PROJECT, listed=False)] = False
     passes: Annotated[
-        dict[str, dict[str, Any]], Option("[passes.<name>]: what transform runs", "", listed=False)
+        dict[str, dict[str, Any]],
+        Option(
+            "what transform runs: a table [passes.NAME] for each pass, in this order",
+            "",
+            listed=False,
+        ),
     ] = field(default_factory=dict)
-    search: Annotated[dict[str, Any], Option("[search]: what search runs", "", listed=False)] = (
-        field(default_factory=dict)
+    search: Annotated[dict[str, Any], Option("what search runs", "", listed=False)] = field(
+        default_factory=dict
     )
     cf_args: Annotated[
-        dict[str, Any], Option("[cf_args]: arguments fixed while tracing", "", listed=False)
+        dict[str, Any],
+        Option("arguments of the model that are fixed while it is traced", "", listed=False),
     ] = field(default_factory=dict)

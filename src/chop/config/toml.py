@@ -1,20 +1,32 @@
 """TOML files: read and written, with "NA" for none, which TOML itself cannot say."""
 
+import os
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
 
 from chop.errors import ConfigError
-from chop.files import write_text
+from chop.files import regular, write_text
 
-MAX_BYTES = 16 * 2**20  # a configuration of this size is some other file
+MAX_BYTES = 4 * 2**20  # a configuration of this size is some other file
+DEEPEST = 32  # levels of tables and lists; a configuration has six or so
+BETWEEN_KEYS, MOST_DOTS = re.compile(r"[,={}\[\]#\n]"), 64
+"""For a dotted key tomllib takes time and memory that grow with the square of its parts."""
 NOTHING = "NA"
 
 
 def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file, "NA" turned into none."""
-    tables: dict[str, Any] = na_to_none(_tables(_text(path), path))
-    return tables
+    tables = _tables(_text(path), path)
+    _check(tables, DEEPEST, path)
+    read: dict[str, Any] = na_to_none(tables)
+    return read
+
+
+def load_config(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The tables of a TOML file, "NA" turned into none; the original's name for it."""
+    return read_toml(Path(path).expanduser())
 
 
 def write_toml(path: Path, tables: dict[str, Any]) -> None:
@@ -42,9 +54,21 @@ def _replaced(value: Any, old: object, new: object) -> Any:
     return new if value == old and type(value) is type(old) else value
 
 
+def _check(value: Any, levels: int, path: Path) -> None:
+    """Refuse what TOML does not know, such as larger integers, and what is nested too deep."""
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ConfigError(f"{path}: not valid TOML: {str(value)[:25]}… takes more than 64 bits")
+    if not isinstance(value, dict | list):
+        return
+    if levels == 0:
+        raise ConfigError(f"{path}: tables or lists are nested more than {DEEPEST} levels deep")
+    for item in value.values() if isinstance(value, dict) else value:
+        _check(item, levels - 1, path)
+
+
 def _text(path: Path) -> str:
     try:
-        if path.stat().st_size > MAX_BYTES:
+        if regular(path).stat().st_size > MAX_BYTES:
             raise ConfigError(f"{path}: larger than {MAX_BYTES >> 20} MiB, so not a configuration")
         return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
@@ -58,7 +82,9 @@ def _text(path: Path) -> str:
 
 
 def _tables(text: str, path: Path) -> dict[str, Any]:
+    if any(part.count(".") > MOST_DOTS for part in BETWEEN_KEYS.split(text)):
+        raise ConfigError(f"{path}: a key has more than {MOST_DOTS} parts")
     try:
         return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # an integer of 5,000 digits is a ValueError
         raise ConfigError(f"{path}: not valid TOML: {error}") from None

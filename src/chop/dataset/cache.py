@@ -1,11 +1,13 @@
 """Preprocessed rows kept on disk, so that the work is done once per file and machine."""
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import shutil
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +21,7 @@ from torch import Tensor
 
 from chop.dataset.splits import DatasetRequest, Splits
 from chop.errors import DataError, OutputError
+from chop.files import regular
 
 try:
     import fcntl
@@ -26,13 +29,19 @@ except ImportError:  # not on Windows, where two first starts may both do the wo
     fcntl = None  # type: ignore[assignment]
 
 ABOUT = "about.json"
+NO_HOME = "~"
 DAMAGED = (OSError, ValueError, KeyError, TypeError)
 
 
 def default_cache_dir() -> Path:
     """`CHOP_CACHE`, else the folder this platform keeps caches in."""
     chosen = os.environ.get("CHOP_CACHE")
-    return Path(chosen).expanduser() if chosen else Path(platformdirs.user_cache_dir("chop"))
+    if chosen:
+        return Path(chosen).expanduser()
+    try:
+        return Path(platformdirs.user_cache_dir("chop"))
+    except RuntimeError:  # there is no home directory, which matters to who writes a cache
+        return Path(NO_HOME)
 
 
 def cached(
@@ -40,8 +49,9 @@ def cached(
 ) -> Splits:
     """What `build` returns, from the cache if it was built from the same `key` before.
 
-    The arrays are memory-mapped, so opening them costs nothing. A folder appears in the cache
-    only when it is complete, and one that turns out to be damaged is built again.
+    The arrays are memory-mapped, so opening them costs little more than comparing their checksums.
+    A folder appears in the cache only when it is complete, and one that turns out to be damaged is
+    built again.
 
     Args:
         origin: the file or folder the rows come from, for the sentence that says so.
@@ -63,7 +73,8 @@ def file_sha256(path: Path, cache_dir: Path) -> str:
     where = str(path.resolve())
     try:
         status = path.stat()
-        memo = cache_dir / "checksums" / f"{hashlib.sha256(where.encode()).hexdigest()[:32]}.json"
+        name = hashlib.sha256(os.fsencode(where)).hexdigest()[:32]
+        memo = cache_dir / "checksums" / f"{name}.json"
         state = {"path": where, "size": status.st_size, "modified": status.st_mtime_ns}
         with contextlib.suppress(*DAMAGED):
             kept = json.loads(memo.read_text(encoding="utf-8"))
@@ -98,12 +109,15 @@ def write_whole(path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def _writing(folder: Path) -> Iterator[None]:
+    if folder.parts[0] == NO_HOME:
+        raise OutputError("there is no home directory to keep a cache in; name one in CHOP_CACHE")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         yield
     except OSError as error:
+        reason = error.strerror or error  # NumPy gives a text alone
         raise OutputError(
-            f"{folder}: cannot be written ({error.strerror}); CHOP_CACHE names another cache folder"
+            f"{folder}: cannot be written ({reason}); CHOP_CACHE names another cache folder"
         ) from None
 
 
@@ -119,7 +133,8 @@ def _store(folder: Path, splits: Splits) -> None:
                     np.save(fresh / f"{split}_{kind}.npy", rows, allow_pickle=False)
             about = {name: getattr(splits, name) for name in ("source", "fingerprint")}
             names = {name: getattr(splits, name) for name in ("class_names", "feature_names")}
-            (fresh / ABOUT).write_text(json.dumps(about | names), encoding="utf-8")
+            sums = {"checksums": {file.name: _checksum(file) for file in fresh.iterdir()}}
+            (fresh / ABOUT).write_text(_sealed(about | names | sums), encoding="utf-8")
             shutil.rmtree(folder, ignore_errors=True)
             fresh.replace(folder)
         finally:
@@ -129,7 +144,10 @@ def _store(folder: Path, splits: Splits) -> None:
 def _opened(folder: Path) -> Splits | None:
     """The rows in a cache folder; None if there are none or they are damaged."""
     try:
-        about: dict[str, Any] = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+        about = _unsealed(regular(folder / ABOUT).read_text(encoding="utf-8"))
+        for name, checksum in about["checksums"].items():
+            if _checksum(regular(folder / name)) != checksum:
+                return None
         names = {name: tuple(about[name]) for name in ("class_names", "feature_names")}
         splits = Splits(source=about["source"], fingerprint=about["fingerprint"], **names)
         parts: dict[str, Any] = {
@@ -137,8 +155,28 @@ def _opened(folder: Path) -> Splits | None:
             for file in sorted(folder.glob("*_x.npy"))
         }
         return replace(splits, **parts) if parts else None
-    except DAMAGED:
+    except DAMAGED as error:
+        if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+            raise  # it may be whole
         return None
+
+
+def _sealed(content: dict[str, Any]) -> str:
+    """A dictionary as text that holds its own checksum."""
+    return json.dumps({**content, "checksum": zlib.crc32(json.dumps(content).encode())})
+
+
+def _unsealed(text: str) -> dict[str, Any]:
+    """The dictionary in a text; ValueError if it is not what was written."""
+    content: dict[str, Any] = json.loads(text)
+    if content.pop("checksum") != zlib.crc32(json.dumps(content).encode()):
+        raise ValueError("its checksum is wrong")
+    return content
+
+
+def _checksum(file: Path) -> int:
+    """The CRC-32 of a file."""
+    return zlib.crc32(np.memmap(file, np.uint8, "r").data)
 
 
 def _labels(file: Path) -> str:

@@ -1,6 +1,7 @@
 """Files fetched over HTTP: in pieces if need be, looked at before they are believed."""
 
 import hashlib
+import sys
 from collections.abc import Callable
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
@@ -94,7 +95,8 @@ def _copy(response: HTTPResponse, part: Path, have: int) -> None:
     length = response.headers.get("Content-Length")
     total = have + int(length) if length else None
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    console = Console(stderr=True)
+    # A pipe and `--quiet` want no bar, although standard error may be a terminal.
+    console = Console(stderr=True, quiet=not sys.stdout.isatty())
     with (
         part.open("r+b" if have else "wb") as stream,
         Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as progress,

@@ -80,11 +80,12 @@ class TensorLoader(Epochs):
     def _batches(self, order: Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
         stop = min(len(self) * self.batch_size, len(self.features))
         step = max(1, CHUNK_ROWS // self.batch_size) * self.batch_size
+        size = min(self.batch_size, max(1, stop))  # torch takes no number of more than 64 bits
         for start in range(0, stop, step):
             features, labels = self._rows(order, start, min(start + step, stop))
             yield from zip(
-                torch.split(features, self.batch_size),
-                torch.split(labels, self.batch_size),
+                torch.split(features, size),
+                torch.split(labels, size),
                 strict=True,
             )
 

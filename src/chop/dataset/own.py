@@ -21,7 +21,8 @@ def own(kind: str, request: DatasetRequest) -> Splits:
     if path is None:
         raise DataError(f"data set {kind!r} is a file of your own: name it with --dataset-path")
     if not path.is_file():
-        raise DataError(f"{path}: no such file")
+        what = "is a folder; name the file" if path.is_dir() else "no such file"
+        raise DataError(f"{path}: {what}")
     key = {
         "steps": STEPS,
         "kind": kind,
@@ -36,9 +37,11 @@ def _prepared(kind: str, request: DatasetRequest) -> Splits:
     path = request.path
     assert path is not None
     table = READERS[kind](path, request.label_column)
+    rows = len(table.classes)
+    if rows < LEAST_ROWS:
+        some = "1 row is" if rows == 1 else f"{rows} rows are"
+        raise DataError(f"{path}: {some} too few; give at least {LEAST_ROWS}")
     labels, class_names = class_indices(table.classes, path)
-    if len(labels) < LEAST_ROWS:
-        raise DataError(f"{path}: {len(labels)} rows are too few; give at least {LEAST_ROWS}")
     fingerprint = rows_fingerprint(table.features, labels)
     chosen = seeded_split(len(labels), request.seed)
     parts = [np.ascontiguousarray(table.features[rows]) for rows in chosen]

@@ -9,6 +9,7 @@ Indices = NDArray[np.intp]
 
 MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # 2**64 over the golden ratio: spreads every bit
 CHUNK_ROWS = 65_536
+LARGE = np.float32(1e38)  # differences of larger numbers may not fit in float32
 
 
 def distinct_rows(features: Floats, labels: Labels) -> Indices:
@@ -72,6 +73,9 @@ def standardise(train: Floats, *others: Floats, channels: bool = False) -> None:
     Args:
         channels: treat axis 1 of images as the columns.
     """
+    if max(train.max(), -train.min()) > LARGE:
+        for part in (train, *others):
+            part *= np.float32(0.25)  # a power of two, which changes no ratio
     axes = tuple(axis for axis in range(train.ndim) if axis != 1) if channels else (0,)
     mean = train.mean(axis=axes, dtype=np.float64, keepdims=True)
     squares = np.zeros_like(mean)
@@ -79,7 +83,8 @@ def standardise(train: Floats, *others: Floats, channels: bool = False) -> None:
         away = train[start : start + CHUNK_ROWS] - mean
         squares += np.square(away, out=away).sum(axis=axes, keepdims=True)
     deviation = np.sqrt(squares * (mean.size / train.size))
-    deviation[deviation <= 1e-6 * np.abs(mean)] = 1.0  # below what float32 can hold apart
+    least = np.maximum(1e-6 * np.abs(mean), np.finfo(np.float32).tiny)
+    deviation[deviation <= least] = 1.0  # below what float32 can hold apart
     for part in (train, *others):
         np.subtract(part, mean.astype(np.float32), out=part)
         np.divide(part, deviation.astype(np.float32), out=part)

@@ -3,6 +3,7 @@
 import csv
 import re
 import zipfile
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -18,6 +19,9 @@ from chop.errors import DataError, suggestion
 LABEL_NAMES = ("label", "labels", "class", "target", "y")
 FEATURE_ARRAYS = ("features", "x", "data")
 DELIMITERS = ",;\t"
+SMALL, MOST_PACKED = 256 << 20, 200
+"""Bytes that any file may unpack to, and how many times its size a larger one may: numbers that
+are measured hardly shrink, so one that unpacks to more is a trap."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,10 @@ def read_csv(path: Path, label_column: str | None) -> Table:
     with _opened(path) as stream:
         header = stream.readline()
         delimiter = max(DELIMITERS, key=header.count)
-        names = [name.strip() for name in next(csv.reader([header], delimiter=delimiter), [])]
+        try:
+            names = [name.strip() for name in next(csv.reader([header], delimiter=delimiter), [])]
+        except csv.Error as error:
+            raise DataError(f"{path}: its first line names no columns ({error})") from None
     return _read_text(path, TextLayout(names, delimiter, lines_before=1), label_column)
 
 
@@ -71,11 +78,11 @@ def read_parquet(path: Path, label_column: str | None) -> Table:
     except ImportError:
         raise DataError(f"{path}: reading Parquet needs pyarrow: pip install pyarrow") from None
     try:
-        columns = read_table(path)
+        columns = read_table(path, page_checksum_verification=True)
         names = list(columns.column_names)
         label = label_index(names, label_column, path)
         arrays = [column.to_numpy() for column in columns.columns]
-    except (ArrowException, OSError) as error:
+    except (ArrowException, OSError, ValueError, TypeError, MemoryError) as error:
         raise _unreadable(path, "Parquet", error) from None
     for name, array in zip(names, arrays, strict=True):
         if name != names[label] and array.dtype.kind not in "fiub":
@@ -90,6 +97,7 @@ def read_parquet(path: Path, label_column: str | None) -> Table:
 def read_npz(path: Path, label_column: str | None) -> Table:
     """A NumPy archive with an array of features and one of labels; pickled arrays are refused."""
     try:
+        _check_unpacked(path)
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
             names = list(stored.files)
             label = names[label_index(names, label_column, path, what="arrays")]
@@ -100,7 +108,7 @@ def read_npz(path: Path, label_column: str | None) -> Table:
                     f"{path}: needs one array called {wanted} (it has {', '.join(names)})"
                 )
             features, classes = stored[found[0]], stored[label]
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError, AttributeError) as error:
+    except UNREADABLE as error:
         raise _unreadable(path, "NumPy archive", error) from None
     if features.dtype.kind not in "fiub":
         raise DataError(f"{path}: array {found[0]!r} does not hold numbers")
@@ -117,6 +125,24 @@ READERS: dict[str, Callable[[Path, str | None], Table]] = {
     "npz": read_npz,
     "parquet": read_parquet,
 }
+
+
+UNREADABLE = (
+    OSError, ValueError, KeyError, TypeError, EOFError, AttributeError, NotImplementedError,
+    MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+"""What NumPy and zipfile raise on damaged files."""
+
+
+def _check_unpacked(path: Path) -> None:
+    """Refuse an archive that is small only until it is unpacked."""
+    with zipfile.ZipFile(path) as archive:
+        unpacked = sum(part.file_size for part in archive.infolist())
+    size = path.stat().st_size
+    if unpacked > max(SMALL, MOST_PACKED * size):
+        raise DataError(
+            f"{path}: {size:,} bytes would unpack to {unpacked:,}, so it holds no measured numbers"
+        )
 
 
 def class_indices(classes: NDArray[Any], path: Path) -> tuple[Labels, tuple[str, ...]]:
@@ -152,7 +178,10 @@ def _comparable(classes: NDArray[Any], path: Path) -> NDArray[Any]:
     """Classes as whole numbers where they are such, else as text."""
     numbers = classes
     if classes.dtype.kind not in "fiub":
-        text = np.char.strip(classes.astype(str), " '\"\r")
+        try:
+            text = np.char.strip(classes.astype(str), " '\"\r")
+        except ValueError:  # bytes that are no text, or lists
+            raise DataError(f"{path}: the label column holds neither numbers nor text") from None
         try:
             numbers = text.astype(np.float64)
         except ValueError:
@@ -205,6 +234,8 @@ def _parsed(path: Path, layout: TextLayout, columns: list[int], kind: type) -> N
             )
         except ValueError as error:
             raise DataError(f"{path}: {_named_column(str(error), layout.names)}") from None
+        except MemoryError:
+            raise DataError(f"{path}: its columns do not fit in memory") from None
 
 
 def _named_column(message: str, names: list[str]) -> str:
@@ -237,4 +268,6 @@ def _table(features: Floats, classes: NDArray[Any], names: tuple[str, ...], path
 
 def _unreadable(path: Path, kind: str, error: Exception) -> DataError:
     reason = str(error).partition("\n")[0]
+    if isinstance(error, MemoryError):
+        return DataError(f"{path}: there is not enough memory to read it ({reason[:120]})")
     return DataError(f"{path}: is damaged or not a {kind} file ({reason[:120]})")

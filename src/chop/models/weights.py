@@ -1,7 +1,6 @@
 """Files of weights, read without running anything that might be in them."""
 
 import os
-import pickle
 import warnings
 import zipfile
 import zlib
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from chop.errors import CheckpointError
+from chop.files import read_safetensors
 
 StateDict = dict[str, Tensor]
 
@@ -55,14 +55,14 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Any:
             # A pickle that torch did not write is refused; that its version is odd adds nothing.
             warnings.filterwarnings("ignore", message="Detected pickle protocol")
             return torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
+    except UNREADABLE as error:
+        raise _damaged(path, error) from None
+    except Exception as error:  # noqa: BLE001  # torch's refusal has no name of torch's own
         reason = str(error).partition("\n")[0]
         raise CheckpointError(
             f"{path}: refused, as it holds more than tensors and plain values or is damaged "
             f"({reason[:120]})"
         ) from None
-    except UNREADABLE as error:
-        raise _damaged(path, error) from None
 
 
 def load_weights(model: nn.Module, state: Mapping[str, Tensor], where: str) -> None:
@@ -76,11 +76,21 @@ def load_weights(model: nn.Module, state: Mapping[str, Tensor], where: str) -> N
             for name in sorted(own.keys() & state.keys())
             if state[name].shape != own[name].shape
         ],
+        "of another kind": [
+            f"{name} ({state[name].dtype}, {state[name].layout}, {state[name].device})"
+            for name in sorted(own.keys() & state.keys())
+            if not _is_plain(state[name]) or state[name].is_complex() != own[name].is_complex()
+        ],
     }
     found = [f"{kind}: {', '.join(names)}" for kind, names in problems.items() if names]
     if found:
         raise CheckpointError(f"{where}: the weights do not fit; {'; '.join(found)}")
     model.load_state_dict(state)
+
+
+def _is_plain(value: Tensor) -> bool:
+    """Whether a tensor holds numbers one by one: it is not sparse, not quantised, not empty."""
+    return value.layout == torch.strided and not value.is_meta and not value.is_quantized
 
 
 def _check_archive(path: Path) -> None:
@@ -91,6 +101,7 @@ def _check_archive(path: Path) -> None:
         if not zipfile.is_zipfile(path):
             return  # torch's older format has no checksums; `torch.load` says what is wrong
         with zipfile.ZipFile(path) as archive:
+            _check_sizes(archive, path)
             bad = archive.testzip()
             folders = [one.filename for one in archive.infolist() if one.external_attr & FOLDER]
     except UNREADABLE as error:
@@ -102,14 +113,25 @@ def _check_archive(path: Path) -> None:
         raise CheckpointError(f"{path}: is damaged: {folders[0]} is marked as a folder")
 
 
+def _check_sizes(archive: zipfile.ZipFile, path: Path) -> None:
+    """Refuse an archive that unpacks to more than it is: torch packs nothing."""
+    parts = archive.infolist()
+    packed = [one.filename for one in parts if one.compress_type != zipfile.ZIP_STORED]
+    if packed or sum(one.file_size for one in parts) > path.stat().st_size:
+        named = packed[0] if packed else "its parts together"
+        raise CheckpointError(
+            f"{path}: is damaged or not a file of torch: {named[:60]!r} would unpack to more "
+            "than is there"
+        )
+
+
 def _read_safetensors(path: Path) -> StateDict:
     from safetensors import SafetensorError
-    from safetensors.torch import load_file
 
     if not path.is_file():
         raise CheckpointError(f"{path}: no such file")
     try:
-        return load_file(path, device="cpu")
+        return read_safetensors(path)
     except (SafetensorError, *UNREADABLE) as error:
         raise _damaged(path, error) from None
 

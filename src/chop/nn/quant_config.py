@@ -39,7 +39,9 @@ class QuantConfig:
 
     def as_dict(self) -> dict[str, Any]:
         """The flat dictionary with every field stated; parsing it gives the same configuration."""
-        head: dict[str, Any] = {"name": self.name} | ({"bypass": True} if self.bypass else {})
+        # A name alone would stand for every operand, so that none at all is said as a bypass.
+        bypass = self.bypass or not self.operands
+        head: dict[str, Any] = {"name": self.name} | ({"bypass": True} if bypass else {})
         return head | {
             f"{role}_{field}": value
             for role, fmt in self.operands.items()

@@ -228,6 +228,11 @@ def quantize_module(module: nn.Module, op: Op, quant: QuantConfig) -> QuantizedM
         raise ConfigError(f"{type(module).__name__} is not the operation {op.name!r}")
     if isinstance(module, LazyModuleMixin):
         raise ConfigError(f"{type(module).__name__} has no shape yet: run the model once first")
+    if getattr(module, "max_norm", None) is not None:
+        raise ConfigError(
+            f"{type(module).__name__} with max_norm writes to its weight as it runs, so it cannot "
+            "be quantised"
+        )
     cls = _quantized_class(module, op, quant.format)
     new = cls.__new__(cls)
     new.__dict__.update(

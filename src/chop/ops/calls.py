@@ -26,8 +26,9 @@ def call_of_function(op: Op, args: tuple[Any, ...], kwargs: Mapping[str, Any], o
     bound = op.bind(args, kwargs)
     inputs: list[Shape] = []
     params: dict[str, Shape] = {}
-    for name, value in bound.items():
-        role = roles.get(name)
+    order = list(roles | bound)  # a call may name its arguments in any order
+    for name in sorted(bound, key=order.index):
+        role, value = roles.get(name), bound[name]
         for tensor in value if isinstance(value, list | tuple) else (value,):
             if isinstance(tensor, Tensor) and role in op.params:
                 params[str(role)] = shape_of(tensor)

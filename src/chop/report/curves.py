@@ -6,7 +6,18 @@ from pathlib import Path
 
 from chop.errors import DataError
 from chop.report.folders import RunFolder
-from chop.report.markup import Markup, Section, Tile, folded, joined, number, percent, tag
+from chop.report.markup import (
+    Markup,
+    Section,
+    Tile,
+    counted,
+    folded,
+    is_usable,
+    joined,
+    number,
+    percent,
+    tag,
+)
 from chop.report.svg import line_chart
 
 Rows = list[dict[str, float]]
@@ -17,6 +28,7 @@ CHARTS = (
     ("Learning rate", "learning rate", {"learning rate": "learning_rate"}),
     ("Time", "seconds per epoch", {"seconds": "seconds"}),
 )
+FROM_ZERO = ("Learning rate", "Time")
 """Title, label of the vertical axis with its unit, and the columns that are drawn."""
 
 
@@ -38,7 +50,7 @@ def read_log(path: Path) -> Rows:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path.name}: cannot be read: {error}") from None
     rows = [{name: _float(cell) for name, cell in row.items() if name} for row in table]
-    clean = [{name: v for name, v in row.items() if math.isfinite(v)} for row in rows]
+    clean = [{name: v for name, v in row.items() if is_usable(v)} for row in rows]
     return [row for row in clean if "epoch" in row]
 
 
@@ -59,7 +71,8 @@ def charts(rows: Rows) -> Markup:
         }
         series = {name: points for name, points in series.items() if points}
         if series:
-            figures.append(line_chart(title, series, ("epoch", label), whole=True))
+            labels, zero = ("epoch", label), title in FROM_ZERO
+            figures.append(line_chart(title, series, labels, from_zero=zero))
     return joined([tag("p", summary(rows)), tag("div", *figures, class_="charts")])
 
 
@@ -67,7 +80,7 @@ def summary(rows: Rows) -> str:
     """The best epoch in a sentence."""
     best = min(rows, key=lambda row: row.get("val_loss_epoch", math.inf))
     seconds = sum(row.get("seconds", 0.0) for row in rows)
-    words = f"{len(rows)} epochs in {number(round(seconds, 1))} s."
+    words = f"{counted(len(rows), 'epoch')} in {number(round(seconds, 1))} s."
     if "val_loss_epoch" not in best:
         return words
     accuracy = percent(best.get("val_acc_epoch", math.nan))
@@ -82,4 +95,4 @@ def tile(rows: Rows) -> Tile:
     best = min(rows, key=lambda row: row.get("val_loss_epoch", math.inf))
     value = percent(best["val_acc_epoch"]) if "val_acc_epoch" in best else number(len(rows))
     label = "Validation accuracy" if "val_acc_epoch" in best else "Epochs"
-    return Tile(label, value, f"best of {len(rows)} epochs")
+    return Tile(label, value, f"best of {counted(len(rows), 'epoch')}")

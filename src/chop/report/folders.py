@@ -45,6 +45,11 @@ class RunFolder:
         return [path.parent for path in self._found(".")]
 
     @cached_property
+    def comparisons(self) -> list[Path]:
+        """Comparisons of samplers."""
+        return newest_first(self.software.glob("comparison*/comparison.json"))
+
+    @cached_property
     def checkpoints(self) -> list[Path]:
         return newest_first(self.software.glob("training_ckpts/last*.ckpt"))
 
@@ -57,15 +62,20 @@ class RunFolder:
 
     @property
     def is_empty(self) -> bool:
-        found = (self.training_logs, self.test_results, self.graphs, self.searches, self.records)
-        return not any(found)
+        results = (self.training_logs, self.test_results, self.graphs, self.searches)
+        return not any((*results, self.comparisons, self.records))
 
     def _found(self, part: str) -> list[Path]:
         return newest_first((self.software / part).glob(PARTS[part]))
 
     def short(self, path: str | None) -> str:
-        """A stored path as seen from the project, if it is inside."""
-        return (path or "").removeprefix(f"{self.folder}/")
+        """A stored path as seen from the project, if it is inside, wherever the project was."""
+        parts = Path(path or "").parts
+        for place, part in enumerate(parts):
+            inside = Path(*parts[place + 1 :])
+            if part == self.folder.name and inside.parts and (self.folder / inside).exists():
+                return inside.as_posix()
+        return path or ""
 
     def name_of(self, path: Path) -> str:
         """A path as seen from the project."""

@@ -92,21 +92,27 @@ def node_facts(node: fx.Node) -> NodeFacts:
     )
 
 
-def _section(node: fx.Node, name: str) -> dict[str, Any]:
+def _section(node: fx.Node, name: str) -> Mapping[str, Any]:
     record = node.meta.get("mase")
-    found: dict[str, Any] = record[name] if record is not None else {}
-    return found
+    return _table(record[name] if record is not None else None)
+
+
+def _table(value: Any) -> Mapping[str, Any]:
+    """A part of the metadata, which a user may have edited: what is no table is empty."""
+    return value if isinstance(value, dict) else {}
 
 
 def _shape(common: Mapping[str, Any]) -> str:
-    entries = [each for each in common.get("results", {}).values() if isinstance(each, dict)]
-    shapes = [each["shape"] for each in entries if each.get("shape")]
+    entries = [_table(each).get("shape") for each in _table(common.get("results")).values()]
+    shapes = [each for each in entries if isinstance(each, list | tuple) and each]
     return ", ".join("×".join(str(size) for size in shape) for shape in shapes)
 
 
 def describe(fmt: NumberFormat) -> str:
     """A format with the fields that make it what it is: ``Integer 6 bit (width 6, …)``."""
     fields = fmt.model_dump(exclude_defaults=True)
+    if fields.get("width") == fmt.bits:
+        del fields["width"]  # said already
     inside = ", ".join(f"{name} {value}" for name, value in fields.items())
     return f"{fmt.label} {fmt.bits:g} bit" + (f" ({inside})" if inside else "")
 
@@ -118,8 +124,8 @@ def _operands(module: nn.Module | None, common: Mapping[str, Any]) -> dict[str, 
     weight = getattr(module, "weight", None)
     if isinstance(weight, Tensor):  # of a pruned layer, computed when it is asked for
         operands["weight"] = weight
-    for name, entry in common.get("args", {}).items():
-        value = entry.get("value") if isinstance(entry, dict) else None
+    for name, entry in _table(common.get("args")).items():
+        value = _table(entry).get("value")
         if name.startswith("data_in_") and isinstance(value, Tensor) and not value.is_meta:
             operands.setdefault("data_in", value)
     return operands
@@ -165,8 +171,7 @@ def sqnr(before: Tensor, after: Tensor) -> float:
 
 def _statistics(software: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
     for side in ("args", "results"):
-        for tensor, entry in software.get(side, {}).items():
-            found = entry.get("stat", {}) if isinstance(entry, dict) else {}
-            for name, values in found.items() if isinstance(found, dict) else ():
-                if isinstance(values, dict) and values:
+        for tensor, entry in _table(software.get(side)).items():
+            for name, values in _table(_table(entry).get("stat")).items():
+                if _table(values):
                     yield tensor, name, values

@@ -5,8 +5,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chop.report.graph_facts import FLOAT_BITS, NodeFacts
-from chop.report.markup import UNKNOWN, Markup, Section, joined, number, table, tag
+from chop.report.markup import UNKNOWN, Markup, Section, counted, joined, number, table, tag
 from chop.report.svg import shortened, text
+
+Statistics = Sequence[tuple[str, str, Mapping[str, Any]]]
+"""Tensor, name of the statistic, its numbers."""
 
 BOX, TALL, ACROSS, DOWN, MARGIN = 300.0, 62.0, 28.0, 30.0, 12.0
 AROUND = 92.0  # room at the right for lines that pass boxes
@@ -19,7 +22,7 @@ def graph_section(nodes: Sequence[NodeFacts], where: str, others: Sequence[str])
     """The section of the graph itself."""
     has_errors = any(each.worst_sqnr is not None for each in nodes)
     parts = [
-        tag("p", f"{where}: {len(nodes)} nodes, drawn from input to output."),
+        tag("p", f"{where}: {counted(len(nodes), 'node')}, drawn from input to output."),
         _chooser(has_errors),
         tag(
             "div",
@@ -124,12 +127,18 @@ def box(node: NodeFacts, x: float, y: float) -> Markup:
         tag("title", words),
         tag("rect", x=x, y=y, width=BOX, height=TALL, rx=7, class_="heat"),
         text(x + 10, y + 18, shortened(node.name, 27), "start", "name"),
-        text(x + BOX - 10, y + 18, f"{node.bits:g} bit", "end", "bits"),
+        text(x + BOX - 10, y + 18, f"{node.bits:g} bit", "end", "bits for-bits"),
+        text(x + BOX - 10, y + 18, decibels(node.worst_sqnr), "end", "bits for-error"),
         text(x + 10, y + 36, shortened(f"{first}   → {node.shape or UNKNOWN}", LINE), "start"),
         text(x + 10, y + 53, shortened(brief(node.formats), LINE), "start", "quiet"),
         style=colours,
         class_="node",
     )
+
+
+def decibels(found: float | None) -> str:
+    """The error of a node in a word; nothing where nothing is rounded."""
+    return "" if found is None else f"{number(found, 3)} dB"
 
 
 def grouped(formats: Mapping[str, str]) -> list[str]:
@@ -174,8 +183,9 @@ def node_table(nodes: Sequence[NodeFacts]) -> Markup:
         "Weight SQNR (dB)", "Input SQNR (dB)",
     )  # fmt: skip
     rows = [
-        (node.name, node.op, node.kind, node.shape or UNKNOWN,
-         joined(tag("div", words, class_="word") for words in grouped(node.formats)),
+        (node.name, node.op, UNKNOWN if node.kind == node.name else node.kind,
+         node.shape or UNKNOWN,
+         joined(tag("div", words, class_="formats") for words in grouped(node.formats)),
          number(node.bits), number(node.sqnr("weight"), 3), number(node.sqnr("data_in"), 3))
         for node in nodes
     ]  # fmt: skip
@@ -184,11 +194,7 @@ def node_table(nodes: Sequence[NodeFacts]) -> Markup:
 
 def statistics_section(nodes: Sequence[NodeFacts]) -> Section | None:
     """The statistics that profiling has left in the metadata, if it has."""
-    found = [
-        (node.name, tensor, name, numbers)
-        for node in nodes
-        for tensor, name, numbers in node.statistics
-    ]
+    found = [(node.name, *each) for node in nodes for each in together(node.statistics)]
     if not found:
         return None
     fields = list(dict.fromkeys(key for *_, numbers in found for key in numbers))
@@ -199,6 +205,20 @@ def statistics_section(nodes: Sequence[NodeFacts]) -> Section | None:
     headers = ("Node", "Tensor", "Statistic", *fields)
     body = table(headers, rows, "Statistics", text_columns=3)
     return Section("statistics", "Statistics per node", body)
+
+
+def together(statistics: Statistics) -> Statistics:
+    """The statistics of each tensor in one, where they do not contradict each other."""
+    found: list[tuple[str, str, dict[str, Any]]] = []
+    for tensor, name, numbers in statistics:
+        last = found[-1] if found else ("", "", {})
+        known = {key: shown(value) for key, value in last[2].items()}
+        agree = all(known.get(key, shown(value)) == shown(value) for key, value in numbers.items())
+        if last[0] == tensor and agree:
+            found[-1] = (tensor, f"{last[1]}, {name}", last[2] | dict(numbers))
+        else:
+            found.append((tensor, name, dict(numbers)))
+    return found
 
 
 def shown(value: Any) -> str:

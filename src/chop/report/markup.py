@@ -9,9 +9,18 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Annotated
+
+from pydantic import Field
 
 UNKNOWN = "–"
+LARGEST_NUMBER = 1e60  # what is drawn can be squared and multiplied without overflow
 NOT_TEXT = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+
+
+Count = Annotated[int, Field(ge=0, lt=10**15)]
+"""A number of things in a file."""
 
 
 class Markup(str):
@@ -71,16 +80,30 @@ def number(value: object, digits: int = 4) -> str:
     """A number as people write it: thousands apart, no more digits than mean something."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return UNKNOWN if value is None else str(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        return "∞" if value > 0 else UNKNOWN
+    if isinstance(value, int) and abs(value) >= 10**15:
+        return f"{Decimal(value):.3g}"
+    if not math.isfinite(value):
+        return UNKNOWN if math.isnan(value) else "∞" if value > 0 else "−∞"
     if float(value).is_integer() and abs(value) < 1e15:
         return f"{int(value):,}"
     return f"{value:,.0f}" if abs(value) >= 10**digits else f"{value:.{digits}g}"
 
 
+def counted(count: int, thing: str) -> str:
+    """How many of a thing there are: ``1 run``, ``2 runs``."""
+    return f"{number(count)} {thing}" + ("" if count == 1 else "s")
+
+
 def percent(share: float) -> str:
     """A fraction as a percentage."""
-    return f"{100 * share:.2f} %"
+    return f"{100 * share:.2f} %" if is_usable(share) else UNKNOWN
+
+
+def is_usable(value: object) -> bool:
+    """Whether a value is a number that charts can be computed from."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) < LARGEST_NUMBER
 
 
 def table(
@@ -108,12 +131,10 @@ def _cell(kind: str, value: object, is_number: bool) -> Markup:
     return tag(kind, value, class_="number" if is_number else None, scope=scope)
 
 
-def folded(title: str, *children: object, is_open: bool = False) -> Markup:
-    """A part that opens when its title is chosen."""
-    inside = joined((tag("summary", title), *children))
-    return Markup(
-        f"<details open>{inside}</details>" if is_open else f"<details>{inside}</details>"
-    )
+def folded(title: str, *children: object, is_open: bool = False, is_minor: bool = False) -> Markup:
+    """A part that opens when its title is chosen; a minor one is not printed."""
+    opened, kind = "" if is_open else None, "minor" if is_minor else None
+    return tag("details", tag("summary", title), *children, open=opened, class_=kind)
 
 
 def swatches(names: Iterable[object]) -> Markup:

@@ -7,8 +7,10 @@ from typing import Any
 
 from chop.errors import ChopError, DataError
 from chop.report.folders import RunFolder
-from chop.report.markup import Markup, Section, Tile, folded, joined, table, tag
-from chop.report.record import RunRecord, as_record, read_json, read_record
+from chop.report.markup import Markup, Section, Tile, counted, folded, joined, table, tag
+from chop.report.record import RunRecord, SettingRecord, as_record, read_json, read_record
+
+Facts = dict[str, str]
 
 SIMULATED = "jsc-sim"
 STAND_IN = "Simulated stand-in data, not the JSC data set: accuracies on it are not JSC results."
@@ -49,7 +51,7 @@ def _of_test(path: Path) -> RunRecord:
     """The record that a test result holds."""
     content = read_json(path)
     inner = content.get("run") if isinstance(content, dict) else None
-    return as_record({"action": "test", **(inner or {})}, path.name)
+    return as_record({"action": "test"} | _plain(inner, path), path.name)
 
 
 def _of_checkpoint(path: Path) -> RunRecord:
@@ -57,11 +59,16 @@ def _of_checkpoint(path: Path) -> RunRecord:
     from chop.models.weights import read_checkpoint
 
     content = read_checkpoint(path)
-    ours = content.get("chop", {}) if isinstance(content, dict) else {}
-    if not isinstance(ours, dict):
-        raise DataError(f"{path.name}: holds no record of its run")
-    record = ours.get("record") or {}
-    return as_record({"action": "train", "versions": ours.get("versions", {}), **record}, path.name)
+    ours = _plain(content.get("chop") if isinstance(content, dict) else None, path)
+    known = {"action": "train", "versions": ours.get("versions", {})}
+    return as_record(known | _plain(ours.get("record"), path), path.name)
+
+
+def _plain(record: Any, path: Path) -> dict[str, Any]:
+    """What a result holds of its run, if it does."""
+    if record is not None and not isinstance(record, dict):
+        raise DataError(f"{path.name}: its record of the run is no table")
+    return record or {}
 
 
 def overview(records: list[RunRecord]) -> Section | None:
@@ -71,8 +78,18 @@ def overview(records: list[RunRecord]) -> Section | None:
     runs: dict[str, list[RunRecord]] = {}
     for record in records:
         runs.setdefault(record.action, []).append(record)
-    body = joined([*_data(records), *(_runs(each) for each in runs.values())])
+    shared = _shared(records)
+    body = joined(
+        [*_data(records), _list(shared), *(_runs(each, shared) for each in runs.values())]
+    )
     return Section("run", "What was run", body, _tiles(records))
+
+
+def _shared(records: list[RunRecord]) -> Facts:
+    """What all runs have in common, to be said once."""
+    first, *others = [_facts(record) for record in records]
+    return {name: value for name, value in first.items() if all(
+        each.get(name) == value for each in others)}  # fmt: skip
 
 
 def is_simulated(records: Iterable[RunRecord]) -> bool:
@@ -102,28 +119,40 @@ def _data(records: list[RunRecord]) -> list[Markup]:
     return parts
 
 
-def _runs(records: list[RunRecord]) -> Markup:
+def _runs(records: list[RunRecord], shared: Facts) -> Markup:
     """The latest run of an action, and those before it behind a fold."""
     *earlier, latest = records
-    title = f"{len(earlier)} earlier runs of ch {latest.action}"
-    folds = [folded(title, *map(_record, reversed(earlier)))] if earlier else []
-    return joined([_record(latest), *folds])
+    title = f"{counted(len(earlier), 'earlier run')} of ch {latest.action}"
+    before = [_record(record, shared) for record in reversed(earlier)]
+    return joined(
+        [_record(latest, shared), folded(title, *before, is_minor=True) if earlier else None]
+    )
 
 
-def _record(record: RunRecord) -> Markup:
+def _facts(record: RunRecord) -> Facts:
+    """What is said of a run beside its command and its settings."""
     seed = record.setting("seed")
-    facts = [
-        ("Written", record.written),
-        ("Configuration file", record.config_file),
-        ("Seed", None if seed is None else str(seed)),
-        ("Versions", ", ".join(f"{name} {v}" for name, v in record.versions.items()) or None),
-    ]
-    shown = [joined([tag("dt", name), tag("dd", value)]) for name, value in facts if value]
+    facts = {
+        "Written": record.written,
+        "Configuration file": record.config_file,
+        "Seed": None if seed is None else str(seed),
+        "Versions": ", ".join(f"{name} {v}" for name, v in record.versions.items()),
+    }
+    return {name: value for name, value in facts.items() if value}
+
+
+def _list(facts: Facts) -> Markup | None:
+    shown = [joined([tag("dt", name), tag("dd", value)]) for name, value in facts.items()]
+    return tag("dl", *shown) if shown else None
+
+
+def _record(record: RunRecord, shared: Facts) -> Markup:
+    own = {name: value for name, value in _facts(record).items() if name not in shared}
     return tag(
         "article",
         tag("h3", f"ch {record.action}"),
         _command(record.command) if record.command else None,
-        tag("dl", *shown) if shown else None,
+        _list(own),
         _settings(record),
         class_="record",
     )
@@ -136,29 +165,34 @@ def _command(words: list[str]) -> Markup:
 
 
 def _settings(record: RunRecord) -> Markup | None:
-    """The settings somebody set, and the others behind a fold."""
-    if not record.settings:
-        return None
+    """The settings somebody set, who did, and the others, each behind a fold."""
     chosen = [each for each in record.settings if each.set_by != "default"]
     others = [each for each in record.settings if each.set_by == "default"]
-    headers = ("Setting", "In effect", "Set by", "Default", "File", "Command line")
     rows = [
-        (each.name, _value(each.effective), tag("span", each.set_by, class_="word"),
-         _value(each.default), _value(each.file), _value(each.command_line))
+        (each.name, tag("strong", _value(each.effective)),
+         tag("span", each.set_by, class_="word"), _overruled(each))
         for each in chosen
     ]  # fmt: skip
+    headers = ("Setting", "In effect", "Set by", "Instead of")
+    set_here = table(headers, rows, "Settings", text_columns=4)
     defaults = [(each.name, _value(each.effective)) for each in others]
+    as_ever = table(("Setting", "Default"), defaults, "Defaults", text_columns=2)
+    words = counted(len(others), "setting")
+    is_open = record.action == "train"  # the one whose settings a reader asks for first
     return joined(
         [
-            table(headers, rows, "Settings", text_columns=6) if rows else None,
-            folded(
-                f"{len(others)} settings at their defaults",
-                table(("Setting", "Default"), defaults, "Defaults", text_columns=2),
-            )
-            if defaults
-            else None,
+            folded(f"{counted(len(chosen), 'setting')} set by the file or the command line",
+                   set_here, is_open=is_open) if chosen else None,
+            folded(f"{words} as by default", as_ever, is_minor=True) if others else None,
         ]
-    )
+    )  # fmt: skip
+
+
+def _overruled(setting: SettingRecord) -> str:
+    """The values that lost."""
+    by_file = setting.set_by == "command line" and setting.file != ""
+    file = [f"{_value(setting.file)} (file)"] if by_file else []
+    return ", ".join([*file, f"{_value(setting.default)} (default)"])
 
 
 def _value(value: object) -> str:

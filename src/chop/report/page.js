@@ -2,6 +2,7 @@
 (() => {
   const SVG = "http://www.w3.org/2000/svg";
   const SHAPES = { front: 6, dominated: 3.6, "out of bounds": 4.5 };
+  const REACH = 26; // pixels from a dot at which the pointer still means it
 
   /* Everything from the data goes in as text, never as HTML. */
   function add(parent, name, attributes = {}, text = null) {
@@ -18,6 +19,13 @@
     if (Number.isInteger(value)) return value.toLocaleString("en");
     const size = Math.abs(value);
     return size >= 1e4 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(4)));
+  }
+
+  /* Long numbers along an axis would run into each other: 3 M for 3,000,000. */
+  function onAxis(value, list) {
+    const most = Math.max(...list.map(Math.abs));
+    const [size, unit] = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]].find((each) => most >= Math.max(each[0], 1e5)) || [1, ""];
+    return value && unit ? `${shown(value / size)} ${unit}` : shown(value);
   }
 
   function ticks(low, high, count) {
@@ -61,18 +69,20 @@
     return `${parts.join("\n\n")}\n`;
   }
 
-  /* The same in a few lines: a line for each table, without what is not set. */
+  /* The same in a few words for each table, without what is not set; tables without any come last. */
   function brief(data, trial) {
     const lines = new Map();
     data.keys.forEach((path, place) => {
       const value = trial.c[place] < 0 ? null : data.options[place][trial.c[place]];
-      const table = path.slice(0, -1).filter((each) => each !== "config").join(".");
+      const table = path.slice(0, -1).filter((each) => each !== "config").join(".") || "settings";
       if (!lines.has(table)) lines.set(table, []);
-      const name = path.at(-1);
-      if (value !== null) lines.get(table).push(name === "name" ? String(value) : `${name} = ${value}`);
+      const name = path.at(-1).replace(/_width$/, "");
+      if (value !== null) lines.get(table).push(name === "name" ? String(value) : `${name} ${value}`);
     });
-    return [...lines].map(([table, parts]) => `${table || "settings"}: ${parts.join(", ") || (data.prefix.length ? "float" : "none")}`)
-      .join("\n");
+    const set = [...lines].filter(([, parts]) => parts.length);
+    const bare = [...lines].filter(([, parts]) => !parts.length).map(([table]) => table);
+    const named = set.map(([table, parts]) => [table, parts.join(", ")]);
+    return bare.length ? [...named, [data.prefix.length ? "float" : "nothing set", bare.join(", ")]] : named;
   }
 
   async function copy(text) {
@@ -80,11 +90,13 @@
       await navigator.clipboard.writeText(text);
       return true;
     } catch {
+      const focused = document.activeElement; // who comes by keyboard goes on from there
       const area = add(document.body, "textarea", { style: "position:fixed;opacity:0" });
       area.value = text;
       area.select();
       const done = document.execCommand("copy");
       area.remove();
+      focused.focus({ preventScroll: true });
       return done;
     }
   }
@@ -107,6 +119,9 @@
         each.addEventListener("change", () => this.draw());
       }
       this.plot.addEventListener("keydown", (event) => this.onKey(event));
+      this.plot.addEventListener("focusin", (event) => this.onFocus(event));
+      this.plot.addEventListener("pointermove", (event) => this.onMove(event));
+      this.plot.addEventListener("click", (event) => this.onClick(event));
       this.width = 0;
       new ResizeObserver(() => {
         if (Math.abs(this.plot.clientWidth - this.width) > 8) this.draw();
@@ -129,6 +144,7 @@
         viewBox: `0 0 ${this.width} ${height}`, role: "group",
         "aria-label": `${this.data.metrics[yi].name} over ${this.data.metrics[xi].name}`,
       });
+      this.svg = svg;
       this.axes(svg, trials, xi, yi, height);
       this.frontLine(svg, trials, xi, yi);
       const rank = { "out of bounds": 0, dominated: 1, front: 2 };
@@ -136,24 +152,34 @@
       const marks = new Map(back.map((trial) => [trial, this.point(svg, trial, xi, yi)]));
       this.order = [...trials].sort((a, b) => a.m[xi] - b.m[xi] || a.m[yi] - b.m[yi])
         .map((trial) => marks.get(trial));
-      const first = this.order.find((each) => each.classList.contains("front")) || this.order[0];
-      if (first) first.setAttribute("tabindex", "0");
+      this.ring = add(svg, "circle", { r: 10, class: "ring" });
+      this.choose(this.order.find((each) => each.trial === this.chosen) || this.first(yi));
+    }
+
+    /* What is shown at first: the best of the front by the vertical axis. */
+    first(yi) {
+      const front = this.order.filter((each) => each.trial.g === "front");
+      const less = this.data.metrics[yi].direction === "minimize";
+      const better = (a, b) => (less ? a.m[yi] < b.m[yi] : a.m[yi] > b.m[yi]);
+      return (front.length ? front : this.order)
+        .reduce((best, each) => (better(each.trial, best.trial) ? each : best));
     }
 
     axes(svg, trials, xi, yi, height) {
-      const range = (i) => [Math.min(...trials.map((t) => t.m[i])), Math.max(...trials.map((t) => t.m[i]))];
+      const range = (i) => trials.reduce(
+        ([low, high], t) => [Math.min(low, t.m[i]), Math.max(high, t.m[i])], [Infinity, -Infinity]);
       const [xs, ys] = [ticks(...range(xi), this.width < 500 ? 4 : 6), ticks(...range(yi), 5)];
-      const [left, right, top, bottom] = [64, this.width - 14, 12, height - 48];
+      const [left, right, top, bottom] = [64, this.width - 24, 12, height - 48];
       const scale = (list, from, to) => (v) => from + ((v - list[0]) / (list.at(-1) - list[0])) * (to - from);
       this.x = scale(xs, left, right);
       this.y = scale(ys, bottom, top);
       for (const t of ys) {
         add(svg, "line", { x1: left, x2: right, y1: this.y(t), y2: this.y(t), class: "grid" });
-        add(svg, "text", { x: left - 6, y: this.y(t) + 4, "text-anchor": "end" }, shown(t));
+        add(svg, "text", { x: left - 6, y: this.y(t) + 4, "text-anchor": "end" }, onAxis(t, ys));
       }
       add(svg, "line", { x1: left, x2: right, y1: bottom, y2: bottom, class: "axis" });
       for (const t of xs) {
-        add(svg, "text", { x: this.x(t), y: bottom + 16, "text-anchor": "middle" }, shown(t));
+        add(svg, "text", { x: this.x(t), y: bottom + 16, "text-anchor": "middle" }, onAxis(t, xs));
       }
       const middle = (top + bottom) / 2;
       const narrow = this.width < 440;
@@ -174,21 +200,46 @@
 
     point(svg, trial, xi, yi) {
       const [x, y] = [this.x(trial.m[xi]), this.y(trial.m[yi])];
-      const group = add(svg, "g", {
+      const r = SHAPES[trial.g];
+      const named = {
         class: `point ${trial.g === "out of bounds" ? "out" : trial.g}`, tabindex: "-1",
         role: "button", "data-trial": trial.n, "aria-label": `${this.title(trial)}: ${this.numbers(trial)}`,
-      });
-      const r = SHAPES[trial.g];
-      add(group, "circle", { cx: x, cy: y, r: 9, class: "hit" });
-      if (trial.g === "out of bounds") {
-        add(group, "path", { d: `M${x - r},${y - r}l${2 * r},${2 * r}m0,${-2 * r}l${-2 * r},${2 * r}`, class: "mark" });
-      } else {
-        add(group, "circle", { cx: x, cy: y, r, class: "mark" });
+      };
+      const mark = trial.g === "out of bounds"
+        ? add(svg, "path", { d: `M${x - r},${y - r}l${2 * r},${2 * r}m0,${-2 * r}l${-2 * r},${2 * r}`, ...named })
+        : add(svg, "circle", { cx: x, cy: y, r, ...named });
+      return Object.assign(mark, { trial, at: [x, y] });
+    }
+
+    /* The configuration nearest to the pointer: dots are small, and fingers are not. */
+    nearest(event) {
+      if (!this.order.length) return null;
+      const box = this.svg.getBoundingClientRect();
+      const scale = this.width / box.width;
+      const [x, y] = [(event.clientX - box.left) * scale, (event.clientY - box.top) * scale];
+      let [found, least] = [null, REACH * REACH];
+      for (const each of this.order) {
+        const away = (each.at[0] - x) ** 2 + (each.at[1] - y) ** 2;
+        const closer = each.trial.g === "front" ? away <= least : away < least;
+        if (closer) [found, least] = [each, away];
       }
-      group.addEventListener("pointerenter", () => this.show(trial));
-      group.addEventListener("focus", () => this.show(trial));
-      group.addEventListener("click", () => this.take(trial));
-      return group;
+      return found;
+    }
+
+    onMove(event) {
+      if (event.pointerType === "touch") return;
+      const found = this.nearest(event);
+      this.plot.classList.toggle("near", found !== null);
+      if (found) this.choose(found);
+    }
+
+    onClick(event) {
+      const found = event.target.closest(".point") || this.nearest(event);
+      if (found) this.take(found);
+    }
+
+    onFocus(event) {
+      if (event.target.trial) this.choose(event.target);
     }
 
     title(trial) {
@@ -200,35 +251,54 @@
         .map((each, i) => `${each.name} ${shown(trial.m[i])}${each.unit ? ` ${each.unit}` : ""}`).join(", ");
     }
 
+    choose(mark) {
+      if (this.stop) this.stop.setAttribute("tabindex", "-1");
+      this.stop = mark;
+      mark.setAttribute("tabindex", "0");
+      this.ring.setAttribute("cx", mark.at[0]);
+      this.ring.setAttribute("cy", mark.at[1]);
+      if (this.chosen !== mark.trial) this.show(mark.trial);
+    }
+
     show(trial) {
-      if (this.current === trial.n) return;
-      this.current = trial.n;
+      this.chosen = trial;
       this.detail.replaceChildren();
-      add(this.detail, "h4", {}, this.title(trial));
+      const head = add(this.detail, "div", { class: "detail-head" });
+      add(head, "h3", {}, this.title(trial));
+      const button = add(head, "button", { type: "button" }, "Copy TOML");
+      button.addEventListener("click", () => this.copied(trial));
       const list = add(this.detail, "dl");
       this.data.metrics.forEach((each, i) => {
         add(list, "dt", {}, each.name);
         add(list, "dd", {}, `${shown(trial.m[i])} ${each.unit}`);
       });
-      add(this.detail, "pre", {}, brief(this.data, trial));
+      for (const [table, words] of brief(this.data, trial)) {
+        const line = add(this.detail, "p", { class: "rule" });
+        add(line, "strong", {}, `${table}: `);
+        line.append(words);
+      }
     }
 
-    async take(trial) {
-      this.show(trial);
+    take(mark) {
+      this.choose(mark);
+      return this.copied(mark.trial);
+    }
+
+    async copied(trial) {
       const text = toml(this.data, trial);
       const done = await copy(text);
-      if (!done) this.detail.querySelector("pre").textContent = text;
+      if (!done) add(this.detail, "pre", {}, text);
       this.status.textContent = done
         ? `The TOML of trial ${trial.n} is copied.`
         : `The browser does not let this page copy; the TOML of trial ${trial.n} is shown beside the plot.`;
     }
 
     onKey(event) {
-      const at = this.order.indexOf(event.target.closest(".point"));
+      const at = this.order.indexOf(event.target);
       if (at < 0) return;
       if (event.key === "Enter" || event.key === " ") {
         event.preventDefault();
-        this.take(this.data.trials.find((t) => String(t.n) === this.order[at].dataset.trial));
+        this.take(this.order[at]);
         return;
       }
       const step = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1 }[event.key];
@@ -236,11 +306,8 @@
       event.preventDefault();
       const onlyFront = event.key === "ArrowUp" || event.key === "ArrowDown";
       let next = at + step;
-      while (onlyFront && this.order[next] && !this.order[next].classList.contains("front")) next += step;
-      if (!this.order[next]) return;
-      this.order[at].setAttribute("tabindex", "-1");
-      this.order[next].setAttribute("tabindex", "0");
-      this.order[next].focus();
+      while (onlyFront && this.order[next] && this.order[next].trial.g !== "front") next += step;
+      if (this.order[next]) this.order[next].focus();
     }
   }
 
@@ -250,6 +317,6 @@
     select.addEventListener("change", () => { graph.dataset.colour = select.value; });
   });
   window.addEventListener("beforeprint", () => {
-    document.querySelectorAll("details").forEach((each) => { each.open = true; });
+    document.querySelectorAll("details:not(.minor)").forEach((each) => { each.open = true; });
   });
 })();

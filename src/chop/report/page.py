@@ -28,6 +28,7 @@ def build_page(run: RunFolder) -> str:
         *_kept("Test results", lambda: [tested(run)], problems),
         *(graph_sections(run, problems) if run.graphs else ()),
         *(search_sections(run, problems) if run.searches else ()),
+        *(comparison_sections(run, problems) if run.comparisons else ()),
     ]
     if problems:
         sections.append(_problems(problems))
@@ -37,14 +38,15 @@ def build_page(run: RunFolder) -> str:
 def _kept(
     what: str, make: Callable[[], Sequence[Section | None]], problems: list[str]
 ) -> list[Section]:
-    """Sections that have data; a file that makes no sense costs its sections, not the page."""
+    """Sections that have data; a damaged file costs its sections, not the page.
+
+    Readers say DataError or CheckpointError of whatever a file can hold; anything else is a bug.
+    """
     try:
         return [section for section in make() if section is not None]
-    except ChopError as error:
+    except (ChopError, OSError) as error:
         problems.append(f"{what}: {error}")
-    except Exception as error:  # noqa: BLE001  # files can hold anything, and the page says so
-        problems.append(f"{what}: {type(error).__name__}: {error}")
-    return []
+        return []
 
 
 def graph_sections(run: RunFolder, problems: list[str]) -> list[Section]:
@@ -75,17 +77,32 @@ def search_sections(run: RunFolder, problems: list[str]) -> list[Section]:
     """The newest searches."""
     from chop.report.search_facts import read_search
     from chop.report.search_view import search_section
+    from chop.report.study_view import read_study, study_section
 
-    def made(folder: Path, place: int) -> list[Section | None]:
+    def searched(folder: Path, name: str, place: int) -> list[Section | None]:
         search = read_search(folder)
-        title = "Search" if len(run.searches) == 1 else f"Search: {folder.name}"
-        return [search_section(search, title, place)] if search.trials else []
+        return [search_section(search, name, place)] if search.trials else []
+
+    def studied(folder: Path, name: str, place: int) -> list[Section | None]:
+        return [study_section(read_study(folder), name, place)]
 
     return [
         section
         for place, folder in enumerate(run.searches[:MOST_SEARCHES])
-        for section in _kept(folder.name, partial(made, folder, place), problems)
+        for name in ["" if len(run.searches) == 1 else folder.name]
+        for made in (searched, studied)
+        for section in _kept(folder.name, partial(made, folder, name, place), problems)
     ]
+
+
+def comparison_sections(run: RunFolder, problems: list[str]) -> list[Section]:
+    """The newest comparison of samplers."""
+    from chop.report.comparison_view import comparison_section, read_comparison
+
+    newest = run.comparisons[0]
+    return _kept(
+        "Samplers compared", lambda: [comparison_section(read_comparison(newest))], problems
+    )
 
 
 def _problems(problems: list[str]) -> Section:
@@ -142,7 +159,8 @@ def _header(name: str, tiles: list[Tile]) -> Markup:
         )
         for tile in tiles
     ]
-    return tag("header", tag("h1", name), tag("div", *cards, class_="tiles"))
+    above = tag("p", "Machop report", class_="quiet")
+    return tag("header", above, tag("h1", name), tag("div", *cards, class_="tiles"))
 
 
 def _contents(sections: list[Section]) -> Markup:

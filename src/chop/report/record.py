@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from chop.errors import ChopError, DataError
-from chop.files import versioned, write_text
+from chop.files import write_new
 from chop.validation import parse
 
 PACKAGES = ("machop", "torch", "lightning", "optuna", "pydantic", "numpy")
@@ -49,8 +49,6 @@ class RunRecord(BaseModel):
     data: str | None = None
     fingerprint: str | None = None
     versions: dict[str, str] = Field(default_factory=dict)
-    search: dict[str, Any] = Field(default_factory=dict)
-    """Of a search: directions, metrics, space_size, repeats."""
 
     def setting(self, name: str) -> Any:
         """The value in effect, None if the record does not tell."""
@@ -72,10 +70,9 @@ def write_record(folder: Path, action: str, record: Mapping[str, Any]) -> Path:
     """Write ``run_<action>.json`` into `folder`, beside an earlier one; the file.
 
     Args:
-        folder: ``<project>/software``, or for a search the folder of its results.
-        record: what `Layers.record` gives, and the facts that only the action knows: ``data``,
-            ``fingerprint``, and for a search ``search`` with ``directions``, ``metrics``,
-            ``space_size`` and ``repeats``.
+        folder: ``<project>/software``.
+        record: what `Layers.record` gives, and the facts that only the action knows: ``data`` and
+            ``fingerprint``.
     """
     facts = {
         "action": action,
@@ -83,9 +80,8 @@ def write_record(folder: Path, action: str, record: Mapping[str, Any]) -> Path:
         "versions": versions(),
         **record,
     }
-    path = versioned(folder / f"run_{action}.json")
-    write_text(path, json.dumps(facts, indent=2, default=str) + "\n")
-    return path
+    text = json.dumps(facts, indent=2, default=str) + "\n"
+    return write_new(folder / f"run_{action}.json", text)
 
 
 def read_json(path: Path) -> Any:

@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field
 from chop.errors import DataError
 from chop.report.folders import RunFolder
 from chop.report.markup import (
+    Count,
     Markup,
     Section,
     Tile,
@@ -27,12 +28,13 @@ class StoredResult(BaseModel):
 
     test_acc_epoch: float
     test_loss_epoch: float | None = None
-    rows: int
+    rows: Count
     accuracy_95_percent_interval: tuple[float, float] | None = None
     per_class_accuracy: dict[str, float | None] = Field(default_factory=dict)
     class_names: list[str] = Field(default_factory=list)
-    confusion_matrix: list[list[int]] = Field(default_factory=list)
+    confusion_matrix: list[list[Count]] = Field(default_factory=list)
     load_name: str | None = None
+    split: str = "test"
 
     @property
     def interval(self) -> str:
@@ -52,17 +54,18 @@ def read_result(path: Path) -> StoredResult:
 
 def tested(run: RunFolder) -> Section | None:
     """The section, if anything was tested."""
-    found = [(run.name_of(path), read_result(path)) for path in run.test_results]
+    found = [(path, read_result(path)) for path in run.test_results]
     if not found:
         return None
     headers = ("Result", "Tested", "Accuracy", "95 % confidence", "Loss (nats)", "Rows")
     rows = [
-        (name, run.short(result.load_name) or "the model as it was", percent(result.test_acc_epoch),
-         result.interval, number(result.test_loss_epoch), number(result.rows))
-        for name, result in found
+        (path.name, run.short(result.load_name) or "the model as it was",
+         percent(result.test_acc_epoch), result.interval, number(result.test_loss_epoch),
+         f"{number(result.rows)} {result.split}")
+        for path, result in found
     ]  # fmt: skip
     parts = [table(headers, rows, "Test results", text_columns=2)]
-    newest, *older = [(name, confusion(result)) for name, result in found]
+    newest, *older = [(path.name, confusion(result)) for path, result in found]
     parts += [newest[1]] if newest[1] else []
     parts += [folded(f"Confusion matrix of {name}", body) for name, body in older if body]
     best = found[0][1]
@@ -86,7 +89,7 @@ def confusion(result: StoredResult) -> Markup | None:
         "The fuller the colour, the larger the share of the row."
     )
     shown = table(headers, rows, "Confusion matrix")
-    return tag("figure", tag("h4", "Confusion matrix"), shown, tag("figcaption", words))
+    return tag("figure", tag("h3", "Confusion matrix"), shown, tag("figcaption", words))
 
 
 def _cells(row: list[int], names: list[str], true: str) -> list[Markup]:

@@ -1,22 +1,25 @@
 """What a search has left on disk, and what follows from it."""
 
+import json
 import math
 import tomllib
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field
 
 from chop.errors import DataError
-from chop.report.folders import newest_first
-from chop.report.record import read_json, read_record
+from chop.report.markup import Count, is_usable
+from chop.report.record import read_json
 from chop.validation import parse
 
+Stored = TypeVar("Stored", bound=BaseModel)
 Config = dict[tuple[str, ...], Any]
 """Choices by the names of the tables that they are in and their own."""
+FACTS = "search.json"
 NOT_IN_USE = "not in use"
 FRONT, DOMINATED, OUT = "front", "dominated", "out of bounds"
 FEWEST = 4  # trials; below that nothing can be said about what mattered
@@ -25,12 +28,18 @@ FEWEST = 4  # trials; below that nothing can be said about what mattered
 class LoggedTrial(BaseModel):
     """One entry of ``log.json``."""
 
-    number: int
+    number: Count
     state: str
     software: dict[str, float] | None = Field(None, alias="user_attrs_software_metrics")
     hardware: dict[str, float] | None = Field(None, alias="user_attrs_hardware_metrics")
     config: dict[str, Any] | None = Field(None, alias="user_attrs_sampled_config")
     reason: str | None = Field(None, alias="user_attrs_reason")
+
+
+class BestTrial(BaseModel):
+    """What ties an entry of ``best.json`` to the log."""
+
+    number: Count
 
 
 @dataclass(frozen=True)
@@ -67,6 +76,8 @@ class Problem(BaseModel):
 
     directions: tuple[Literal["maximize", "minimize"], ...] = ()
     metrics: dict[str, MetricRule] = Field(default_factory=dict)
+    space: str | None = None
+    sampler: str | None = None
     space_size: int | None = None
     repeats: int | None = None
 
@@ -108,8 +119,16 @@ class Search:
 
     @property
     def best(self) -> list[Trial]:
+        """The trials on the front, by what was searched for last: usually what they cost."""
         known = {trial.number: trial for trial in self.trials}
-        return [known[number] for number in self.front if number in known]
+        found = [known[number] for number in self.front if number in known]
+        *_, by = ("", *self.problem.metrics)
+        return sorted(found, key=lambda trial: trial.metrics.get(by, 0.0))
+
+    @property
+    def is_by_layer(self) -> bool:
+        """Whether configurations have a table for each layer, not only settings."""
+        return any(len(key) > 1 for trial in self.trials for key in trial.config)
 
     def group(self, trial: Trial) -> str:
         """Whether a trial is on the front, dominated or out of bounds."""
@@ -124,7 +143,7 @@ def read_search(folder: Path) -> Search:
     if not isinstance(log, dict) or not isinstance(best, dict):
         raise DataError(f"{folder.name}: log.json and best.json must hold tables")
     trials = [_trial(row, f"{folder.name}/log.json: {place}") for place, row in log.items()]
-    front = [int(entry["number"]) for entry in best.values()]
+    front = [_table(BestTrial, entry, f"{folder.name}/best.json").number for entry in best.values()]
     files = {
         number: text
         for place, number in enumerate(front)
@@ -133,18 +152,23 @@ def read_search(folder: Path) -> Search:
     return Search(trials, front, read_problem(folder), files)
 
 
-def _trial(row: Any, where: str) -> Trial:
-    if not isinstance(row, dict):
+def _table(schema: type[Stored], content: Any, where: str) -> Stored:
+    """What a file holds, as it should be."""
+    if not isinstance(content, dict):
         raise DataError(f"{where}: a table is expected")
-    found = parse(LoggedTrial, row, where)
+    return parse(schema, content, where)
+
+
+def _trial(row: Any, where: str) -> Trial:
+    found = _table(LoggedTrial, row, where)
     values = [value for name, value in row.items() if name == "value" or name.startswith("values_")]
-    done = found.state == "COMPLETE" and all(isinstance(value, int | float) for value in values)
+    done = found.state == "COMPLETE" and all(map(is_usable, values))
     return Trial(
         found.number,
         {
             name: value
             for name, value in ((found.software or {}) | (found.hardware or {})).items()
-            if math.isfinite(value)
+            if is_usable(value)
         },
         tuple(float(value) for value in values) if done else (),
         flat(found.config or {}),
@@ -157,8 +181,17 @@ def flat(config: Mapping[str, Any], above: tuple[str, ...] = ()) -> Config:
     found: Config = {}
     for key, value in config.items():
         inner = (*above, key)
-        found |= flat(value, inner) if isinstance(value, Mapping) else {inner: value}
+        found |= flat(value, inner) if isinstance(value, Mapping) else {inner: _leaf(value)}
     return found
+
+
+def _leaf(value: Any) -> Any:
+    """A choice as the page can hold it: JSON has no word for what is not a number."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except ValueError:
+        return str(value)
+    return value
 
 
 def _text(path: Path) -> str | None:
@@ -169,12 +202,11 @@ def _text(path: Path) -> str | None:
 
 
 def read_problem(folder: Path) -> Problem:
-    """What was searched for: from the record of the run, else from the journal of the study."""
-    records = newest_first(folder.glob("run_search*.json"))
-    stated = dict(read_record(records[0]).search) if records else {}
-    if "directions" not in stated and (folder / "study.log").is_file():
-        stated = _journal(folder / "study.log") | stated
-    return parse(Problem, stated, f"{folder.name}: what was searched for")
+    """What was searched for: from ``search.json``, else from the journal of the study."""
+    if (folder / FACTS).is_file():
+        return _table(Problem, read_json(folder / FACTS), f"{folder.name}/{FACTS}")
+    journal = folder / "study.log"
+    return parse(Problem, _journal(journal), journal.name) if journal.is_file() else Problem()
 
 
 def _journal(path: Path) -> dict[str, Any]:
@@ -272,13 +304,39 @@ def choice_name(key: tuple[str, ...]) -> str:
     return " ".join(part for part in key if part != "config")
 
 
-def quantize_head(search: Search) -> str | None:
-    """The settings above ``[passes.quantize]`` if best configurations are passes by name."""
+@dataclass(frozen=True)
+class Template:
+    """How the configuration of a trial becomes a file that ``ch`` can read."""
+
+    head: str = ""
+    """The settings that all files have in common."""
+    prefix: tuple[str, ...] = ()
+    """The tables that a configuration is inside of."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Settings that have another name on the command line."""
+
+
+def template(search: Search) -> Template:
+    """That of the files ``best_<n>.toml``, if there are any that make sense."""
     for text in search.files.values():
         try:
-            passes = tomllib.loads(text).get("passes", {})
+            content = tomllib.loads(text)
         except tomllib.TOMLDecodeError:
             continue
-        if passes.get("quantize", {}).get("by") == "name":
-            return text.partition("\n[")[0].strip()
-    return None
+        if not search.is_by_layer:
+            return _of_settings(search, content, text)
+        passes = content.get("passes")
+        rules = passes.get("quantize") if isinstance(passes, dict) else None
+        if isinstance(rules, dict) and rules.get("by") == "name":
+            return Template(text.partition("\n[")[0].strip(), ("passes", "quantize"))
+    return Template()
+
+
+def _of_settings(search: Search, content: Mapping[str, Any], text: str) -> Template:
+    chosen = dict.fromkeys(key[0] for trial in search.trials for key in trial.config)
+    found = {
+        name: next((key for key in content if key == name or key.endswith(f"_{name}")), name)
+        for name in chosen
+    }
+    kept = [line for line in text.splitlines() if line.partition(" =")[0] not in found.values()]
+    return Template("\n".join(kept).strip(), (), found)

@@ -9,6 +9,7 @@ from chop.report.markup import (
     Markup,
     Section,
     Tile,
+    counted,
     escaped,
     joined,
     number,
@@ -23,15 +24,15 @@ from chop.report.search_facts import (
     Trial,
     hypervolumes,
     importances,
-    quantize_head,
+    template,
 )
 from chop.report.svg import bar_chart, line_chart
 
 UNITS = {
     "accuracy": "fraction of rows",
-    "accuracy_spread": "fraction of rows, standard deviation",
     "loss": "nats",
-    "loss_spread": "nats, standard deviation",
+    "train_accuracy": "fraction of rows",
+    "train_loss": "nats",
     "average_bitwidth": "bits per parameter",
     "activation_bitwidth": "bits per activation",
     "memory_density": "times denser than floats",
@@ -43,6 +44,8 @@ UNITS = {
     "latency_high": "ms",
     "latency_batch_size": "rows",
 }
+SPREADS = {"_spread": "standard deviation", "_best": "best training", "_worst": "worst training"}
+"""What endings of metrics say that are measured by several trainings."""
 MOST_POINTS, MOST_COLUMNS, MOST_BARS, MOST_FAILURES = 3000, 24, 20, 10
 MOST_CHOICES = 250_000  # of all configurations that are drawn
 MOST_FILES = 400_000  # characters of configurations that go into the page as they are
@@ -53,18 +56,22 @@ HINT = (
 )
 
 
-def search_section(search: Search, title: str, place: int) -> Section:
-    """The section of one study."""
+def search_section(search: Search, name: str, place: int) -> Section:
+    """The section of one study; `name` tells it from others, if there are any."""
     anchor = f"search-{place}"
+    sampler = search.problem.sampler
+    title = f"Search with {sampler}" if sampler else "Search"
     parts = [
         tag("p", summary(search)),
         scatter(search, anchor) if search.complete else None,
         front_table(search),
         tag("div", *charts(search), class_="charts"),
-        changes(search.best),
+        changes(search.best) if search.is_by_layer else None,
         failures(search),
     ]
-    tile = Tile("On the front", number(len(search.front)), f"of {number(len(search.trials))} tried")
+    front = "On the front" + (f", {sampler or name}" if name else "")
+    tile = Tile(front, number(len(search.front)), f"of {number(len(search.trials))} tried")
+    title += f" ({name})" if name else ""
     return Section(anchor, title, joined(parts), (tile,))
 
 
@@ -74,12 +81,12 @@ def summary(search: Search) -> str:
     failed = len(search.trials) - len(search.complete)
     out = sum(search.group(trial) == OUT for trial in search.complete)
     words = [
-        f"{number(len(search.trials))} distinct configurations"
+        counted(len(search.trials), "distinct configuration")
         + (f" of {number(size)}" if size is not None else "")
-        + f" were evaluated; {number(len(search.front))} are on the front",
-        f"{number(out)} are out of bounds" if out else None,
+        + f" evaluated: {number(len(search.front))} on the front",
+        f"{number(out)} out of bounds" if out else None,
         f"{number(failed)} failed",
-        f"{number(repeats)} proposals were repeats" if repeats is not None else None,
+        f"{counted(repeats, 'repeated proposal')} not evaluated again" if repeats else None,
     ]
     return ", ".join(word for word in words if word) + "."
 
@@ -132,20 +139,20 @@ def plot_data(search: Search, metrics: Sequence[str]) -> dict[str, Any]:
     options = [
         list(dict.fromkeys(_json(t.config[key]) for t in trials if key in t.config)) for key in keys
     ]
-    head = quantize_head(search)
+    form = template(search)
     rules = search.problem.metrics
     files = search.files if sum(map(len, search.files.values())) <= MOST_FILES else {}
     return {
         "metrics": [
-            {"name": name, "unit": UNITS.get(name, ""),
+            {"name": name, "unit": unit_of(name),
              "direction": rules[name].direction if name in rules else ""}
             for name in metrics
         ],
-        "keys": [list(key) for key in keys],
+        "keys": [[form.names.get(part, part) for part in key] for key in keys],
         "options": [[json.loads(option) for option in each] for each in options],
-        "head": head or "",
-        "prefix": [] if head is None else ["passes", "quantize"],
-        "first": "" if head is None else 'by = "name"',
+        "head": form.head,
+        "prefix": form.prefix,
+        "first": 'by = "name"' if form.prefix else "",
         "trials": [
             {
                 "n": trial.number,
@@ -194,13 +201,22 @@ def front_table(search: Search) -> Markup | None:
     rows = [
         (f"best_{place}.toml" if trial.number in search.files else "", str(trial.number),
          *(number(trial.metrics.get(name)) for name in metrics))
-        for place, trial in enumerate(search.best)
+        for trial in search.best
+        for place in [search.front.index(trial.number)]
     ]  # fmt: skip
     return joined([tag("h3", "The front"), table(headers, rows, "The front")])
 
 
+def unit_of(metric: str) -> str:
+    """What a metric is counted in; empty if that is not known."""
+    for ending, words in SPREADS.items():
+        if metric.endswith(ending) and metric.removesuffix(ending) in UNITS:
+            return f"{UNITS[metric.removesuffix(ending)]}, {words}"
+    return UNITS.get(metric, "")
+
+
 def _with_unit(metric: str) -> Markup:
-    unit = UNITS.get(metric)
+    unit = unit_of(metric)
     return joined([metric, tag("small", unit) if unit else None])
 
 
@@ -209,14 +225,14 @@ def charts(search: Search) -> list[Markup]:
     drawn = []
     volumes = hypervolumes(search)
     if len(volumes) > 1:
-        labels = ("distinct configurations", "hypervolume (product of objectives)")
+        labels = ("distinct configurations", "hypervolume")
         series = {"hypervolume": volumes}
-        drawn.append(line_chart("Hypervolume", series, labels, whole=True, steps=True))
+        drawn.append(line_chart("Hypervolume, a product of objectives", series, labels, steps=True))
     for objective, weights in importances(search).items():
         bars = dict(list(weights.items())[:MOST_BARS])
         if any(bars.values()):
             label = "importance (PED-ANOVA, adds up to 1)"
-            drawn.append(bar_chart(f"What matters for {objective}", bars, label))
+            drawn.append(bar_chart(f"What matters for {objective}", bars, label, ".3f"))
     return drawn
 
 
@@ -236,7 +252,7 @@ def changes(best: Sequence[Trial]) -> Markup | None:
         [
             tag("h3", "What each configuration of the front changes"),
             table(headers, rows, "Changes layer by layer", text_columns=len(headers)),
-            tag("p", f"{left} more are not shown.") if left else None,
+            tag("p", f"{counted(left, 'further configuration')} not shown.") if left else None,
         ]
     )
 

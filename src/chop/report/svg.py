@@ -8,10 +8,12 @@ from chop.report.markup import Markup, joined, number, swatches, tag
 
 Points = Sequence[tuple[float, float]]
 
-WIDTH, HEIGHT = 420.0, 250.0
-LEFT, RIGHT, TOP, BOTTOM = 66.0, 24.0, 10.0, 44.0
-BAR, GAP, NAMES = 18.0, 6.0, 168.0
-LONGEST_NAME = 26
+COLOURS = 8
+SIZES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+WIDTH, HEIGHT = 390.0, 236.0
+LEFT, RIGHT, TOP, BOTTOM = 62.0, 24.0, 10.0, 44.0
+BAR, GAP, NAMES = 17.0, 5.0, 206.0
+LONGEST_NAME = 31
 
 
 def nice_ticks(low: float, high: float, count: int = 5, *, whole: bool = False) -> list[float]:
@@ -28,6 +30,14 @@ def nice_ticks(low: float, high: float, count: int = 5, *, whole: bool = False) 
 
 
 @dataclass(frozen=True)
+class Band:
+    """What lies around a line: its lower and its upper edge."""
+
+    low: Points
+    high: Points
+
+
+@dataclass(frozen=True)
 class Axis:
     """One direction of a chart."""
 
@@ -41,6 +51,12 @@ class Axis:
         """Where a value is on the page."""
         low, high = self.ticks[0], self.ticks[-1]
         return round(self.start + (value - low) / (high - low) * (self.end - self.start), 2)
+
+    def shown(self, tick: float) -> str:
+        """A number along the axis; long ones would run into each other: 3 M for 3,000,000."""
+        most = max(map(abs, self.ticks))
+        size, unit = next(((s, u) for s, u in SIZES if most >= max(s, 1e5)), (1.0, ""))
+        return f"{number(tick / size)} {unit}".rstrip() if tick else "0"
 
 
 @dataclass(frozen=True)
@@ -59,20 +75,18 @@ class Frame:
         return joined(
             [
                 *(line(LEFT, y.at(t), WIDTH - RIGHT, y.at(t), "grid") for t in y.ticks),
-                *(text(LEFT - 6, y.at(t) + 4, number(t), "end") for t in y.ticks),
+                *(text(LEFT - 6, y.at(t) + 4, y.shown(t), "end") for t in y.ticks),
                 line(LEFT, base, WIDTH - RIGHT, base, "axis"),
-                *(text(x.at(t), base + 16, number(t)) for t in x.ticks),
+                *(text(x.at(t), base + 16, x.shown(t)) for t in x.ticks),
                 text((x.start + x.end) / 2, self.height - 8, x.label, class_="label"),
                 text(14, middle, y.label, class_="label", turned=True),
             ]
         )
 
 
-def make_frame(
-    xs: Sequence[float], ys: Sequence[float], labels: tuple[str, str], *, whole: bool = False
-) -> Frame:
-    """A frame around these values; `whole` keeps the numbers along x whole."""
-    x = Axis(labels[0], nice_ticks(min(xs), max(xs), whole=whole), LEFT, WIDTH - RIGHT)
+def make_frame(xs: Sequence[float], ys: Sequence[float], labels: tuple[str, str]) -> Frame:
+    """A frame around these values, with whole numbers along x."""
+    x = Axis(labels[0], nice_ticks(min(xs), max(xs), whole=True), LEFT, WIDTH - RIGHT)
     y = Axis(labels[1], nice_ticks(min(ys), max(ys)), HEIGHT - BOTTOM, TOP)
     return Frame(x, y)
 
@@ -106,33 +120,42 @@ def drawing(title: str, content: object, width: float = WIDTH, height: float = H
 
 def figure(title: str, picture: Markup, *below: object) -> Markup:
     """A picture with its title and what belongs below it."""
-    return tag("figure", tag("h4", title), picture, *below)
+    return tag("figure", tag("h3", title), picture, *below)
 
 
 def line_chart(
-    title: str, series: Mapping[str, Points], labels: tuple[str, str], *, whole: bool = False,
-    steps: bool = False,
+    title: str, series: Mapping[str, Points], labels: tuple[str, str], *, steps: bool = False,
+    bands: Mapping[str, Band] | None = None, from_zero: bool = False,
 ) -> Markup:  # fmt: skip
-    """Lines over a common axis; every point says its values when it is pointed at."""
+    """Lines over an axis of whole numbers; every point says its values when it is pointed at."""
+    around = [edge for each in (bands or {}).values() for edge in (each.low, each.high)]
     xs = [x for points in series.values() for x, _ in points]
-    ys = [y for points in series.values() for _, y in points]
-    frame = make_frame(xs, ys, labels, whole=whole)
+    ys = [y for points in (*series.values(), *around) for _, y in points]
+    ys += [0.0] * from_zero
+    frame = make_frame(xs, ys, labels)
+    areas = [_area(frame, place, bands[name]) for place, name in enumerate(series) if bands]
     lines = [
         joined(_series(frame, place, name, points, steps))
         for place, (name, points) in enumerate(series.items())
     ]
-    picture = drawing(title, joined([frame.drawn(), *lines]))
+    picture = drawing(title, joined([frame.drawn(), *areas, *lines]))
     return figure(title, picture, swatches(series) if len(series) > 1 else None)
+
+
+def _area(frame: Frame, place: int, band: Band) -> Markup:
+    edge = [*band.low, *reversed(band.high)]
+    around = path([(frame.x.at(x), frame.y.at(y)) for x, y in edge])
+    return tag("path", d=around + "Z", class_=f"band s{place % COLOURS}")
 
 
 def _series(frame: Frame, place: int, name: str, points: Points, steps: bool) -> Iterator[Markup]:
     places = [(frame.x.at(x), frame.y.at(y)) for x, y in points]
-    yield tag("path", d=path(places, steps), class_=f"line s{place}")
+    yield tag("path", d=path(places, steps), class_=f"line s{place % COLOURS}")
     if len(points) > 60:  # dots would hide the line
         return
     for (x, y), (at_x, at_y) in zip(points, places, strict=True):
         words = tag("title", f"{name}: {number(y)} at {frame.x.label} {number(x)}")
-        yield tag("circle", words, cx=at_x, cy=at_y, r=3, class_=f"dot s{place}")
+        yield tag("circle", words, cx=at_x, cy=at_y, r=3, class_=f"dot s{place % COLOURS}")
 
 
 def path(places: Points, steps: bool = False) -> str:
@@ -143,24 +166,29 @@ def path(places: Points, steps: bool = False) -> str:
     return first + "".join(f"L{x:g},{y:g}" for x, y in places[1:])
 
 
-def bar_chart(title: str, bars: Mapping[str, float], label: str) -> Markup:
-    """Horizontal bars with their names and numbers; `label` says what the length means."""
-    height = len(bars) * (BAR + GAP) + 34
+def bar_chart(title: str, bars: Mapping[str, float], label: str, style: str = "") -> Markup:
+    """Horizontal bars with their names and numbers; `label` says what the length means.
+
+    Args:
+        style: how the numbers are written, if not with three digits that count.
+    """
+    height = len(bars) * (BAR + GAP) + 26
     most = max(0.0, *bars.values()) or 1.0
-    room = WIDTH - NAMES - 62
+    room = WIDTH - NAMES - 56
     parts: list[Markup] = []
     for place, (name, value) in enumerate(bars.items()):
         top = place * (BAR + GAP)
         length = round(max(0.0, value) / most * room, 2)
         words = tag("title", f"{name}: {number(value)}")
+        shown = f"{value:{style}}" if style else number(value, 3)
         parts += [
             text(NAMES - 6, top + 13, shortened(name), "end"),
             tag("rect", words, x=NAMES, y=top, width=length, height=BAR, rx=2, class_="bar s0"),
-            text(NAMES + length + 5, top + 13, number(value, 3), "start"),
+            text(NAMES + length + 5, top + 13, shown, "start"),
         ]
     parts += [
-        line(NAMES, 0, NAMES, height - 32, "axis"),
-        text(NAMES + room / 2, height - 10, label, class_="label"),
+        line(NAMES, 0, NAMES, height - 26, "axis"),
+        text(NAMES + room / 2, height - 7, label, class_="label"),
     ]
     return figure(title, drawing(title, joined(parts), WIDTH, height))
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chop.report.graph_facts import NodeFacts, RoundedTensor
-from chop.report.markup import Markup, Section, folded, joined, number, table, tag
+from chop.report.markup import Markup, Section, counted, folded, joined, number, table, tag
 from chop.report.svg import bar_chart, drawing, line, text
 
 WIDE, HIGH, FOOT, SIDE = 300.0, 130.0, 34.0, 6.0
@@ -31,8 +31,8 @@ def weights_section(nodes: Sequence[NodeFacts]) -> Section | None:
         tag("div", *bars(tensors), class_="charts"),
         error_table(tensors),
         joined(pairs[:OPEN_LAYERS]),
-        _fold(f"{len(pairs) - OPEN_LAYERS} more layers", pairs[OPEN_LAYERS:]),
-        _fold(f"Biases of {len(biases)} layers", biases),
+        _fold(counted(len(pairs) - OPEN_LAYERS, "more layer"), pairs[OPEN_LAYERS:]),
+        _fold(f"Biases of {counted(len(biases), 'layer')}", biases),
     ]
     return Section("quantisation", "Before and after quantisation", joined(parts))
 
@@ -71,23 +71,23 @@ def pair(tensor: RoundedTensor) -> Markup:
     title = f"{tensor.node}: {tensor.role}"
     return tag(
         "figure",
-        tag("h4", title),
+        tag("h3", title),
         tag(
             "div",
-            panel(f"{title} before: float", tensor.edges, tensor.before, "s0"),
-            panel(f"{title} after: {tensor.format}", tensor.edges, tensor.after, "s1"),
+            panel(title, "before: float", tensor.edges, tensor.before),
+            panel(title, f"after: {tensor.format.partition(' (')[0]}", tensor.edges, tensor.after),
             class_="pair",
         ),
         tag(
             "figcaption",
-            f"Left as it was, right in {tensor.format}; {number(tensor.count)} values, "
-            f"SQNR {number(tensor.sqnr, 3)} dB.",
+            f"{counted(tensor.count, 'value')}, {tensor.format}, SQNR {number(tensor.sqnr, 3)} dB.",
         ),
     )
 
 
-def panel(title: str, edges: NDArray[np.float64], counts: NDArray[np.int64], class_: str) -> Markup:
+def panel(title: str, when: str, edges: NDArray[np.float64], counts: NDArray[np.int64]) -> Markup:
     """One histogram as one path, which stays small however many bars it has."""
+    colour = "s0" if when.startswith("before") else "s1"
     low, high, most = float(edges[0]), float(edges[-1]), int(counts.max(initial=1))
     base = HIGH - FOOT
     step = (WIDE - 2 * SIDE) / len(counts)
@@ -96,13 +96,14 @@ def panel(title: str, edges: NDArray[np.float64], counts: NDArray[np.int64], cla
     zero = SIDE + (0 - low) / (high - low) * (WIDE - 2 * SIDE)
     content = joined(
         [
-            tag("path", d=drawn, class_=f"area {class_}"),
+            tag("path", d=drawn, class_=f"area {colour}"),
             line(SIDE, base, WIDE - SIDE, base, "axis"),
-            text(SIDE, 10, f"up to {number(most)} per bin", "start"),
+            text(SIDE, 10, when, "start", "label"),
+            text(WIDE - SIDE, 10, f"up to {number(most)} per bin", "end"),
             text(SIDE, base + 14, number(low, 3), "start"),
             text(WIDE - SIDE, base + 14, number(high, 3), "end"),
             text(round(zero, 1), base + 14, "0") if 40 < zero < WIDE - 40 else None,
             text(WIDE / 2, HIGH - 4, "value", class_="label"),
         ]
     )
-    return drawing(title, content, WIDE, HIGH)
+    return drawing(f"{title} {when}", content, WIDE, HIGH)

@@ -1,96 +1,28 @@
 """Samplers measured against each other: who finds how much of the front in how many evaluations.
 
 Several samplers search one space, each with several seeds. A trial is a function of its
-configuration, so what one run has measured the others look up; each run still counts every
-distinct configuration that it asks for.
+configuration, so what one run has measured the others look up (`comparison_runs`); each run still
+counts every distinct configuration that it asks for.
 """
 
 import csv
 import io
 import math
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from chop.errors import SearchError
-from chop.search import choices as tree
-from chop.search.choices import key_of
-from chop.search.config import SearchConfig, parse_search
+from chop.search.comparison_runs import Run
+from chop.search.config import SearchConfig
 from chop.search.hypervolume import Point, front_of, hypervolume, hypervolume_history, worst_of
-from chop.search.measure import Measure
-from chop.search.space import SearchSpace
-from chop.search.storage import Place, open_store
-from chop.search.store import KEY, Outcome
-from chop.search.strategy import Search
+from chop.search.store import Outcome
 
 LEVELS = (0.9, 0.95, 0.99)
 BAND = (0.1, 0.5, 0.9)
-ENUMERATED = 2_000
-"""The largest space all of which is measured only to know the true front."""
-SEEDLESS = ("brute", "grid")
-"""Samplers that go through the space in one order, whatever the seed."""
 TRUE_FRONT = "the true front"
 BEST_FRONT = "the front of all configurations that any run has measured"
-
-
-class SharedMeasure:
-    """Measures each configuration once, whoever asks first."""
-
-    def __init__(self, measure: Measure) -> None:
-        self.measure = measure
-        self.known: dict[str, Outcome] = {}
-
-    def __call__(self, config: dict[str, object]) -> Outcome:
-        """The outcome of a configuration, measured now or before."""
-        key = key_of(config)
-        if key not in self.known:
-            self.known[key] = self.measure(config)
-        return self.known[key]
-
-    def measure_all(self, space: SearchSpace) -> None:
-        """Measure the whole space."""
-        for picked in tree.every(space.tree):
-            self(space.config(picked))
-
-
-@dataclass(frozen=True)
-class Run:
-    """One sampler with one seed: the configurations in the order of their evaluation."""
-
-    sampler: str
-    seed: int
-    keys: tuple[str, ...]
-    repeats: int
-    """Proposals that the run knew already."""
-
-
-def runs_of(
-    space: SearchSpace,
-    tables: Mapping[str, Any],
-    samplers: Sequence[str],
-    seeds: Sequence[int],
-    measure: SharedMeasure,
-) -> Iterator[Run]:
-    """Every sampler with every seed, on the same space, under the same limits."""
-    strategy = tables["strategy"]
-    for sampler in samplers:
-        setup = {**strategy.get("setup", {}), "sampler": sampler, "compare": []}
-        config = parse_search({**tables, "strategy": {**strategy, "setup": setup}})
-        for seed in seeds[:1] if sampler in SEEDLESS else seeds:
-            yield _run(space, config, seed, measure)
-
-
-def _run(space: SearchSpace, config: SearchConfig, seed: int, measure: SharedMeasure) -> Run:
-    with tempfile.TemporaryDirectory() as folder:
-        store = open_store(Place(f"{folder}/study.log", "run"), list(config.directions), {})
-        search = Search(space, config, store, seed)
-        search.measure = measure
-        search.run()
-        keys = tuple(trial.user_attrs[KEY] for trial in store.counted())
-    return Run(config.strategy.setup.sampler, seed, keys, search.progress.repeats)
 
 
 class Comparison:

@@ -6,7 +6,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter, StrMethodFormatter
 
 from chop.files import replacing
-from chop.search.comparison import LEVELS, SEEDLESS, TRUE_FRONT, Comparison
+from chop.search.comparison import LEVELS, TRUE_FRONT, Comparison
+from chop.search.comparison_runs import SEEDLESS
 
 
 def draw_comparison(path: Path, comparison: Comparison) -> None:

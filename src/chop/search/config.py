@@ -9,6 +9,7 @@ from chop.errors import ConfigError, UnknownNameError
 from chop.search.runners import HW_RUNNERS, SW_RUNNERS, Runner, RunnerArgs
 from chop.search.samplers import SAMPLERS
 from chop.search.spaces import SPACES
+from chop.tools.training.settings import MOST_PROCESSES
 from chop.validation import parse
 
 Direction = Literal["maximize", "minimize"]
@@ -72,6 +73,13 @@ class StrategySetup(Schema):
             old = ("pkl_ckpt", "save_every_n_trials")  # every trial is saved as it ends
             return {key: value for key, value in given.items() if key not in old}
         return given
+
+    @field_validator("n_jobs")
+    @classmethod
+    def _not_too_many(cls, jobs: int) -> int:
+        if jobs > MOST_PROCESSES:
+            raise ValueError(f"this machine takes at most {MOST_PROCESSES} processes")
+        return jobs
 
     @field_validator("sampler")
     @classmethod

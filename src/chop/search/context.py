@@ -4,6 +4,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ class SearchContext:
     Attributes:
         eval_mode: measure in evaluation mode, as a network is used; else in training mode.
         seed: of the search; training of a candidate starts from it, too.
+        folder: of the results, for runners that have something of their own to keep.
     """
 
     model: nn.Module
@@ -39,6 +41,7 @@ class SearchContext:
     device: torch.device = CPU
     eval_mode: bool = True
     seed: int = 0
+    folder: Path | None = None
     _rows: dict[tuple[str, int | None], list[Batch]] = field(default_factory=dict, repr=False)
 
     def batches(self, loader: str, num_samples: int | None) -> list[Batch]:

@@ -3,66 +3,121 @@
 import contextlib
 import multiprocessing
 import os
-import pickle
 import signal
-from collections.abc import Iterator, Mapping
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from typing import Any
 
 import torch
 
 from chop.errors import SearchError
-from chop.search.config import parse_search
+from chop.search.config import SearchConfig, parse_search
 from chop.search.context import SearchContext
-from chop.search.space import make_space
-from chop.search.storage import Place, open_store
+from chop.search.space import SearchSpace, make_space
+from chop.search.storage import PROXY, Place, open_store
+from chop.search.store import Store
 from chop.search.strategy import Search
 from chop.tools.user_code import import_user_code
 
 PATIENCE = 10.0
 """Seconds that a process gets to store what it has finished."""
 
+Work = Callable[["Task", SearchSpace, SearchConfig, int], None]
+
 
 @dataclass(frozen=True)
 class Task:
     """All that another process needs in order to take part."""
 
-    context: bytes
-    """The pickled `SearchContext`: it may hold classes of `imports`, which are to be read first."""
+    context: SearchContext
     search: Mapping[str, Any]
     place: Place
     problem: Mapping[str, Any]
     seed: int
     threads: int
+    work: Work
+    """What the process does once it has a space; the number is its place among the others."""
     imports: tuple[str, ...] = ()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """How a process that starts afresh makes its own: `context` may hold classes of `imports`.
 
-def make_task(context: SearchContext, **rest: Any) -> Task:
-    """A task, if the model and the data can be sent to another process."""
-    try:
-        packed = pickle.dumps(context)
-    except Exception as error:  # noqa: BLE001  # a user's class may do anything
-        raise SearchError(
-            f"n_jobs > 1 needs a model and data that can be pickled: {type(error).__name__}: "
-            f"{error}; use n_jobs = 1"
-        ) from None
-    return Task(packed, **rest)
+        They are read before the rest is.
+        """
+        return _task_after, (self.imports,), vars(self)
+
+    @property
+    def start_method(self) -> str:
+        """How processes are started: by fork where nothing forbids it.
+
+        A fork starts at once, and any model will do: it need not be sent, so that its class may
+        come from a notebook. A fork must not go on with what threads of the first process did:
+        neither with a GPU, nor with a channel of gRPC, nor with OpenMP's threads.
+        """
+        forbidden = (
+            sys.platform != "linux"
+            or torch.accelerator.is_available()
+            or self.place.storage.startswith(PROXY)
+            or self.threads > 1
+        )
+        return "spawn" if forbidden else "fork"
+
+
+def _task_after(imports: tuple[str, ...]) -> Task:
+    import_user_code(list(imports))
+    return object.__new__(Task)
+
+
+def take_part(task: Task, space: SearchSpace, config: SearchConfig, worker: int) -> None:
+    """Search, as one of the processes that were started together."""
+    store = open_store(task.place, list(config.directions), task.problem)
+    search = Search(space, config, store, task.seed, worker)
+    search.progress.report = _heed_interrupt
+    search.run()
+
+
+def make_task(context: SearchContext, *, work: Work = take_part, **rest: Any) -> Task:
+    """A task for processes that search, or do other `work` on the space."""
+    return Task(context, work=work, **rest)
 
 
 @contextlib.contextmanager
-def helpers(task: Task, count: int) -> Iterator[list[Any]]:
+def helpers(task: Task | None, count: int) -> Iterator[list[Any]]:
     """So many further processes at work; they end by themselves when there is nothing left."""
-    spawn = multiprocessing.get_context("spawn")
-    started = [
-        spawn.Process(target=work, args=(task, place), daemon=True, name=f"search-{place}")
-        for place in range(1, count + 1)
-    ]
-    for process in started:
-        process.start()
+    started: list[Any] = []
     try:
+        for place in range(1, count + 1):
+            assert task is not None
+            started.append(_start(task, place))
         yield started
     finally:
         _end(started)
+
+
+def _start(task: Task, place: int) -> Any:
+    context: Any = multiprocessing.get_context(task.start_method)
+    if task.start_method == "spawn":
+        resource_tracker.ensure_running()  # which would let signals through again
+    process = context.Process(target=run_task, args=(task, place), name=f"search-{place}")
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        with warnings.catch_warnings():
+            # Python warns of any fork beside threads; see `Task.start_method`.
+            warnings.filterwarnings("ignore", ".*multi-threaded, use of fork", DeprecationWarning)
+            process.start()
+    except Exception as error:  # noqa: BLE001  # a user's class may do anything
+        raise SearchError(
+            "n_jobs > 1 needs a model and data that can be sent to another process: "
+            f"{type(error).__name__}: {error}; use n_jobs = 1"
+        ) from None
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return process
 
 
 def _end(processes: list[Any]) -> None:
@@ -75,17 +130,36 @@ def _end(processes: list[Any]) -> None:
         if process.is_alive():
             process.terminate()
             process.join()
+        process.close()
 
 
-def work(task: Task, worker: int) -> None:
-    """Take part in a search, as one of the processes that were started together."""
+def run_task(task: Task, worker: int) -> None:
+    """What another process does, from its start to its end."""
     with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C reaches all; the first process reports
+        signal.signal(signal.SIGINT, _interrupt_once)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
         torch.set_num_threads(task.threads)
-        import_user_code(list(task.imports))
-        context: SearchContext = pickle.loads(task.context)
         config = parse_search(task.search)
-        space = make_space(
-            config.search_space.name, context, config.search_space.setup, config.search_space.seed
-        )
-        store = open_store(task.place, list(config.directions), task.problem)
-        Search(space, config, store, task.seed, worker).run()
+        stated = config.search_space
+        space = make_space(stated.name, task.context, stated.setup, stated.seed)
+        task.work(task, space, config, worker)
+
+
+def _end_with(parent: int) -> None:
+    """End this process as Ctrl-C does once its parent is gone: who kills that wants an end."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def _heed_interrupt(store: Store) -> None:
+    """Python drops an interrupt that comes while it destroys an object; it counts all the same."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        raise KeyboardInterrupt
+
+
+def _interrupt_once(number: int, frame: object) -> None:
+    """Ctrl-C comes from the terminal and from `_end`; the second must not stop the storing."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise KeyboardInterrupt

@@ -1,31 +1,36 @@
 """Settings of training as a search space, each setting trained several times."""
 
-import copy
-import statistics
-import tempfile
+import itertools
 from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
-import torch
 from pydantic import Field
-from torch import nn
 
-from chop.dataset.data_module import MaseDataModule
-from chop.errors import ConfigError, SearchError, UnknownNameError
+from chop.errors import ConfigError, UnknownNameError
 from chop.search.choices import Choice
 from chop.search.context import Candidate
 from chop.search.runners.base import RunnerArgs, software_runner
-from chop.search.runners.quiet import quietly
 from chop.search.runners.software import LoaderName
 from chop.search.space import SPACES, SearchSpace, SpaceSetup, options
-from chop.tools.training.metrics import evaluate
+from chop.search.study_runs import (
+    BATCH_SIZE,
+    SMALLER_IS_BETTER,
+    STATISTICS,
+    Repeats,
+    Rows,
+    summary,
+    training_settings,
+)
 from chop.tools.training.settings import TrainingSettings
-from chop.validation import parse
 
-BATCH_SIZE = "batch_size"
 NOT_CHOSEN = frozenset(("seed", "accelerator", "devices", "num_nodes", "strategy", "auto_requeue"))
 CHOICES = {BATCH_SIZE, *TrainingSettings.model_fields} - NOT_CHOSEN
+COMMAND_LINE = {"optimizer": "training_optimizer", "precision": "trainer_precision"}
+"""Settings that ``ch train`` has under another name."""
+WHERE = "search.search_space.seed"
+SETTING = "setting"
 
 
 class HyperparametersSetup(SpaceSetup):
@@ -34,41 +39,113 @@ class HyperparametersSetup(SpaceSetup):
     fixed: dict[str, Any] = Field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Sweep:
+    """A grid over some settings; all others are as they are fixed."""
+
+    name: str
+    grid: dict[str, tuple[Any, ...]]
+    fixed: dict[str, Any]
+
+    @property
+    def varying(self) -> list[str]:
+        """The settings of which there are several values."""
+        return [name for name, values in self.grid.items() if len(values) > 1]
+
+    def configs(self) -> list[dict[str, Any]]:
+        """Every setting of the grid; the last name changes fastest."""
+        return [
+            {**self.fixed, **dict(zip(self.grid, values, strict=True))}
+            for values in itertools.product(*self.grid.values())
+        ]
+
+
+def sweeps_of(fixed: Mapping[str, Any], seed: Mapping[str, Any]) -> list[Sweep]:
+    """The sweeps that a seed of tables states; a seed of plain settings is one grid of them all."""
+    tables = {name: value for name, value in seed.items() if isinstance(value, Mapping)}
+    if not tables:
+        return [_sweep("", fixed, seed, WHERE)]
+    for name in seed:
+        if name not in tables:
+            raise ConfigError(
+                f"{WHERE}: {name!r} stands beside the sweep {next(iter(tables))!r}; put it into a "
+                "sweep, or into search.search_space.setup.fixed"
+            )
+    return [_sweep(name, fixed, table, f"{WHERE}.{name}") for name, table in tables.items()]
+
+
+def _sweep(name: str, fixed: Mapping[str, Any], table: Mapping[str, Any], where: str) -> Sweep:
+    if not table:
+        raise ConfigError(f"{where}: there is no setting to choose")
+    grid = {key: options(value, f"{where}.{key}") for key, value in table.items()}
+    return Sweep(name, grid, dict(fixed))
+
+
 @SPACES.register("train/hyperparameters")
 class Hyperparameters(SearchSpace):
-    """Batch size, epochs, learning rate and other settings of training."""
+    """Batch size, epochs, learning rate and other settings of training: one grid, or several."""
 
     Setup: ClassVar[type[SpaceSetup]] = HyperparametersSetup
+    starts_afresh: ClassVar[bool] = True
 
     @classmethod
     def check(cls, setup: Any, seed: Mapping[str, Any]) -> None:
         """Refuse settings that training does not have, and values it would not take."""
-        for name in (*seed, *setup.fixed):
-            if name not in CHOICES:
-                raise UnknownNameError("setting", name, CHOICES, "search.search_space")
-        if not seed:
-            raise ConfigError("search.search_space.seed: there is no setting to choose")
-        for name in seed:
-            for value in options(seed[name], f"search.search_space.seed.{name}"):
-                training_settings({**setup.fixed, name: value}, 0)
+        for sweep in sweeps_of(setup.fixed, seed):
+            for name in (*sweep.grid, *sweep.fixed):
+                if name not in CHOICES:
+                    raise UnknownNameError("setting", name, CHOICES, "search.search_space")
+            for name, values in sweep.grid.items():
+                for value in values:
+                    check_setting({**sweep.fixed, name: value})
+
+    @cached_property
+    def sweeps(self) -> list[Sweep]:
+        """The grids whose settings make up the space."""
+        return sweeps_of(self.setup.fixed, self.seed)
+
+    @cached_property
+    def settings(self) -> dict[str, dict[str, Any]]:
+        """The settings of all sweeps by their texts; one that is in several of them is there once.
+
+        Sweeps have a centre in common, and no tree of choices leads to it once only.
+        """
+        names = dict.fromkeys(name for sweep in self.sweeps for name in sweep.grid)
+        found = [config for sweep in self.sweeps for config in sweep.configs()]
+        return {", ".join(f"{n}={c[n]}" for n in names if n in c): c for c in found}
+
+    @property
+    def is_one_grid(self) -> bool:
+        """Whether every combination of the listed values is a setting."""
+        return len(self.sweeps) == 1
 
     def choices(self) -> tuple[Choice, ...]:
-        """One choice for each setting."""
-        return tuple(Choice(name, options(value, name)) for name, value in self.seed.items())
+        """One choice for each setting of a grid; else one between all settings."""
+        if self.is_one_grid:
+            return tuple(Choice(name, values) for name, values in self.sweeps[0].grid.items())
+        return (Choice(SETTING, tuple(self.settings)),)
 
     def config_of(self, chosen: dict[str, Any]) -> dict[str, Any]:
         """The chosen and the fixed settings together."""
-        return {**self.setup.fixed, **chosen}
+        if self.is_one_grid:
+            return {**self.setup.fixed, **chosen}
+        return self.settings[chosen[SETTING]]
 
     def candidate(self, config: dict[str, Any]) -> Candidate:
         """The model before training."""
         return Candidate(self.context, config, self.context.pristine)
 
+    def toml_of(self, config: dict[str, Any]) -> dict[str, Any]:
+        """The setting as ``ch train`` takes it."""
+        return {COMMAND_LINE.get(name, name): value for name, value in config.items()}
 
-def training_settings(config: Mapping[str, Any], seed: int) -> TrainingSettings:
-    """The settings of a training; the batch size belongs to the data."""
-    given = {name: value for name, value in config.items() if name != BATCH_SIZE}
-    return parse(TrainingSettings, {**given, "seed": seed, "accelerator": "cpu"}, "search space")
+
+def check_setting(config: Mapping[str, Any]) -> None:
+    """Refuse values that no training would take."""
+    training_settings(config, 0)
+    size = config.get(BATCH_SIZE, 1)
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise ConfigError(f"search space: batch_size must be a whole number from 1 up, not {size}")
 
 
 class TrainingArgs(RunnerArgs):
@@ -80,51 +157,21 @@ class TrainingArgs(RunnerArgs):
     num_samples: int | None = Field(None, ge=1)
 
 
+def repeats_of(candidate: Candidate, args: TrainingArgs) -> Repeats:
+    """The trainings that a candidate is measured by."""
+    return Repeats(candidate, args.repeats, Rows(args.data_loader, args.num_samples))
+
+
+def train_one(candidate: Candidate, args: TrainingArgs) -> bool:
+    """Train one repeat that nobody is at, for whoever measures this candidate."""
+    return repeats_of(candidate, args).train_one()
+
+
 @software_runner(
     "hyperparameter_training",
-    metrics=("accuracy", "accuracy_spread", "loss", "loss_spread"),
+    metrics=tuple(f"{name}{kind}" for name in SMALLER_IS_BETTER for kind in STATISTICS),
+    helper=train_one,
 )
 def hyperparameter_training(candidate: Candidate, args: TrainingArgs) -> dict[str, float]:
-    """Mean and standard deviation of accuracy and loss over several trainings from scratch."""
-    results = [_trained(candidate, args, repeat) for repeat in range(args.repeats)]
-    accuracies, losses = zip(*results, strict=True)
-    return {
-        "accuracy": statistics.fmean(accuracies),
-        "accuracy_spread": statistics.stdev(accuracies) if len(results) > 1 else 0.0,
-        "loss": statistics.fmean(losses),
-        "loss_spread": statistics.stdev(losses) if len(results) > 1 else 0.0,
-    }
-
-
-def _trained(candidate: Candidate, args: TrainingArgs, repeat: int) -> tuple[float, float]:
-    from chop.tools.training.fit import Job, fit
-
-    context = candidate.context
-    seed = context.seed + repeat
-    model = fresh_weights(copy.deepcopy(candidate.model), seed)
-    data = with_batch_size(context.data_module, candidate.config.get(BATCH_SIZE), seed)
-    with tempfile.TemporaryDirectory() as folder, quietly():
-        fit(Job(model, data, Path(folder)), training_settings(candidate.config, seed))
-    batches = context.batches(args.data_loader, args.num_samples)
-    result = evaluate(model.to(context.device), batches, context.device)
-    return result.accuracy, result.loss
-
-
-def fresh_weights(model: nn.Module, seed: int) -> nn.Module:
-    """The model with new initial weights, which depend on the seed alone."""
-    torch.manual_seed(seed)
-    for module in model.modules():
-        reset: Any = getattr(module, "reset_parameters", None)
-        if reset is None and next(module.parameters(recurse=False), None) is not None:
-            raise SearchError(f"{type(module).__name__} cannot be given new initial weights")
-        if reset is not None:
-            reset()
-    return model
-
-
-def with_batch_size(data: MaseDataModule, size: int | None, seed: int) -> MaseDataModule:
-    """The same rows in batches of another size and in another order; nothing is read again."""
-    twin = copy.copy(data)
-    twin.batch_size = size or data.batch_size
-    twin.seed = seed
-    return twin
+    """Mean, spread, best and worst of accuracy and loss over several trainings from scratch."""
+    return summary(repeats_of(candidate, args).complete())

@@ -6,16 +6,21 @@ import json
 import os
 import time
 import weakref
+import zlib
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from io import BufferedRandom
-from typing import Any
+from typing import Any, BinaryIO
 
 from optuna.distributions import BaseDistribution, distribution_to_json
-from optuna.storages.journal import BaseJournalBackend, JournalFileBackend
+from optuna.storages.journal import BaseJournalBackend
 from optuna.trial import FrozenTrial
 
+from chop.errors import OutputError, SearchError
+
 FLUSH_EVERY = 1.0
+SUM = b',"sum":"%08x"}\n'
+"""How the line of a record ends: with the CRC-32 of the line without it. Optuna reads over it."""
 ENCODER = json.JSONEncoder(separators=(",", ":"))
 CREATE_TRIAL = 4  # Optuna's code for the record of a new trial
 
@@ -23,16 +28,20 @@ CREATE_TRIAL = 4  # Optuna's code for the record of a new trial
 class Journal(BaseJournalBackend):
     """A journal file that Optuna and its dashboard can read.
 
-    It differs from Optuna's own in three ways. The lock is the kernel's, which lets go when its
+    It differs from Optuna's own in four ways. The lock is the kernel's, which lets go when its
     holder dies; Optuna's is a file that a killed process leaves behind, so that the others wait
     for half a minute. A line that a killed process has written in part is taken out before the
-    next is added; Optuna would find its file damaged for ever. And several records can be written
-    together, at the price of one.
+    next is added; Optuna would find its file damaged for ever. Every line has a checksum, so that
+    damage is noticed and its place is named. And several records can be written together, at the
+    price of one.
     """
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._reader = JournalFileBackend(path)
+        self._read = (0, 0)
+        """How many records were read, and where the next one begins."""
+        self._end_is_checked = False
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o666))
         self._together: list[dict[str, Any]] | None = None
         self._flushed = 0.0
         self._members = os.open(f"{path}.members", os.O_RDWR | os.O_CREAT, 0o666)
@@ -41,11 +50,49 @@ class Journal(BaseJournalBackend):
             self._members, fcntl.LOCK_SH
         )  # waits until whoever is alone has stored its batch
 
+    @property
+    def records_read(self) -> int:
+        """How many records were read so far."""
+        return self._read[0]
+
     def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
         """The records from a number on; none while records are collected to be written."""
         if self._together is not None:
             return iter(())
-        return self._reader.read_logs(log_number_from)
+        return self._records_from(log_number_from)
+
+    def _records_from(self, first: int) -> Iterator[dict[str, Any]]:
+        with open(self.path, "rb") as file:
+            number, place = self._read if self._read[0] == first else (0, 0)
+            file.seek(place)
+            while line := _whole_line(file):
+                record = _record(line)
+                if record is None:
+                    if self._is_mended(number, place):
+                        yield from self._records_from(number)
+                    return
+                number, place = number + 1, place + len(line)
+                if number > first:
+                    self._read = number, place
+                    yield record
+
+    def _is_mended(self, number: int, place: int) -> bool:
+        """Whether a line that seemed damaged is whole once nobody writes; if it is not, raise.
+
+        The last line may be damaged: a crash has torn it, and who writes next takes it out.
+        """
+        with open(self.path, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH)
+            file.seek(place)
+            if line := _whole_line(file):
+                if _record(line) is not None:
+                    return True
+                if file.read(1):
+                    raise SearchError(
+                        f"{self.path}: line {number + 1} is damaged; put back a copy of the file, "
+                        "or start a new study without --resume"
+                    )
+        return False
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         """Add records; this process may end at any moment, a power cut loses the last second."""
@@ -54,15 +101,29 @@ class Journal(BaseJournalBackend):
             return
         self.append_lines([ENCODER.encode(log) for log in logs])
 
-    def append_lines(self, lines: list[str]) -> None:
-        """Add records that are texts already."""
-        text = "".join(f"{line}\n" for line in lines)
+    @property
+    def size(self) -> int:
+        """The bytes that the file has."""
+        return os.stat(self.path).st_size
+
+    def append_lines(self, lines: list[str]) -> tuple[int, int]:
+        """Add records that are texts already; where they begin in the file, and where they end."""
+        with _one_line(self.path):
+            return self._append(lines)
+
+    def _append(self, lines: list[str]) -> tuple[int, int]:
+        text = b"".join(_with_sum(line.encode()) for line in lines)
         with open(self.path, "r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # closing the file releases it
             _cut_torn_line(file)
-            file.write(text.encode())
+            if not self._end_is_checked:
+                _cut_damaged_line(file)
+                self._end_is_checked = True
+            start = file.tell()
+            file.write(text)
             file.flush()
             self._flush(file.fileno())
+        return start, start + len(text)
 
     def _flush(self, descriptor: int) -> None:
         """See to it that the disk has everything, once a second: that can take milliseconds."""
@@ -149,15 +210,66 @@ def _universal(moment: datetime | None) -> str | None:
     return moment.astimezone(UTC).isoformat(timespec="microseconds")
 
 
+@contextlib.contextmanager
+def _one_line(path: str) -> Iterator[None]:
+    """Say in one line that the disk is full, or whatever else keeps the file from growing."""
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(
+            f"{path}: cannot be written: {error.strerror or error}; the trials in it are intact, "
+            "and --resume goes on from them"
+        ) from None
+
+
+def _with_sum(line: bytes) -> bytes:
+    """A record as it stands in the file."""
+    return line[:-1] + SUM % zlib.crc32(line)
+
+
+def _whole_line(file: BinaryIO) -> bytes:
+    """The next line; nothing at the end, or if another process is still writing it."""
+    line = file.readline()
+    return line if line.endswith(b"\n") else b""
+
+
+def _record(line: bytes) -> dict[str, Any] | None:
+    """The record in a line; None if it is damaged. Optuna's own lines have no checksum."""
+    size = len(SUM % 0)
+    start, end = line[:-size], line[-size:]
+    if end[:8] == SUM[:8] and end != SUM % zlib.crc32(b"}", zlib.crc32(start)):
+        return None
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) and "op_code" in record else None
+
+
 def _cut_torn_line(file: BufferedRandom) -> None:
     """Leave the file at its end, which is the end of a line."""
     end = file.seek(0, os.SEEK_END)
-    start = end
-    while start:
-        file.seek(start - 1)
-        if file.read(1) == b"\n":
-            break
-        start -= 1
+    start = _line_start(file, end)
     if start < end:
         file.truncate(start)
     file.seek(start)
+
+
+def _cut_damaged_line(file: BufferedRandom) -> None:
+    """Take out the last line if it is damaged, as what a crash has torn need not be its end."""
+    end = file.tell()
+    start = _line_start(file, end - 1)
+    file.seek(start)
+    if start < end and _record(file.read(end - start)) is None:
+        file.truncate(start)
+    file.seek(0, os.SEEK_END)
+
+
+def _line_start(file: BufferedRandom, place: int) -> int:
+    """Where the line begins that a place is in."""
+    while place > 0:
+        file.seek(place - 1)
+        if file.read(1) == b"\n":
+            break
+        place -= 1
+    return max(place, 0)

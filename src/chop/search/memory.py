@@ -8,6 +8,13 @@ from torch import Tensor
 
 Value = TypeVar("Value")
 
+LARGE = 2**20
+"""Bytes from which a value is kept only when it comes a second time.
+
+What is kept cannot be overwritten, so the next result needs memory that is new from the system,
+which costs more than rounding does; and most results of a large network never come again.
+"""
+
 
 class Remembered(Generic[Value]):
     """Values by key; those unused for longest make room when the budget is used up."""
@@ -16,6 +23,7 @@ class Remembered(Generic[Value]):
         self.budget = budget
         self.used = 0
         self._values: OrderedDict[Hashable, tuple[Value, int]] = OrderedDict()
+        self._met: set[Hashable] = set()
 
     def get(self, key: Hashable) -> Value | None:
         """The value, if it is still there."""
@@ -26,8 +34,8 @@ class Remembered(Generic[Value]):
         return found[0]
 
     def put(self, key: Hashable, value: Value, size: int) -> None:
-        """Keep a value of so many bytes, unless it alone would exceed the budget."""
-        if size > self.budget:
+        """Keep a new value of so many bytes, unless it alone would exceed the budget."""
+        if size > self.budget or not self._is_worth_it(key, size):
             return
         self._values[key] = (value, size)
         self.used += size
@@ -35,12 +43,19 @@ class Remembered(Generic[Value]):
             _, (_, freed) = self._values.popitem(last=False)
             self.used -= freed
 
+    def _is_worth_it(self, key: Hashable, size: int) -> bool:
+        if size < LARGE or key in self._met:
+            return True
+        self._met.add(key)
+        return False
+
     def __len__(self) -> int:
         return len(self._values)
 
     def clear(self) -> None:
         """Forget everything."""
         self._values.clear()
+        self._met.clear()
         self.used = 0
 
 

@@ -44,6 +44,8 @@ class MixedPrecisionPTQ(SearchSpace):
         model = context.pristine().train(not context.eval_mode).to(context.device)
         self.graph = context.graph(model)
         self.nodes, self.first = quantisable(self.graph)
+        if not self.nodes:
+            raise ConfigError("no operation of the model can be quantised: there is no choice")
         self.variants = Variants(self.graph) if context.eval_mode and can_vary(self.graph) else None
         self.bits = BitCounter(self.graph)
         self._parsed: dict[tuple[str, str], QuantConfig] = {}

@@ -96,6 +96,8 @@ def _importance(
     study: optuna.Study, trials: Sequence[FrozenTrial], metrics: Sequence[str]
 ) -> Figure | None:
     """How much each choice matters for each objective, by PED-ANOVA."""
+    if max(len(trial.distributions) for trial in trials) < 2:
+        return None  # the only choice there is matters most
     objectives = list(metrics) if len(study.directions) > 1 else ["sum of scaled metrics"]
     found: list[dict[str, float]] = []
     for place in range(len(objectives)):

@@ -24,6 +24,7 @@ class Lines:
         self.metrics = metrics
         self._begun = self._last = time.monotonic()
         self._done_before: int | None = None
+        self._seen: Store | None = None
 
     def __enter__(self) -> "Lines":
         return self
@@ -34,6 +35,7 @@ class Lines:
     def __call__(self, store: Store) -> None:
         """Show the state of the study, unless that was done just now."""
         now = time.monotonic()
+        self._seen = store
         if self._done_before is None:
             self._done_before = len(store.done)
         if now - self._last >= self.every:
@@ -91,6 +93,8 @@ class Bar(Lines):
         return self
 
     def __exit__(self, *error: object) -> None:
+        if self._seen is not None:  # the last of it came after the bar was last drawn
+            self.show(self._seen, self._left(len(self._seen.done), time.monotonic()))
         self._bar.stop()
 
     def show(self, store: Store, left: str) -> None:

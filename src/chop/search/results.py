@@ -92,7 +92,8 @@ def _log_row(trial: FrozenTrial, objectives: int) -> dict[str, Any]:
         "state": trial.state.name,
         "datetime_start": begun,
         "datetime_complete": ended,
-        "duration": None if begun is None or ended is None else ended - begun,
+        # A clock that was set back must not make a trial take less than no time.
+        "duration": None if begun is None or ended is None else max(ended - begun, 0),
     }
 
 
@@ -115,7 +116,11 @@ def _rounded(value: Any) -> Any:
 
 def table_csv(trials: Sequence[FrozenTrial]) -> str:
     """All trials as a table: state, reason, time, exact metrics and every choice."""
-    rows = [_csv_row(trial) for trial in trials]
+    return as_csv([_csv_row(trial) for trial in trials])
+
+
+def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows as CSV, with the columns that any of them has."""
     columns = list(dict.fromkeys(name for row in rows for name in row))
     stream = io.StringIO()
     writer = csv.DictWriter(stream, columns, lineterminator="\n")
@@ -129,7 +134,7 @@ def _csv_row(trial: FrozenTrial) -> dict[str, Any]:
         "number": trial.number,
         "state": trial.state.name,
         "reason": trial.user_attrs.get(REASON, ""),
-        "seconds": trial.duration.total_seconds() if trial.duration else "",
+        "seconds": max(trial.duration.total_seconds(), 0.0) if trial.duration else "",
     }
     for group in ("software_metrics", "hardware_metrics"):
         row |= trial.user_attrs.get(group, {})

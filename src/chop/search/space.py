@@ -42,6 +42,8 @@ class SearchSpace(ABC):
     """
 
     Setup: ClassVar[type[SpaceSetup]] = SpaceSetup
+    starts_afresh: ClassVar[bool] = False
+    """Whether candidates get new weights, so that those of the model make no difference."""
 
     def __init__(self, context: SearchContext, setup: Any, seed: Mapping[str, Any]) -> None:
         self.context = context

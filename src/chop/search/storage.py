@@ -1,26 +1,47 @@
 """Where a study is kept: a journal file, a database, or a proxy in front of one."""
 
+import contextlib
+import fcntl
+import os
+import re
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import optuna
+from optuna.exceptions import DuplicatedStudyError
+from optuna.study import StudyDirection
 
 from chop.errors import ConfigError, SearchError
+from chop.files import regular
 from chop.search.config import Direction
 from chop.search.store import Store
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
 
+    from chop.search.journal import Journal
+
 JOURNAL = "study.log"
+PROXY = "grpc://"
 GRPC_PORT = 13000  # Optuna's own default
 PROBLEM = "problem"
-PAUSES = (0.2, 0.5, 1.0, 2.0)  # seconds between attempts to open a database
+DRIVERS = {"postgresql": "psycopg", "mysql": "pymysql"}
+"""What reaches a database whose URL names no driver; SQLAlchemy would take those of long ago."""
+PACKAGES = {"psycopg": "'machop[postgres]'", "MySQLdb": "mysqlclient", "grpc": "grpcio"}
+"""What to install for a module, where that has another name."""
+OPENING = 0x63686F70
+"""Names the lock in a PostgreSQL database that is held while one process opens it."""
+LONGEST_OPENING = 60
+"""Seconds to wait for others to open a database."""
+LONGEST_ANSWER = 10.0
+"""Seconds in which a proxy has to answer."""
+LONGEST_NAMING = 5.0
+"""Seconds that who makes a study has to say what it is for."""
 
 
 @dataclass(frozen=True)
@@ -46,21 +67,28 @@ def open_store(
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     storage, journal = _storage(place)
+    is_new = create and _made(storage, place.study_name, directions)
     try:
-        study = (
-            optuna.create_study(
-                storage=storage,
-                study_name=place.study_name,
-                directions=directions,
-                load_if_exists=True,
-            )
-            if create
-            else optuna.load_study(storage=storage, study_name=place.study_name)
-        )
+        study = optuna.load_study(storage=storage, study_name=place.study_name)
     except KeyError:
         raise SearchError(f"{shown(place)}: there is no study {place.study_name!r}") from None
-    _check_problem(study, place, problem)
+    if is_new:
+        study.set_user_attr(PROBLEM, dict(problem))
+    elif problem:
+        _check_problem(study, place, problem)
     return Store(storage, study, journal)
+
+
+def _made(storage: "BaseStorage", name: str, directions: list[Direction]) -> bool:
+    """Make a study if it is not there; of several processes that try, one is told that it did."""
+    with contextlib.suppress(KeyError):
+        storage.get_study_id_from_name(name)
+        return False
+    try:
+        storage.create_new_study([StudyDirection[each.upper()] for each in directions], name)
+    except DuplicatedStudyError:
+        return False
+    return True
 
 
 def study_names(storage: str) -> list[str]:
@@ -71,17 +99,22 @@ def study_names(storage: str) -> list[str]:
 
 def shown(place: Place) -> str:
     """The place without the password that a URL may hold."""
-    parts = urlsplit(place.storage)
-    if parts.password is None:
-        return place.storage
-    return place.storage.replace(f":{parts.password}@", ":…@")
+    return re.sub("://([^:/]*):.*@", r"://\1:…@", place.storage)
 
 
 def _check_problem(study: optuna.Study, place: Place, problem: Mapping[str, Any]) -> None:
-    stored = study.user_attrs.get(PROBLEM)
-    if stored is None:
-        study.set_user_attr(PROBLEM, dict(problem))
-        return
+    deadline = time.monotonic() + LONGEST_NAMING
+    while (stored := study.user_attrs.get(PROBLEM)) is None:
+        if time.monotonic() > deadline:
+            if study.get_trials(deepcopy=False):
+                raise SearchError(
+                    f"{shown(place)}: study {study.study_name!r} does not say what its trials are "
+                    "of, so it is none of ours; start a new study without --resume"
+                )
+            # Who made it was killed before it could say so.
+            study.set_user_attr(PROBLEM, dict(problem))
+            return
+        time.sleep(0.05)
     for name, value in problem.items():
         if stored.get(name) != value:
             raise SearchError(
@@ -93,38 +126,78 @@ def _check_problem(study: optuna.Study, place: Place, problem: Mapping[str, Any]
 def _storage(place: Place) -> tuple["BaseStorage", Any]:
     from optuna.storages import JournalStorage
 
-    from chop.search.journal import Journal
-
     if place.is_file:
-        Path(place.storage).parent.mkdir(parents=True, exist_ok=True)
-        journal = Journal(place.storage)
-        return JournalStorage(journal), journal
-    if place.storage.startswith("grpc://"):
-        return _proxy(place.storage), None
-    url = place.storage
-    if url.startswith("postgresql://"):  # SQLAlchemy would ask for the driver of long ago
-        url = url.replace("postgresql://", "postgresql+psycopg://", 1)
+        journal = _journal(place.storage)
+        try:
+            return JournalStorage(journal), journal
+        except OSError as error:
+            raise SearchError(f"{place.storage}: cannot be read: {error.strerror}") from None
+        except (KeyError, IndexError, TypeError, ValueError, AssertionError) as error:
+            raise SearchError(
+                f"{place.storage}: is no study: record {journal.records_read} makes no sense "
+                f"({type(error).__name__}: {error})"
+            ) from None
     try:
-        return _database(url), None
+        reach = _proxy if place.storage.startswith(PROXY) else _database
+        return reach(place.storage), None
     except ImportError as error:
-        missing = error.name or str(error)
-        raise ConfigError(f"storage {shown(place)}: install {missing} to reach it") from None
+        missing = error.name or getattr(error.__cause__, "name", None) or str(error)
+        package = PACKAGES.get(missing, missing)
+        raise ConfigError(
+            f"storage {shown(place)}: needs {missing}: pip install {package}"
+        ) from None
     except Exception as error:  # noqa: BLE001  # each driver has errors of its own
         reason = str(error).strip().partition("\n")[0]
         raise ConfigError(f"storage {shown(place)}: cannot be opened: {reason}") from None
 
 
-def _database(url: str) -> "BaseStorage":
-    """A study database; processes that start together all make its tables, and one is first."""
-    from optuna.storages import get_storage
-    from sqlalchemy.exc import IntegrityError, ProgrammingError
+def _journal(name: str) -> "Journal":
+    """The journal in a file, which is made if it is not there."""
+    from chop.search.journal import Journal
 
-    for pause in PAUSES:
+    path = Path(name)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return Journal(str(regular(path) if path.exists() else path))
+    except (OSError, ValueError) as error:  # a ValueError for a name that no file can have
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise SearchError(f"{name}: cannot be opened: {reason}") from None
+
+
+def _database(url: str) -> "BaseStorage":
+    from optuna.storages import get_storage
+
+    kind, separator, rest = url.partition("://")
+    if kind in DRIVERS:
+        url = f"{kind}+{DRIVERS[kind]}{separator}{rest}"
+    with _one_at_a_time(url):
+        return get_storage(url)
+
+
+@contextlib.contextmanager
+def _one_at_a_time(url: str) -> Iterator[None]:
+    """Keep others from opening a database while this process does.
+
+    Optuna looks which of its tables are there and makes the others. Of processes that do so at
+    the same time all but one fail, on a table or a type that another has just made.
+    """
+    from sqlalchemy import NullPool, create_engine, make_url, text
+
+    kind, file = make_url(url).get_backend_name(), make_url(url).database
+    if kind == "postgresql":  # the server lets go of the lock when its holder dies
+        with create_engine(url, poolclass=NullPool).begin() as connection:
+            connection.execute(text(f"SET LOCAL lock_timeout = '{LONGEST_OPENING}s'"))
+            connection.execute(text(f"SELECT pg_advisory_xact_lock({OPENING})"))
+            yield
+    elif kind == "sqlite" and file:
+        folder = os.open(Path(file).parent, os.O_RDONLY)
         try:
-            return get_storage(url)
-        except (IntegrityError, ProgrammingError):
-            time.sleep(pause)
-    return get_storage(url)
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(folder)
+    else:
+        yield
 
 
 def _proxy(url: str) -> "BaseStorage":
@@ -134,4 +207,10 @@ def _proxy(url: str) -> "BaseStorage":
     parts = urlsplit(url)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
-        return GrpcStorageProxy(host=parts.hostname or "localhost", port=parts.port or GRPC_PORT)
+        proxy = GrpcStorageProxy(host=parts.hostname or "localhost", port=parts.port or GRPC_PORT)
+    try:
+        proxy.wait_server_ready(LONGEST_ANSWER)
+    except ConnectionError:
+        proxy.close()
+        raise ConnectionError(f"no Optuna proxy answers within {LONGEST_ANSWER:g} s") from None
+    return proxy

@@ -95,12 +95,15 @@ class Store:
         self._seen = 0
         self._open: list[int] = []
         self._has_created = False
-        self._is_current = False
         self._unread = 0
+        self._known = -1
+        """The bytes of the journal whose records this process has seen or written itself."""
 
     def sync(self) -> None:
         """Learn what has happened."""
-        trials = self.storage.get_all_trials(self.study_id, deepcopy=False)
+        known = -1 if self._journal is None else self._journal.size
+        trials = self._all_trials()
+        self._known = known
         looked_at = [*self._open, *range(self._seen, len(trials))]
         self._seen = len(trials)
         self._unread = 0
@@ -112,6 +115,15 @@ class Store:
             else:
                 self._open.append(number)
                 self._note_running(trial)
+
+    def _all_trials(self) -> list[FrozenTrial]:
+        """All trials, also if records of ours came too late, as another process gave up the same.
+
+        Optuna complains of each such record once, when it reads it, and goes on behind it.
+        """
+        while True:
+            with contextlib.suppress(UpdateFinishedTrialError):
+                return self.storage.get_all_trials(self.study_id, deepcopy=False)
 
     def news(self) -> list[FrozenTrial]:
         """The trials that have finished since this was last asked."""
@@ -195,9 +207,8 @@ class Store:
             yield False
             return
         with self._journal.alone() as is_alone:
-            if is_alone and not self._is_current:
+            if is_alone and self._journal.size != self._known:  # others were here
                 self.sync()
-            self._is_current = is_alone
             yield is_alone
 
     def add(self, finished: Sequence[tuple[Wanted, Outcome, datetime]]) -> None:
@@ -213,7 +224,8 @@ class Store:
             self.done[wanted.key] = trial
             templates.append(trial)
         assert self._journal is not None, "only in a journal can a process know that it is alone"
-        self._journal.append_lines([self._records.line(each) for each in templates])
+        start, end = self._journal.append_lines([self._records.line(each) for each in templates])
+        self._known = end if start == self._known else -1
         self._unread += len(templates)
 
     def finish(self, outcomes: Sequence[tuple[FrozenTrial, Outcome]]) -> None:
@@ -221,8 +233,7 @@ class Store:
         with self._together():
             for trial, outcome in outcomes:
                 self._finish(trial._trial_id, outcome)
-        with contextlib.suppress(UpdateFinishedTrialError):
-            self.sync()
+        self.sync()
 
     def _finish(self, trial_id: int, outcome: Outcome) -> None:
         storage = self.storage
@@ -243,13 +254,13 @@ class Store:
                 with contextlib.suppress(UpdateFinishedTrialError):
                     self.storage.set_trial_user_attr(trial._trial_id, VOID, True)
                     self._finish(trial._trial_id, Outcome(reason=reason))
-        with contextlib.suppress(UpdateFinishedTrialError):
-            self.sync()
+        self.sync()
 
     def free_the_dead(self) -> int:
         """Give up the trials of processes that are no more; how many there were."""
         if not self.running:
             return 0
+        self.sync()  # a process that has ended since may have finished what it had begun
         beats = {
             name.removeprefix(BEATS): beat
             for name, beat in self.storage.get_study_user_attrs(self.study_id).items()

@@ -86,7 +86,9 @@ class Search:
         setup = config.strategy.setup
         self.space = space
         self.store = store
-        self.measure: Callable[[dict[str, Any]], Outcome] = Measure(space, config)
+        measure = Measure(space, config)
+        self.measure: Callable[[dict[str, Any]], Outcome] = measure
+        self._assist = measure.assist
         self.progress = Progress()
         self.size = space.size
         check_size(self.size, setup.sampler, setup.force)
@@ -113,14 +115,26 @@ class Search:
             while not self._is_over(started):
                 batch = self._batch(per_trial)
                 if not batch:
-                    return
+                    break
                 begun = time.monotonic()
                 count = self._evaluate(batch, quick=per_trial < BATCH_SECONDS)
                 per_trial = (time.monotonic() - begun) / max(1, count)
                 self.progress.report(self.store)
+            while not self._is_late(started) and any(map(self._assist, self._under_way())):
+                self.progress.report(self.store)
+
+    def _under_way(self) -> list[dict[str, Any]]:
+        """The configurations that other processes on this journal are measuring."""
+        if self.store.crosses_machines:
+            return []
+        self.store.sync()
+        return [trial.user_attrs["sampled_config"] for trial in self.store.running.values()]
+
+    def _is_late(self, started: float) -> bool:
+        return self.timeout is not None and time.monotonic() - started > self.timeout
 
     def _is_over(self, started: float) -> bool:
-        if self.timeout is not None and time.monotonic() - started > self.timeout:
+        if self._is_late(started):
             return True
         if time.monotonic() - self._last_look > LOOK_FOR_THE_DEAD:
             self._last_look = time.monotonic()

@@ -12,12 +12,14 @@ if TYPE_CHECKING:
     from chop.tools.logger import set_logging_verbosity as set_logging_verbosity
 
 _HOMES = {
-    "InputGenerator": "get_input",
-    "get_cf_args": "get_input",
-    "get_dummy_input": "get_input",
-    "get_logger": "logger",
-    "load_model": "checkpoint_load",
-    "set_logging_verbosity": "logger",
+    "InputGenerator": "chop.tools.get_input",
+    "get_cf_args": "chop.tools.get_input",
+    "get_dummy_input": "chop.tools.get_input",
+    "get_logger": "chop.tools.logger",
+    # The settings stand above the tools, but this is where the original's users look.
+    "load_config": "chop.config.toml",
+    "load_model": "chop.tools.checkpoint_load",
+    "set_logging_verbosity": "chop.tools.logger",
 }
 
 __all__ = [
@@ -25,6 +27,7 @@ __all__ = [
     "get_cf_args",
     "get_dummy_input",
     "get_logger",
+    "load_config",
     "load_model",
     "set_logging_verbosity",
 ]
@@ -33,4 +36,4 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'chop.tools' has no attribute {name!r}")
-    return getattr(import_module(f"chop.tools.{_HOMES[name]}"), name)
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,12 +1,34 @@
-"""Logging: rich on a terminal, plain text in a pipe, one line a message."""
+"""Logging: a coloured level on a terminal, plain text in a pipe, one line a message.
 
+Lines are never wrapped or padded, so that paths and tables can be copied whole.
+"""
+
+import contextlib
 import logging
 import os
 import sys
-from typing import Any, TextIO
+import warnings
+from collections.abc import Iterator
+from typing import TextIO
 
 root_logger = logging.getLogger("chop")
 LEVELS = ("debug", "info", "warning", "error", "critical")
+RESULT = {"result": True}
+"""``logger.info(..., extra=RESULT)`` marks what a run was made for: ``--quiet`` leaves it."""
+
+
+COLOURS = {"DEBUG": 90, "INFO": 34, "WARNING": 33, "ERROR": 31, "CRITICAL": 31}
+
+
+class Lines(logging.Formatter):
+    """The level, in colour where the line goes to a terminal, then the message."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        level = f"{record.levelname:<8}"
+        if sys.stdout.isatty() and "NO_COLOR" not in os.environ:
+            level = f"\033[{COLOURS.get(record.levelname, 0)}m{level}\033[0m"
+        return f"{level} {text}"
 
 
 class CurrentStdout(logging.StreamHandler[TextIO]):
@@ -14,7 +36,7 @@ class CurrentStdout(logging.StreamHandler[TextIO]):
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)
-        self.setFormatter(logging.Formatter("%(levelname)-8s %(message)s"))
+        self.setFormatter(Lines())
 
     @property
     def stream(self) -> TextIO:  # type: ignore[override]  # a property on purpose
@@ -38,21 +60,36 @@ def set_logging_verbosity(level: str = "info") -> None:
     root_logger.info("Set logging level to %s", level)
 
 
+@contextlib.contextmanager
+def only_results(wanted: bool = True) -> Iterator[None]:
+    """Show only errors and results, as plain text; nothing else reaches standard output."""
+    if not wanted:
+        yield
+        return
+    handlers, level = root_logger.handlers, root_logger.level
+    shown = logging.StreamHandler(sys.stdout)
+    shown.addFilter(lambda record: record.levelno >= logging.ERROR or hasattr(record, "result"))
+    root_logger.handlers, root_logger.propagate = [shown], False
+    root_logger.setLevel(logging.INFO)
+    try:
+        with (
+            open(os.devnull, "w", encoding="utf-8") as nowhere,
+            contextlib.redirect_stdout(nowhere),
+            warnings.catch_warnings(),
+        ):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        root_logger.handlers = handlers
+        root_logger.setLevel(level)
+
+
 def _attach() -> None:
     """Give chop's loggers their handler, once."""
     if root_logger.handlers:
         return
-    root_logger.addHandler(_terminal_handler() if _on_terminal() else CurrentStdout())
+    root_logger.addHandler(CurrentStdout())
     root_logger.setLevel(logging.INFO)
     root_logger.propagate = False
-
-
-def _on_terminal() -> bool:
-    return sys.stdout.isatty() and "NO_COLOR" not in os.environ
-
-
-def _terminal_handler() -> logging.Handler:
-    from rich.logging import RichHandler
-
-    options: dict[str, Any] = {"show_time": False, "show_path": False}
-    return RichHandler(**options)
+    # It complains of a home directory that cannot be written, and works all the same.
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)

@@ -9,6 +9,8 @@ from types import ModuleType
 
 from chop.errors import ChopError, RegistrationError
 
+PACKAGE = "chop_user"
+
 
 def import_user_code(names: list[str]) -> list[ModuleType]:
     """Import each file or module, once however often it is named."""
@@ -22,13 +24,14 @@ def _is_file(name: str) -> bool:
 def _import_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise RegistrationError(f"{path}: there is no such Python file to import")
-    module_name = f"chop_user.{path.resolve()}"  # by place, so that two files may share a name
+    module_name = f"{PACKAGE}.{path.resolve()}"  # by place, so that two files may share a name
     if module_name in sys.modules:
         return sys.modules[module_name]
     spec = importlib.util.spec_from_file_location(module_name, path)
     if spec is None or spec.loader is None:
         raise RegistrationError(f"{path}: not a Python file")
     module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(PACKAGE, ModuleType(PACKAGE))  # or other processes could not be sent it
     sys.modules[module_name] = module
     try:
         spec.loader.exec_module(module)

@@ -37,6 +37,10 @@ GROUP = "t_allpar_new"
 HDF5_START, PARQUET_START = b"\x89HDF\r\n\x1a\n", b"PAR1"
 CERNBOX_ROWS, OPENML_ROWS = 986_806, 830_000
 CHUNK_ROWS = 65_536
+HDF5_ERRORS = (
+    OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError, MemoryError,
+)  # fmt: skip
+"""What h5py raises on damaged files, and NumPy on columns of a size that no memory holds."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,7 @@ def _hdf5_errors(path: Path) -> Iterator[None]:
     """Turn what h5py raises on damaged files into a `DataError`."""
     try:
         yield
-    except (OSError, RuntimeError, KeyError, ValueError) as error:
+    except HDF5_ERRORS as error:
         reason = str(error).partition("\n")[0][:120]
         raise DataError(f"{path}: is damaged or cut short ({reason})") from None
 

@@ -37,7 +37,8 @@ def jsc(request: DatasetRequest) -> Splits:
     given = request.path or os.environ.get("CHOP_JSC")
     path = Path(given).expanduser() if given else _downloaded(request)
     if not path.is_file():
-        raise DataError(f"{path}: no such file")
+        what = "is a folder; name the file" if path.is_dir() else "no such file"
+        raise DataError(f"{path}: {what}")
     digest = file_sha256(path, request.cache_dir)
     if not given:
         _check_unchanged(path, digest)

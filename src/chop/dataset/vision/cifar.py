@@ -17,6 +17,8 @@ from chop.errors import DataError
 HOME = "https://www.cs.toronto.edu/~kriz/"
 IMAGE_SIZE = (3, 32, 32)
 PIXELS = 3 * 32 * 32
+LARGEST_FILE = 512 << 20  # bytes of one file in an archive
+LARGEST = 2 << 30  # bytes that an archive may unpack to; the real ones have 185 million
 CLASSES = (
     "airplane",
     "automobile",
@@ -92,7 +94,7 @@ def _cifar(layout: Layout, request: DatasetRequest) -> Splits:
 
 
 def _in_folder(folder: Path, name: str, layout: Layout) -> Path:
-    found = sorted(folder.rglob(name))
+    found = sorted(file for file in folder.rglob(name) if file.is_file())
     if found:
         return found[0]
     raise _no_binary(folder, [file.name for file in folder.rglob("*")], layout, name)
@@ -121,16 +123,33 @@ def _read_archive(layout: Layout, path: Path) -> Images:
     try:
         with tarfile.open(path) as archive:
             for member in archive:
+                _check_end(member.offset_data + member.size, path)
+                if member.size > LARGEST_FILE:
+                    raise DataError(f"{path}: {member.name[:60]!r} is too large for CIFAR")
                 names.append(Path(member.name).name)
-                stream = archive.extractfile(member) if names[-1] in wanted else None
+                regular = names[-1] in wanted and member.isreg()  # a link may point anywhere
+                stream = archive.extractfile(member) if regular else None
                 if stream is not None:
                     contents[names[-1]] = stream.read()
-    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
+            _read_on(archive, path)
+    except (tarfile.TarError, OSError, EOFError, ValueError, zlib.error) as error:
         raise DataError(f"{path}: is damaged or cut short ({error})") from None
     missing = sorted(wanted - contents.keys())
     if missing:
         raise _no_binary(path, names, layout, missing[0])
     return _images(layout, contents, path)
+
+
+def _read_on(archive: tarfile.TarFile, path: Path) -> None:
+    """Read what follows the members: only at its end is the checksum of a packed file compared."""
+    stream: Any = archive.fileobj
+    while stream.read(1 << 20):
+        _check_end(stream.tell(), path)
+
+
+def _check_end(end: int, path: Path) -> None:
+    if end > LARGEST:
+        raise DataError(f"{path}: would unpack to more than {LARGEST >> 30} GiB")
 
 
 def _images(layout: Layout, contents: dict[str, bytes], path: Path) -> Images:

@@ -1,10 +1,12 @@
 """MNIST from its four IDX files."""
 
 import gzip
+import math
 import struct
 import zlib
 from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -21,8 +23,10 @@ MD5S = {
     "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
 }
 SIDE = 28
+CLASSES = 10
 UNSIGNED_BYTES = 0x08
 GZIP_START = b"\x1f\x8b"
+LARGEST = 512 << 20  # bytes of an array; those of MNIST have at most 47 million
 
 
 @register_dataset(
@@ -45,18 +49,29 @@ def mnist(request: DatasetRequest) -> Splits:
 def read_idx(path: Path, dimensions: int) -> Pixels:
     """The array in an IDX file of bytes, packed with gzip or not."""
     try:
-        content = path.read_bytes()
-        content = gzip.decompress(content) if content.startswith(GZIP_START) else content
+        with path.open("rb") as file:
+            packed = file.read(len(GZIP_START)) == GZIP_START
+            file.seek(0)
+            with gzip.GzipFile(fileobj=file) if packed else file as stream:
+                return _array(stream, dimensions, path)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: is damaged or cut short ({error})") from None
-    head = 4 + 4 * dimensions
-    if len(content) < head or content[:4] != bytes((0, 0, UNSIGNED_BYTES, dimensions)):
+
+
+def _array(stream: BinaryIO | gzip.GzipFile, dimensions: int, path: Path) -> Pixels:
+    """The array in a stream, which is read no further than its head says, and one byte."""
+    head = stream.read(4 + 4 * dimensions)
+    if len(head) < 4 + 4 * dimensions or head[:4] != bytes((0, 0, UNSIGNED_BYTES, dimensions)):
         raise DataError(f"{path}: is not an IDX file of bytes in {dimensions} dimensions")
-    shape = struct.unpack(f">{dimensions}I", content[4:head])
-    pixels = np.frombuffer(content, np.uint8, offset=head)
-    if pixels.size != np.prod(shape, dtype=np.int64):
-        raise DataError(f"{path}: has {pixels.size:,} bytes for an array of shape {shape}")
-    return pixels.reshape(shape)
+    shape = struct.unpack(f">{dimensions}I", head[4:])
+    size = math.prod(shape)
+    if size > LARGEST:
+        raise DataError(f"{path}: claims an array of shape {shape}, too large for MNIST")
+    content = stream.read(size + 1)  # reading to the end compares the checksum of a packed file
+    if len(content) != size:
+        counted = f"{len(content):,}" if len(content) < size else f"more than {size:,}"
+        raise DataError(f"{path}: has {counted} bytes for an array of shape {shape}")
+    return np.frombuffer(content, np.uint8).reshape(shape)
 
 
 def _find(folder: Path, name: str) -> Path:
@@ -70,7 +85,9 @@ def _read(files: list[Path]) -> Images:
     train, train_labels, test, test_labels = (
         read_idx(file, dimensions) for file, dimensions in zip(files, (3, 1, 3, 1), strict=True)
     )
-    for images, labels in ((train, train_labels), (test, test_labels)):
+    for images, labels, file in ((train, train_labels, files[1]), (test, test_labels, files[3])):
+        if labels.size and labels.max() >= CLASSES:
+            raise DataError(f"{file}: class {labels.max()} is not below {CLASSES}")
         if images.shape[1:] != (SIDE, SIDE) or len(images) != len(labels):
             raise DataError(
                 f"{files[0].parent}: images {images.shape} and labels {labels.shape} do not fit"

@@ -12,10 +12,12 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
     """Evaluation mode without gradients; afterwards each module's mode and buffer is as before.
 
     Modes are restored module by module, because parts of a model may be frozen on purpose.
-    Buffers are copied because a forward may count its calls in one; they are small.
+    Buffers are copied because a forward may count its calls in one; they are small. So are weights
+    that a forward writes to.
     """
     modes = [(module, module.training) for module in model.modules()]
-    buffers = [(buffer, version(buffer), buffer.detach().clone()) for buffer in model.buffers()]
+    written = [*model.buffers(), *renormalised(model)]
+    buffers = [(buffer, version(buffer), buffer.detach().clone()) for buffer in written]
     for module, _ in modes:  # not model.eval(), which exported modules refuse
         module.training = False
     try:
@@ -29,6 +31,13 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
             for buffer, known, before in buffers:
                 if known is None or buffer._version != known:
                     buffer.copy_(before)
+
+
+def renormalised(model: nn.Module) -> Iterator[Tensor]:
+    """The weights of embeddings whose rows have a largest norm, which they get as they are used."""
+    for module in model.modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None:
+            yield module.weight
 
 
 def version(tensor: Tensor) -> int | None:

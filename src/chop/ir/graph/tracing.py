@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.fx.graph import CodeGen, _PyTreeCodeGen
+from torch.utils import _pytree as pytree
 
 from chop.errors import GraphError
 from chop.nn.quantized import QuantizedModule
@@ -153,8 +155,26 @@ def export(
     module = program.module(check_guards=False)
     assert isinstance(module, fx.GraphModule)
     module.graph.eliminate_dead_code()  # parameters that this forward does not read
-    module.recompile()
-    return module
+    unpack_arguments(module.graph)
+    return fx.GraphModule(module, module.graph, type(model).__name__)
+
+
+def unpack_arguments(graph: fx.Graph) -> None:
+    """Give an exported graph plain arguments and results, unless an argument holds several tensors.
+
+    torch.export writes code that takes its arguments apart and puts its result together; a graph
+    without it is like any other, and can be saved.
+    """
+    codegen = graph._codegen
+    if not isinstance(codegen, _PyTreeCodeGen):
+        return
+    facts = codegen.pytree_info
+    args, kwargs = facts.in_spec.children()
+    if args.num_children + kwargs.num_children == facts.in_spec.num_leaves and facts.out_spec:
+        output = graph.output_node()
+        flat: Any = output.args[0]
+        output.args = (pytree.tree_unflatten(list(flat), facts.out_spec),)
+        graph.set_codegen(CodeGen())
 
 
 def untraceable(model: nn.Module, error: Exception, export_way_out: str) -> str:

@@ -24,6 +24,7 @@ from chop.search.context import Candidate
 from chop.validation import parse
 
 Metrics = Mapping[str, float]
+Helper = Callable[[Candidate, Any], bool]
 
 
 class RunnerArgs(BaseModel):
@@ -33,14 +34,24 @@ class RunnerArgs(BaseModel):
 
 
 class Runner:
-    """A named function that measures candidates."""
+    """A named function that measures candidates.
+
+    Args:
+        helper: does one part of what `function` does, for a process that has nothing else to do;
+            False if there is none left.
+    """
 
     def __init__(
-        self, function: Callable[..., Metrics], name: str, metrics: tuple[str, ...]
+        self,
+        function: Callable[..., Metrics],
+        name: str,
+        metrics: tuple[str, ...],
+        helper: Helper | None = None,
     ) -> None:
         self.function = function
         self.name = name
         self.metrics = metrics
+        self.helper = helper
         self.__doc__ = function.__doc__
         self.schema = _schema(function)
 
@@ -67,9 +78,9 @@ HW_RUNNERS: Registry[Runner] = Registry("hardware runner")
 Declare = Callable[[Callable[..., Metrics]], Callable[..., Metrics]]
 
 
-def software_runner(name: str, metrics: tuple[str, ...]) -> Declare:
+def software_runner(name: str, metrics: tuple[str, ...], helper: Helper | None = None) -> Declare:
     """Declare what measures how well a candidate does its work."""
-    return _declare(SW_RUNNERS, name, metrics)
+    return _declare(SW_RUNNERS, name, metrics, helper)
 
 
 def hardware_runner(name: str, metrics: tuple[str, ...]) -> Declare:
@@ -77,9 +88,11 @@ def hardware_runner(name: str, metrics: tuple[str, ...]) -> Declare:
     return _declare(HW_RUNNERS, name, metrics)
 
 
-def _declare(registry: Registry[Runner], name: str, metrics: tuple[str, ...]) -> Declare:
+def _declare(
+    registry: Registry[Runner], name: str, metrics: tuple[str, ...], helper: Helper | None = None
+) -> Declare:
     def add(function: Callable[..., Metrics]) -> Callable[..., Metrics]:
-        registry.add(name, Runner(function, name, tuple(metrics)))
+        registry.add(name, Runner(function, name, tuple(metrics), helper))
         return function
 
     return add

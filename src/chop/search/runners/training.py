@@ -1,6 +1,5 @@
 """How good a candidate becomes when it is trained for a while."""
 
-import tempfile
 from pathlib import Path
 from typing import Literal
 
@@ -39,7 +38,7 @@ class TrainArgs(RunnerArgs):
 @software_runner("basic_train", metrics=("loss", "accuracy"))
 def basic_train(candidate: Candidate, args: TrainArgs) -> dict[str, float]:
     """Loss and accuracy after some epochs of (quantisation-aware) training of a private copy."""
-    from chop.tools.training.fit import Job, fit
+    from chop.tools.training.fit import Job, fit_in_memory
 
     context = candidate.context
     settings = TrainingSettings(
@@ -48,8 +47,8 @@ def basic_train(candidate: Candidate, args: TrainArgs) -> dict[str, float]:
         **args.model_dump(exclude={"data_loader", "num_samples"}),
     )
     torch.manual_seed(context.seed)
-    with tempfile.TemporaryDirectory() as folder, quietly():
-        fit(Job(candidate.model, context.data_module, Path(folder)), settings)
+    with quietly():
+        fit_in_memory(Job(candidate.model, context.data_module, Path()), settings)
     batches = context.batches(args.data_loader, args.num_samples)
     result = evaluate(candidate.model.to(context.device), batches, context.device)
     return {"loss": result.loss, "accuracy": result.accuracy}

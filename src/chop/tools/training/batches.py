@@ -10,10 +10,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import DataLoader, DistributedSampler, SequentialSampler
 
 from chop.dataset.loader import TensorLoader
 from chop.errors import DataError
+from chop.ir.graph.modes import undisturbed
 
 Batch = tuple[Tensor, Tensor]
 
@@ -85,11 +87,30 @@ def groups(batches: Iterator[Batch], size: int) -> Iterator[list[Batch]]:
 def normalisable(batches: Iterator[Batch], model: nn.Module) -> Iterator[Batch]:
     """The batches without one of a single row, from which batch normalisation can learn nothing.
 
-    Such a batch is what is left over when one row more than full batches is there.
+    Such a batch is what is left over when one row more than full batches is there. Where a row has
+    several values for each channel, as an image has, it is enough.
     """
-    if not any(isinstance(layer, nn.BatchNorm1d) for layer in model.modules()):
+    layers = [layer for layer in model.modules() if isinstance(layer, _BatchNorm)]
+    if not layers:
         return batches
-    return (batch for batch in batches if len(batch[0]) > 1)
+    return (batch for batch in batches if len(batch[0]) > 1 or _varies(batch[0], model, layers))
+
+
+def _varies(row: Tensor, model: nn.Module, layers: list[_BatchNorm]) -> bool:
+    """Whether a single row has several values for each channel of every normalisation."""
+    values: list[int] = []
+
+    def look(layer: nn.Module, args: tuple[Any, ...]) -> None:
+        values.append(args[0][0, 0].numel())
+
+    hooks = [layer.register_forward_pre_hook(look) for layer in layers]
+    try:
+        with undisturbed(model):
+            model(row)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return min(values, default=2) > 1
 
 
 def moved(batches: Iterator[Batch], model: nn.Module) -> Iterator[Batch]:

@@ -14,19 +14,8 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 
 from chop.errors import OutputError
-from chop.files import replacing
+from chop.files import held, replacing
 from chop.models.weights import read_checkpoint
-
-
-@contextlib.contextmanager
-def output_errors(what: object) -> Iterator[None]:
-    """Say in one line that a file could not be written, whatever the reason."""
-    try:
-        yield
-    except OSError as error:
-        raise OutputError(
-            f"{what}: cannot be written: {error.strerror or error}; what was there before is intact"
-        ) from None
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -37,7 +26,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     ) -> None:
         buffer = io.BytesIO()  # torch's own writer turns a full disk into an obscure RuntimeError
         torch.save(checkpoint, buffer)
-        with output_errors(path), replacing(Path(path)) as temporary:
+        with replacing(Path(path)) as temporary:
             temporary.write_bytes(buffer.getbuffer())
 
     def load_checkpoint(
@@ -64,7 +53,7 @@ class BestAndLast(Checkpoint):
         return {"best_loss": self.best_loss}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.best_loss = state_dict.get("best_loss", math.inf)
+        self.best_loss = float(state_dict.get("best_loss", math.inf))
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         loss = float(trainer.callback_metrics[self.monitor])
@@ -74,11 +63,37 @@ class BestAndLast(Checkpoint):
         trainer.save_checkpoint(self.last)
 
 
-def free_suffix(folder: Path) -> str:
-    """The first of nothing, ``-v1``, ``-v2``, … that no checkpoint in `folder` has."""
-    suffixes = itertools.chain([""], (f"-v{version}" for version in itertools.count(1)))
-    return next(
-        suffix
-        for suffix in suffixes
-        if not any((folder / f"{name}{suffix}.ckpt").exists() for name in ("best", "last"))
-    )
+@contextlib.contextmanager
+def own_suffix(folder: Path, last: Path | None, resume: bool) -> Iterator[str]:
+    """What the names of a run end in: nothing, ``-v1``, ``-v2``, …, and no other run has the same.
+
+    A run that is at work holds its names by a lock, as it may have written nothing yet. One that
+    was killed between its first best and its first last checkpoint has none that can go on; when
+    it is resumed, its names are used again.
+
+    Args:
+        last: the checkpoint that a run goes on from.
+        resume: whether a run is to go on, although it may have left no such checkpoint.
+    """
+    if resume:
+        with _held(folder, last.stem.removeprefix("last") if last else "") as suffix:
+            if suffix is None:
+                raise OutputError(
+                    f"--resume: another run is at work in {folder}; wait for its end, or leave out "
+                    "--resume to start a new one"
+                )
+            yield suffix
+        return
+    for ending in itertools.chain([""], (f"-v{version}" for version in itertools.count(1))):
+        with _held(folder, ending) as suffix:
+            names = (f"{name}{ending}.ckpt" for name in ("best", "last"))
+            if suffix is not None and not any((folder / name).exists() for name in names):
+                yield suffix
+                return
+
+
+@contextlib.contextmanager
+def _held(folder: Path, suffix: str) -> Iterator[str | None]:
+    """The suffix, if this process has it for itself."""
+    with held(folder / f".run{suffix}.lock") as is_ours:
+        yield suffix if is_ours else None

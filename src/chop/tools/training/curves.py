@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from chop.files import replacing
-from chop.tools.training.checkpoints import output_errors
 from chop.tools.training.state import History
 
 PANELS = {
@@ -30,6 +29,6 @@ def draw_curves(history: History, path: Path, title: str) -> None:
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.grid(alpha=0.3)
         axes.legend()
-    with output_errors(path), replacing(path) as temporary:
+    with replacing(path) as temporary:
         FigureCanvasAgg(figure)
         figure.savefig(temporary, format="png")

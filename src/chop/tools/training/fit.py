@@ -1,7 +1,6 @@
 """One training run from beginning to end, on a Lightning `Trainer`."""
 
 import contextlib
-import errno
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,7 +11,7 @@ import torch
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer
-from lightning.pytorch.callbacks import Callback, EarlyStopping
+from lightning.pytorch.callbacks import Callback, Checkpoint, EarlyStopping
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 from torch import nn
@@ -21,18 +20,20 @@ from chop.errors import ConfigError, DataError, OutputError, TrainingError
 from chop.files import writable_folder
 from chop.models.weights import load_weights
 from chop.tools.logger import get_logger
+from chop.tools.streams import FULL_DISK
 from chop.tools.training.batches import Epochs, moved
-from chop.tools.training.checkpoints import AtomicCheckpointIO, BestAndLast, free_suffix
+from chop.tools.training.checkpoints import AtomicCheckpointIO, BestAndLast, own_suffix
 from chop.tools.training.curves import draw_curves
 from chop.tools.training.distributed import strategy_of
 from chop.tools.training.metrics import Evaluation
 from chop.tools.training.module import TRAIN_LOSS, VALIDATION_LOSS, TrainingModule, count_steps
+from chop.tools.training.optimisers import trainable
 from chop.tools.training.progress import Silent, make_progress
 from chop.tools.training.quiet import honest_interrupts, quiet_lightning
 from chop.tools.training.report import Report
 from chop.tools.training.requeue import requeued, requeueing
 from chop.tools.training.settings import TrainingSettings
-from chop.tools.training.state import History, Resumed, find_resumed
+from chop.tools.training.state import History, Resumed, newest, read_resumed
 from chop.tools.training.summary import parameter_summary
 from chop.tools.training.threads import forward_operations, using_threads
 
@@ -44,7 +45,6 @@ LIGHTNING_PRECISION: dict[str, Any] = {
     "32": "32-true",
     "64": "64-true",
 }
-FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
 @dataclass(frozen=True)
@@ -78,12 +78,21 @@ class TrainingResult:
 
 def fit(job: Job, settings: TrainingSettings) -> TrainingResult:
     """Train until the epochs, the steps or the patience are used up."""
+    trainable(job.model)  # asked before anything is written
     writable_folder(job.folder)
     job.data.prepare_data()
     job.data.setup()
     settings = on_this_machine(settings)
-    resumed = _resumed(job, settings)
-    suffix = resumed.suffix if resumed else free_suffix(job.folder)
+    resume = job.resume or requeued(settings.auto_requeue)
+    last = newest(job.folder) if resume else None
+    writes = is_first_process()  # the others write nothing
+    with own_suffix(job.folder, last, resume) if writes else contextlib.nullcontext("") as suffix:
+        return _fit(job, settings, _resumed(job, settings, last) if resume else None, suffix)
+
+
+def _fit(
+    job: Job, settings: TrainingSettings, resumed: Resumed | None, suffix: str
+) -> TrainingResult:
     report = Report(
         make_progress(shown=is_first_process()),
         job.logger,
@@ -91,6 +100,7 @@ def fit(job: Job, settings: TrainingSettings) -> TrainingResult:
         job.folder / f"training_log{suffix}.csv" if is_first_process() else None,
         resumed.history if resumed else None,
     )
+    curves = job.folder / f"learning_curves{suffix}.png"
     monitor = TRAIN_LOSS if job.validation is None else VALIDATION_LOSS
     checkpoints = BestAndLast(job.folder, suffix, monitor)
     result = TrainingResult(checkpoints.best, checkpoints.last, report.history)
@@ -101,18 +111,32 @@ def fit(job: Job, settings: TrainingSettings) -> TrainingResult:
         _restore(trainer, module, resumed)
         if _finished(trainer, settings, resumed):
             logger.info("Nothing is left to train: %d epochs are done", resumed.epoch)
+            if is_first_process() and not curves.exists():  # killed after its last epoch
+                draw_curves(report.history, curves, job.name)
             return result
     _run(trainer, module, job)
     if is_first_process():
-        draw_curves(report.history, job.folder / f"learning_curves{suffix}.png", job.name)
+        draw_curves(report.history, curves, job.name)
     return result
 
 
-def evaluate_job(job: Job, settings: TrainingSettings) -> Evaluation:
-    """Evaluate the model of a job on the test rows, in one process."""
+def fit_in_memory(job: Job, settings: TrainingSettings) -> History:
+    """Train and write nothing: the metrics of the epochs, for a search that trains many times."""
+    settings = on_this_machine(settings)
+    report = Report(Silent(), record=job.record)
+    monitor = TRAIN_LOSS if job.validation is None else VALIDATION_LOSS
+    trainer = make_trainer(settings, _early_stopping(settings, monitor), job)
+    _run(trainer, TrainingModule(job.model, settings, report), job)
+    return report.history
+
+
+def evaluate_job(job: Job, settings: TrainingSettings, split: str = "test") -> Evaluation:
+    """Evaluate the model of a job on the test or the validation rows, in one process."""
     job.data.prepare_data()
     job.data.setup()
-    loader = job.data.test_dataloader()
+    loader = job.validation if split == "val" else job.data.test_dataloader()
+    if loader is None:
+        raise ConfigError(f"{job.data.name} has no validation rows to measure")
     settings = on_this_machine(settings.model_copy(update={"devices": 1, "num_nodes": 1}))
     module = TrainingModule(job.model, settings, Report(Silent(), job.logger, job.record))
     trainer = make_trainer(settings, [], job)
@@ -153,7 +177,7 @@ def make_trainer(settings: TrainingSettings, callbacks: list[Callback], job: Job
                 use_distributed_sampler=False,
                 enable_progress_bar=False,
                 enable_model_summary=False,
-                enable_checkpointing=bool(callbacks),
+                enable_checkpointing=any(isinstance(each, Checkpoint) for each in callbacks),
             )
         except MisconfigurationException as error:
             raise ConfigError(" ".join(str(error).split())) from None
@@ -211,16 +235,14 @@ def first_look(job: Job, loader: Any) -> int:
     return operations
 
 
-def _resumed(job: Job, settings: TrainingSettings) -> Resumed | None:
-    if not (job.resume or requeued(settings.auto_requeue)):
-        return None
-    resumed = find_resumed(job.folder, settings, job.record)
-    if resumed is None:
+def _resumed(job: Job, settings: TrainingSettings, last: Path | None) -> Resumed | None:
+    if last is None:
         logger.warning(
             "No run in %s has finished an epoch; starting from the beginning", job.folder
         )
-    else:
-        logger.info("Resuming %s after epoch %d", resumed.path, resumed.epoch - 1)
+        return None
+    resumed = read_resumed(last, settings, job.record)
+    logger.info("Resuming %s after epoch %d", resumed.path, resumed.epoch - 1)
     return resumed
 
 
@@ -228,7 +250,8 @@ def _restore(trainer: Trainer, module: TrainingModule, resumed: Resumed) -> None
     """Put everything back where it was but what the module itself restores."""
     load_weights(module, resumed.checkpoint["state_dict"], str(resumed.path))
     for callback in trainer.callbacks:  # type: ignore[attr-defined]  # made in its constructor
-        callback.load_state_dict(resumed.callback(callback.state_key))
+        with resumed.put_back("state of " + type(callback).__name__):
+            callback.load_state_dict(resumed.callback(callback.state_key))
     epochs: Any = trainer.fit_loop.epoch_progress.current
     epochs.ready = epochs.started = epochs.processed = epochs.completed = resumed.epoch
     count_steps(trainer, resumed.step)

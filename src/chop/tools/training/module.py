@@ -58,7 +58,8 @@ class TrainingModule(LightningModule):
     def configure_optimizers(self) -> optim.Optimizer:
         optimiser = make_optimiser(self.model, self.settings)
         if self._resumed is not None:
-            optimiser.load_state_dict(self._resumed.checkpoint["optimizer_states"][0])
+            with self._resumed.put_back("optimiser"):
+                optimiser.load_state_dict(self._resumed.checkpoint["optimizer_states"][0])
         return optimiser
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -79,12 +80,13 @@ class TrainingModule(LightningModule):
         set_learning_rate(self._optimiser, learning_rate(self.settings, epoch))
         resumed, self._resumed = self._resumed, None
         if resumed is not None:
-            restore_random_state(resumed.checkpoint[OURS]["epoch_random_state"])
+            with resumed.put_back("state of random numbers"):
+                restore_random_state(resumed.checkpoint[OURS]["epoch_random_state"])
         self._epoch_state = random_state()
         world = self.trainer.world_size
+        # Shares are equal, so that all processes leave out the same batch if any does.
         batches = moved(epochs.batches(epoch, self.global_rank, world), self.model)
-        if world == 1:  # several processes must take the same number of steps
-            batches = normalisable(batches, self.model)
+        batches = normalisable(batches, self.model)
         steps = groups(batches, self.settings.accumulate_grad_batches)
         done = 0 if resumed is None else skip_done(resumed, steps)
         left = self._steps_left()
@@ -113,6 +115,11 @@ class TrainingModule(LightningModule):
     def test_step(self, epochs: Epochs, batch_idx: int) -> None:
         """Evaluate on all test rows."""
         self.evaluation = self._evaluate(epochs)
+        if not math.isfinite(self.evaluation.loss):
+            raise TrainingError(
+                f"the test loss is {self.evaluation.loss}: some scores of the model are not "
+                "finite numbers"
+            )
         self._record(
             {"test_acc_epoch": self.evaluation.accuracy, "test_loss_epoch": self.evaluation.loss}
         )
@@ -246,7 +253,8 @@ def skip_done(resumed: Resumed, steps: Iterator[list[Batch]]) -> int:
     done = resumed.steps_into_epoch
     if done:
         next(islice(steps, done - 1, done))
-        restore_random_state(resumed.checkpoint[OURS]["random_state"])
+        with resumed.put_back("state of random numbers"):
+            restore_random_state(resumed.checkpoint[OURS]["random_state"])
     return done
 
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn, optim
 from torch.optim.adam import adam
 from torch.optim.adamw import adamw
 
+from chop.errors import TrainingError
 from chop.tools.training.settings import TrainingSettings
 
 LOWEST_RATE = 1e-6
@@ -18,7 +19,7 @@ FUSED_DEVICES = frozenset(("cpu", "cuda", "mps", "xpu"))
 
 def make_optimiser(model: nn.Module, settings: TrainingSettings) -> optim.Optimizer:
     """The optimiser of a run, in its fused variant where the device has one."""
-    parameters = [value for value in model.parameters() if value.requires_grad]
+    parameters = trainable(model)
     fused = all(
         value.device.type in FUSED_DEVICES and value.is_floating_point() for value in parameters
     )
@@ -29,6 +30,16 @@ def make_optimiser(model: nn.Module, settings: TrainingSettings) -> optim.Optimi
         )
     kind = optim.AdamW if settings.optimizer == "adamw" else optim.Adam
     return kind(parameters, lr=rate, weight_decay=decay, fused=fused)
+
+
+def trainable(model: nn.Module) -> list[nn.Parameter]:
+    """The parameters that training changes; a model without any is an error."""
+    parameters = list(model.parameters())
+    found = [value for value in parameters if value.requires_grad]
+    if not found:
+        why = "all its parameters are frozen" if parameters else "it has no parameters"
+        raise TrainingError(f"the model cannot be trained: {why}")
+    return found
 
 
 REMAINING: dict[str, Callable[[float], float]] = {

@@ -10,7 +10,6 @@ from lightning.pytorch.loggers import Logger
 from torch import Tensor
 
 from chop.files import write_text
-from chop.tools.training.checkpoints import output_errors
 from chop.tools.training.metrics import accuracy
 from chop.tools.training.progress import Metrics, Progress
 from chop.tools.training.state import History
@@ -127,5 +126,4 @@ def write_table(path: Path, history: History) -> None:
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
     writer.writerows(history)
-    with output_errors(path):
-        write_text(path, text.getvalue())
+    write_text(path, text.getvalue())

@@ -1,5 +1,6 @@
 """What a training run is told, whoever asks for it."""
 
+import os
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -8,6 +9,9 @@ FREE_ON_RESUME = frozenset(
     ("max_epochs", "max_steps", "early_stopping", "log_every_n_steps", "auto_requeue")
 )
 """Settings that may change when a run goes on; all others decide what it computes."""
+
+MOST_PROCESSES = max(16, 4 * (os.cpu_count() or 1))
+"""Processes or threads that a run may ask for; a slip of the finger must not take the machine."""
 
 LIGHTNING_SPELLINGS = {
     16: "16-mixed",

@@ -1,10 +1,11 @@
 """The state of a run between two epochs: random numbers, versions, what a checkpoint holds."""
 
+import contextlib
 import json
 import platform
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
@@ -13,14 +14,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from pydantic import BaseModel, Field, NonNegativeInt
 
 from chop.errors import CheckpointError, ConfigError
 from chop.models.weights import read_checkpoint
 from chop.tools.training.settings import FREE_ON_RESUME, TrainingSettings
+from chop.validation import parse
 
 OURS = "chop"
 """The key of a Lightning checkpoint under which everything is that Lightning does not know."""
-NEEDED = ("epoch", "global_step", "state_dict", "optimizer_states", "callbacks", OURS)
+MISFITS = (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError)
+"""What a state of another kind than ours raises where it is put back."""
 
 SAME_RECORD = ("batch_size", "fingerprint")
 """What the record says that must not change when a run goes on."""
@@ -66,6 +70,30 @@ def plain(record: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
+class OwnState(BaseModel):
+    """What we store in a checkpoint, as far as its types go."""
+
+    settings: dict[str, Any]
+    record: dict[str, Any]
+    history: list[dict[str, float]]
+    random_state: dict[str, Any]
+    epoch_random_state: dict[str, Any]
+    steps_into_epoch: NonNegativeInt
+
+
+class RunState(BaseModel):
+    """A checkpoint that a run can go on from, as far as its types go."""
+
+    epoch: NonNegativeInt
+    global_step: NonNegativeInt
+    state_dict: dict[str, torch.Tensor]
+    optimizer_states: list[dict[str, Any]] = Field(min_length=1)
+    callbacks: dict[str, dict[str, Any]]
+    chop: OwnState
+
+    model_config = {"arbitrary_types_allowed": True}
+
+
 @dataclass(frozen=True)
 class Resumed:
     """A checkpoint that a run goes on from."""
@@ -92,32 +120,49 @@ class Resumed:
         rows = self.checkpoint[OURS]["history"]
         return [dict(row) for row in rows if row["epoch"] < self.epoch]
 
-    @property
-    def suffix(self) -> str:
-        """What the file names of this run end in: nothing, or ``-v1`` and so on."""
-        return self.path.stem.removeprefix("last")
-
     def callback(self, key: str) -> dict[str, Any]:
         """What a callback of this name had stored."""
         return dict(self.checkpoint["callbacks"].get(key, {}))
 
+    @contextlib.contextmanager
+    def put_back(self, what: str) -> Iterator[None]:
+        """Say in one line that a part of the checkpoint does not fit."""
+        try:
+            yield
+        except MISFITS as error:
+            reason = str(error).partition("\n")[0][:120]
+            raise CheckpointError(f"{self.path}: its {what} does not fit ({reason})") from None
 
-def find_resumed(
-    folder: Path, settings: TrainingSettings, record: Mapping[str, Any]
-) -> Resumed | None:
-    """The last run in `folder`, if it finished an epoch and was told the same as this one."""
+
+def newest(folder: Path) -> Path | None:
+    """The last checkpoint of the newest run in `folder` that has finished an epoch."""
     candidates = {_number(path): path for path in folder.glob("last*.ckpt")}
-    if not candidates:
-        return None
-    path = candidates[max(candidates)]
+    return candidates[max(candidates)] if candidates else None
+
+
+def read_resumed(path: Path, settings: TrainingSettings, record: Mapping[str, Any]) -> Resumed:
+    """The run that has written a checkpoint, if it was told the same as this one."""
     content = read_checkpoint(path)
-    if not isinstance(content, dict) or any(key not in content for key in NEEDED):
-        raise CheckpointError(f"{path}: holds no run to go on with; start from it with --load")
+    _check_types(content, path)
     resumed = Resumed(path, content)
     before = resumed.checkpoint[OURS]
     _check_same(resumed, before["settings"], settings.model_dump())
     _check_same(resumed, before["record"], {name: record.get(name) for name in SAME_RECORD})
     return resumed
+
+
+def _check_types(content: Any, path: Path) -> None:
+    reason = "it is no dictionary"
+    if isinstance(content, dict):
+        try:
+            parse(RunState, content, "its entries")
+        except ConfigError as error:
+            reason = str(error)
+        else:
+            return
+    raise CheckpointError(
+        f"{path}: holds no run to go on with ({reason}); start from it with --load"
+    )
 
 
 def _number(path: Path) -> int:

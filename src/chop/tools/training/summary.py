@@ -24,12 +24,17 @@ def parameter_summary(model: nn.Module) -> str:
     return f"{table}\n{total:,} parameters, {trainable:,} of them trainable"
 
 
-def test_summary(result: Evaluation, class_names: Sequence[str], source: str) -> str:
+ROWS = {"test": "Test rows", "val": "Validation rows"}
+
+
+def summary_of_test(
+    result: Evaluation, class_names: Sequence[str], source: str, split: str = "test"
+) -> str:
     """Accuracy with its confidence interval, loss, accuracy of each class, confusion matrix."""
     names = names_of(len(result.per_class), class_names)
     low, high = result.interval
     lines = [
-        f"Test rows: {result.rows:,}" + (f" ({source})" if source else ""),
+        f"{ROWS[split]}: {result.rows:,}" + (f" ({source})" if source else ""),
         f"test_acc_epoch   {result.accuracy:.6f}   (95 % confidence: {low:.4f} to {high:.4f})",
         f"test_loss_epoch  {result.loss:.6f}",
         "",

@@ -3,11 +3,10 @@
 from pathlib import Path
 
 import safetensors
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from chop.errors import CheckpointError
-from chop.files import replacing
+from chop.files import read_safetensors, regular, write_safetensors
 
 PICKLES = (".mz", ".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".bin")
 PICKLED_GRAPH = "graph_module.mz"
@@ -16,7 +15,7 @@ PICKLED_GRAPH = "graph_module.mz"
 def read_text(path: Path) -> str:
     """The text of a file."""
     try:
-        return path.read_text(encoding="utf-8")
+        return regular(path).read_text(encoding="utf-8")
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -26,18 +25,14 @@ def read_text(path: Path) -> str:
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file, on the CPU."""
     try:
-        return load_file(path, device="cpu")
+        return read_safetensors(path)
     except (OSError, ValueError, safetensors.SafetensorError) as error:
         raise CheckpointError(f"{path}: not a whole safetensors file: {error}") from None
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     """Write a safetensors file that others may read as they may any new file of the user's."""
-    with replacing(path) as temporary:
-        temporary.touch()
-        mode = temporary.stat().st_mode
-        save_file(tensors, temporary)
-        temporary.chmod(mode)  # safetensors makes files that only their owner can read
+    write_safetensors(path, tensors)
 
 
 def refuse_pickle(path: Path) -> None:

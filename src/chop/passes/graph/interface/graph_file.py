@@ -64,6 +64,8 @@ class GraphRecord(PassArgs):
         packed: tensors that are stored as codes.
         channels_last: tensors that have their channels last in memory, on which rounding depends.
         digest: SHA-256 of the file of weights, so that files of two graphs are not mixed.
+        digests: SHA-256 of the files of metadata, by their names.
+        checksum: SHA-256 of this file without this entry, which is its last.
     """
 
     format: Literal["chop-graph"]
@@ -79,6 +81,8 @@ class GraphRecord(PassArgs):
     packed: dict[str, PackedRecord] = Field(default={})
     channels_last: list[str] = Field(default=[])
     digest: str = ""
+    digests: dict[str, str] = Field(default={})
+    checksum: str = ""
 
 
 def record_graph(graph: MaseGraph) -> GraphRecord:

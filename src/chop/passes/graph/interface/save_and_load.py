@@ -8,13 +8,14 @@ import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from chop.errors import CheckpointError, OutputError
-from chop.files import versioned, write_text
+from chop.files import one_at_a_time, regular, versioned, write_text
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.base import PASSES, Info, Pass, PassArgs, interface_pass
 from chop.passes.graph.interface.codec import from_plain
@@ -38,6 +39,7 @@ logger = logging.getLogger("chop")
 GRAPH, WEIGHTS, METADATA = "graph.json", "weights.safetensors", "node_meta_param.toml"
 VALUES = "node_meta_param.safetensors"
 FILES = frozenset({GRAPH, WEIGHTS, METADATA, VALUES})
+SEAL = ', "checksum": "%s"}'  # the end of a record
 
 
 class SaveMaseGraphArgs(PassArgs):
@@ -75,19 +77,26 @@ def save_mase_graph_interface_pass(
     record = record_graph(graph)
     gathered = gather(graph, record, args.weights)
     add_value = args.weights == "float" if args.add_value is None else args.add_value
-    with new_folder(args.save_dir, args.replace) as (temporary, final):
+    with new_folder(args.save_dir, args.replace) as target:
+        temporary = target.temporary
         write_tensors(temporary / WEIGHTS, gathered.tensors)
+        left_out = save_metadata(graph, temporary / METADATA, add_value)
         record = record.model_copy(
             update={
                 "tied": gathered.tied,
                 "packed": gathered.packed,
                 "channels_last": gathered.channels_last,
                 "digest": digest(temporary / WEIGHTS),
+                "digests": {
+                    name: digest(temporary / name)
+                    for name in (METADATA, VALUES)
+                    if (temporary / name).exists()
+                },
             }
         )
-        left_out = save_metadata(graph, temporary / METADATA, add_value)
-        write_text(temporary / GRAPH, json.dumps(record.model_dump(exclude_defaults=True)))
-    logger.info("Saved mase graph to %s", final)
+        write_text(temporary / GRAPH, sealed(record.model_dump(exclude_defaults=True)))
+    final = target.final
+    logger.info("Saved mase graph to %s", final, extra={"result": True})  # `--quiet` leaves it
     sizes = {path.name: path.stat().st_size for path in final.iterdir() if path.name in FILES}
     return graph, {
         "save_dir": str(final),
@@ -97,17 +106,26 @@ def save_mase_graph_interface_pass(
     }
 
 
+@dataclass
+class Target:
+    """A folder to write in, and the name that it has in the end."""
+
+    temporary: Path
+    final: Path
+
+
 @contextlib.contextmanager
-def new_folder(wanted: Path, replace: bool) -> Iterator[tuple[Path, Path]]:
-    """A temporary folder that becomes the wanted one, and the name it will have."""
-    final = wanted
-    if holds_graph(wanted) and not replace:
-        final = versioned(wanted)
+def new_folder(wanted: Path, replace: bool) -> Iterator[Target]:
+    """A temporary folder that becomes the wanted one, or a version of it if that is taken."""
     temporary = wanted.with_name(f".{wanted.name}.{uuid.uuid4().hex[:8]}.tmp")
+    target = Target(temporary, wanted)
     try:
         temporary.mkdir(parents=True)
-        yield temporary, final
-        move_into_place(temporary, final)
+        yield target
+        with one_at_a_time(wanted.parent):  # another process may have come first by now
+            if holds_graph(wanted) and not replace:
+                target.final = versioned(wanted)
+            move_into_place(temporary, target.final)
     except OSError as error:
         raise OutputError(f"{wanted}: cannot be written: {error.strerror or error}") from None
     finally:
@@ -141,8 +159,24 @@ def move_into_place(temporary: Path, final: Path) -> None:
 
 def digest(path: Path) -> str:
     """The SHA-256 of a file."""
-    with path.open("rb") as stream:
+    with regular(path).open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def sealed(record: dict[str, Any]) -> str:
+    """A record as the text of a file that ends with its own checksum."""
+    text = json.dumps(record)
+    return text[:-1] + SEAL % hashlib.sha256(text.encode()).hexdigest()
+
+
+def check_seal(text: str, path: Path) -> None:
+    """Raise if a record is not what was written; one of an earlier version has no checksum."""
+    place = text.rfind(SEAL[:14])
+    if place < 0:
+        return
+    found = hashlib.sha256(f"{text[:place]}}}".encode()).hexdigest()
+    if text[place:] != SEAL % found:
+        raise CheckpointError(f"{path}: is damaged: its checksum is wrong")
 
 
 class LoadPass(Pass):
@@ -187,8 +221,9 @@ def load_mase_graph(path: str | Path, given: MaseGraph | None = None) -> MaseGra
     """
     folder = graph_folder(Path(path))
     record = read_record(folder / GRAPH)
-    if digest_of(folder / WEIGHTS) != record.digest:
-        raise CheckpointError(f"{folder / WEIGHTS}: damaged, or saved with another {GRAPH}")
+    for name, stated in {WEIGHTS: record.digest, **record.digests}.items():
+        if name in FILES and digest_of(folder / name) != stated:
+            raise CheckpointError(f"{folder / name}: damaged, or saved with another {GRAPH}")
     tensors = read_tensors(folder / WEIGHTS)
     try:
         check_names(record)
@@ -227,7 +262,9 @@ def graph_folder(path: Path) -> Path:
 def read_record(path: Path) -> GraphRecord:
     """The record in a file."""
     try:
-        return GraphRecord.model_validate_json(read_text(path), strict=True)
+        text = read_text(path)
+        check_seal(text, path)
+        return GraphRecord.model_validate_json(text, strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(str(step) for step in first["loc"])

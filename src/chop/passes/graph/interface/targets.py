@@ -37,10 +37,10 @@ OF_PYTHON = frozenset(
 ATTRIBUTES = frozenset(
     {
         "shape", "dtype", "device", "ndim", "layout", "itemsize", "nbytes", "is_cuda",
-        "requires_grad", "T", "mT", "H", "mH", "real", "imag",
+        "requires_grad", "T", "mT", "H", "mH", "real", "imag", "values", "indices",
     }
 )  # fmt: skip
-"""What `getattr` in a graph may ask for."""
+"""What `getattr` in a graph may ask for: facts about a tensor, and parts of what `max` gives."""
 
 
 @functools.cache

@@ -81,20 +81,37 @@ def make_plan(graph: MaseGraph, args: QuantizeArgs) -> Plan:
         assert op is not None
         used.add(key)
         plan[node] = quant_config(op, configs[key], f"{WHERE}: {key}")
-    refuse_unused(keys, used, configs)
+    refuse_unused(set(chosen.values()) - used, configs)
     return check_shared(graph, plan, modules)
 
 
 def can_be_quantised(node: fx.Node, op: Op | None) -> bool:
     """Whether the operation of a node can be computed in a number format the way it is written."""
-    if op is None or not op.quantizable:
+    if op is None or not op.quantizable or renormalises(node, op):
         return False
     return op.module is not None if node.op == "call_module" else op.function is not None
 
 
+def renormalises(node: fx.Node, op: Op) -> bool:
+    """Whether a node writes to its weight as it runs: an embedding whose rows have a largest norm.
+
+    Of a rounded weight it would scale rows off the grid, and leave the weight itself as it was.
+    """
+    if node.op == "call_module":
+        return getattr(node.meta["mase"].module, "max_norm", None) is not None
+    return op.bind(node.args, node.kwargs).get("max_norm") is not None
+
+
 def quant_config(op: Op, config: Mapping[str, Any], where: str) -> QuantConfig | None:
-    """The typed configuration; None where the rule says floating point."""
-    return None if config.get("name") is None else parse_quant_config(op, config, where)
+    """The typed configuration; None where the rule says floating point.
+
+    It says so too where it mentions only operands that the operation lacks, so that none is left
+    to be rounded.
+    """
+    if config.get("name") is None:
+        return None
+    quant = parse_quant_config(op, config, where)
+    return quant if quant.operands or quant.bypass else None
 
 
 def refuse_named(
@@ -107,12 +124,13 @@ def refuse_named(
     raise ConfigError(f"{WHERE}: {key}: node {node.name!r} ({node.op}) cannot be quantised")
 
 
-def refuse_unused(
-    keys: list[str], used: set[str], configs: Mapping[str, Mapping[str, Any]]
-) -> None:
-    """Raise for a pattern all of whose nodes are of kinds that cannot be quantised."""
-    for key in keys:
-        if key not in used and configs[key].get("name") is not None:
+def refuse_unused(unused: set[str], configs: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raise for a pattern all of whose nodes are of kinds that cannot be quantised.
+
+    A pattern whose nodes an earlier one has taken is none of these: it is left without any.
+    """
+    for key in sorted(unused):
+        if configs[key].get("name") is not None:
             raise ConfigError(f"{WHERE}: {key}: none of its nodes can be quantised")
 
 

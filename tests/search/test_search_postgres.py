@@ -13,8 +13,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from search_cases import opened_together
 
 from chop.config.toml import read_toml, write_toml
+from chop.errors import ConfigError
+from chop.search import storage
 from chop.search.storage import Place, open_store
 
 EXAMPLE = Path(__file__).parents[2] / "configs" / "examples" / "jsc_toy_by_type.toml"
@@ -31,8 +34,8 @@ def slow(candidate):
     deadline = time.monotonic() + 90
     while len(set(open(os.environ["SEEN"]).read().split())) < 3 and time.monotonic() < deadline:
         time.sleep(0.02)  # until all three are at work
-    time.sleep(0.2)
-    return {"slowness": 0.2}
+    time.sleep(0.05)
+    return {"slowness": 0.05}
 """
 
 pytestmark = [
@@ -41,8 +44,8 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
     """The URL of a server of its own, on a free port, in a folder of its own."""
     user = "postgres" if os.geteuid() == 0 else None
     if user and user not in {entry.pw_name for entry in pwd.getpwall()}:
@@ -65,27 +68,62 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         run(str(binaries / "pg_ctl"), "-D", str(data), "-o", options, "-l", f"{folder}/log", "-w",
             "start")  # fmt: skip
         try:
-            yield f"postgresql://chop@127.0.0.1:{port}/postgres"
+            yield f"postgresql://chop@127.0.0.1:{port}"
         finally:
             run(str(binaries / "pg_ctl"), "-D", str(data), "-m", "immediate", "stop")
     finally:
         shutil.rmtree(folder)
 
 
-def test_processes_share_a_study_in_postgresql(server: str, tmp_path: Path) -> None:
+@pytest.fixture
+def database(server: str) -> str:
+    """The URL of a new database."""
+    import psycopg
+
+    name = f"test_{time.monotonic_ns()}"
+    with psycopg.connect(f"{server}/postgres", autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}".encode())
+    return f"{server}/{name}"
+
+
+@pytest.mark.parametrize("attempt", range(3))
+def test_processes_open_an_empty_database_together(attempt: int, database: str) -> None:
+    """Without a lock all but one fail: "relation … already exists" or a type's unique name."""
+    assert opened_together(database, ["one"] * 6) == [("one", "opened")] * 6
+
+
+def test_of_two_problems_at_once_one_gets_the_database(database: str) -> None:
+    opened, refused = sorted(answer for _, answer in opened_together(database, ["one", "two"]))
+    assert opened == "opened"
+    assert "another data set" in refused
+
+
+def test_the_wait_for_others_has_an_end(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import psycopg
+
+    monkeypatch.setattr(storage, "LONGEST_OPENING", 1)
+    with psycopg.connect(database) as connection:
+        connection.execute(f"SELECT pg_advisory_xact_lock({storage.OPENING})".encode())
+        with pytest.raises(ConfigError, match="cannot be opened: .*lock timeout") as caught:
+            open_store(Place(database, "search"), ["minimize"], {})
+    assert "\n" not in str(caught.value)
+
+
+def test_processes_share_a_study_in_postgresql(database: str, tmp_path: Path) -> None:
     seen = tmp_path / "seen.txt"
     seen.touch()
     (tmp_path / "own.py").write_text(OWN)
     settings = read_toml(EXAMPLE) | {"batch_size": 64, "imports": ["own.py"]}
     strategy = settings["search"]["strategy"]
     strategy["sw_runner"] = {"slow": {}, "basic_evaluation": {"num_samples": 64}}
-    strategy["setup"] |= {"sampler": "brute", "storage": server, "study_name": "lab3",
+    strategy["setup"] |= {"sampler": "brute", "storage": database, "study_name": "lab3",
                           "plots": False}  # fmt: skip
-    write_toml(tmp_path / "run.toml", settings)
 
-    def start(project: str) -> "subprocess.Popen[str]":
-        command = [sys.executable, "-m", "chop.cli", "search", "--config", "run.toml", "--resume",
-                   "--project-dir", ".", "--project", project]  # fmt: skip
+    def start(project: str, jobs: int) -> "subprocess.Popen[str]":
+        strategy["setup"]["n_jobs"] = jobs
+        write_toml(tmp_path / f"{project}.toml", settings)
+        command = [sys.executable, "-m", "chop.cli", "search", "--config", f"{project}.toml",
+                   "--resume", "--project-dir", ".", "--project", project]  # fmt: skip
         return subprocess.Popen(
             command, cwd=tmp_path, env=os.environ | {"SEEN": str(seen), "OMP_NUM_THREADS": "1"},
             text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -94,15 +132,15 @@ def test_processes_share_a_study_in_postgresql(server: str, tmp_path: Path) -> N
     def workers() -> set[str]:
         return set(seen.read_text().split())
 
-    first, second, third = (start(project) for project in ("one", "two", "three"))
+    first, second = start("one", jobs=2), start("two", jobs=1)
     deadline = time.monotonic() + 120
     while len(workers()) < 3 and time.monotonic() < deadline:
         time.sleep(0.05)
-    third.send_signal(signal.SIGKILL)
-    third.communicate()
-    outputs = [each.communicate(timeout=120)[0] for each in (first, second)]
-    assert [first.returncode, second.returncode] == [0, 0], outputs
-    store = open_store(Place(server, "lab3"), ["maximize", "minimize"], {}, create=False)
+    second.send_signal(signal.SIGKILL)
+    second.communicate()
+    output = first.communicate(timeout=120)[0]
+    assert first.returncode == 0, output
+    store = open_store(Place(database, "lab3"), ["maximize", "minimize"], {}, create=False)
     trials = store.counted()
     assert len({trial.user_attrs["key"] for trial in trials}) == len(trials) == 18
     assert {trial.state.name for trial in trials} == {"COMPLETE"}

@@ -1,0 +1,1 @@
+"""What the tool survives, tried for real: `make harden` prints the table."""

@@ -1,0 +1,59 @@
+"""Runs the parts of the hardening, all or those named, and prints the table."""
+
+import argparse
+import importlib
+import sys
+import time
+
+from tabulate import tabulate
+
+from harden.common import Part, Row
+
+PARTS = {
+    "configuration": "harden.configuration",
+    "files": "harden.damaged_files",
+    "kills": "harden.kills",
+    "load": "harden.load",
+    "resources": "harden.resources",
+    "numbers": "harden.numbers",
+    "security": "harden.security",
+    "networks": "harden.networks",
+}
+FAILURES_SHOWN = 20
+
+
+def part(name: str) -> Part:
+    """The function `run` of a part."""
+    run: Part = importlib.import_module(PARTS[name]).run
+    return run
+
+
+def main() -> int:
+    """Run what the command line asks for; 1 if anything was lost."""
+    parser = argparse.ArgumentParser(prog="python -m harden", description=__doc__)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--scale", type=float, default=1.0, help="share of the cases")
+    options = parser.parse_args()
+    if unknown := set(options.parts) - set(PARTS):
+        parser.error(f"unknown part {unknown.pop()!r}: one of {', '.join(PARTS)}")
+    rows: list[Row] = []
+    for name in options.parts or PARTS:
+        begun = time.monotonic()
+        found = list(part(name)(options.scale))
+        rows += found
+        print(f"{name}: {sum(r.tried for r in found)} cases, {time.monotonic() - begun:.0f} s")
+    print_table(rows)
+    return int(any(row.lost for row in rows))
+
+
+def print_table(rows: list[Row]) -> None:
+    """The table of what was tried and lost, then how to see the losses again."""
+    cells = [(r.part, r.what, r.tried, r.lost, r.figure) for r in rows]
+    print(tabulate(cells, ["part", "what was done", "tried", "lost", "figure"], "github"))
+    for row in rows:
+        for failure in row.failures[:FAILURES_SHOWN]:
+            print(f"lost: {row.part}, {row.what}: {failure}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""What is trusted: `--import` runs files, and nothing else that ``ch`` is given runs."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from harden import security_pins, security_source
+from harden.common import Row, share
+from harden.in_process import ch
+from harden.security_hostile import CANARY, DATA, HOSTILE, MODEL, Hostile
+
+KINDS = ("checkpoint", "graph", "study", "configuration", "data")
+
+
+def run(scale: float) -> Iterator[Row]:
+    """Hostile files of each kind, the user's own code, the source and the pins."""
+    for kind in KINDS:
+        cases = [each for each in HOSTILE if each.kind == kind]
+        every = max(1, round(len(cases) / share(len(cases), scale)))
+        yield hostile_row(kind, cases[::every])
+    yield trusted_row()
+    yield source_row()
+    yield pins_row()
+
+
+def hostile_row(kind: str, cases: list[Hostile]) -> Row:
+    """Files of one kind that would run code if they were believed."""
+    problems = [(each.name, attempt(each)) for each in cases]
+    failures = tuple(f"{name}: {problem}" for name, problem in problems if problem)
+    what = f"a {kind} that would run code" if kind != "data" else "data that would run code"
+    return Row("security", what, len(cases), len(failures), failures)
+
+
+def attempt(hostile: Hostile) -> str:
+    """What is wrong with the way ``ch`` takes a hostile file; nothing if all is well."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        code, error = ch(hostile.write(folder), folder)
+        if (folder / CANARY).exists():
+            return "the code in it was run"
+        if hostile.harmless:
+            return "" if code in (0, 2) else f"exit code {code}: {error[-300:]}"
+        if code != 2 or not error.startswith("ch: ") or error.count("\n") != 1:
+            return f"exit code {code}, not one line and 2: {error[-300:]}"
+    return ""
+
+
+def trusted_row() -> Row:
+    """The user's own file does run: without this, a canary that never sings would prove nothing."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        own = folder / "own.py"
+        own.write_text(f"open({str(folder / CANARY)!r}, 'w').close()\n", encoding="utf-8")
+        code, error = ch(["test", MODEL, DATA, "--import", str(own)], folder)
+        ran = (folder / CANARY).exists()
+    problem = "" if ran and code == 0 else f"exit code {code}, run: {ran}: {error}"
+    return Row(
+        "security",
+        "a file given to --import, which runs",
+        1,
+        int(bool(problem)),
+        (problem,) * bool(problem),
+    )
+
+
+def source_row() -> Row:
+    """The source of the package, without what could run code or fetch it."""
+    files, found = security_source.search()
+    what = "files of the package without pickle, eval, shell or unverified download"
+    return Row("security", what, files, len(found), tuple(map(str, found)))
+
+
+def pins_row() -> Row:
+    """Every package that is pinned states a licence, and the page lists what is pinned."""
+    pins = security_pins.pins()
+    here = {pin.name: found for pin in pins if (found := security_pins.installed(pin))}
+    failures = [
+        f"{name} states no licence"
+        for name, package in here.items()
+        if security_pins.licence(package) == security_pins.UNKNOWN
+    ]
+    listed = security_pins.PAGE.read_text(encoding="utf-8")
+    if len(here) == len(pins) and listed != security_pins.page(pins):
+        failures.append(
+            "docs/dependencies.md is not what is pinned: python -m harden.security_pins"
+        )
+    figure = f"{len(here)} of {len(pins)} installed here"
+    return Row(
+        "security",
+        "pinned packages with a licence",
+        len(pins),
+        len(failures),
+        tuple(failures),
+        figure,
+    )

@@ -1,0 +1,228 @@
+"""The reference pages of the command line and of configuration files.
+
+``python -m chop.config.pages docs/reference`` writes them; a test compares them with the code.
+"""
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from chop.config.arguments import INFORMATION, opposite_of
+from chop.config.commands import COMMANDS, OPTIONS, SETTINGS, Command, flags_of, value_of
+from chop.config.facts import default_of, key_rows, stored_schema, table_in, values_of
+from chop.config.option import Setting
+from chop.config.run import REMOVED
+from chop.config.schema import Schema
+from chop.files import write_text
+
+MADE = "This page is generated from the code: `make catalogue` writes it."
+CLI = f"""\
+# Command line
+
+{MADE}
+
+`ch ACTION [MODEL] [DATASET] [options]`; options may stand anywhere. What an option does not set,
+the file that `--config` names does, and what that does not set has its default. `NA` means none.
+A mistake prints one line on standard error and exits with 2, a bug exits with 1, Ctrl-C with 130.
+
+Output is coloured, with a progress bar, on a terminal only; in a pipe it is plain text, and
+`NO_COLOR` makes it plain on a terminal too. `--quiet` leaves errors and what the command was run
+for:
+"""
+COMPLETION = """\
+## Completion
+
+`ch completion SHELL` prints a script that completes commands, options, and the names of models,
+data sets and all other choices. Once, for the shell that you use:
+
+<!-- not run: it changes files of your own; tests/cli/test_completion.py runs ch completion -->
+```console
+$ echo 'source <(ch completion bash)' >> ~/.bashrc
+$ echo 'source <(ch completion zsh)' >> ~/.zshrc      # after compinit
+$ ch completion fish > ~/.config/fish/completions/ch.fish
+```
+"""
+TOML = f"""\
+# Configuration file
+
+{MADE}
+
+A TOML file given with `--config`. Every key is checked: one that is unknown, of the wrong type or
+out of bounds is one line that names the file and the key. `"NA"` means none. An option on the
+command line wins over the file.
+
+## In an editor
+
+`ch schema` prints a JSON Schema of the file. Editors with a TOML extension that reads schemas
+(Even Better TOML for VS Code, Taplo for others) complete keys and mark mistakes as you type:
+
+```console
+$ ch schema > chop.schema.json
+```
+
+and, as the first line of the configuration:
+
+```toml
+#:schema ./chop.schema.json
+```
+
+`ch schema --import my_passes.py` adds the passes, formats and runners of a file of your own. The
+same schema is at `src/chop/config/chop.schema.json`; `.taplo.toml` applies it to `configs/` in a
+checkout, and `taplo check` uses it without an editor.
+"""
+RULES = """\
+## `config` of a quantisation rule
+
+In `[passes.quantize.<rule>.config]`, where a rule is an operation, a node or a pattern as `by`
+says, or `default`; `name` is the number format, or `"NA"` to leave the operation in floating
+point, and `bypass = true` computes in floating point. In `[search.search_space.seed.<rule>.config]`
+each key has a list of values to choose from, or one value.
+
+All other keys are `<operand>_<field>`, such as `weight_width`. The operands are {operands}.
+The fields depend on the format, and [formats](../formats.md) says what they mean.
+"""
+KEYS = ("key", "values", "default", "meaning")
+
+
+def cli_page() -> str:
+    """Every command and every option."""
+    quiet = [(f"`{name}`", each.quiet) for name, each in COMMANDS.items()]
+    parts = [CLI, _table(("command", "with `--quiet`"), quiet)]
+    parts += ["## Commands\n", *(_command(name, each) for name, each in COMMANDS.items())]
+    groups: dict[str, list[Setting]] = {}
+    for setting in OPTIONS.values():
+        if flags_of(setting):
+            groups.setdefault(setting.option.group, []).append(setting)
+    for group, settings in groups.items():
+        rows = [_option_row(setting) for setting in settings]
+        parts += [f"## Options: {group}\n", _table(("option", "default", "meaning"), rows)]
+    alone = [(f"`{flags}`", text) for flags, text in INFORMATION.items()]
+    parts += ["## Options: information\n", _table(("option", "meaning"), alone)]
+    gone = [(f"`--{name.replace('_', '-')}`", text) for name, text in REMOVED.items()]
+    parts += [
+        "## Options of the original that mean nothing here\n",
+        _table(("option", "why"), gone),
+    ]
+    return "\n".join([*parts, COMPLETION])
+
+
+def _command(name: str, command: Command) -> str:
+    words = [f"- `{word.metavar}`: {_word(word.help, word.values)}\n" for word in command.names]
+    own = ", ".join(f"`{flags_of(OPTIONS[each])[-1]}`" for each in command.options)
+    takes = "every option but `--output`" if "config" in command.options else own
+    heading = f"### `ch {name} {command.usage}".rstrip() + "`"
+    return f"{heading}\n\n{_sentence(command.help)}\n\n{''.join(words)}- Options: {takes}\n"
+
+
+def _word(text: str, values: Iterable[str]) -> str:
+    listed = ", ".join(f"`{value}`" for value in values)
+    return f"{text}: {listed}" if listed else text
+
+
+def _option_row(setting: Setting) -> tuple[str, str, str]:
+    flags = flags_of(setting)
+    if setting.is_flag:
+        shown = ", ".join(f"`{flag}`" for flag in (*flags, opposite_of(flags)))
+    else:
+        shown = ", ".join(f"`{flag} {value_of(setting)}`" for flag in flags)
+    again = "; may be given several times" if setting.option.repeatable else ""
+    default = setting.default_text
+    words = setting.option.default_words
+    return shown, words or (f"`{default}`" if default else ""), setting.option.help + again
+
+
+def toml_page(schema: Schema) -> str:
+    """Every key of a file, read off its schema."""
+    tables = schema["properties"]
+    rows = [_setting_row(name, tables[name]) for name in SETTINGS if SETTINGS[name].option.group]
+    parts = [TOML, "## Settings\n", _table((*KEYS[:3], "option", "meaning"), rows)]
+    parts += [f"## `[passes]`\n\n{_sentence(tables['passes']['description'])}\n"]
+    for name, table in tables["passes"]["properties"].items():
+        parts += _section(f"passes.{name}", table)
+    parts += [f"## `[search]`\n\n{_sentence(tables['search']['description'])}\n"]
+    for name, table in tables["search"]["properties"].items():
+        parts += _section(f"search.{name}", table)
+    parts += [f"## `[cf_args]`\n\n{_sentence(tables['cf_args']['description'])}\n"]
+    parts += list(_shared(schema))
+    return "\n".join(parts)
+
+
+def _setting_row(name: str, schema: Schema) -> tuple[str, ...]:
+    setting = SETTINGS[name]
+    flags = flags_of(setting)
+    default = setting.option.default_words or _code(default_of(schema))
+    return (
+        f"`{name}`",
+        values_of(schema),
+        default,
+        _code(flags[-1] if flags else ""),
+        setting.option.help,
+    )
+
+
+def _section(path: str, table: Schema, when: str = "") -> Iterator[str]:
+    """A table of a file, and the tables within it."""
+    rows = [
+        (f"`{key}`", values, default if default == "required" else _code(default), meaning)
+        for key, values, default, meaning in key_rows(table)
+    ]
+    if rows or "description" in table:
+        said = [f"{_sentence(table['description'])}\n"] if table.get("description") else []
+        yield "\n".join([f"### `[{path}]`{when}\n", *said, *[_table(KEYS, rows)] * bool(rows)])
+    for key, inner in table.get("properties", {}).items():
+        yield from _section(f"{path}.{key}", table_in(inner))
+    for case in table.get("allOf", ()):
+        name = case["if"]["properties"]["name"]["const"]
+        for key, inner in case["then"].get("properties", {}).items():
+            yield from _section(f"{path}.{key}", inner, f' with `name = "{name}"`')
+
+
+def _shared(schema: Schema) -> Iterator[str]:
+    """Tables that stand in many places: metrics, and configurations of operations."""
+    definitions = schema["definitions"]
+    strategy = schema["properties"]["search"]["properties"]["strategy"]["properties"]
+    measured = ", ".join(f"`{name}`" for name in strategy["metrics"]["properties"])
+    yield f"## Metrics\n\nWhat the runners measure: {measured}.\n"
+    yield from _section("search.strategy.metrics.<name>", definitions["metric"])
+    rule = definitions["quantize_rule"]["properties"]["config"]
+    cases = {case["if"]["properties"]["name"]["const"]: case["then"] for case in rule["allOf"]}
+    found = [
+        (name, *pattern.strip("^()$").split(")_"), values_of(shape))
+        for name, case in cases.items()
+        for pattern, shape in case["patternProperties"].items()
+    ]
+    operands = dict.fromkeys(each for _, roles, *_ in found for each in roles.split("|"))
+    yield RULES.format(operands=", ".join(f"`{each}`" for each in operands))
+    rows = [(f"`{name}`", f"`{field}`", values) for name, _, field, values in found]
+    plain = [
+        (f"`{name}`", "none", "") for name, case in cases.items() if not case["patternProperties"]
+    ]
+    yield _table(("format", "field", "values"), sorted([*rows, *plain]))
+
+
+def _table(headers: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    head = list(headers)
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(_cell(cell) for cell in line)} |\n" for line in lines)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _code(text: str) -> str:
+    return f"`{text}`" if text else ""
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def write(folder: Path) -> None:
+    """Write both pages."""
+    write_text(folder / "cli.md", cli_page())
+    write_text(folder / "toml.md", toml_page(stored_schema()))
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1] if sys.argv[1:] else "docs/reference"))

@@ -1,0 +1,148 @@
+"""Completion as the shells do it: each script is run by its shell."""
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from chop.catalogue import TOPICS, stored
+from chop.cli import main
+from chop.config import commands
+from chop.config.commands import COMMANDS, OPTIONS, SHELLS, flags_of
+from chop.config.completion import SCRIPTS, all_flags
+
+NAMES = {topic: tuple(entries) for topic, entries in stored().items()}
+RUNS = ("train", "test", "transform", "search")
+Complete = Callable[..., list[str]]
+
+
+@pytest.fixture
+def bash(tmp_path: Path) -> Complete:
+    """What bash offers for the last of some words, which is the one being typed."""
+    shell = shutil.which("bash")
+    if shell is None:
+        pytest.skip("bash is not installed")
+    script = tmp_path / "completion.bash"
+    script.write_text(SCRIPTS["bash"](NAMES))
+
+    def complete(*words: str) -> list[str]:
+        quoted = " ".join(f"'{word}'" for word in ("ch", *words))
+        ask = (
+            f"source '{script}'; cd '{tmp_path}'; COMP_WORDS=({quoted}); COMP_CWORD={len(words)}; "
+            "_ch; printf '%s\\n' \"${COMPREPLY[@]}\""
+        )
+        done = subprocess.run(
+            [shell, "--norc", "-uc", ask], capture_output=True, text=True, check=True
+        )
+        assert done.stderr == ""
+        return [line for line in done.stdout.split("\n") if line]
+
+    return complete
+
+
+def test_bash_registers_the_function(bash: Complete, tmp_path: Path) -> None:
+    ask = f"source {tmp_path / 'completion.bash'}; complete -p ch"
+    done = subprocess.run(["bash", "--norc", "-c", ask], capture_output=True, text=True, check=True)
+    assert done.stdout == "complete -F _ch ch\n"
+
+
+def test_bash_offers_the_commands(bash: Complete) -> None:
+    assert bash("") == list(COMMANDS)
+    assert bash("tr") == ["train", "transform"]
+
+
+@pytest.mark.parametrize("command", RUNS)
+def test_bash_offers_models_then_data_sets(bash: Complete, command: str) -> None:
+    assert bash(command, "") == list(stored()["models"])
+    assert bash(command, "jsc-tiny", "") == list(stored()["datasets"])
+    assert bash(command, "jsc-tiny", "jsc-sim", "") == []
+
+
+def test_bash_does_not_count_options_as_words(bash: Complete) -> None:
+    datasets = ["jsc", "jsc-sim"]
+    assert bash("train", "--batch-size", "3", "jsc-tiny", "js") == datasets
+    assert bash("train", "--batch-size", "=", "3", "jsc-tiny", "js") == datasets
+    assert bash("--config", "x.toml", "train", "--resume", "jsc-tiny", "js") == datasets
+    assert bash("train", "--quiet", "jsc-toy") == ["jsc-toy"]
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_bash_offers_what_there_is_of_a_topic(bash: Complete, topic: str) -> None:
+    assert bash("info", topic[:3]) == [topic]
+    assert bash("info", topic, "") == list(stored()[topic])
+
+
+@pytest.mark.parametrize("name", [name for name, each in OPTIONS.items() if each.choices])
+def test_bash_offers_the_choices_of_an_option(bash: Complete, name: str) -> None:
+    flag = flags_of(OPTIONS[name])[-1]
+    assert set(OPTIONS[name].choices) <= set(bash("train", flag, ""))
+    assert set(OPTIONS[name].choices) <= set(bash("train", flag, "="))
+    first = OPTIONS[name].choices[0]
+    assert first in bash("train", flag, "=", first[:2])
+
+
+def test_bash_offers_the_options_of_the_command(bash: Complete) -> None:
+    for command, known in COMMANDS.items():
+        offered = bash(command, "--")
+        long = {flag for name in known.options for flag in flags_of(OPTIONS[name])
+                if flag.startswith("--")}  # fmt: skip
+        assert long <= set(offered), command
+    assert "--batch-size" not in bash("report", "run", "--")
+    assert bash("--ver") == ["--version"]
+
+
+def test_bash_offers_paths_where_paths_are_expected(bash: Complete, tmp_path: Path) -> None:
+    (tmp_path / "my run").mkdir()
+    (tmp_path / "my run.toml").touch()
+    assert sorted(bash("train", "--config", "my")) == ["my run", "my run.toml"]
+    assert bash("train", "--project-dir", "my") == ["my run"]
+    assert bash("report", "my") == ["my run"]
+    assert bash("train", "--batch-size", "my") == []
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_is_valid_in_its_shell(shell: str, tmp_path: Path) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    script = tmp_path / "script"
+    script.write_text(SCRIPTS[shell](NAMES))
+    done = subprocess.run([shell, "-n", str(script)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("ch tr", ["train", "transform"]),
+        ("ch train --batch-size 3 jsc-tiny js", ["jsc", "jsc-sim"]),
+        ("ch train --load-type p", ["pl", "pt"]),
+        ("ch info passes prune", ["prune", "prune_detach_hook"]),
+        ("ch doctor --q", ["--quiet"]),
+    ],
+)
+def test_fish_completes(line: str, expected: list[str], tmp_path: Path) -> None:
+    if shutil.which("fish") is None:
+        pytest.skip("fish is not installed")
+    script = tmp_path / "ch.fish"
+    script.write_text(SCRIPTS["fish"](NAMES))
+    ask = f"source {script}; complete -C '{line}'"
+    done = subprocess.run(["fish", "-c", ask], capture_output=True, text=True, check=True)
+    assert sorted(each.partition("\t")[0] for each in done.stdout.splitlines()) == expected
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_every_script_names_every_flag(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    dashes = "-l " if shell == "fish" else "--"
+    flags = {each for flag in all_flags() for each in flag.flags if each.startswith("--")}
+    assert [flag for flag in flags if f"{dashes}{flag[2:]}" not in script] == []
+    names = [name for topic in stored().values() for name in topic]
+    assert [name for name in names if name not in script] == []
+
+
+def test_the_topics_are_those_of_the_catalogue() -> None:
+    assert commands.TOPICS == TOPICS  # stated twice: neither layer may import the other
+    assert tuple(SCRIPTS) == SHELLS

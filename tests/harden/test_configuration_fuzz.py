@@ -1,0 +1,68 @@
+from pathlib import Path
+
+import planted_cases
+import pytest
+
+from harden import configuration
+from harden.config_bytes import SPECIAL
+from harden.config_cases import KINDS, SPECIAL_EVERY, case_of
+from harden.config_sources import ROOT, sources
+from harden.forked import Verdict, run_all
+
+HERE = Path(__file__).parent
+
+
+def test_a_share_of_the_mutated_files_ends_as_it_must() -> None:
+    numbers = range(3, configuration.IN_PROCESS, configuration.IN_PROCESS // 90)
+    rows = list(configuration.rows(run_all(configuration.MODULE, numbers, 1), KINDS.values()))
+    assert sum(row.tried for row in rows) == len(numbers)
+    assert [failure for row in rows for failure in row.failures] == []
+    assert sum(row.lost for row in rows) == 0
+
+
+def test_files_of_odd_kinds_end_as_they_must() -> None:
+    numbers = [place * SPECIAL_EVERY for place in range(len(SPECIAL))]
+    assert {case_of(number).special for number in numbers} == set(SPECIAL)
+    numbers = [number for number in numbers if "100 MB" not in case_of(number).special]
+    verdicts = list(run_all(configuration.MODULE, numbers, 1))
+    assert [verdict for verdict in verdicts if verdict.problem] == []
+
+
+def test_real_processes_end_as_they_must() -> None:
+    verdicts = list(configuration.run_real([0, 7, 57], 1))
+    assert [verdict.problem for verdict in verdicts] == ["", "", ""]
+    assert all(verdict.memory > 0 for verdict in verdicts)
+
+
+def test_every_way_to_fail_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(HERE))
+    numbers = range(len(planted_cases.WAYS))
+    verdicts = {each.kind: each for each in run_all("planted_cases", numbers, 1)}
+    assert verdicts.keys() == {way.__name__ for way in planted_cases.WAYS}
+    allowed = {kind for kind, verdict in verdicts.items() if not verdict.problem}
+    assert allowed == planted_cases.ALLOWED
+    assert verdicts["works_for_long"].outcome == "stopped at work"
+
+
+def test_lost_cases_are_counted_and_can_be_seen_again() -> None:
+    good = Verdict(1, "keys", "refused", memory=10)
+    lost = Verdict(2, "keys", "exit code 1", "exit code 1: boom", memory=10)
+    swollen = Verdict(3, "keys", "accepted", memory=configuration.MEMORY + 1)
+    (row,) = configuration.rows([good, lost, swollen], ["keys"])
+    assert (row.tried, row.lost) == (3, 2)
+    assert "python -m harden.configuration 2" in row.failures[0]
+    assert "MiB" in row.failures[1]
+
+
+def test_every_configuration_is_a_source() -> None:
+    names = {source.name for source in sources()}
+    assert {str(path.relative_to(ROOT)) for path in ROOT.glob("configs/**/*.toml")} < names
+    assert any(name.startswith("search.md") for name in names)
+    assert {action for source in sources() for action in source.actions} == {
+        "train", "test", "transform", "search",
+    }  # fmt: skip
+
+
+def test_a_case_is_a_function_of_its_number() -> None:
+    assert [case_of(number) for number in range(60)] == [case_of(number) for number in range(60)]
+    assert len({case_of(number).content for number in range(300)}) > 200

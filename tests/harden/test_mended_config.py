@@ -1,0 +1,88 @@
+"""What the configuration part found, one test for each."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from chop.actions.environment import check_counts
+from chop.cli import LONGEST, main
+from chop.config.run import RunConfig
+from chop.config.toml import DEEPEST, read_toml
+from chop.dataset.loader import TensorLoader
+from chop.errors import ConfigError, UnknownNameError
+from chop.registry import Registry
+from chop.search.config import StrategySetup
+from chop.validation import parse
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a" + ".a" * 50 + " = 1", "nested more than"),
+        ("a" + ".a" * 900_000 + " = 1", "a key has more than"),
+        ("b = {a" + ".a" * 900_000 + " = 1}", "a key has more than"),
+        ("a = " + "[" * (DEEPEST + 1) + "]" * (DEEPEST + 1), "nested more than"),
+        (f"a = {'9' * 5000}", "not valid TOML"),
+        (f"a = [{2**63}]", "more than 64 bits"),
+    ],
+    ids=["dotted", "endless dotted", "inline", "lists", "long number", "65 bits"],
+)
+def test_what_no_configuration_says_is_refused(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=rf"a\.toml: .*{message}"):
+        read_toml(path)
+
+
+def test_what_is_deep_or_large_enough_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.toml"
+    path.write_text(f"a = {'[' * (DEEPEST - 1)}{']' * (DEEPEST - 1)}\nb = {2**63 - 1}")
+    assert read_toml(path)["b"] == 2**63 - 1
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.toml")
+    with pytest.raises(ConfigError, match="is no regular file"):
+        read_toml(tmp_path / "a.toml")
+    with pytest.raises(ConfigError, match="is no regular file"):
+        read_toml(Path("/dev/zero"))
+
+
+def test_a_message_is_one_short_line_without_control_characters(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "a.toml"
+    path.write_text('"\\u001b[31m" = 1')
+    assert main(["train", "--config", str(path)]) == 2
+    assert capsys.readouterr().err.removesuffix("\n").isprintable()
+    path.write_text(f'task = "{"x" * 9000}"')
+    assert main(["train", "--config", str(path)]) == 2
+    assert len(capsys.readouterr().err) < LONGEST + 20
+
+
+@pytest.mark.parametrize("name", ["num_devices", "num_workers", "num_threads"])
+def test_a_billion_processes_are_refused(name: str) -> None:
+    check_counts(RunConfig(**{name: 2}))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=rf"{name} is 1000000000"):
+        check_counts(RunConfig(**{name: 10**9}))  # type: ignore[arg-type]
+
+
+def test_a_billion_jobs_are_refused() -> None:
+    assert parse(StrategySetup, {"n_jobs": 2}, "setup").n_jobs == 2
+    with pytest.raises(ConfigError, match=r"n_jobs: this machine takes at most"):
+        parse(StrategySetup, {"n_jobs": 10**9}, "setup")
+
+
+def test_a_registry_is_asked_for_a_list() -> None:
+    registry: Registry[int] = Registry("thing")
+    registry.add("a", 1)
+    assert ["a"] not in registry
+    with pytest.raises(UnknownNameError):
+        registry[["a"]]  # type: ignore[index]
+
+
+def test_batches_larger_than_any_number_of_torch() -> None:
+    loader = TensorLoader(torch.zeros(5, 2), torch.zeros(5), batch_size=10**30)
+    assert [len(x) for x, _ in loader] == [5]

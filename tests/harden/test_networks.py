@@ -1,0 +1,200 @@
+"""A few of the networks that `make harden` tries, and those in which it found something."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import harden.network_checks
+from chop.errors import ConfigError
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.ir.graph.modes import undisturbed
+from chop.nn.quant_config import parse_quant_config
+from chop.ops.table import OPS
+from chop.passes.graph import (
+    add_common_metadata_analysis_pass,
+    load_mase_graph,
+    quantize_transform_pass,
+    save_mase_graph_interface_pass,
+)
+from harden import networks
+from harden.network_checks import check, same_bits
+from harden.network_rules import FIELDS, FORMATS_OF
+from harden.network_source import FAMILIES, Network, Writer
+from harden.network_table import BATCHED, OF_PAIRS, PLAIN, WITH_LAYERS
+
+WIDTHS = {"data_in_width": 6, "weight_width": 5, "bias_width": 7}
+INTEGER = {"name": "integer", **WIDTHS}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_random_networks(family: str) -> None:
+    row = networks.family_row(family, 12)
+    assert row.failures == ()
+    assert (row.tried, row.lost) == (12, 0)
+
+
+def test_a_loss_is_found_and_shown_as_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forgetful(folder: Path) -> MaseGraph:
+        graph = load_mase_graph(folder)
+        with torch.no_grad():
+            for parameter in graph.model.parameters():
+                parameter.mul_(1 + 2e-7)
+        return graph
+
+    monkeypatch.setattr(harden.network_checks, "load_mase_graph", forgetful)
+    row = networks.family_row("rows", 40)
+    assert row.lost == 1
+    assert "gives something else" in row.failures[0]
+    assert "class Network(nn.Module):" in row.failures[0]
+    assert "rules = {" in row.failures[0]
+
+
+@pytest.mark.parametrize("what", ["weight", "mode", "hook", "buffer"])
+def test_a_changed_original_is_found(
+    what: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    network = Network(
+        ("self.m0 = nn.BatchNorm1d(3)",), ("v1 = self.m0(x)",), "v1", (4, 3), training=True
+    )
+    built: list[nn.Module] = []
+    build = Network.build
+    monkeypatch.setattr(Network, "build", lambda self: built.append(build(self)) or built[0])
+
+    def harm(graph: MaseGraph) -> dict[str, Any]:
+        layer: Any = built[0].get_submodule("m0")
+        with torch.no_grad():
+            {
+                "weight": lambda: layer.weight.mul_(2),
+                "mode": lambda: layer.train(False),
+                "hook": lambda: layer.register_forward_hook(print),
+                "buffer": lambda: layer.running_mean.add_(1),
+            }[what]()
+        return {"by": "type"}
+
+    with pytest.raises(AssertionError, match="original"):
+        check(network, harm, tmp_path)
+
+
+def test_bits_tell_zeros_and_nans_apart() -> None:
+    assert same_bits(torch.tensor([torch.nan]), torch.tensor([torch.nan]))
+    assert not same_bits(torch.tensor([0.0]), torch.tensor([-0.0]))
+    assert not same_bits(torch.tensor([1.0]), torch.tensor([1.0], dtype=torch.float64))
+
+
+def test_the_strategies_reach_every_format_and_form() -> None:
+    assert set(FIELDS) <= set(FORMATS_OF.values())
+    reached = 0
+    for template in (*PLAIN, *BATCHED, *OF_PAIRS, *WITH_LAYERS):
+        writer = Writer((2, 4, 4, 4)[: template.rank or 3])
+        reached += writer.step(template, "x", "x", 2)
+    total = len(PLAIN) + len(BATCHED) + len(OF_PAIRS) + len(WITH_LAYERS)
+    assert reached > 0.85 * total
+
+
+ROOT = (3, 4)
+ABSENT = {"name": "mxint8", "weight_block_size": 4}
+FOUND: dict[str, tuple[Network, dict[str, Any]]] = {
+    "a pattern whose nodes an earlier one has taken": (
+        Network((), ("v1 = x * 2",), "v1", ROOT),
+        {"by": "regex_name", "mul": {"config": INTEGER}, "mul.*": {"config": INTEGER}},
+    ),
+    "a rule for a weight, and a layer without one": (
+        Network(("self.m0 = nn.RReLU()",), ("v1 = self.m0(x)",), "v1", ROOT, scale=0.05),
+        {"by": "type", "rrelu": {"config": ABSENT}},
+    ),
+    "a rule for a weight, and a function without one": (
+        Network((), ("v1 = torch.tanh(x)",), "v1", ROOT, scale=0.05),
+        {"by": "type", "default": {"config": ABSENT}},
+    ),
+    "a rule for a bias, and a norm without one": (
+        Network(("self.m0 = nn.RMSNorm(4)",), ("v1 = self.m0(x)",), "v1", ROOT),
+        {"by": "name", "m0": {"config": {"name": "mxfp4", "bias_block_size": 26}}},
+    ),
+    "values of what max and topk give": (
+        Network((), ("v1 = torch.max(x, 1).values", "v2 = x.topk(1).indices"), "(v1, v2)", ROOT),
+        {"by": "type", "max": {"config": INTEGER}},
+    ),
+    "arguments by name in another order": (
+        Network(
+            ("self.m0 = nn.Parameter(torch.randn(4, 2))",),
+            ("v1 = torch.matmul(other=self.m0, input=x)", "v2 = torch.sub(other=x, input=x * 3)"),
+            "(v1, v2)",
+            ROOT,
+        ),
+        {"by": "type", "default": {"config": {**INTEGER, "weight_width": 3}}},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_what_random_networks_found(name: str, tmp_path: Path) -> None:
+    network, rules = FOUND[name]
+    check(network, lambda graph: rules, tmp_path)
+
+
+def test_a_rule_that_rounds_no_operand_leaves_a_node_in_floating_point() -> None:
+    x = torch.randn(3, 4)
+    graph = add_common_metadata_analysis_pass(
+        MaseGraph(nn.Sequential(nn.ReLU(), nn.Linear(4, 2))), {"dummy_in": {"input": x}}
+    )[0]
+    _, info = quantize_transform_pass(graph, {"by": "type", "default": {"config": ABSENT}})
+    assert info["quantized"] == {"_1": "LinearMXInt8"}
+    quant = parse_quant_config(OPS["relu"], ABSENT, "test")
+    assert parse_quant_config(OPS["relu"], quant.as_dict(), "test").bypass
+
+
+class ByLength(nn.Module):
+    """What fx cannot trace and torch.export can."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 2)
+        self.norm = nn.BatchNorm1d(2)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
+        for _ in range(len(x)):
+            y = y + x.sum()
+        return {"scores": self.norm(self.head(x)).relu(), "sum": y}
+
+
+def test_graphs_made_by_torch_export_can_be_saved(tmp_path: Path) -> None:
+    model, x, y = ByLength().eval(), torch.randn(3, 4), torch.ones(2)
+    graph = MaseGraph(model, example_inputs={"x": x, "y": y})
+    add_common_metadata_analysis_pass(graph, {"dummy_in": {"x": x, "y": y}})
+    save_mase_graph_interface_pass(graph, tmp_path / "saved")
+    loaded = load_mase_graph(tmp_path / "saved")
+    for result in (graph.model(x, y), loaded.model(x, y)):
+        assert result.keys() == {"scores", "sum"}
+        for name, value in model(x, y).items():
+            assert same_bits(result[name].detach(), value.detach())
+
+
+class Named(nn.Module):
+    """An embedding whose rows may not grow beyond a norm, as a layer and as a function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(5, 3, max_norm=0.5)
+        self.weight = nn.Parameter(torch.randn(5, 3) * 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = nn.functional.embedding(x, self.weight, None, 0.5)
+        return self.table(x) + rows
+
+
+def test_embeddings_with_a_largest_norm_are_left_as_they_are() -> None:
+    model = Named()
+    before = model.table.weight.detach().clone()
+    x = torch.tensor([[0, 1], [4, 2]])
+    graph, _ = add_common_metadata_analysis_pass(MaseGraph(model), {"dummy_in": {"x": x}})
+    assert same_bits(model.table.weight.detach(), before), "finding metadata changed the model"
+    _, info = quantize_transform_pass(graph, {"by": "type", "default": {"config": INTEGER}})
+    assert info["quantized"] == {"add": "add_integer"}
+    for by, key in (("type", "embedding"), ("name", "table")):
+        with pytest.raises(ConfigError, match="cannot be quantised"):
+            quantize_transform_pass(graph, {"by": by, key: {"config": INTEGER}})
+    with undisturbed(model):
+        assert bool((model.table(x).norm(dim=-1) <= 0.5001).all())

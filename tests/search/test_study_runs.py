@@ -1,0 +1,178 @@
+"""Repeats of a setting: each is a file, trained once, by whoever comes first."""
+
+import copy
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from search_cases import space_of
+from study_cases import SETTING, study_tables
+
+from chop.dataset import MaseDataModule
+from chop.search.config import parse_search
+from chop.search.context import Candidate, SearchContext
+from chop.search.storage import Place, open_store
+from chop.search.strategy import Search
+from chop.search.study_runs import (
+    Repeats,
+    Rows,
+    Run,
+    name_of,
+    read_run,
+    stored_runs,
+    summary,
+    with_batch_size,
+)
+
+ROWS = Rows("val_dataloader", 512)
+
+
+def repeats_in(
+    context: SearchContext, folder: Path | None, count: int = 2, **changes: Any
+) -> Repeats:
+    own = dataclasses.replace(context, folder=folder, **changes)
+    return Repeats(Candidate(own, SETTING, own.pristine), count, ROWS)
+
+
+def numbers(run: Run) -> dict[str, Any]:
+    """All of a run that may not differ when it is done again."""
+    history = [{k: v for k, v in row.items() if k != "seconds"} for row in run.history]
+    return run.model_dump(exclude={"seconds", "history"}) | {"history": history}
+
+
+def test_a_repeat_is_a_file_with_its_seed_and_its_curves(
+    context: SearchContext, tmp_path: Path
+) -> None:
+    runs = repeats_in(context, tmp_path, seed=7).complete()
+    assert [run.seed for run in runs] == [7, 8]
+    assert [len(run.history) for run in runs] == [2, 2]
+    assert {"epoch", "step", "train_loss", "train_acc", "val_loss_epoch", "val_acc_epoch"} <= set(
+        runs[0].history[0]
+    )
+    assert runs[0].accuracy != runs[1].accuracy
+    assert stored_runs(tmp_path) == runs
+    files = {path.name for path in (tmp_path / "runs" / name_of(SETTING)).iterdir()}
+    assert files == {"repeat_0.json", "repeat_1.json", ".lock"}
+
+
+def test_a_rerun_gives_the_same_numbers_and_a_stored_one_is_not_done_again(
+    context: SearchContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = repeats_in(context, tmp_path / "a").complete()
+    again = repeats_in(context, tmp_path / "b").complete()
+    without_files = repeats_in(context, None).complete()
+    assert [*map(numbers, again)] == [*map(numbers, first)] == [*map(numbers, without_files)]
+    monkeypatch.setattr(Repeats, "_trained", lambda self, repeat: pytest.fail("trained again"))
+    assert repeats_in(context, tmp_path / "a").complete() == first
+
+
+def test_what_is_damaged_or_of_another_study_is_done_again(
+    context: SearchContext, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = repeats_in(context, tmp_path).complete()
+    path = tmp_path / "runs" / name_of(SETTING) / "repeat_1.json"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    assert read_run(path) is None
+    assert "not the result of a training" in capsys.readouterr().out
+    assert [*map(numbers, repeats_in(context, tmp_path).complete())] == [*map(numbers, first)]
+    other = repeats_in(context, tmp_path, count=1, seed=3).complete()
+    assert other[0].seed == 3
+    assert other[0].accuracy != first[0].accuracy
+
+
+HOLD = """
+import fcntl, sys, time
+file = open(sys.argv[1], "ab")
+fcntl.lockf(file, fcntl.LOCK_EX, 1, 0)
+print("held", flush=True)
+time.sleep(120)
+"""
+
+
+def test_a_repeat_that_another_process_is_at_is_left_to_it_until_it_dies(
+    context: SearchContext, tmp_path: Path
+) -> None:
+    repeats = repeats_in(context, tmp_path)
+    assert repeats.folder is not None
+    command = [sys.executable, "-c", HOLD, str(repeats.folder / ".lock")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        assert repeats.train_one()
+        assert not repeats.train_one()
+        assert [run.repeat for run in stored_runs(tmp_path)] == [1]
+        os.kill(other.pid, signal.SIGKILL)
+    assert [run.repeat for run in repeats.complete()] == [0, 1]
+
+
+def two_searches(context: SearchContext, folder: Path, rate: float) -> tuple[Search, Search]:
+    """Two that share a study of one setting, as processes would."""
+    config = parse_search(study_tables({"learning_rate": [rate]}))
+    own = dataclasses.replace(context, folder=folder)
+    place = Place(str(folder / "study.log"), "s")
+    first, second = (
+        Search(space_of(own, config), config, open_store(place, ["maximize"], {})) for _ in range(2)
+    )
+    return first, second
+
+
+def test_a_setting_that_cannot_be_trained_is_left_to_whose_it_is(
+    context: SearchContext, tmp_path: Path
+) -> None:
+    first, second = two_searches(context, tmp_path, 1e30)
+    first.store.claim([first._wanted(each) for each in first._batch(0.1)], 1)
+    second.run()
+    assert not second.store.done
+    assert len(second.store.running) == 1
+    assert stored_runs(tmp_path) == []
+
+
+def test_a_process_without_a_setting_of_its_own_helps_with_those_of_others(
+    context: SearchContext, tmp_path: Path
+) -> None:
+    first, second = two_searches(context, tmp_path, 0.01)
+    batch = first._batch(0.1)
+    (claimed,) = first.store.claim([first._wanted(each) for each in batch], 1)
+    assert claimed is not None
+    second.run()
+    assert not second.store.done
+    assert [run.repeat for run in stored_runs(tmp_path)] == [0, 1]
+    before = [run.seconds for run in stored_runs(tmp_path)]
+    first.store.finish([(claimed, first.measure(batch[0].config))])
+    assert [run.seconds for run in stored_runs(tmp_path)] == before
+    (trial,) = first.store.counted()
+    assert trial.user_attrs["software_metrics"] == summary(stored_runs(tmp_path))
+
+
+def test_other_batches_are_cut_from_the_same_rows(data: MaseDataModule) -> None:
+    twin = with_batch_size(data, 1000, 5)
+    assert twin.splits is data.splits
+    assert len(next(iter(twin.val_dataloader()))[1]) == 1000
+    assert data.batch_size == 64
+
+
+def test_the_summary_of_runs(context: SearchContext) -> None:
+    (run,) = repeats_in(context, None, count=1).complete()
+    runs = [run.model_copy(update={"accuracy": a, "loss": 1 - a}) for a in (0.5, 0.7, 0.6)]
+    found = summary(runs)
+    assert found["accuracy"] == pytest.approx(0.6)
+    assert found["accuracy_spread"] == pytest.approx(0.1)
+    assert (found["accuracy_best"], found["accuracy_worst"]) == (0.7, 0.5)
+    assert (found["loss_best"], found["loss_worst"]) == pytest.approx((0.3, 0.5))
+    assert summary(runs[:1])["accuracy_spread"] == 0.0
+
+
+def test_names_of_files_tell_settings_apart() -> None:
+    long = {f"setting_{n}": n / 7 for n in range(40)}
+    other = copy.deepcopy(long) | {"setting_39": 0.5}
+    assert name_of(long) != name_of(other)
+    assert len(name_of(long)) < 120
+    assert name_of({"learning_rate": 1e-5, "batch_size": 16}).startswith(
+        "batch_size-16_learning_rate-1e-05_"
+    )
