@@ -44,13 +44,22 @@ ATTRIBUTES = frozenset(
 
 
 @functools.cache
+def functions_by_name() -> dict[str, Callable[..., Any]]:
+    """Every function that graphs from files may call, by each of its names."""
+    return {
+        f"{place}.{name}": value
+        for place, module in PLACES.items()
+        for name, value in vars(module).items()
+        if callable(value) and is_harmless(place, name, value)
+    }
+
+
+@functools.cache
 def names_of_functions() -> dict[Callable[..., Any], str]:
-    """Every function that graphs from files may call, with its name; the first name counts."""
+    """The first name of each function."""
     found: dict[Callable[..., Any], str] = {}
-    for place, module in PLACES.items():
-        for name, value in vars(module).items():
-            if callable(value) and is_harmless(place, name, value):
-                found.setdefault(value, f"{place}.{name}")
+    for name, value in functions_by_name().items():
+        found.setdefault(value, name)
     return found
 
 
@@ -79,15 +88,12 @@ def function_name(function: Any) -> str | None:
         name = f"{ATEN}.{function._schema.name.partition('::')[2]}.{function._overloadname}"
         return None if REFUSED & set(name.split(".")) else name
     try:
-        return names_of_functions().get(function)
+        first = names_of_functions().get(function)
     except TypeError:  # not hashable
         return None
-
-
-@functools.cache
-def functions_by_name() -> dict[str, Callable[..., Any]]:
-    """The same table the other way round."""
-    return {name: function for function, name in names_of_functions().items()}
+    # torch.mm equals torch.dsmm, which computes the same, but its code is to read as before.
+    own = f"{str(first).rpartition('.')[0]}.{getattr(function, '__name__', '')}"
+    return own if first and functions_by_name().get(own) == function else first
 
 
 def function_by_name(name: str) -> Callable[..., Any]:

@@ -90,8 +90,13 @@ def not_packed(tensor: Tensor) -> None:
 
 
 def packer(layer: nn.Module, key: str) -> Packer:
-    """How a tensor of a layer is packed when codes are asked for."""
+    """How a tensor of a layer is packed when codes are asked for.
+
+    A format that rounds by chance draws at every run, so its codes would be those of one draw only.
+    """
     fmt = formats_of(layer).get(key)
+    if getattr(fmt, "stochastic", False):
+        return not_packed
     if fmt is not None and isinstance(layer, QuantizedModule):
         name = layer.quant.name
         return lambda tensor: pack(name, fmt, tensor)

@@ -14,7 +14,7 @@ from chop.ops.lookup import op_of_node
 from chop.ops.op import Op
 from chop.ops.table import OPS
 from chop.passes.base import PassArgs
-from chop.passes.graph.select import By, select
+from chop.passes.graph.select import SELECTORS, By, select
 from chop.validation import parse
 
 WHERE = "pass 'quantize'"
@@ -71,7 +71,7 @@ def make_plan(graph: MaseGraph, args: QuantizeArgs) -> Plan:
     keys = [key for key in configs if key != "default"]
     chosen = select(graph.nodes, args.by, keys, WHERE)
     plan: Plan = {}
-    used = set()
+    used: set[str] = set()
     for node in graph.nodes:
         key = chosen.get(node) or ("default" if "default" in configs else None)
         op = op_of_node(node, modules)
@@ -81,7 +81,9 @@ def make_plan(graph: MaseGraph, args: QuantizeArgs) -> Plan:
         assert op is not None
         used.add(key)
         plan[node] = quant_config(op, configs[key], f"{WHERE}: {key}")
-    refuse_unused(set(chosen.values()) - used, configs)
+    for key in sorted(set(chosen.values()) - used):
+        if configs[key].get("name") is not None:
+            refuse_unused(graph, args.by, key)
     return check_shared(graph, plan, modules)
 
 
@@ -124,14 +126,15 @@ def refuse_named(
     raise ConfigError(f"{WHERE}: {key}: node {node.name!r} ({node.op}) cannot be quantised")
 
 
-def refuse_unused(unused: set[str], configs: Mapping[str, Mapping[str, Any]]) -> None:
+def refuse_unused(graph: MaseGraph, by: By, key: str) -> None:
     """Raise for a pattern all of whose nodes are of kinds that cannot be quantised.
 
-    A pattern whose nodes an earlier one has taken is none of these: it is left without any.
+    A pattern that an earlier one has left only such nodes is none of these.
     """
-    for key in sorted(unused):
-        if configs[key].get("name") is not None:
-            raise ConfigError(f"{WHERE}: {key}: none of its nodes can be quantised")
+    modules = graph.modules
+    matched = [node for node in graph.nodes if SELECTORS[by](node, (key,)) is not None]
+    if not any(can_be_quantised(node, op_of_node(node, modules)) for node in matched):
+        raise ConfigError(f"{WHERE}: {key}: none of its nodes can be quantised")
 
 
 def check_shared(graph: MaseGraph, plan: Plan, modules: Mapping[str, nn.Module]) -> Plan:
