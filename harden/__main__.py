@@ -41,7 +41,9 @@ def main() -> int:
         begun = time.monotonic()
         found = list(part(name)(options.scale))
         rows += found
-        print(f"{name}: {sum(r.tried for r in found)} cases, {time.monotonic() - begun:.0f} s")
+        tried, lost = (sum(getattr(row, each) for row in found) for each in ("tried", "lost"))
+        taken = time.monotonic() - begun
+        print(f"{name}: {tried} cases, {lost} lost, {taken:.0f} s", flush=True)
     print_table(rows)
     return int(any(row.lost for row in rows))
 
