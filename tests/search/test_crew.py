@@ -139,8 +139,7 @@ def test_processes_that_are_still_at_work_end_with_the_block(
     assert not any(_exists(pid) for pid in pids)
     assert not multiprocessing.active_children()
     store.sync()
-    assert store.free_the_dead() <= 2  # what they were just claiming
-    assert not store.running
+    assert not store.running  # what they had claimed they gave up
 
 
 def _exists(pid: int) -> bool:
@@ -161,8 +160,10 @@ def test_processes_end_when_the_first_is_killed(tmp_path: Path) -> None:
         from torch import nn
         def forever(task, space, config, worker):
             print(os.getpid(), flush=True)
-            time.sleep(600)
+            with at_any_moment():
+                time.sleep(600)
         from chop.search import crew
+        from chop.search.interrupts import at_any_moment
         crew.make_space = lambda *_: None
         crew.parse_search = lambda tables: type("C", (), {"search_space": SPACE})
         SPACE = type("S", (), {"name": "", "setup": {}, "seed": {}})

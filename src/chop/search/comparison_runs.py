@@ -17,6 +17,7 @@ from optuna.trial import FrozenTrial
 from chop.search import choices as tree
 from chop.search.choices import key_of
 from chop.search.config import SearchConfig, parse_search
+from chop.search.interrupts import at_any_moment, held_back
 from chop.search.measure import Measure
 from chop.search.results import MEASURED
 from chop.search.space import SearchSpace
@@ -84,7 +85,8 @@ def once(store: Store, wanted: Wanted, work: Callable[[], Outcome]) -> Outcome |
 
 def wait_for_others(store: Store) -> None:
     """Give others time; what the dead among them had claimed is free afterwards."""
-    time.sleep(PAUSE)
+    with at_any_moment():
+        time.sleep(PAUSE)
     store.sync()
     store.free_the_dead()
 
@@ -174,6 +176,10 @@ class Contest:
 
     def run(self, plans: Sequence[Plan]) -> list[Run]:
         """Do the runs that nobody has done, and wait for those that others are at."""
+        with held_back():
+            return self._all_runs(plans)
+
+    def _all_runs(self, plans: Sequence[Plan]) -> list[Run]:
         for store in (self.finished, self.measure.store):
             store.sync()
             store.free_the_dead()

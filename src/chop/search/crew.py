@@ -18,9 +18,9 @@ import torch
 from chop.errors import SearchError
 from chop.search.config import SearchConfig, parse_search
 from chop.search.context import SearchContext
+from chop.search.interrupts import at_any_moment, held_back
 from chop.search.space import SearchSpace, make_space
 from chop.search.storage import PROXY, Place, open_store
-from chop.search.store import Store
 from chop.search.strategy import Search
 from chop.tools.user_code import import_user_code
 
@@ -76,9 +76,7 @@ def _task_after(imports: tuple[str, ...]) -> Task:
 def take_part(task: Task, space: SearchSpace, config: SearchConfig, worker: int) -> None:
     """Search, as one of the processes that were started together."""
     store = open_store(task.place, list(config.directions), task.problem)
-    search = Search(space, config, store, task.seed, worker)
-    search.progress.report = _heed_interrupt
-    search.run()
+    Search(space, config, store, task.seed, worker).run()
 
 
 def make_task(context: SearchContext, *, work: Work = take_part, **rest: Any) -> Task:
@@ -135,14 +133,15 @@ def _end(processes: list[Any]) -> None:
 
 def run_task(task: Task, worker: int) -> None:
     """What another process does, from its start to its end."""
-    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C reaches all; the first process reports
-        signal.signal(signal.SIGINT, _interrupt_once)
+    # Ctrl-C reaches all, and the first process reports; it comes from the terminal and from `_end`.
+    with contextlib.suppress(KeyboardInterrupt), held_back(helper=True):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-        torch.set_num_threads(task.threads)
-        config = parse_search(task.search)
-        stated = config.search_space
-        space = make_space(stated.name, task.context, stated.setup, stated.seed)
+        with at_any_moment():
+            torch.set_num_threads(task.threads)
+            config = parse_search(task.search)
+            stated = config.search_space
+            space = make_space(stated.name, task.context, stated.setup, stated.seed)
         task.work(task, space, config, worker)
 
 
@@ -151,15 +150,5 @@ def _end_with(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(1.0)
     os.kill(os.getpid(), signal.SIGINT)
-
-
-def _heed_interrupt(store: Store) -> None:
-    """Python drops an interrupt that comes while it destroys an object; it counts all the same."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        raise KeyboardInterrupt
-
-
-def _interrupt_once(number: int, frame: object) -> None:
-    """Ctrl-C comes from the terminal and from `_end`; the second must not stop the storing."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    raise KeyboardInterrupt
+    time.sleep(PATIENCE)
+    os.kill(os.getpid(), signal.SIGTERM)

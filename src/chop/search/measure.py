@@ -3,6 +3,7 @@
 import torch
 
 from chop.search.config import SearchConfig
+from chop.search.interrupts import at_any_moment
 from chop.search.space import SearchSpace
 from chop.search.store import Outcome
 
@@ -20,7 +21,8 @@ class Measure:
     def __call__(self, config: dict[str, object]) -> Outcome:
         """Measure; whatever goes wrong with this configuration is its own affair."""
         try:
-            return self._measure(config)
+            with at_any_moment():
+                return self._measure(config)
         except Exception as error:  # noqa: BLE001  # also an out-of-memory error: the next may fit
             reason = " ".join(str(error).split()) or "no reason given"
             return Outcome(reason=f"{type(error).__name__}: {reason}"[:500])
@@ -29,9 +31,12 @@ class Measure:
         """Do a part of a trial that another process has under way; False if there is none."""
         candidate = self.space.candidate(config)
         try:
-            return any(
-                runner.helper(candidate, args) for runner, args in self.software if runner.helper
-            )
+            with at_any_moment():
+                return any(
+                    runner.helper(candidate, args)
+                    for runner, args in self.software
+                    if runner.helper
+                )
         except Exception:  # noqa: BLE001  # whose trial it is will find the same, and says so
             return False
 

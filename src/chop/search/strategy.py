@@ -16,6 +16,7 @@ from chop.errors import ConfigError
 from chop.search import choices as tree
 from chop.search.choices import Choice, Picked, key_of
 from chop.search.config import SearchConfig
+from chop.search.interrupts import heed, held_back
 from chop.search.measure import Measure
 from chop.search.samplers import (
     SAMPLERS,
@@ -111,7 +112,7 @@ class Search:
         """Search until the trials, the time or the space are used up."""
         started = time.monotonic()
         per_trial = BATCH_SECONDS
-        with self.store.signs_of_life(), _light_collections():
+        with held_back(), self.store.signs_of_life(), _light_collections():
             while not self._is_over(started):
                 batch = self._batch(per_trial)
                 if not batch:
@@ -120,6 +121,7 @@ class Search:
                 count = self._evaluate(batch, quick=per_trial < BATCH_SECONDS)
                 per_trial = (time.monotonic() - begun) / max(1, count)
                 self.progress.report(self.store)
+                heed()
             while not self._is_late(started) and any(map(self._assist, self._under_way())):
                 self.progress.report(self.store)
 
