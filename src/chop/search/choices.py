@@ -60,8 +60,8 @@ def walk(choices: Sequence[Choice], pick: Pick) -> Picked:
     for choice in choices:
         place = pick(choice) if len(choice.options) > 1 else 0
         picked[choice.name] = place
-        if choice.then:
-            picked |= walk(choice.after(place), pick)
+        if following := choice.after(place):
+            picked |= walk(following, pick)
     return picked
 
 
@@ -90,7 +90,8 @@ def values(choices: Sequence[Choice], picked: Mapping[str, int]) -> dict[str, An
     for choice in choices:
         place = picked[choice.name]
         found[choice.name] = choice.options[place]
-        found |= values(choice.after(place), picked) if choice.then else {}
+        if following := choice.after(place):
+            found |= values(following, picked)
     return found
 
 
@@ -99,7 +100,7 @@ def key_of(config: Mapping[str, Any]) -> str:
     return hashlib.sha256(_text(config).encode()).hexdigest()[:24]
 
 
-_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), check_circular=False)
 
 
 def _text(value: Any) -> str:

@@ -26,7 +26,8 @@ class Formats:
         self._operands: dict[Hashable, NumberFormat] = {}
         self._unique: dict[NumberFormat, NumberFormat] = {}
         self._places: dict[Hashable, Places] = {}
-        self._random: dict[NumberFormat, bool] = {}
+        self.random: set[NumberFormat] = set()
+        """Those that round by chance."""
 
     def parse(self, op: Op, rule: dict[str, Any], where: str) -> QuantConfig:
         """What `parse_quant_config` gives."""
@@ -44,16 +45,10 @@ class Formats:
                 return QuantConfig(name, operands, bypass)
         return self._parsed(op, rule, where, parts)
 
-    def is_random(self, fmt: NumberFormat) -> bool:
-        """Whether a format rounds by chance."""
-        found = self._random.get(fmt)
-        if found is None:
-            found = self._random[fmt] = bool(getattr(fmt, "stochastic", False))
-        return found
-
     def _parsed(self, op: Op, rule: dict[str, Any], where: str, parts: Any) -> QuantConfig:
         parsed = parse_quant_config(op, rule, where)
         operands = {role: self._unique.setdefault(f, f) for role, f in parsed.operands.items()}
+        self.random |= {f for f in operands.values() if getattr(f, "stochastic", False)}
         sources = {role: _source(op, role, parts) for role in operands}
         if all(source is not None for source in sources.values()):
             shape = (op.name, rule["name"], parsed.bypass, tuple(rule))

@@ -21,7 +21,7 @@ from chop.errors import OutputError, SearchError
 FLUSH_EVERY = 1.0
 SUM = b',"sum":"%08x"}\n'
 """How the line of a record ends: with the CRC-32 of the line without it. Optuna reads over it."""
-ENCODER = json.JSONEncoder(separators=(",", ":"))
+ENCODER = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 CREATE_TRIAL = 4  # Optuna's code for the record of a new trial
 
 

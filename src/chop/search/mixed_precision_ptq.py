@@ -1,6 +1,8 @@
 """Post-training quantisation in which every node may have number formats of its own."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -17,7 +19,7 @@ from chop.passes.graph.transforms.quantize.plan import can_be_quantised
 from chop.passes.graph.transforms.quantize.quantize import quantize_transform_pass
 from chop.passes.graph.utils import get_mase_op, get_node_actual_target
 from chop.search.bits import BitCounter
-from chop.search.choices import Choice
+from chop.search.choices import Choice, flat
 from chop.search.context import Batch, Candidate, SearchContext
 from chop.search.formats import Formats
 from chop.search.space import SPACES, SearchSpace, SpaceSetup, options
@@ -48,6 +50,7 @@ class MixedPrecisionPTQ(SearchSpace):
             raise ConfigError("no operation of the model can be quantised: there is no choice")
         self.variants = Variants(self.graph) if context.eval_mode and can_vary(self.graph) else None
         self.bits = BitCounter(self.graph)
+        self._repeated = [name for name in self.nodes if self.first[name] != name]
         self._parsed: dict[tuple[str, str], QuantConfig] = {}
         self.formats = Formats()
 
@@ -76,10 +79,18 @@ class MixedPrecisionPTQ(SearchSpace):
         """One block for each node that can be quantised; any other is left as it is."""
         blocks: dict[str, dict[str, Any]] = {name: {} for name in self.nodes}
         for path, value in chosen.items():
-            node, _, key = path.partition("/config/")
+            node, key = self._paths[path]
             blocks[node][key] = value
-        found = {name: {"config": dict(blocks[self.first[name]])} for name in self.nodes}
-        return found | {DEFAULT: {"config": dict(UNQUANTISED)}}
+        for name in self._repeated:
+            blocks[name] = dict(blocks[self.first[name]])
+        blocks[DEFAULT] = dict(UNQUANTISED)
+        return {name: {"config": block} for name, block in blocks.items()}
+
+    @cached_property
+    def _paths(self) -> dict[str, tuple[str, str]]:
+        """The node and the key that each choice is about."""
+        names = (choice.name.partition("/config/") for choice in flat(self.tree))
+        return {"".join(name): (name[0], name[2]) for name in names}
 
     def candidate(self, config: dict[str, Any]) -> Candidate:
         """The pristine network, quantised as `config` says."""
@@ -149,14 +160,14 @@ class QuantisedCandidate(Candidate):
             yield from super().predictions(loader, num_samples)
             return
         for index, (features, labels) in enumerate(self.context.batches(loader, num_samples)):
-            with torch.inference_mode():
+            with _without_gradients():
                 scores = variants.run(self.quants, (loader, num_samples, index), (features,))
             yield scores, labels
 
     def _is_random(self) -> bool:
-        is_random = self.space.formats.is_random
-        return any(
-            is_random(f) for _, quant in self.quants.values() for f in quant.operands.values()
+        random = self.space.formats.random
+        return bool(random) and any(
+            fmt in random for _, quant in self.quants.values() for fmt in quant.operands.values()
         )
 
     def parameter_width(self) -> float:
@@ -181,6 +192,11 @@ def quantisable(graph: MaseGraph) -> tuple[dict[str, Op], dict[str, str]]:
         owner = modules[str(node.target)] if node.op == "call_module" else node
         first[node.name] = owners.setdefault(owner, node.name)
     return nodes, first
+
+
+def _without_gradients() -> AbstractContextManager[object]:
+    """Inference mode, which takes its time to enter, if it is not on already."""
+    return nullcontext() if torch.is_inference_mode_enabled() else torch.inference_mode()
 
 
 def pass_args(config: dict[str, Any]) -> dict[str, Any]:

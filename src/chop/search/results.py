@@ -11,6 +11,7 @@ from typing import Any
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
+from chop.errors import SearchError
 from chop.files import write_text
 from chop.search.store import REASON
 
@@ -153,8 +154,21 @@ def flattened(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
+def require_whole(study: Study, trials: Sequence[FrozenTrial]) -> None:
+    """Raise for a trial that lacks what a search stores with it: part of the study is gone."""
+    for trial in trials:
+        measured = MEASURED if trial.state == TrialState.COMPLETE else ()
+        for name in ("sampled_config", *measured):
+            if not isinstance(trial.user_attrs.get(name), Mapping):
+                raise SearchError(
+                    f"study {study.study_name!r}: trial {trial.number} has no {name}: part of the "
+                    "study is missing; put back a copy, or start a new study without --resume"
+                )
+
+
 def write_results(folder: Path, study: Study, trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
     """Write best.json, log.json and trials.csv; the best trials."""
+    require_whole(study, trials)
     best = best_of(study, trials)
     write_text(folder / "best.json", as_json(best_json(best)))
     write_text(folder / "log.json", as_json(log_json(trials, len(study.directions))))

@@ -186,8 +186,8 @@ def params_of(choices: Sequence[Choice], picked: Picked) -> dict[str, Any]:
         place = picked[choice.name]
         if len(choice.options) > 1:
             found[choice.name] = choice.labels[place]
-        if choice.then:
-            found |= params_of(choice.after(place), picked)
+        if following := choice.after(place):
+            found |= params_of(following, picked)
     return found
 
 

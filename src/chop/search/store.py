@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import optuna
@@ -116,6 +116,11 @@ class Store:
                 self._open.append(number)
                 self._note_running(trial)
 
+    def catch_up(self) -> None:
+        """Learn what others have done; one's own trials need not be read back for that."""
+        if self._journal is None or self._journal.size != self._known:
+            self.sync()
+
     def _all_trials(self) -> list[FrozenTrial]:
         """All trials, also if records of ours came too late, as another process gave up the same.
 
@@ -207,8 +212,8 @@ class Store:
             yield False
             return
         with self._journal.alone() as is_alone:
-            if is_alone and self._journal.size != self._known:  # others were here
-                self.sync()
+            if is_alone:
+                self.catch_up()
             yield is_alone
 
     def add(self, finished: Sequence[tuple[Wanted, Outcome, datetime]]) -> None:
@@ -218,7 +223,7 @@ class Store:
             state = TrialState.FAIL if outcome.values is None else TrialState.COMPLETE
             trial = frozen(wanted, state, begun, outcome.stored())
             trial.values = outcome.values
-            trial.datetime_complete = datetime.now()
+            trial.datetime_complete = datetime.now(UTC)
             trial.system_attrs |= outcome.constraints()
             trial.number = self._seen + self._unread + len(templates)
             self.done[wanted.key] = trial

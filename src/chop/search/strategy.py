@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -129,7 +129,7 @@ class Search:
         """The configurations that other processes on this journal are measuring."""
         if self.store.crosses_machines:
             return []
-        self.store.sync()
+        self.store.catch_up()
         return [trial.user_attrs["sampled_config"] for trial in self.store.running.values()]
 
     def _is_late(self, started: float) -> bool:
@@ -243,7 +243,7 @@ class Search:
         finished: list[tuple[Wanted, Outcome, datetime]] = []
         try:
             for pending in batch:
-                begun = datetime.now()
+                begun = datetime.now(UTC)
                 finished.append((self._wanted(pending), self.measure(pending.config), begun))
         finally:
             self.store.add(finished)

@@ -71,6 +71,12 @@ def make_step(
     )
 
 
+def _last(steps: list[Step]) -> int:
+    """The place of the node whose result is that of the graph: the output, or what it hands on."""
+    (end,) = steps[-1].node.args
+    return steps[-1].inputs[0] if isinstance(end, fx.Node) else len(steps) - 1
+
+
 def _is_bare(module: nn.Module) -> bool:
     """Whether a call of a module is a call of its `forward`, on parameters that it holds itself."""
     hooks = (module._forward_hooks, module._forward_pre_hooks)
@@ -89,6 +95,7 @@ class Variants:
         self.steps = [make_step(node, modules, places) for node in graph.nodes]
         self.activations: Remembered[Any] = Remembered(ACTIVATION_BYTES)
         self.weights: Remembered[Tensor] = Remembered(WEIGHT_BYTES)
+        self._last = _last(self.steps)
         self._names = [step.node.name for step in self.steps]
         self._placeholders = [p for p, s in enumerate(self.steps) if s.node.op == "placeholder"]
         self._keys: dict[Hashable, int] = {}
@@ -100,7 +107,7 @@ class Variants:
         keys = self._keys_of(quants, batch)
         given = iter(inputs)
         values: dict[int, Any] = {place: next(given) for place in self._placeholders}
-        return self._value(len(self.steps) - 1, keys, values, quants)
+        return self._value(self._last, keys, values, quants)
 
     def _make_room(self) -> None:
         if len(self._keys) > KEYS_KEPT:
@@ -147,7 +154,10 @@ class Variants:
                 source = step.inputs[0]
                 fmt = quant[1].operands.get(step.op.inputs[0]) if step.op else None
                 return self._layer(step, quant[1], self._input(fmt, keys[source], values[source]))
-            return self._call(step, quant)(values[step.inputs[0]])
+            call, x = self._call(step, quant), values[step.inputs[0]]
+            if quant is None and step.simple_layer:
+                return call.forward(x)  # type: ignore[attr-defined]
+            return call(x)
         if node.op == "get_attr":
             return _attribute(self.model, str(node.target))
         by_node = dict(zip(node.all_input_nodes, (values[i] for i in step.inputs), strict=True))

@@ -4,12 +4,12 @@ import time
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from pydantic import AliasChoices, Field
 from torch import Tensor
 
 from chop.search.context import Candidate
 from chop.search.runners.base import RunnerArgs, software_runner
+from chop.tools.training.metrics import summed_loss
 
 LoaderName = Literal["train_dataloader", "val_dataloader", "test_dataloader"]
 
@@ -35,9 +35,9 @@ def basic_evaluation(candidate: Candidate, args: EvaluationArgs) -> dict[str, fl
         for scores, labels in candidate.predictions(args.data_loader, args.num_samples):
             # The sums of `tools.training.metrics.Tally` without its table of classes, which takes
             # longer than a small network does; a test holds that the two agree to the last bit.
-            loss += float(F.cross_entropy(scores, labels, reduction="sum"))
-            right += int((scores.argmax(dim=1) == labels).sum())
-            rows += len(labels)
+            loss += float(summed_loss(scores, labels))
+            right += int((scores.argmax(dim=1) == labels).count_nonzero())
+            rows += labels.shape[0]
     return {"loss": loss / rows, "accuracy": right / rows}
 
 

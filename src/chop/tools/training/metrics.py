@@ -88,6 +88,18 @@ def names_of(classes: int, class_names: Sequence[str] = ()) -> list[str]:
     return list(class_names) if len(class_names) == classes else [str(i) for i in range(classes)]
 
 
+def summed_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """The sum of the cross entropies of the rows.
+
+    torch works along the classes of a row, in vectors of eight: of many rows with fewer classes it
+    is two to four times faster at the transposed matrix, and gives the same.
+    """
+    few_classes = logits.ndim == 2 and logits.shape[1] < 8 and logits.device.type == "cpu"
+    if few_classes and logits.shape[0] >= 256:
+        logits, labels = logits.t().contiguous()[None], labels[None]
+    return F.cross_entropy(logits, labels, reduction="sum")
+
+
 class Tally:
     """Losses and predictions summed on the device, read once at the end."""
 
@@ -102,7 +114,7 @@ class Tally:
             self.classes = logits.shape[1]
             self.loss = torch.zeros((), dtype=_sum_dtype(logits.device), device=logits.device)
             self.pairs = torch.zeros(self.classes**2, dtype=torch.int64, device=logits.device)
-        self.loss += F.cross_entropy(logits, labels, reduction="sum")
+        self.loss += summed_loss(logits, labels)
         places = labels * self.classes + logits.argmax(dim=1)
         self.pairs += torch.bincount(places, minlength=self.classes**2)
 
