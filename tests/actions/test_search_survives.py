@@ -62,8 +62,8 @@ class Project:
         write_toml(folder / "run.toml", settings)
 
     def start(self, *arguments: str) -> "subprocess.Popen[str]":
-        command = [sys.executable, "-m", "chop.cli", "search", "--config", "run.toml",
-                   "--project-dir", ".", "--project", "out", *arguments]  # fmt: skip
+        command = [sys.executable, "-m", "chop.cli", "search", "--config", "run.toml", "--import",
+                   "own.py", "--project-dir", ".", "--project", "out", *arguments]  # fmt: skip
         environment = os.environ | {
             "SEEN": str(self.seen), "CREW": str(self.crew), "OMP_NUM_THREADS": "1",
         }  # fmt: skip

@@ -150,6 +150,40 @@ def test_search_is_a_function_and_warns_of_untrained_weights(
     assert "UNTRAINED" in capsys.readouterr().out
 
 
+class Stopped(Exception):
+    """Raised where a search would start its processes."""
+
+
+def imports_of_processes(
+    data: MaseDataModule, folder: Path, monkeypatch: pytest.MonkeyPatch, **kwargs: Any
+) -> tuple[str, ...]:
+    found: list[tuple[str, ...]] = []
+
+    def stop(task: Any, count: int) -> None:
+        found.append(task.imports)
+        raise Stopped
+
+    monkeypatch.setattr("chop.search.crew.helpers", stop)
+    with pytest.raises(Stopped):
+        run(data, folder, search_config=tables(n_trials=5, n_jobs=2), **kwargs)
+    return found[0]
+
+
+def test_processes_import_what_the_caller_says_and_not_what_a_file_said(
+    data: MaseDataModule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = {"imports": ["stranger.py"]}
+    own = imports_of_processes(data, tmp_path / "a", monkeypatch, imports=["own.py"], settings=file)
+    assert own == ("own.py",)
+    assert imports_of_processes(data, tmp_path / "b", monkeypatch, settings=file) == ()
+
+
+def test_what_was_found_with_code_of_ones_own_says_so(data: MaseDataModule, tmp_path: Path) -> None:
+    found = run(data, tmp_path / "s", imports=["own.py"]).folder
+    assert read_toml(found / "best_0.toml")["imports"] == ["own.py"]
+    assert "imports" not in read_toml(run(data, tmp_path / "t").folder / "best_0.toml")
+
+
 def test_a_study_is_never_overwritten_and_goes_on_when_asked(
     data: MaseDataModule, tmp_path: Path
 ) -> None:

@@ -6,15 +6,22 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 import train_bench as bench
 from torch import nn
 
 from chop import actions
 from chop.cli import main
 from chop.dataset import MaseDataModule
-from chop.errors import DataError
+from chop.errors import DataError, TrainingError
 from chop.models import get_model_info
-from chop.tools.training.metrics import Evaluation, accuracy, evaluate, wilson_interval
+from chop.tools.training.metrics import (
+    Evaluation,
+    accuracy,
+    evaluate,
+    summed_loss,
+    wilson_interval,
+)
 
 
 class Fixed(nn.Module):
@@ -50,6 +57,34 @@ def test_a_perfect_classifier(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert stored["confusion_matrix"] == result.confusion.tolist()
     run(Fixed(), save_path=tmp_path)
     assert (tmp_path / "test_results-v1.json").exists()
+
+
+@pytest.mark.parametrize("precision", ["32", "64", "bf16-mixed"])
+def test_precision_is_that_of_the_run_and_not_of_the_model(precision: str) -> None:
+    seen = []
+    model = Fixed()
+    model.register_forward_hook(lambda module, args, out: seen.append((args[0] @ args[0].mT).dtype))
+    assert run(model, precision=precision).accuracy == 1.0
+    wanted = {"32": torch.float32, "64": torch.float64, "bf16-mixed": torch.bfloat16}
+    assert seen[0] == torch.float32  # the first look
+    assert set(seen[1:]) == {wanted[precision]}
+    assert model.scale.dtype == torch.float32
+
+
+def test_scores_that_are_no_numbers_are_one_line() -> None:
+    model = Fixed()
+    model.scale.data.fill_(torch.inf)
+    with pytest.raises(TrainingError, match="the test loss is nan: some scores"):
+        run(model)
+
+
+@pytest.mark.parametrize("classes", [2, 5, 7, 8, 20])
+@pytest.mark.parametrize("rows", [1, 255, 256, 4_000])
+def test_the_summed_loss_is_that_of_torch(rows: int, classes: int) -> None:
+    torch.manual_seed(0)
+    logits, labels = 9 * torch.randn(rows, classes), torch.randint(classes, (rows,))
+    exact = F.cross_entropy(logits.double(), labels, reduction="sum")
+    torch.testing.assert_close(summed_loss(logits, labels).double(), exact, rtol=1e-6, atol=1e-6)
 
 
 def test_the_numbers_are_those_of_torch(tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def test_a_pass_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     config = written(
         tmp_path, f'imports = ["{tmp_path / "mine.py"}"]\n[passes.greet]\ngreeting = "hi"'
     )
-    assert transform(tmp_path, config) == 0
+    assert transform(tmp_path, config, "--import", str(tmp_path / "mine.py")) == 0
     assert "hi 6" in capsys.readouterr().out
 
 
@@ -184,8 +184,8 @@ def test_a_pass_without_a_schema_gets_what_the_file_says(
         '    print("got", pass_args)\n'
         "    return graph, {}\n"
     )
-    text = f'imports = ["{tmp_path / "mine.py"}"]\n[passes.plain_mine]\nx = 1\n'
-    assert transform(tmp_path, written(tmp_path, text)) == 0
+    config = written(tmp_path, "[passes.plain_mine]\nx = 1\n")
+    assert transform(tmp_path, config, "--import", str(tmp_path / "mine.py")) == 0
     assert "got {'x': 1}\n" in capsys.readouterr().out
 
 

@@ -147,7 +147,8 @@ def test_a_taken_name_is_one_line(tmp_path: Path) -> None:
 def test_a_file_that_fails_to_import_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("import torch\n\n1 / 0\n")
     text = 'model = "a"\ndataset = "b"\nimports = ["mine.py"]'
-    done = ch("train", "--config", config(tmp_path, text), cwd=tmp_path)
+    file = config(tmp_path, text)
+    done = ch("train", "--config", file, "--import", "mine.py", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr == "ch: mine.py, line 3: ZeroDivisionError: division by zero\n"
 

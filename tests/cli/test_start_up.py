@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -49,3 +50,12 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
     ask = "import sys, chop; print(*sorted(sys.modules))"
     done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)
     assert set(done.stdout.split()).isdisjoint(HEAVY)
+
+
+def test_testing_does_without_what_only_training_needs(tmp_path: Path) -> None:
+    place = ["--project-dir", str(tmp_path), "--project", "p"]
+    code, modules = imported_by("test", "jsc-tiny", "jsc-sim", *place)
+    assert code == "0"
+    assert "torch" in modules
+    assert modules.isdisjoint({"lightning", "optuna", "matplotlib"})
+    assert len(list(tmp_path.rglob("events*"))) == 1  # for TensorBoard

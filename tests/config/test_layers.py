@@ -54,9 +54,15 @@ def test_a_flag_of_the_file_can_be_overruled(tmp_path: Path) -> None:
     assert not overruled.config.disable_dataset_cache
 
 
-def test_imports_add_up(tmp_path: Path) -> None:
-    given = layers(tmp_path, 'imports = ["a.py"]', "--import", "b.py", "--import", "c.py")
-    assert given.config.imports == ["a.py", "b.py", "c.py"]
+def test_imports_are_those_of_the_command_line(tmp_path: Path) -> None:
+    given = layers(tmp_path, 'imports = ["./c.py"]', "--import", "b.py", "--import", "c.py")
+    assert given.config.imports == ["b.py", "c.py"]
+
+
+def test_a_file_alone_imports_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ChopError, match="run.toml: imports 'a.py', which would run its code"):
+        layers(tmp_path, 'imports = ["a.py"]')
+    assert Layers({"imports": ["a.py"]}, {}).config.imports == []
 
 
 def test_na_means_none_everywhere(tmp_path: Path) -> None:

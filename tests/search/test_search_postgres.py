@@ -123,7 +123,8 @@ def test_processes_share_a_study_in_postgresql(database: str, tmp_path: Path) ->
         strategy["setup"]["n_jobs"] = jobs
         write_toml(tmp_path / f"{project}.toml", settings)
         command = [sys.executable, "-m", "chop.cli", "search", "--config", f"{project}.toml",
-                   "--resume", "--project-dir", ".", "--project", project]  # fmt: skip
+                   "--import", "own.py", "--resume", "--project-dir", ".",
+                   "--project", project]  # fmt: skip
         return subprocess.Popen(
             command, cwd=tmp_path, env=os.environ | {"SEEN": str(seen), "OMP_NUM_THREADS": "1"},
             text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

@@ -1,11 +1,10 @@
 """Search: measure configurations of a space, and keep the best of them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chop.actions.environment import device_of
 from chop.actions.search_files import search_facts, study_place, write_facts, write_tables
 from chop.actions.session import Findings, Session
 from chop.actions.train_common import UNTRAINED, settings_of
@@ -19,6 +18,7 @@ from chop.search.hyperparameters import CHOICES, Hyperparameters
 from chop.search.measure import fingerprint
 from chop.search.space import SPACES, SearchSpace, make_space
 from chop.tools.checkpoint_load import load_model
+from chop.tools.devices import device_of
 from chop.tools.logger import RESULT, get_logger
 from chop.tools.training.threads import forward_operations, using_threads
 
@@ -56,7 +56,7 @@ def check(config: RunConfig) -> None:
 def run(session: Session) -> Findings | None:
     """Search as the command line asks; what is to be in the record of the run."""
     config = session.config
-    names = ("dataset_path", "label_column", "imports", "cf_args", "is_pretrained", "accelerator")
+    names = ("dataset_path", "label_column", "cf_args", "is_pretrained", "accelerator")
     what = (session.model, session.model_info, session.data_module, tables_of(config))
     how: dict[str, Any] = {
         "task": config.task,
@@ -67,6 +67,7 @@ def run(session: Session) -> Findings | None:
         "pretrained": config.is_pretrained,
         "cf_args": config.cf_args,
         "num_threads": config.num_threads,
+        "imports": config.imports,
     }
     setup = parse_search(config.search).strategy.setup
     if setup.compare:
@@ -75,7 +76,7 @@ def run(session: Session) -> Findings | None:
         save_dir = session.software_folder / "comparison"
         compare(
             *what, save_dir=save_dir, samplers=setup.compare, seeds=setup.repeats,
-            resume=config.resume, imports=config.imports, **how,
+            resume=config.resume, **how,
         )  # fmt: skip
         return None
     settings = {name: value for name in names if (value := getattr(config, name))}
@@ -118,6 +119,7 @@ def search(  # noqa: PLR0913  # what a run consists of, by the names of the labs
     pretrained: bool = False,
     cf_args: Mapping[str, Any] | None = None,
     num_threads: int | None = None,
+    imports: Sequence[str] = (),
     settings: Mapping[str, Any] | None = None,
 ) -> SearchResult:
     """Search as ``[search]`` asks; the best trials and where everything is written.
@@ -128,7 +130,8 @@ def search(  # noqa: PLR0913  # what a run consists of, by the names of the labs
             ``<save_dir>-v1`` and so on.
         pretrained: whether `model` came with weights that mean something.
         resume: go on with the study in `save_dir`, or take part in it while others are at work.
-        settings: further settings of ``ch`` for the files ``best_<n>.toml``.
+        imports: files of one's own that processes have to read first.
+        settings: further settings of ``ch`` for the files ``best_<n>.toml``; nothing of them runs.
     """
     search_config = na_to_none(search_config)  # a file's "NA" became none when it was read
     config = parse_search(search_config)
@@ -146,7 +149,7 @@ def search(  # noqa: PLR0913  # what a run consists of, by the names of the labs
         **how,
         **(settings or {}),
     }
-    job = SearchJob(context, config, dict(search_config), Path(save_dir), run_settings)
+    job = SearchJob(context, config, dict(search_config), Path(save_dir), run_settings, imports)
     with using_threads(num_threads or job.threads, operations_of(context)) as threads:
         return job.run(resume, threads)
 
@@ -193,12 +196,14 @@ class SearchJob:
         tables: dict[str, Any],
         save_dir: Path,
         settings: dict[str, Any],
+        imports: Sequence[str] = (),
     ) -> None:
         self.context = context
         self.config = config
         self.tables = tables
         self.save_dir = save_dir
-        self.settings = settings
+        self.imports = tuple(imports)
+        self.settings = {**settings, "imports": list(imports)} if imports else settings
         self.jobs = config.strategy.setup.n_jobs
 
     @property
@@ -225,8 +230,7 @@ class SearchJob:
         if self.jobs > 1:
             task = make_task(
                 self.context, search=self.tables, place=place, problem=problem,
-                seed=self.context.seed, threads=threads,
-                imports=tuple(self.settings.get("imports", ())),
+                seed=self.context.seed, threads=threads, imports=self.imports,
             )  # fmt: skip
         return self.searched(space, store, folder, task)
 

@@ -13,10 +13,10 @@ from chop.files import write_new
 from chop.tools.logger import RESULT, get_logger
 
 if TYPE_CHECKING:
-    from lightning.pytorch.loggers import Logger
     from torch import nn
 
     from chop.actions.session import Session
+    from chop.tools.training.loggers import MetricLogger
     from chop.tools.training.metrics import Evaluation
 
 logger = get_logger("chop")
@@ -30,7 +30,7 @@ def test(  # noqa: PLR0913, PLR0917  (the labs' signature)
     task: str = "cls",
     plt_trainer_args: Mapping[str, Any] | None = None,
     save_path: str | os.PathLike[str] | None = None,
-    visualizer: "Logger | None" = None,
+    visualizer: "MetricLogger | None" = None,
     load_name: str | os.PathLike[str] | None = None,
     load_type: str = "mz",
     **settings: Any,
@@ -43,7 +43,8 @@ def test(  # noqa: PLR0913, PLR0917  (the labs' signature)
         settings: fields of `TrainingSettings`, as the labs hand the same to every action;
             `record`, stored with the result; `split`, "val" for the validation rows.
     """
-    from chop.tools.training.fit import Job, evaluate_job
+    from chop.tools.training.evaluation import evaluate_job
+    from chop.tools.training.job import Job
     from chop.tools.training.summary import summary_of_test
 
     common.check_task(task)
@@ -52,7 +53,6 @@ def test(  # noqa: PLR0913, PLR0917  (the labs' signature)
         data=data_module,
         folder=Path(save_path or "."),
         name=model_info.name,
-        logger=visualizer,
         record=common.full_record(settings.pop("record", None), data_module),
     )
     split = settings.pop("split", "test")
@@ -62,6 +62,8 @@ def test(  # noqa: PLR0913, PLR0917  (the labs' signature)
     names = dataset_info.class_names
     shown = summary_of_test(result, names, getattr(data_module, "source", ""), split)
     logger.info("Result\n%s", shown, extra=RESULT)
+    if visualizer is not None:
+        _log(visualizer, result, job.folder)
     if save_path is not None:
         facts = {"split": split, "load_name": load_name, "run": job.record}
         _store(job.folder, {**result.as_dict(names), **facts})
@@ -71,7 +73,7 @@ def test(  # noqa: PLR0913, PLR0917  (the labs' signature)
 
 def run(session: "Session") -> None:
     """Test as the command line asks."""
-    from chop.tools.training.loggers import make_logger
+    from chop.tools.training.loggers import make_test_logger
 
     config, folder = session.config, session.software_folder
     if config.load_name is None and not config.is_pretrained:
@@ -83,13 +85,22 @@ def run(session: "Session") -> None:
         session.dataset_info,
         config.task,
         save_path=folder / "checkpoints",
-        visualizer=make_logger(config.report_to, folder, folder.parent.name),
+        visualizer=make_test_logger(config.report_to, folder, folder.parent.name),
         load_name=config.load_name,
         load_type=config.load_type,
         record=session.record,
         split=config.split,
         **common.settings_of(config),
     )
+
+
+def _log(visualizer: "MetricLogger", result: "Evaluation", folder: Path) -> None:
+    from chop.tools.training.job import one_line_if_full
+
+    with one_line_if_full(folder):
+        found = {"test_acc_epoch": result.accuracy, "test_loss_epoch": result.loss}
+        visualizer.log_metrics(found, 0)
+        visualizer.finalize("success")
 
 
 def _store(folder: Path, result: dict[str, Any]) -> None:

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from chop.actions.session import Session
-    from chop.tools.training.fit import Job, TrainingResult
+    from chop.tools.training.fit import TrainingResult
+    from chop.tools.training.job import Job
 
 logger = get_logger("chop")
 
@@ -44,7 +45,8 @@ def train(  # noqa: PLR0913, PLR0917  (the labs' signature)
         settings: further fields of `TrainingSettings`, such as `scheduler` or `seed`; `resume`
             to go on with the last run in `save_path`; `record`, stored in the checkpoints.
     """
-    from chop.tools.training.fit import Job, fit
+    from chop.tools.training.fit import fit
+    from chop.tools.training.job import Job
 
     common.check_task(task)
     job = Job(

@@ -13,6 +13,7 @@ from chop.config.arguments import SETTINGS, flags_of
 from chop.config.option import Setting
 from chop.config.run import REMOVED, RunConfig
 from chop.config.toml import NOTHING, read_toml
+from chop.config.trust import check_imports
 from chop.errors import ConfigError, UnknownNameError, suggestion
 
 GREY, PLAIN = "\033[38;5;8m", "\033[0m"
@@ -32,6 +33,7 @@ class Layers:
         """The layers of one call of ``ch``; `command_line` holds the texts that were given."""
         file = checked_file(Path(file_name)) if file_name else {}
         given = {name: checked_argument(name, value) for name, value in command_line.items()}
+        check_imports(file.get("imports", ()), given.get("imports", ()), file_name)
         return cls(file, given, file_name)
 
     @property
@@ -41,9 +43,8 @@ class Layers:
 
     @property
     def effective(self) -> dict[str, Any]:
-        both = {**self.file, **self.command_line}
-        both["imports"] = [*self.file.get("imports", ()), *self.command_line.get("imports", ())]
-        return both
+        # A file tells what it needs; only the command line can have it run.
+        return {**self.file, "imports": [], **self.command_line}
 
     def record(self, command: list[str]) -> dict[str, Any]:
         """What was run and who set what, as plain values to store beside the results."""

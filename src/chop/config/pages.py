@@ -49,7 +49,8 @@ TOML = f"""\
 
 A TOML file given with `--config`. Every key is checked: one that is unknown, of the wrong type or
 out of bounds is one line that names the file and the key. `"NA"` means none. An option on the
-command line wins over the file.
+command line wins over the file. `imports` only says what the file needs: nothing of it runs unless
+`--import` names it, too.
 
 ## In an editor
 

@@ -155,7 +155,8 @@ class RunConfig:
     imports: Annotated[
         list[str],
         Option(
-            "Python file or module whose decorators add models, data sets, passes …",
+            "Python file or module whose decorators add models, data sets, passes …; "
+            "runs only if given with --import",
             GENERAL,
             ("--import",),
             listed=False,

@@ -179,7 +179,8 @@ class Repeats:
             yield is_ours
 
     def _trained(self, repeat: int) -> Run:
-        from chop.tools.training.fit import Job, fit_in_memory
+        from chop.tools.training.fit import fit_in_memory
+        from chop.tools.training.job import Job
 
         context, config, seed = self.candidate.context, self.candidate.config, self._seed(repeat)
         began = time.perf_counter()

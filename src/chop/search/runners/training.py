@@ -38,7 +38,8 @@ class TrainArgs(RunnerArgs):
 @software_runner("basic_train", metrics=("loss", "accuracy"))
 def basic_train(candidate: Candidate, args: TrainArgs) -> dict[str, float]:
     """Loss and accuracy after some epochs of (quantisation-aware) training of a private copy."""
-    from chop.tools.training.fit import Job, fit_in_memory
+    from chop.tools.training.fit import fit_in_memory
+    from chop.tools.training.job import Job
 
     context = candidate.context
     settings = TrainingSettings(

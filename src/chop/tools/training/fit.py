@@ -2,30 +2,25 @@
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Callback, Checkpoint, EarlyStopping
-from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
-from torch import nn
 
-from chop.errors import ConfigError, DataError, OutputError, TrainingError
+from chop.errors import ConfigError, TrainingError
 from chop.files import writable_folder
 from chop.models.weights import load_weights
 from chop.tools.logger import get_logger
-from chop.tools.streams import FULL_DISK
-from chop.tools.training.batches import Epochs, moved
+from chop.tools.training.batches import Epochs
 from chop.tools.training.checkpoints import AtomicCheckpointIO, BestAndLast, own_suffix
 from chop.tools.training.curves import draw_curves
 from chop.tools.training.distributed import strategy_of
-from chop.tools.training.metrics import Evaluation
+from chop.tools.training.job import Job, first_look, on_this_machine, one_line_if_full
 from chop.tools.training.module import TRAIN_LOSS, VALIDATION_LOSS, TrainingModule, count_steps
 from chop.tools.training.optimisers import trainable
 from chop.tools.training.progress import Silent, make_progress
@@ -35,7 +30,7 @@ from chop.tools.training.requeue import requeued, requeueing
 from chop.tools.training.settings import TrainingSettings
 from chop.tools.training.state import History, Resumed, newest, read_resumed
 from chop.tools.training.summary import parameter_summary
-from chop.tools.training.threads import forward_operations, using_threads
+from chop.tools.training.threads import using_threads
 
 logger = get_logger("chop")
 
@@ -45,26 +40,6 @@ LIGHTNING_PRECISION: dict[str, Any] = {
     "32": "32-true",
     "64": "64-true",
 }
-
-
-@dataclass(frozen=True)
-class Job:
-    """What to train, on what, and where to put the result."""
-
-    model: nn.Module
-    data: Any
-    """A data module: prepare_data, setup and the loaders of its splits."""
-    folder: Path
-    name: str = "model"
-    logger: Logger | None = None
-    record: dict[str, Any] = field(default_factory=dict)
-    resume: bool = False
-
-    @cached_property
-    def validation(self) -> Any | None:
-        """The loader of the validation rows, if there are any."""
-        available = self.data.dataset_info.validation_split_available
-        return self.data.val_dataloader() if available else None
 
 
 @dataclass(frozen=True)
@@ -130,33 +105,6 @@ def fit_in_memory(job: Job, settings: TrainingSettings) -> History:
     return report.history
 
 
-def evaluate_job(job: Job, settings: TrainingSettings, split: str = "test") -> Evaluation:
-    """Evaluate the model of a job on the test or the validation rows, in one process."""
-    job.data.prepare_data()
-    job.data.setup()
-    loader = job.validation if split == "val" else job.data.test_dataloader()
-    if loader is None:
-        raise ConfigError(f"{job.data.name} has no validation rows to measure")
-    settings = on_this_machine(settings.model_copy(update={"devices": 1, "num_nodes": 1}))
-    module = TrainingModule(job.model, settings, Report(Silent(), job.logger, job.record))
-    trainer = make_trainer(settings, [], job)
-    with _environment(job, settings, loader):
-        trainer.test(module, Epochs(loader), verbose=False)
-    assert module.evaluation is not None
-    return module.evaluation
-
-
-def on_this_machine(settings: TrainingSettings) -> TrainingSettings:
-    """The settings with half precision off where there is only a CPU, which lacks it."""
-    on_cpu = settings.accelerator == "cpu" or not (
-        torch.cuda.is_available() or torch.backends.mps.is_available()
-    )
-    if settings.precision == "16-mixed" and on_cpu:
-        logger.warning("precision 16-mixed needs a GPU; training with 32")
-        return settings.model_copy(update={"precision": "32"})
-    return settings
-
-
 def make_trainer(settings: TrainingSettings, callbacks: list[Callback], job: Job) -> Trainer:
     """Lightning's trainer with its own bar, summary and sampler switched off: ours are faster."""
     with quiet_lightning():
@@ -214,25 +162,8 @@ def _environment(job: Job, settings: TrainingSettings, loader: Any) -> Iterator[
     """Calm output, the right number of threads, and one-line errors."""
     with using_threads(settings.num_threads, first_look(job, loader)) as threads:
         logger.debug("%d threads", threads)
-        with quiet_lightning(), honest_interrupts(), _full_disk(job.folder):
+        with quiet_lightning(), honest_interrupts(), one_line_if_full(job.folder):
             yield
-
-
-def first_look(job: Job, loader: Any) -> int:
-    """Run one batch to see that the model fits the data; the operations that it takes."""
-    features, labels = next(moved(Epochs(loader).batches(0), job.model), (None, None))
-    if features is None or labels is None:
-        raise DataError("there are no rows")
-    job.model.eval()
-    try:
-        operations, classes = forward_operations(job.model, features)
-    except (RuntimeError, ValueError) as error:
-        reason = str(error).partition("\n")[0]
-        shape = tuple(features.shape)
-        raise DataError(f"{job.name} cannot take a batch of shape {shape}: {reason}") from None
-    if int(labels.max()) >= classes:
-        raise DataError(f"{job.name} tells {classes} classes apart; a label is {int(labels.max())}")
-    return operations
 
 
 def _resumed(job: Job, settings: TrainingSettings, last: Path | None) -> Resumed | None:
@@ -279,14 +210,3 @@ def _out_of_patience(trainer: Trainer) -> bool:
 def is_first_process() -> bool:
     """Whether this is the process of the run that writes and shows."""
     return bool(getattr(rank_zero_only, "rank", 0) == 0)
-
-
-@contextlib.contextmanager
-def _full_disk(folder: Path) -> Iterator[None]:
-    """One line when something that is not ours, such as TensorBoard, finds the disk full."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in FULL_DISK:
-            raise
-        raise OutputError(f"{folder}: cannot be written: {error.strerror}") from None

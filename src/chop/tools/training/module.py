@@ -36,7 +36,7 @@ CHUNK_STEPS = 64  # steps between two looks at the losses, the clock and the sig
 
 
 class TrainingModule(LightningModule):
-    """Trains, validates and tests a network; `state_dict` names its weights ``model.…``."""
+    """Trains and validates a network; `state_dict` names its weights ``model.…``."""
 
     def __init__(
         self,
@@ -50,7 +50,6 @@ class TrainingModule(LightningModule):
         self.model = model
         self.settings = settings
         self.report = report
-        self.evaluation: Evaluation | None = None
         self._resumed = resumed
         self._steps_into_epoch = 0
         self._epoch_state: dict[str, Any] = {}
@@ -111,18 +110,6 @@ class TrainingModule(LightningModule):
                 f"(step {self.global_step}): {self._likely_cause()}"
             )
         self._record({"val_acc_epoch": result.accuracy, VALIDATION_LOSS: result.loss})
-
-    def test_step(self, epochs: Epochs, batch_idx: int) -> None:
-        """Evaluate on all test rows."""
-        self.evaluation = self._evaluate(epochs)
-        if not math.isfinite(self.evaluation.loss):
-            raise TrainingError(
-                f"the test loss is {self.evaluation.loss}: some scores of the model are not "
-                "finite numbers"
-            )
-        self._record(
-            {"test_acc_epoch": self.evaluation.accuracy, "test_loss_epoch": self.evaluation.loss}
-        )
 
     def on_train_epoch_end(self) -> None:
         self.report.end_epoch(self.global_step, learning_rate(self.settings, self.current_epoch))

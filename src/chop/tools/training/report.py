@@ -4,15 +4,17 @@ import csv
 import io
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lightning.pytorch.loggers import Logger
 from torch import Tensor
 
 from chop.files import write_text
 from chop.tools.training.metrics import accuracy
 from chop.tools.training.progress import Metrics, Progress
 from chop.tools.training.state import History
+
+if TYPE_CHECKING:
+    from lightning.pytorch.loggers import Logger
 
 COLUMNS = (
     "epoch",
@@ -44,7 +46,7 @@ class Report:
     def __init__(
         self,
         progress: Progress,
-        logger: Logger | None = None,
+        logger: "Logger | None" = None,
         record: dict[str, Any] | None = None,
         table: Path | None = None,
         history: History | None = None,

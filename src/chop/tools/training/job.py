@@ -1,0 +1,79 @@
+"""What training and testing start from, and what they look at first."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from chop.errors import DataError, OutputError
+from chop.tools.devices import device_of
+from chop.tools.logger import get_logger
+from chop.tools.streams import FULL_DISK
+from chop.tools.training.batches import Epochs, moved
+from chop.tools.training.settings import TrainingSettings
+from chop.tools.training.threads import forward_operations
+
+if TYPE_CHECKING:
+    from lightning.pytorch.loggers import Logger
+
+logger = get_logger("chop")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to train or test, on what, and where to put the result."""
+
+    model: nn.Module
+    data: Any
+    """A data module: prepare_data, setup and the loaders of its splits."""
+    folder: Path
+    name: str = "model"
+    logger: "Logger | None" = None
+    record: dict[str, Any] = field(default_factory=dict)
+    resume: bool = False
+
+    @cached_property
+    def validation(self) -> Any | None:
+        """The loader of the validation rows, if there are any."""
+        available = self.data.dataset_info.validation_split_available
+        return self.data.val_dataloader() if available else None
+
+
+def on_this_machine(settings: TrainingSettings) -> TrainingSettings:
+    """The settings with half precision off where there is only a CPU, which lacks it."""
+    if settings.precision == "16-mixed" and device_of(settings.accelerator).type == "cpu":
+        logger.warning("precision 16-mixed needs a GPU; training with 32")
+        return settings.model_copy(update={"precision": "32"})
+    return settings
+
+
+def first_look(job: Job, loader: Any) -> int:
+    """Run one batch to see that the model fits the data; the operations that it takes."""
+    features, labels = next(moved(Epochs(loader).batches(0), job.model), (None, None))
+    if features is None or labels is None:
+        raise DataError("there are no rows")
+    job.model.eval()
+    try:
+        operations, classes = forward_operations(job.model, features)
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        shape = tuple(features.shape)
+        raise DataError(f"{job.name} cannot take a batch of shape {shape}: {reason}") from None
+    if int(labels.max()) >= classes:
+        raise DataError(f"{job.name} tells {classes} classes apart; a label is {int(labels.max())}")
+    return operations
+
+
+@contextlib.contextmanager
+def one_line_if_full(folder: Path) -> Iterator[None]:
+    """One line when something that is not ours, such as TensorBoard, finds the disk full."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL_DISK:
+            raise
+        raise OutputError(f"{folder}: cannot be written: {error.strerror}") from None
