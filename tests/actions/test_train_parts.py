@@ -7,6 +7,7 @@ import pytest
 import torch
 from rich.console import Console
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from chop.dataset.loader import TensorLoader
 from chop.errors import ConfigError
@@ -84,6 +85,26 @@ def test_random_numbers_go_on_where_they_were() -> None:
     buffer.seek(0)
     restore_random_state(torch.load(buffer, weights_only=True))
     assert draw() == first
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 5)),
+        nn.Sequential(nn.ConvTranspose2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(1)),
+        nn.Sequential(
+            nn.Flatten(2),
+            nn.TransformerEncoderLayer(64, 4, 32, 0.0, batch_first=True),
+            nn.Flatten(),
+        ),
+    ],
+)
+def test_operations_are_those_that_torch_counts(model: nn.Module) -> None:
+    features = torch.randn(2, 3, 8, 8)
+    with FlopCounterMode(display=False) as counter:
+        model(features)
+    model.eval()
+    assert forward_operations(model, features)[0] == counter.get_total_flops() > 0
 
 
 def test_small_networks_get_one_thread() -> None:

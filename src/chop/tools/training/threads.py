@@ -2,9 +2,13 @@
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.backends import mha
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 SMALL_FLOPS = 10_000_000
 """Below this many operations for a batch, a second thread costs more than it brings.
@@ -16,15 +20,53 @@ sum, and a seed must give the same weights every time.
 """
 
 
+class OperationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types here
+    """Counts by torch's own table, as its `FlopCounterMode` does.
+
+    That one imports torch's compiler when it is used, which takes longer than testing does.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.total = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # asked by torch: to skip the compiler it would first be imported
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Do what is asked, and count it, or what it consists of."""
+        kwargs = kwargs or {}
+        count = flop_registry.get(func.overloadpacket)
+        if count is None:
+            with self:
+                parts = func.decompose(*args, **kwargs)
+            return func(*args, **kwargs) if parts is NotImplemented else parts
+        result = func(*args, **kwargs)
+        self.total += int(count(*args, **kwargs, out_val=result))
+        return result
+
+
+@contextlib.contextmanager
+def _plain_attention() -> Iterator[None]:
+    """Attention as the operations it consists of: torch counts nothing for the whole."""
+    before = mha.get_fastpath_enabled()
+    mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        mha.set_fastpath_enabled(before)
+
+
 def forward_operations(model: nn.Module, features: Tensor) -> tuple[int, int]:
     """The multiplications and additions of one batch, and the classes that come out."""
-    from torch.utils.flop_counter import FlopCounterMode
-
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
+    with OperationCounter() as counter, torch.no_grad(), _plain_attention():
         logits = model(features)
     if not isinstance(logits, Tensor) or logits.ndim != 2:
         raise ValueError("it does not return one row of numbers for each row")
-    return int(counter.get_total_flops()), logits.shape[1]
+    return counter.total, logits.shape[1]
 
 
 @contextlib.contextmanager
