@@ -2,7 +2,10 @@
 
 import sys
 import time
+from functools import partial
 from typing import Any
+
+from optuna.trial import FrozenTrial
 
 from chop.search.results import best_of
 from chop.search.store import Store
@@ -12,6 +15,15 @@ logger = get_logger("chop")
 
 REFRESH = 0.25
 LINES_EVERY = 10.0
+
+
+def measured(trial: FrozenTrial) -> dict[str, float]:
+    """The metrics of a trial as they were measured, before any scaling."""
+    return {**trial.user_attrs["software_metrics"], **trial.user_attrs["hardware_metrics"]}
+
+
+def _value(trial: FrozenTrial, place: int) -> float:
+    return float(trial.values[place])
 
 
 class Lines:
@@ -62,12 +74,14 @@ class Lines:
             return "nothing within bounds yet"
         if len(store.study.directions) == 1:
             return f"best {best[0].values[0]:.4g} (trial {best[0].number})"
-        signs = [1 if each.name == "MINIMIZE" else -1 for each in store.study.directions]
         ends = [
-            sign * min(sign * trial.values[place] for trial in best)
-            for place, sign in enumerate(signs)
+            (min if direction.name == "MINIMIZE" else max)(best, key=partial(_value, place=place))
+            for place, direction in enumerate(store.study.directions)
         ]
-        shown = ", ".join(f"{n} {v:.4g}" for n, v in zip(self.metrics, ends, strict=True))
+        shown = ", ".join(
+            f"{name} {measured(end)[name]:.4g}"
+            for name, end in zip(self.metrics, ends, strict=True)
+        )
         return f"front of {len(best)}: best {shown}"
 
 
