@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,35 @@ def test_a_line_that_was_written_in_part_does_no_harm(
     assert second is not None
     store.finish([(first, DONE), (second, DONE)])
     assert len(open_at().counted()) == 2
+
+
+def _swapped(lines: list[bytes]) -> list[bytes]:
+    return [*lines[:3], lines[4], lines[3], *lines[5:]]
+
+
+def _without_one(lines: list[bytes]) -> list[bytes]:
+    return [*lines[:3], *lines[4:]]
+
+
+def _one_twice(lines: list[bytes]) -> list[bytes]:
+    return [*lines[:4], *lines[3:]]
+
+
+@pytest.mark.parametrize("change", [_swapped, _without_one, _one_twice])
+def test_whole_lines_in_another_order_are_damage(
+    change: Callable[[list[bytes]], list[bytes]], open_at: StoreMaker, tmp_path: Path
+) -> None:
+    store = open_at()
+    for key in "abcd":
+        (trial,) = store.claim([wanted(key)], None)
+        assert trial is not None
+        store.finish([(trial, DONE)])
+    path = tmp_path / "study.log"
+    lines = path.read_bytes().splitlines(keepends=True)
+    assert len(open_at().counted()) == 4
+    path.write_bytes(b"".join(change(lines)))
+    with pytest.raises(SearchError, match=r"study\.log: line [45] is damaged"):
+        open_at()
 
 
 def test_optuna_reads_the_journal_as_its_own(open_at: StoreMaker, tmp_path: Path) -> None:

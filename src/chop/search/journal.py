@@ -20,7 +20,11 @@ from chop.errors import OutputError, SearchError
 
 FLUSH_EVERY = 1.0
 SUM = b',"sum":"%08x"}\n'
-"""How the line of a record ends: with the CRC-32 of the line without it. Optuna reads over it."""
+"""How the line of a record ends: with the CRC-32 of the line without it, begun with its place.
+
+So a line that was changed is noticed, and so is one that was moved, left out or put in before
+others. Optuna reads over it.
+"""
 ENCODER = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 CREATE_TRIAL = 4  # Optuna's code for the record of a new trial
 
@@ -32,8 +36,8 @@ class Journal(BaseJournalBackend):
     holder dies; Optuna's is a file that a killed process leaves behind, so that the others wait
     for half a minute. A line that a killed process has written in part is taken out before the
     next is added; Optuna would find its file damaged for ever. Every line has a checksum, so that
-    damage is noticed and its place is named. And several records can be written together, at the
-    price of one.
+    damage is noticed and its place is named, also if it is only the order of the lines. And several
+    records can be written together, at the price of one.
     """
 
     def __init__(self, path: str) -> None:
@@ -66,7 +70,7 @@ class Journal(BaseJournalBackend):
             number, place = self._read if self._read[0] == first else (0, 0)
             file.seek(place)
             while line := _whole_line(file):
-                record = _record(line)
+                record = _record(line, place)
                 if record is None:
                     if self._is_mended(number, place):
                         yield from self._records_from(number)
@@ -85,7 +89,7 @@ class Journal(BaseJournalBackend):
             fcntl.flock(file, fcntl.LOCK_SH)
             file.seek(place)
             if line := _whole_line(file):
-                if _record(line) is not None:
+                if _record(line, place) is not None:
                     return True
                 if file.read(1):
                     raise SearchError(
@@ -112,7 +116,6 @@ class Journal(BaseJournalBackend):
             return self._append(lines)
 
     def _append(self, lines: list[str]) -> tuple[int, int]:
-        text = b"".join(_with_sum(line.encode()) for line in lines)
         with open(self.path, "r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # closing the file releases it
             _cut_torn_line(file)
@@ -120,10 +123,10 @@ class Journal(BaseJournalBackend):
                 _cut_damaged_line(file)
                 self._end_is_checked = True
             start = file.tell()
-            file.write(text)
+            file.write(_stored(lines, start))
             file.flush()
             self._flush(file.fileno())
-        return start, start + len(text)
+            return start, file.tell()
 
     def _flush(self, descriptor: int) -> None:
         """See to it that the disk has everything, once a second: that can take milliseconds."""
@@ -222,9 +225,17 @@ def _one_line(path: str) -> Iterator[None]:
         ) from None
 
 
-def _with_sum(line: bytes) -> bytes:
-    """A record as it stands in the file."""
-    return line[:-1] + SUM % zlib.crc32(line)
+def _stored(lines: list[str], place: int) -> bytes:
+    """Records as they stand in the file from a place on."""
+    stored = bytearray()
+    for line in map(str.encode, lines):
+        stored += line[:-1] + SUM % zlib.crc32(line, _begin(place + len(stored)))
+    return bytes(stored)
+
+
+def _begin(place: int) -> int:
+    """What the checksum of a line at this place begins with."""
+    return place % 2**32
 
 
 def _whole_line(file: BinaryIO) -> bytes:
@@ -233,11 +244,11 @@ def _whole_line(file: BinaryIO) -> bytes:
     return line if line.endswith(b"\n") else b""
 
 
-def _record(line: bytes) -> dict[str, Any] | None:
+def _record(line: bytes, place: int) -> dict[str, Any] | None:
     """The record in a line; None if it is damaged. Optuna's own lines have no checksum."""
     size = len(SUM % 0)
     start, end = line[:-size], line[-size:]
-    if end[:8] == SUM[:8] and end != SUM % zlib.crc32(b"}", zlib.crc32(start)):
+    if end[:8] == SUM[:8] and end != SUM % zlib.crc32(b"}", zlib.crc32(start, _begin(place))):
         return None
     try:
         record = json.loads(line)
@@ -260,7 +271,7 @@ def _cut_damaged_line(file: BufferedRandom) -> None:
     end = file.tell()
     start = _line_start(file, end - 1)
     file.seek(start)
-    if start < end and _record(file.read(end - start)) is None:
+    if start < end and _record(file.read(end - start), start) is None:
         file.truncate(start)
     file.seek(0, os.SEEK_END)
 
