@@ -98,6 +98,17 @@ def stop_on_signals() -> None:
     """Let the two clocks stop a run."""
     signal.signal(signal.SIGALRM, WATCH.stop)
     signal.signal(signal.SIGPROF, WATCH.stop)
+    sys.unraisablehook = say_nothing_of_stops(sys.__unraisablehook__)
+
+
+def say_nothing_of_stops(report: Callable[[Any], object]) -> Callable[[Any], None]:
+    """The hook for exceptions that Python cannot raise, in a destructor say, without our own."""
+
+    def hook(unraisable: Any) -> None:
+        if not issubclass(unraisable.exc_type, Stopped):  # the clock stops it again
+            report(unraisable)
+
+    return hook
 
 
 def _wrap(place: tuple[str, str | None, str], wrapper: Callable[[Any], Any]) -> None:

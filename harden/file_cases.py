@@ -3,14 +3,16 @@
 import atexit
 import os
 import random
+import re
 import shutil
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from harden import called, config_cases
 from harden.called import Ended, call, problem_of, watch_runs
-from harden.file_crafted import CRAFTED
+from harden.file_crafted import CRAFTED, moved_lines
 from harden.file_harms import BYTES, INSTEAD, Harm, Setting, empty, gone, no_harm
 from harden.file_targets import TARGETS, Target, differing, make_specimens, named_in, observed
 from harden.forked import Verdict
@@ -18,6 +20,7 @@ from harden.forked import Verdict
 SEED = 8
 SPECIMENS = "CHOP_HARDEN_SPECIMENS"
 CONTROL = "control"
+FEW_WORDS = 2  # "ch: file: Field required" has one more
 HARMS = ("bytes", "crafted", "bytes", "instead", "crafted")
 MADE = Path(tempfile.gettempdir()) / f"chop-specimens-{os.getpid()}" / "a" / "b"
 
@@ -35,6 +38,11 @@ class Case:
     @property
     def seed(self) -> str:
         return f"{SEED}:harm:{self.number}"
+
+    @property
+    def same_kind(self) -> bool:
+        """Whether it is still the file that it was, but for some bytes or lines of it."""
+        return self.family == "bytes" or self.harm is moved_lines
 
     def __str__(self) -> str:
         return f"{self.file}: {(self.harm.__doc__ or '').rstrip('.')}"
@@ -78,10 +86,25 @@ def prepare() -> None:
     MADE.mkdir(parents=True)
     atexit.register(shutil.rmtree, MADE.parents[1], ignore_errors=True)
     os.environ["CHOP_CACHE"] = str(MADE.parents[1] / "cache")
-    make_specimens(MADE)
+    in_a_process_that_ends(lambda: make_specimens(MADE))
     observed(MADE)
     called.WORK = (5.0, 60.0)  # a search is to finish, so that its trials can be compared
     watch_runs()
+
+
+def in_a_process_that_ends(make: Callable[[], None]) -> None:
+    """Make specimens in a child: of a process that lives on, a search would wait for the trials."""
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            make()
+            code = 0
+        finally:
+            os._exit(code)  # nothing of the parent's is to be cleaned up twice
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code != 0:
+        raise RuntimeError(f"the specimens cannot be made: {code}")
 
 
 def judge(number: int) -> Verdict:
@@ -95,7 +118,7 @@ def judge(number: int) -> Verdict:
         before = path.read_bytes()
         canary = Path(outer, "canary")
         case.harm(path, Setting(random.Random(case.seed), MADE, canary))
-        after = path.read_bytes() if case.family == "bytes" else b""
+        after = path.read_bytes() if case.same_kind else b""
         ended = call(case.target.arguments, folder, folder)
         outcome, problem = judged(case, ended, folder, (before, after))
         if canary.exists():
@@ -124,16 +147,27 @@ def judged(
     if case.family == CONTROL and ended.code == 2:
         problem = f"refuses a good file: {ended.err!r}"
     if problem or ended.code == 2:
-        unnamed = not problem and not named_in(ended.err, case.target, case.file)
-        return ended.outcome, f"does not name the file: {ended.err!r}" if unnamed else problem
+        return ended.outcome, problem or _problem_of_message(case, ended.err)
     return _accepted(case, folder, contents)
+
+
+def _problem_of_message(case: Case, err: str) -> str:
+    if not named_in(err, case.target, case.file):
+        return f"does not name the file: {err!r}"
+    return "" if says_why(err) else f"does not say in words what is wrong: {err!r}"
+
+
+def says_why(message: str) -> bool:
+    """Whether a message has words beyond names, and its reason is not a bare number or name."""
+    words = re.findall(r"(?<![\w./'])[A-Za-z]+(?![\w/'])", message)
+    return len(words) > FEW_WORDS and re.search(r" \((\d*|'[^' ]*'|None)\)$", message) is None
 
 
 def _accepted(case: Case, folder: Path, contents: tuple[bytes, bytes]) -> tuple[str, str]:
     target = case.target
     before, after = contents
     changed = target.strict and any(differing(target.strict(before), target.strict(after)))
-    if case.family == "bytes" and changed:
+    if case.same_kind and changed:
         return "accepted", "a damaged line is passed over in silence"
     seen = target.observe(folder / target.path)
     if seen == observed(MADE)[target.kind]:

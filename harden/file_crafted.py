@@ -351,6 +351,18 @@ def study_lines(path: Path, setting: Setting) -> None:
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
+def moved_lines(path: Path, setting: Setting) -> None:
+    """Whole lines of the journal have changed places, stand twice or are gone."""
+    lines = path.read_bytes().splitlines(keepends=True)
+    one, other = sorted(setting.rng.sample(range(len(lines) - 1), 2))
+    ways = (
+        [*lines[:one], *lines[other:], *lines[one:other]],
+        [*lines[:other], lines[one], *lines[other:]],
+        [*lines[:one], *lines[one + 1 :]],
+    )
+    path.write_bytes(b"".join(setting.rng.choice(ways)))
+
+
 PICKLES: tuple[Harm, ...] = (raw_pickle, torch_pickle, torch_state_pickle, whole_module)
 ZIPS: tuple[Harm, ...] = (kept("torch_bomb", torch_bomb), zip_names)
 CRAFTED: dict[str, tuple[Harm, ...]] = {
@@ -359,7 +371,7 @@ CRAFTED: dict[str, tuple[Harm, ...]] = {
     "torch file": (*PICKLES, *ZIPS, *CONTENTS),
     "safetensors of ours": (raw_pickle, torch_pickle, tensors_header, tensors_header),
     "saved graph": (raw_pickle, json_oddities, json_oddities, deep_json, tensors_header),
-    "study": (raw_pickle, study_lines, study_lines, study_lines),
+    "study": (raw_pickle, study_lines, moved_lines, study_lines, moved_lines, moved_lines),
     "npz": (npz_pickle, raw_pickle, kept("npz_bomb", npz_bomb), npz_claims, npz_claims, zip_names),
     "csv": (raw_pickle, csv_oddities, csv_oddities, csv_oddities),
     "Parquet": (raw_pickle, parquet_oddities),

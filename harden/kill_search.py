@@ -73,7 +73,7 @@ def project(folder: Path, flavour: Flavour, runner: str = OWN_RUNNER, **setup: A
 
 def arguments(resume: bool) -> list[str]:
     """The command line of a search."""
-    more = ["--resume"] if resume else []
+    more = ["--import", "own.py", *(["--resume"] if resume else [])]
     return ["search", "--config", "run.toml", "--project-dir", ".", "--project", "out", *more]
 
 

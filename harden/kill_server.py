@@ -46,6 +46,8 @@ class Request:
         victims: the places of these among the runs.
         die_at: the file operation at which the first run kills itself.
         alone: kill the process of the victim only, and not the helpers it has started.
+        helpers: kill one of the processes that the victim has started, as soon as there is one, and
+            not the victim.
         limit: seconds after which a run that has not ended counts as hanging.
         largest_file: bytes beyond which every write to a file fails, as it does on a full disk.
         memory: bytes that a run may take beyond what it has when it starts, torch imported.
@@ -59,6 +61,7 @@ class Request:
     victims: list[int] = field(default_factory=lambda: [0])
     die_at: int | None = None
     alone: bool = False
+    helpers: bool = False
     limit: float = 120.0
     variables: dict[str, str] = field(default_factory=dict)
     largest_file: int | None = None
@@ -131,8 +134,7 @@ def fulfil(request: Request) -> Answer:
     to_kill = [pids[place] for place in request.victims] if request.kill_after is not None else []
     while len(codes) < len(pids) and time.monotonic() - begun < request.limit:
         if to_kill and time.monotonic() - begun >= (request.kill_after or 0.0):
-            kill([pid for pid in to_kill if pid not in codes], request.alone)
-            to_kill = []
+            to_kill = killed([pid for pid in to_kill if pid not in codes], request)
         for pid in pids:
             if pid not in codes and (ended := os.waitpid(pid, os.WNOHANG))[0]:
                 codes[pid] = os.waitstatus_to_exitcode(ended[1])
@@ -177,6 +179,9 @@ def run(request: Request, place: int) -> int:
     operations.install()
     from chop.cli import main
 
+    # A run that needs further processes starts its own command once more.
+    sys.argv = [str(Path(sys.executable).with_name("ch")), *request.runs[place]]
+    sys.modules["__main__"].__spec__ = None
     code = main(request.runs[place])
     if place == 0:
         counted(request).write_text(str(operations.count))
@@ -202,6 +207,16 @@ def operations_of(request: Request) -> int:
     with contextlib.suppress(OSError):
         return int(counted(request).read_text())
     return 0
+
+
+def killed(victims: list[int], request: Request) -> list[int]:
+    """Kill what is to be killed now; the victims that have started no process to be killed yet."""
+    if not request.helpers:
+        kill(victims, request.alone)
+        return []
+    started = {victim: [pid for pid in members(victim) if pid != victim] for victim in victims}
+    kill([pids[0] for pids in started.values() if pids], alone=True)
+    return [victim for victim, pids in started.items() if not pids]
 
 
 def kill(pids: list[int], alone: bool) -> None:

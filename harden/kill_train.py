@@ -36,6 +36,13 @@ FLAVOURS = {
     " --early-stopping 2 --scheduler constant",
 }
 """What is trained, as the command line says it."""
+OF_TWO = {
+    "two processes": "train jsc-tiny --learning-rate 1e-2 --batch-size 512 --report-to none"
+    " --num-devices 2",
+    "two with dropout": "train forgetful --import own.py --learning-rate 1e-1 --batch-size 512"
+    " --training-optimizer sgd --report-to none --num-devices 2",
+}
+"""What two processes train together, the second of which begins by importing torch."""
 CHECKPOINTS = Path("out", "software", "training_ckpts")
 CHANGING = ("seconds", "record", "loops")
 """What a checkpoint holds that may differ between two runs: times, the command, and the batches
@@ -44,7 +51,7 @@ that Lightning has counted since the process began, which nobody reads."""
 
 def arguments(flavour: str, resume: bool = False) -> list[str]:
     """The command line of a run."""
-    action, model, *rest = FLAVOURS[flavour].split()
+    action, model, *rest = (FLAVOURS | OF_TWO)[flavour].split()
     more = ["--resume"] if resume else []
     return [action, model, *COMMON.split(), *rest, *more]
 
@@ -87,13 +94,13 @@ class Disturbed:
     done: int = 0
     """Epochs that the last checkpoint holds."""
 
-    def killed(
-        self, kill_after: float | None = None, die_at: int | None = None
-    ) -> tuple[bool, list[str]]:
+    def killed(self, kill_after: float | None = None, **how: Any) -> tuple[bool, list[str]]:
         """Train until a moment or a file operation; whether it was killed, and what is wrong."""
-        answer, said = self._train(kill_after=kill_after, die_at=die_at)
+        answer, said = self._train(kill_after=kill_after, **how)
         before, (self.done, wrong) = self.done, saved_epochs(self.folder / CHECKPOINTS)
-        if not answer.killed:
+        if answer.left_behind:
+            wrong.append("a process of a killed run is still at work")
+        if not answer.killed and not (how.get("helpers") and gave_up(answer, said)):
             failed = answer.codes != [0]
             return False, wrong + ([f"ended with {answer.codes}: {said[-300:]}"] if failed else [])
         announced = len(re.findall(r"Epoch \d+: 100%", said))
@@ -122,6 +129,11 @@ class Disturbed:
         )
         answer = self.server.run(request)
         return answer, request.output(0).read_text(errors="replace")
+
+
+def gave_up(answer: Answer, said: str) -> bool:
+    """Whether a run ended by itself, and in order, when another process of it was killed."""
+    return answer.codes == [2] and "Traceback" not in said
 
 
 def saved_epochs(folder: Path) -> tuple[int, list[str]]:

@@ -26,12 +26,13 @@ PART = "kills"
 TOTALS = {
     "train, at a moment": 60,
     "train, in a file operation": 50,
+    "train of two processes, all or one of them": 6,
     "search, at a moment": 30,
     "search, in a file operation": 30,
     "search of three processes, one or all of them": 20,
     "search with n_jobs = 2, all or the first alone": 10,
 }
-"""The kinds of kills and how many of each there are: 200."""
+"""The kinds of kills and how many of each there are: over 200."""
 READS = 6
 """Undisturbed runs of each kind whose files are read all the time."""
 SERVERS = 2
@@ -40,6 +41,8 @@ ATTEMPTS = 6
 AGAIN = 0.4
 """How likely a run that was resumed is killed again."""
 HALF = 0.5
+VICTIMS_OF_TWO: tuple[dict[str, bool], ...] = ({}, {"alone": True}, {"helpers": True})
+"""Both processes, the first alone, the second alone."""
 
 Case = Callable[[Server, Path, int], tuple[int, list[str]]]
 """Kills one project at least once: how often, and what was wrong."""
@@ -107,29 +110,33 @@ class TrainKills:
     bench: Bench
     total: int
     by_operation: bool
+    of_two: bool = False
 
     def __call__(self, server: Server, folder: Path, place: int) -> tuple[int, list[str]]:
         """Kill and resume until it is done."""
-        flavour = pick(kill_train.FLAVOURS, place)
+        flavour = pick(kill_train.OF_TWO if self.of_two else kill_train.FLAVOURS, place)
         reference = self.bench.training(server, flavour)
         draw = random.Random(f"train/{self.by_operation}/{place}")
         spread = (place % self.total + draw.random()) / self.total
         for attempt in range(ATTEMPTS):
             work = kill_train.project(folder / str(attempt))
             project = kill_train.Disturbed(server, work, flavour, reference)
-            killed, wrong = project.killed(**self._how(spread * 0.8**attempt, reference))
+            how = self._how(spread * 0.8**attempt, reference, place)
+            killed, wrong = project.killed(**how)
             if killed or wrong:
                 break
         kills = int(killed)
-        while killed and not self.by_operation and draw.random() < AGAIN:
+        again = not self.by_operation and not self.of_two
+        while killed and again and draw.random() < AGAIN:
             killed, found = project.killed(draw.random() * reference.seconds)
             kills, wrong = kills + killed, wrong + found
         return kills, wrong or project.finished()
 
-    def _how(self, spread: float, reference: kill_train.Reference) -> dict[str, Any]:
+    def _how(self, spread: float, reference: kill_train.Reference, place: int) -> dict[str, Any]:
         if self.by_operation:
             return {"die_at": 1 + int(spread * reference.operations)}
-        return {"kill_after": spread * reference.seconds}
+        whom: dict[str, bool] = VICTIMS_OF_TWO[place % 3] if self.of_two else {}
+        return {"kill_after": spread * reference.seconds, **whom}
 
 
 @dataclass(frozen=True)
@@ -178,6 +185,9 @@ def cases(bench: Bench, what: str, total: int) -> Case:
     made: dict[str, Case] = {
         "train, at a moment": TrainKills(bench, total, by_operation=False),
         "train, in a file operation": TrainKills(bench, total, by_operation=True),
+        "train of two processes, all or one of them": TrainKills(
+            bench, total, by_operation=False, of_two=True
+        ),
         "search, at a moment": SearchKills(bench, total),
         "search, in a file operation": SearchKills(bench, total, by_operation=True),
         "search of three processes, one or all of them": SearchKills(bench, total, processes=3),

@@ -1,11 +1,14 @@
 """Random networks under random rules of quantisation, from tracing to loading."""
 
 import contextlib
+import itertools
 import logging
+import multiprocessing
 import tempfile
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,9 +16,11 @@ from typing import Any
 import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
+from hypothesis.errors import HypothesisException
 
 from chop.ir.graph.mase_graph import MaseGraph
 from harden.common import Row, share
+from harden.forked import WORKERS
 from harden.network_checks import check
 from harden.network_rules import Rules, rules
 from harden.network_source import FAMILIES, Network, networks
@@ -24,6 +29,8 @@ NETWORKS = {"rows": 800, "sequences": 700, "images": 700}
 """How many networks of each family are tried at full scale."""
 CHUNK = 50
 """Networks under one seed: a failure is shrunk, and ends the chunk it is in."""
+Job = tuple[str, int, int]
+"""A chunk: its family, its number, which is the seed, and how many networks it has."""
 
 
 @dataclass
@@ -35,26 +42,35 @@ class Case:
 
 
 def run(scale: float) -> Iterator[Row]:
-    """All families of networks."""
-    torch.set_num_threads(1)
+    """All families of networks, in a process for each core or in this one if they are few."""
+    jobs = [job for family in FAMILIES for job in chunks(family, share(NETWORKS[family], scale))]
+    if len(jobs) <= len(FAMILIES):
+        torch.set_num_threads(1)
+        yield from rows(jobs, itertools.starmap(chunk, jobs))
+        return
+    start_anew = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(WORKERS, start_anew, torch.set_num_threads, (1,)) as pool:
+        yield from rows(jobs, pool.map(chunk, *zip(*jobs, strict=True)))
+
+
+def chunks(family: str, count: int) -> list[Job]:
+    """So many networks of a family, in chunks."""
+    sizes = [min(CHUNK, count - start) for start in range(0, count, CHUNK)]
+    return [(family, place, size) for place, size in enumerate(sizes)]
+
+
+def rows(jobs: Sequence[Job], results: Iterable[tuple[int, str]]) -> Iterator[Row]:
+    """One line for each family."""
+    found = list(zip(jobs, results, strict=True))
     for family in FAMILIES:
-        yield family_row(family, share(NETWORKS[family], scale))
-
-
-def family_row(family: str, count: int) -> Row:
-    """So many networks of a family."""
-    tried, failures = 0, []
-    chunks = [min(CHUNK, count - start) for start in range(0, count, CHUNK)]
-    for place, size in enumerate(chunks):
-        done, failure = chunk(family, place, size)
-        tried += done
-        failures += [failure] if failure else []
-    return Row("networks", f"networks on {family}", tried, len(failures), tuple(failures))
+        tried = sum(count for job, (count, _) in found if job[0] == family)
+        failures = tuple(failure for job, (_, failure) in found if job[0] == family and failure)
+        yield Row("networks", f"networks on {family}", tried, len(failures), failures)
 
 
 def chunk(family: str, number: int, size: int) -> tuple[int, str]:
     """Networks of one seed: how many were tried, and the code of the smallest that fails."""
-    last, tried = Case(), 0
+    last, tried, failed = Case(), 0, False
 
     @seed(number)
     @settings(
@@ -68,21 +84,25 @@ def chunk(family: str, number: int, size: int) -> tuple[int, str]:
     )
     @given(networks(family), st.data())
     def tries(network: Network, data: st.DataObject) -> None:
-        nonlocal tried
+        nonlocal tried, failed
         last.network, last.rules = network, {}
 
         def draw(graph: MaseGraph) -> Rules:
             last.rules = data.draw(rules(graph))
             return last.rules
 
-        with quiet(), tempfile.TemporaryDirectory() as folder:
-            check(network, draw, Path(folder))
-        tried += 1
+        try:
+            with quiet(), tempfile.TemporaryDirectory() as folder:
+                check(network, draw, Path(folder))
+        except Exception as error:
+            failed = failed or not isinstance(error, HypothesisException)
+            raise
+        tried += not failed  # what follows a failure only makes it smaller
 
     try:
         tries()
     except Exception as error:  # noqa: BLE001  # whatever it is, it is a network that fails
-        return min(tried + 1, size), shown(family, number, last, error)
+        return tried + 1, shown(family, number, last, error)
     return tried, ""
 
 

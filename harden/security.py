@@ -7,7 +7,7 @@ from pathlib import Path
 from harden import security_pins, security_source
 from harden.common import Row, share
 from harden.in_process import ch
-from harden.security_hostile import CANARY, DATA, HOSTILE, MODEL, Hostile
+from harden.security_hostile import CANARY, DATA, HOSTILE, MODEL, Hostile, importing
 
 KINDS = ("checkpoint", "graph", "study", "configuration", "data")
 
@@ -38,6 +38,8 @@ def attempt(hostile: Hostile) -> str:
         code, error = ch(hostile.write(folder), folder)
         if (folder / CANARY).exists():
             return "the code in it was run"
+        if hostile.kind == "configuration" and (folder / "out").exists():
+            return "something was left behind"
         if hostile.harmless:
             return "" if code in (0, 2) else f"exit code {code}: {error[-300:]}"
         if code != 2 or not error.startswith("ch: ") or error.count("\n") != 1:
@@ -47,20 +49,21 @@ def attempt(hostile: Hostile) -> str:
 
 def trusted_row() -> Row:
     """The user's own file does run: without this, a canary that never sings would prove nothing."""
+    asked = ([MODEL, DATA], ["--config", "run.toml"])
+    failures = tuple(problem for each in asked if (problem := trusted(each)))
+    return Row(
+        "security", "a file given to --import, which runs", len(asked), len(failures), failures
+    )
+
+
+def trusted(asked: list[str]) -> str:
+    """What is wrong with the way ``ch`` runs a file given to it; ``run.toml`` needs the same."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        own = folder / "own.py"
-        own.write_text(f"open({str(folder / CANARY)!r}, 'w').close()\n", encoding="utf-8")
-        code, error = ch(["test", MODEL, DATA, "--import", str(own)], folder)
+        importing("./own.py")(folder)
+        code, error = ch(["test", *asked, "--import", "own.py"], folder)
         ran = (folder / CANARY).exists()
-    problem = "" if ran and code == 0 else f"exit code {code}, run: {ran}: {error}"
-    return Row(
-        "security",
-        "a file given to --import, which runs",
-        1,
-        int(bool(problem)),
-        (problem,) * bool(problem),
-    )
+    return "" if ran and code == 0 else f"{asked}: exit code {code}, run: {ran}: {error}"
 
 
 def source_row() -> Row:

@@ -230,6 +230,20 @@ def passes(arguments: Callable[[str], dict[str, Any]]) -> Callable[[Path], Argum
     return write
 
 
+def importing(name: str, *arguments: str) -> Callable[[Path], Arguments]:
+    """A configuration that names a file of Python, to be run by the command in `arguments`."""
+
+    def write(folder: Path) -> Arguments:
+        for file in ("own.py", "other.py"):
+            (folder / file).write_text(code(folder), encoding="utf-8")
+        path = folder / "run.toml"
+        imports = [name.replace("FOLDER", str(folder))]
+        write_toml(path, {"model": MODEL, "dataset": DATA, "imports": imports})
+        return [*arguments, "--config", str(path)]
+
+    return write
+
+
 def tagged(folder: Path) -> Arguments:
     """A configuration in YAML, which can name objects to be made."""
     path = folder / "run.toml"
@@ -335,6 +349,18 @@ HOSTILE = [
     Hostile("configuration", "a pattern that is code", passes(
         lambda text: {"quantize": {"by": "regex_name", text: {"config": {"name": "integer"}}}})),
     Hostile("configuration", "YAML with an object", tagged),
+    *(
+        Hostile("configuration", f"imports for {action}", importing("own.py", action))
+        for action in ("train", "test", "transform", "search")
+    ),
+    *(
+        Hostile("configuration", f"imports by {name}", importing(name, "test"))
+        for name in ("FOLDER/own.py", "./own.py", "../../../../../../../..FOLDER/own.py")
+    ),
+    Hostile("configuration", "imports on the side", importing(
+        "own.py", "test", "--import", "other.py")),
+    Hostile("configuration", "imports of a run that goes on", importing(
+        "own.py", "train", "--resume")),
     Hostile("data", "an array of objects", object_array),
     Hostile("data", "a header that is code", header_with_code),
     Hostile("data", "CIFAR-10 as pickles", pickled_cifar),

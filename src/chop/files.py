@@ -162,11 +162,13 @@ def writable_folder(path: Path) -> Path:
 @contextlib.contextmanager
 def nothing_left_behind(folder: Path) -> Iterator[None]:
     """Remove the folders that the block made and left empty, if it fails; files stay."""
-    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    # `Path` raises on a name that is too long for any file; `os.path` says that there is none.
+    made = [path for path in (folder, *folder.parents) if not os.path.exists(path)]
     try:
         yield
     except BaseException:
-        inside = sorted(folder.rglob("*/"), reverse=True) if folder in made else []
+        made_it = folder in made and os.path.isdir(folder)
+        inside = sorted(folder.rglob("*/"), reverse=True) if made_it else []
         for path in (*inside, *made):  # the deepest first
             with contextlib.suppress(OSError):
                 path.rmdir()

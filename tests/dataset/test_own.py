@@ -119,6 +119,7 @@ WRONG = {
     HEADER + GOOD + "1.5,cat\n": "row 21|column",
     HEADER: "has no rows",
     "": "which column is the label",
+    "PK\x03\x04,label\n1,2\n": "is not a text file: its first line holds control characters",
     "a,b\n1,2\n": "which column is the label.*the columns are a, b",
     HEADER + GOOD.replace("dog", "cat"): "all rows are of one class",
     HEADER + GOOD.replace("dog", "0.5").replace("cat", "1"): "real numbers, not classes",

@@ -1,9 +1,10 @@
 from pathlib import Path
+from types import SimpleNamespace
 
 import planted_cases
 import pytest
 
-from harden import configuration
+from harden import called, configuration
 from harden.config_bytes import SPECIAL
 from harden.config_cases import KINDS, SPECIAL_EVERY, case_of
 from harden.config_sources import ROOT, sources
@@ -66,3 +67,11 @@ def test_every_configuration_is_a_source() -> None:
 def test_a_case_is_a_function_of_its_number() -> None:
     assert [case_of(number) for number in range(60)] == [case_of(number) for number in range(60)]
     assert len({case_of(number).content for number in range(300)}) > 200
+
+
+def test_only_our_own_stop_is_passed_over_in_a_destructor() -> None:
+    reported: list[object] = []
+    hook = called.say_nothing_of_stops(reported.append)
+    for kind in (called.Stopped, ValueError):
+        hook(SimpleNamespace(exc_type=kind))
+    assert [each.exc_type for each in reported] == [ValueError]  # type: ignore[attr-defined]

@@ -1,3 +1,4 @@
+import os
 import pickle
 from dataclasses import replace
 from pathlib import Path
@@ -66,7 +67,7 @@ def test_what_is_taken_for_something_else_is_lost(case: Case) -> None:
 
 def test_a_message_that_names_no_file_is_lost(case: Case) -> None:
     assert "does not name" in problem(case, ended(2, "ch: damaged\n"))
-    assert problem(case, ended(2, "ch: a/file.pt: damaged\n")) == ""
+    assert problem(case, ended(2, "ch: a/file.pt: is damaged: its end is missing\n")) == ""
     assert "exit code 1" in problem(case, ended(1, "ch: file.pt: KeyError\n"))
 
 
@@ -74,3 +75,16 @@ def test_a_damaged_line_that_is_passed_over_is_lost(case: Case) -> None:
     strict = with_target(case, observe=lambda path: "good", strict=lambda text: text.split(b"\n"))
     assert "in silence" in problem(strict, ended(0), b'{"a":1}\n{"b":2}', b'{"a":3}\n{"b":2}')
     assert problem(strict, ended(0), b'{"a":1}\n{"b":2}', b'{"a": 1}\n{"b":2}') == ""
+
+
+def test_a_message_must_say_in_words_what_is_wrong(case: Case) -> None:
+    refused = "ch: file.pt: is damaged or not a file of weights"
+    assert "what is wrong" in problem(case, ended(2, f"{refused} (101)\n"))
+    assert "what is wrong" in problem(case, ended(2, f"{refused} ()\n"))
+    assert not problem(case, ended(2, f"{refused} (it is empty)\n"))
+
+
+def test_specimens_that_cannot_be_made_are_noticed() -> None:
+    file_cases.in_a_process_that_ends(lambda: None)
+    with pytest.raises(RuntimeError, match="cannot be made"):
+        file_cases.in_a_process_that_ends(lambda: os._exit(3))

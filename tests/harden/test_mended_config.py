@@ -26,8 +26,9 @@ from chop.validation import parse
         ("a = " + "[" * (DEEPEST + 1) + "]" * (DEEPEST + 1), "nested more than"),
         (f"a = {'9' * 5000}", "not valid TOML"),
         (f"a = [{2**63}]", "more than 64 bits"),
+        ('[a]\nb = ["c\\u0000d"]', "holds a zero byte"),
     ],
-    ids=["dotted", "endless dotted", "inline", "lists", "long number", "65 bits"],
+    ids=["dotted", "endless dotted", "inline", "lists", "long number", "65 bits", "zero byte"],
 )
 def test_what_no_configuration_says_is_refused(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "a.toml"
@@ -40,6 +41,15 @@ def test_what_is_deep_or_large_enough_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a.toml"
     path.write_text(f"a = {'[' * (DEEPEST - 1)}{']' * (DEEPEST - 1)}\nb = {2**63 - 1}")
     assert read_toml(path)["b"] == 2**63 - 1
+
+
+def test_a_name_too_long_for_a_folder_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--project-dir", str(tmp_path / "out"), "--project", "x" * 300]
+    assert main(["train", "jsc-tiny", "jsc-sim", *where]) == 2
+    assert "cannot be written: File name too long" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:

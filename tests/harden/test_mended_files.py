@@ -14,6 +14,7 @@ import numpy as np
 import optuna
 import pytest
 import torch
+from optuna.trial import TrialState
 from safetensors.torch import load_file
 
 from chop.dataset import MaseDataModule
@@ -23,6 +24,7 @@ from chop.files import read_safetensors, regular, write_safetensors
 from chop.models.weights import load_weights, read_checkpoint
 from chop.passes.graph.interface.save_and_load import check_seal, sealed
 from chop.search.journal import Journal
+from chop.search.results import MEASURED, write_results
 from chop.search.storage import Place, open_store
 from chop.tools.training.settings import TrainingSettings
 from chop.tools.training.state import random_state, read_resumed
@@ -45,6 +47,21 @@ def test_tensors_carry_a_checksum_that_other_readers_need_not_know(tmp_path: Pat
     assert not torch.equal(load_file(path)["a"], tensors["a"])
     with pytest.raises(ValueError, match="checksum"):
         read_safetensors(path)
+
+
+@pytest.mark.parametrize("lost", ["sampled_config", "hardware_metrics"])
+def test_a_trial_whose_metrics_are_gone_is_named(lost: str, tmp_path: Path) -> None:
+    study = optuna.create_study(study_name="a", directions=["maximize"])
+    metrics = {name: {"accuracy": 1.0} for name in ("sampled_config", *MEASURED)}
+    for attrs in (metrics, {name: value for name, value in metrics.items() if name != lost}):
+        study.add_trial(optuna.create_trial(value=1.0, user_attrs=attrs))
+    study.add_trial(
+        optuna.create_trial(state=TrialState.FAIL, user_attrs={"sampled_config": {}})
+    )  # a failed trial has no metrics
+    whole, damaged, failed = study.trials
+    write_results(tmp_path, study, [whole, failed])
+    with pytest.raises(SearchError, match=f"study 'a': trial 1 has no {lost}: part of the study"):
+        write_results(tmp_path, study, [whole, damaged, failed])
 
 
 def test_a_pipe_and_a_device_are_no_regular_files(tmp_path: Path) -> None:

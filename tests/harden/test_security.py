@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from chop.config.commands import COMMANDS
 from chop.search import storage
 from harden import security, security_pins
 from harden.security_hostile import CANARY, HOSTILE, Hostile
@@ -82,12 +83,35 @@ def test_what_may_be_there_is_not(text: str) -> None:
     assert findings(text, "some/file.py") == []
 
 
-QUICK = [each for each in HOSTILE if each.kind != "study"][::4]
+SLOW_OR_BELOW = ("study", "imports")
+QUICK = [each for each in HOSTILE if not {each.kind, each.name.split()[0]} & {*SLOW_OR_BELOW}][::4]
 
 
 @pytest.mark.parametrize("hostile", QUICK, ids=lambda each: f"{each.kind}: {each.name}")
 def test_nothing_in_a_file_is_run(hostile: Hostile) -> None:
     assert security.attempt(hostile) == ""
+
+
+IMPORTS = [each for each in HOSTILE if each.name.startswith("imports")]
+
+
+@pytest.mark.parametrize("hostile", IMPORTS, ids=lambda each: each.name)
+def test_what_a_configuration_imports_is_not_run(hostile: Hostile) -> None:
+    assert security.attempt(hostile) == ""
+
+
+def test_every_command_with_a_configuration_is_tried() -> None:
+    commands = {name for name, command in COMMANDS.items() if "config" in command.options}
+    assert commands <= {each.name.removeprefix("imports for ") for each in IMPORTS}
+
+
+def test_what_a_configuration_leaves_behind_is_noticed() -> None:
+    def write(folder: Path) -> list[str]:
+        (folder / "out").mkdir()
+        return ["test", "no-such-model", "jsc-sim"]
+
+    row = security.hostile_row("configuration", [Hostile("configuration", "planted", write)])
+    assert row.failures == ("planted: something was left behind",)
 
 
 def test_a_study_of_others_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +122,7 @@ def test_a_study_of_others_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_file_given_to_import_is_run() -> None:
     row = security.trusted_row()
-    assert (row.tried, row.lost, row.failures) == (1, 0, ())
+    assert (row.tried, row.lost, row.failures) == (2, 0, ())
 
 
 def test_code_that_is_run_is_noticed() -> None:

@@ -1,4 +1,5 @@
 import os
+import pickle
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,47 @@ def test_a_pickle_that_would_run_code_is_refused(zipped: bool, tmp_path: Path) -
     with pytest.raises(CheckpointError, match="refused, as it holds more than tensors"):
         read_checkpoint(path)
     assert not witness.exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (b"", "it is empty"),
+        (b"hello", "it begins with b'hello'"),
+        (b"<html>404</html>", "it begins with b'<html>404</htm"),
+        (b"PK\x03\x04", "it begins as such a file does, but its end is missing or"),
+        (
+            pickle.dumps({"state_dict": {}}),
+            "it is a pickle of something else, which could run code",
+        ),
+    ],
+)
+def test_what_is_no_file_of_torch_is_said_in_words(
+    content: bytes, found: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "junk.ckpt"
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError) as error:
+        read_checkpoint(path)
+    assert f"{path}: is damaged or not a file of torch: {found}" in str(error.value)
+
+
+def test_an_old_file_that_goes_astray_is_said_in_words(tmp_path: Path) -> None:
+    path = tmp_path / "old.pt"
+    torch.save({"a": torch.ones(2)}, path, _use_new_zipfile_serialization=False)
+    assert torch.equal(read_state_dict(path)["a"], torch.ones(2))
+    content = path.read_bytes()
+    for end in range(20, len(content) - 1, 7):
+        path.write_bytes(content[:end] + b"e")
+        with pytest.raises(CheckpointError, match=r"[a-z]{3}[^(]*\)?$"):
+            read_checkpoint(path)
+
+
+def test_what_a_refused_file_names_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "model.pt"
+    torch.save(network(), path)
+    with pytest.raises(CheckpointError, match=r"is damaged: it names \S+$"):
+        read_checkpoint(path)
 
 
 def test_a_whole_pickled_model_is_refused(tmp_path: Path) -> None:

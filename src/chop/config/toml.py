@@ -55,9 +55,11 @@ def _replaced(value: Any, old: object, new: object) -> Any:
 
 
 def _check(value: Any, levels: int, path: Path) -> None:
-    """Refuse what TOML does not know, such as larger integers, and what is nested too deep."""
+    """Refuse what no setting can be: larger integers, zero bytes, what is nested too deep."""
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise ConfigError(f"{path}: not valid TOML: {str(value)[:25]}… takes more than 64 bits")
+    if isinstance(value, str) and "\0" in value:
+        raise ConfigError(f"{path}: the text {value[:25]!r} holds a zero byte, as no name may")
     if not isinstance(value, dict | list):
         return
     if levels == 0:

@@ -47,6 +47,8 @@ def read_csv(path: Path, label_column: str | None) -> Table:
     """A text file whose first line names the columns, parted by commas, semicolons or tabs."""
     with _opened(path) as stream:
         header = stream.readline()
+        if re.search(r"[\x00-\x08\x0e-\x1f]", header):
+            raise DataError(f"{path}: is not a text file: its first line holds control characters")
         delimiter = max(DELIMITERS, key=header.count)
         try:
             names = [name.strip() for name in next(csv.reader([header], delimiter=delimiter), [])]

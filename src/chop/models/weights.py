@@ -1,6 +1,7 @@
 """Files of weights, read without running anything that might be in them."""
 
 import os
+import re
 import warnings
 import zipfile
 import zlib
@@ -21,7 +22,12 @@ UNREADABLE = (
     NotImplementedError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
 """What torch and zipfile raise on damaged files."""
+ASTRAY = (EOFError, KeyError, IndexError, AttributeError, UnicodeDecodeError)
+"""What an unpickler raises where a file makes no sense, with a message that says nothing."""
 FOLDER = 0x10  # the attribute in a zip file that marks a folder
+PICKLE = b"\x80"  # how a pickle begins
+OLD_FORMAT = b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+"""What follows that and a version in files of torch from before 1.6: a number that marks them."""
 
 
 def read_state_dict(path: str | os.PathLike[str]) -> StateDict:
@@ -58,10 +64,11 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Any:
     except UNREADABLE as error:
         raise _damaged(path, error) from None
     except Exception as error:  # noqa: BLE001  # torch's refusal has no name of torch's own
-        reason = str(error).partition("\n")[0]
+        named = re.search(r"GLOBAL (\S+)", str(error))
+        found = f"it names {named[1][:80]}" if named else "it makes no sense to torch"
         raise CheckpointError(
-            f"{path}: refused, as it holds more than tensors and plain values or is damaged "
-            f"({reason[:120]})"
+            f"{path}: refused, as it holds more than tensors and plain values or is damaged: "
+            f"{found}"
         ) from None
 
 
@@ -99,7 +106,8 @@ def _check_archive(path: Path) -> None:
         raise CheckpointError(f"{path}: no such file")
     try:
         if not zipfile.is_zipfile(path):
-            return  # torch's older format has no checksums; `torch.load` says what is wrong
+            _check_beginning(path)
+            return  # torch's older format has no checksums
         with zipfile.ZipFile(path) as archive:
             _check_sizes(archive, path)
             bad = archive.testzip()
@@ -111,6 +119,20 @@ def _check_archive(path: Path) -> None:
     if folders:
         # torch would read nothing and leave the tensor as the memory happened to be.
         raise CheckpointError(f"{path}: is damaged: {folders[0]} is marked as a folder")
+
+
+def _check_beginning(path: Path) -> None:
+    """Say what is wrong with a file that is no archive, unless it is one of torch's older ones."""
+    with path.open("rb") as file:
+        begin = file.read(2 + len(OLD_FORMAT))
+    if begin[:1] == PICKLE and begin[2:] == OLD_FORMAT:
+        return
+    found = f"it begins with {begin!r}" if begin else "it is empty"
+    if begin.startswith(PICKLE):
+        found = "it is a pickle of something else, which could run code"
+    elif begin.startswith(b"PK"):
+        found = "it begins as such a file does, but its end is missing or wrong"
+    raise CheckpointError(f"{path}: is damaged or not a file of torch: {found}")
 
 
 def _check_sizes(archive: zipfile.ZipFile, path: Path) -> None:
@@ -137,5 +159,6 @@ def _read_safetensors(path: Path) -> StateDict:
 
 
 def _damaged(path: str | os.PathLike[str], error: Exception) -> CheckpointError:
-    reason = str(error).partition("\n")[0]
+    said = "" if isinstance(error, ASTRAY) else str(error).partition("\n")[0]
+    reason = said or "it breaks off or makes no sense"
     return CheckpointError(f"{path}: is damaged or not a file of weights ({reason[:120]})")
