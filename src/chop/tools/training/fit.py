@@ -19,7 +19,7 @@ from chop.tools.logger import get_logger
 from chop.tools.training.batches import Epochs
 from chop.tools.training.checkpoints import AtomicCheckpointIO, BestAndLast, own_suffix
 from chop.tools.training.curves import draw_curves
-from chop.tools.training.distributed import strategy_of
+from chop.tools.training.distributed import connected, strategy_of
 from chop.tools.training.job import Job, first_look, on_this_machine, one_line_if_full
 from chop.tools.training.module import TRAIN_LOSS, VALIDATION_LOSS, TrainingModule, count_steps
 from chop.tools.training.optimisers import trainable
@@ -146,7 +146,7 @@ def _run(trainer: Trainer, module: TrainingModule, job: Job) -> None:
         job.logger.log_hyperparams(shown | settings.model_dump())
     validation = None if job.validation is None else Epochs(job.validation)
     try:
-        with _environment(job, settings, loader), requeueing(settings.auto_requeue):
+        with _environment(job, settings, loader), requeueing(settings.auto_requeue), connected():
             module.train()
             trainer.fit(module, Epochs(loader, settings.seed, even=True), validation)
     except TrainingError:

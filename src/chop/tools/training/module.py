@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities.exceptions import SIGTERMException
-from torch import Tensor, nn, optim
+from torch import Tensor, distributed, nn, optim
 
 from chop.errors import DataError, TrainingError
 from chop.tools.training.batches import Batch, Epochs, groups, moved, normalisable
@@ -91,6 +91,7 @@ class TrainingModule(LightningModule):
         left = self._steps_left()
         self.report.start_epoch(epoch, self._expected_steps(epochs, done, left))
         taken = self._train(islice(steps, left))
+        share_buffers(self.model, world)
         cut_short = left == taken and next(steps, None) is not None
         self._steps_into_epoch = done + taken if cut_short else 0
 
@@ -233,6 +234,13 @@ class TrainingModule(LightningModule):
         summed = self.trainer.strategy.reduce(value, reduce_op="sum")
         assert isinstance(summed, Tensor)
         return summed
+
+
+def share_buffers(model: nn.Module, processes: int) -> None:
+    """Give all processes the buffers of the first, which are saved: each has seen other rows."""
+    if processes > 1:
+        for buffer in model.buffers():
+            distributed.broadcast(buffer, 0)
 
 
 def skip_done(resumed: Resumed, steps: Iterator[list[Batch]]) -> int:
