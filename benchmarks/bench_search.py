@@ -332,7 +332,9 @@ def main() -> None:
         print(passes(args.passes))
         return
     before = os.getloadavg()[0]
-    rows = [*small(args.quick), *large(args.quick), *processes(args.quick)]
+    # Processes come first: they start with a copy of this one, which a search has just begun.
+    shared = processes(args.quick)
+    rows = [*small(args.quick), *large(args.quick), *shared]
     print(tabulate(rows, ["measure", "ratio", "target", "detail"], floatfmt=".2f"))
     print(f"load average {before:.1f} at the start, {os.getloadavg()[0]:.1f} at the end")
     if args.save:

@@ -24,10 +24,11 @@ Quants = Mapping[str, tuple[Hashable, QuantConfig]]
 
 
 class Owned(NamedTuple):
-    """A parameter of a layer and the role whose format it is stored in."""
+    """A parameter of a layer, the role whose format it is stored in, and its bits without one."""
 
     role: str
     parameter: nn.Parameter
+    bits: int
 
 
 class BitCounter:
@@ -39,27 +40,33 @@ class BitCounter:
         self.readers = [node for node, count in counts.items() if count.flops != 0]
         self.read = sum(counts[node].input_buffer_size for node in self.readers)
         self.owned = {
-            node: [Owned(plain_name(n), p) for n, p in use.module.named_parameters()]
+            node.name: [
+                Owned(plain_name(name), each, stored_bits(None, tuple(each.shape), each.dtype))
+                for name, each in use.module.named_parameters()
+            ]
             for node, use in self.counter.uses.items()
             if use.module is not None
         }
+        self.floats = sum(each.bits for owned in self.owned.values() for each in owned)
+        """The bits of all parameters as they are."""
         every = [each.parameter for owned in self.owned.values() for each in owned]
         attributes = any(node.op == "get_attr" for node in self.counter.results)
         self.simple = len(set(every)) == len(every) and not attributes
         """Whether each parameter belongs to one layer, which alone decides on its format."""
         self.elements = sum(parameter.numel() for parameter in every)
-        self._bits: dict[tuple[nn.Parameter, NumberFormat | None], int] = {}
+        self._bits: dict[tuple[nn.Parameter, NumberFormat], int] = {}
 
     def parameter_width(self, quants: Quants) -> float:
         """The average width of a parameter."""
         if not self.simple:
             stored = self._with_formats(quants).unique_parameters()
             return average(sum(stored.values()), sum(each.numel() for each in stored))
-        total = 0
-        for node, owned in self.owned.items():
-            formats = in_effect(quants[node.name][1]) if node.name in quants else {}
-            for role, parameter in owned:
-                total += self._stored(parameter, formats.get(role))
+        total = self.floats
+        for name, (_, quant) in quants.items():
+            formats = in_effect(quant)
+            for role, parameter, bits in self.owned.get(name, ()):
+                if role in formats:
+                    total += self._stored(parameter, formats[role]) - bits
         return average(total, self.elements)
 
     def activation_width(self, quants: Quants) -> float:
@@ -68,7 +75,7 @@ class BitCounter:
         bits = sum(buffers(uses[node])["input_buffer_bits"] for node in self.readers)
         return average(bits, self.read)
 
-    def _stored(self, parameter: nn.Parameter, fmt: NumberFormat | None) -> int:
+    def _stored(self, parameter: nn.Parameter, fmt: NumberFormat) -> int:
         key = (parameter, fmt)
         if key not in self._bits:
             self._bits[key] = stored_bits(fmt, tuple(parameter.shape), parameter.dtype)

@@ -8,16 +8,14 @@ from torch import Tensor
 
 Value = TypeVar("Value")
 
-LARGE = 2**20
-"""Bytes from which a value is kept only when it comes a second time.
-
-What is kept cannot be overwritten, so the next result needs memory that is new from the system,
-which costs more than rounding does; and most results of a large network never come again.
-"""
-
 
 class Remembered(Generic[Value]):
-    """Values by key; those unused for longest make room when the budget is used up."""
+    """Values by key; those unused for longest make room when the budget is used up.
+
+    A value is kept when it comes a second time. What is kept cannot be overwritten, so the next
+    result needs memory that is new from the system, which costs more than rounding does; and most
+    results of a search never come again.
+    """
 
     def __init__(self, budget: int) -> None:
         self.budget = budget
@@ -35,19 +33,16 @@ class Remembered(Generic[Value]):
 
     def put(self, key: Hashable, value: Value, size: int) -> None:
         """Keep a new value of so many bytes, unless it alone would exceed the budget."""
-        if size > self.budget or not self._is_worth_it(key, size):
+        if key not in self._met:
+            self._met.add(key)
+            return
+        if size > self.budget:
             return
         self._values[key] = (value, size)
         self.used += size
         while self.used > self.budget:
             _, (_, freed) = self._values.popitem(last=False)
             self.used -= freed
-
-    def _is_worth_it(self, key: Hashable, size: int) -> bool:
-        if size < LARGE or key in self._met:
-            return True
-        self._met.add(key)
-        return False
 
     def __len__(self) -> int:
         return len(self._values)

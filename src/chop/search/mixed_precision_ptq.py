@@ -10,7 +10,7 @@ from torch import fx, nn
 
 from chop.errors import ConfigError, UnknownNameError
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.nn.quant_config import OUTPUT, QuantConfig, known_keys
+from chop.nn.quant_config import OUTPUT, known_keys
 from chop.numerics import FORMATS, NumberFormat
 from chop.ops.lookup import op_of_node
 from chop.ops.op import Op
@@ -51,7 +51,6 @@ class MixedPrecisionPTQ(SearchSpace):
         self.variants = Variants(self.graph) if context.eval_mode and can_vary(self.graph) else None
         self.bits = BitCounter(self.graph)
         self._repeated = [name for name in self.nodes if self.first[name] != name]
-        self._parsed: dict[tuple[str, str], QuantConfig] = {}
         self.formats = Formats()
 
     @classmethod
@@ -112,15 +111,9 @@ class MixedPrecisionPTQ(SearchSpace):
         for name, op in self.nodes.items():
             rule = config[name]["config"]
             if rule["name"] is not None:
-                text = repr(rule)
-                found[name] = (text, self._quant(name, op, rule, text))
+                quant = self.formats.parse(op, rule, f"search space: {name}")
+                found[name] = (repr(rule), quant)
         return found
-
-    def _quant(self, name: str, op: Op, rule: dict[str, Any], text: str) -> QuantConfig:
-        key = (op.name, text)
-        if key not in self._parsed:
-            self._parsed[key] = self.formats.parse(op, rule, f"search space: {name}")
-        return self._parsed[key]
 
     def _seed_of(self, name: str, op: Op) -> dict[str, Any]:
         key = name if self.setup.by == "name" else op.name

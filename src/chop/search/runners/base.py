@@ -51,6 +51,7 @@ class Runner:
         self.function = function
         self.name = name
         self.metrics = metrics
+        self._promised = set(metrics)
         self.helper = helper
         self.__doc__ = function.__doc__
         self.schema = _schema(function)
@@ -62,13 +63,13 @@ class Runner:
     def __call__(self, candidate: Candidate, args: RunnerArgs) -> dict[str, float]:
         """Measure; what comes back must be what was promised."""
         found = self.function(candidate, args) if self.schema else self.function(candidate)
-        if set(found) != set(self.metrics):
+        if found.keys() != self._promised:
             raise SearchError(
                 f"runner {self.name!r} promises {sorted(self.metrics)} and gave {sorted(found)}"
             )
-        bad = [name for name, value in found.items() if not math.isfinite(value)]
-        if bad:
-            raise SearchError(f"{bad[0]} is {found[bad[0]]}")
+        for name, value in found.items():
+            if not math.isfinite(value):
+                raise SearchError(f"{name} is {value}")
         return {name: float(found[name]) for name in self.metrics}
 
 

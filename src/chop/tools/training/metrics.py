@@ -92,11 +92,12 @@ def summed_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """The sum of the cross entropies of the rows.
 
     torch works along the classes of a row, in vectors of eight: of many rows with fewer classes it
-    is two to four times faster at the transposed matrix, and gives the same.
+    is two to four times faster at the transposed matrix.
     """
-    few_classes = logits.ndim == 2 and logits.shape[1] < 8 and logits.device.type == "cpu"
-    if few_classes and logits.shape[0] >= 256:
-        logits, labels = logits.t().contiguous()[None], labels[None]
+    if logits.ndim == 2 and logits.is_cpu:
+        rows, classes = logits.shape
+        if classes < 8 and rows >= 256:
+            return -torch.log_softmax(logits.t(), 0).gather(0, labels[None]).sum()
     return F.cross_entropy(logits, labels, reduction="sum")
 
 
