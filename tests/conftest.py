@@ -4,10 +4,23 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 
+from chop.tools.logger import get_logger
+
 torch.set_num_threads(1)
+logger = get_logger("chop")
+
+
+@pytest.fixture(autouse=True)
+def _same_level() -> Iterator[None]:
+    """A run inside a test sets the level of messages for all that follow, as it should."""
+    level = logger.level
+    yield
+    logger.setLevel(level)
 
 
 @pytest.fixture(autouse=True)

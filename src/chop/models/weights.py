@@ -127,10 +127,12 @@ def _check_beginning(path: Path) -> None:
         begin = file.read(2 + len(OLD_FORMAT))
     if begin[:1] == PICKLE and begin[2:] == OLD_FORMAT:
         return
-    found = f"it begins with {begin!r}" if begin else "it is empty"
     if begin.startswith(PICKLE):
-        found = "it is a pickle of something else, which could run code"
-    elif begin.startswith(b"PK"):
+        raise CheckpointError(
+            f"{path}: refused, as it is no file of torch but a pickle, which could run code"
+        )
+    found = f"it begins with {begin!r}" if begin else "it is empty"
+    if begin.startswith(b"PK"):
         found = "it begins as such a file does, but its end is missing or wrong"
     raise CheckpointError(f"{path}: is damaged or not a file of torch: {found}")
 
