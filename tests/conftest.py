@@ -1,6 +1,7 @@
 """One thread and fixed seeds for every test: small tensors are faster so, and results repeat."""
 
 import os
+import signal
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -11,6 +12,9 @@ import torch
 
 from chop.tools.logger import get_logger
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # What a shell runs in the background ignores Ctrl-C, and so would all that the tests start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.set_num_threads(1)
 logger = get_logger("chop")
 
