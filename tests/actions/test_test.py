@@ -2,7 +2,9 @@
 
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -69,6 +71,25 @@ def test_precision_is_that_of_the_run_and_not_of_the_model(precision: str) -> No
     assert seen[0] == torch.float32  # the first look
     assert set(seen[1:]) == {wanted[precision]}
     assert model.scale.dtype == torch.float32
+
+
+def test_rows_are_where_the_model_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a device that computes nothing, as there is none here that does."""
+    seen = {}
+
+    def look(model: nn.Module, batches: Iterator[Any], device: torch.device) -> Evaluation:
+        (weight,) = model.parameters()
+        features, labels = next(batches)
+        seen.update(model=weight.device, rows=features.device, labels=labels.device, asked=device)
+        return Evaluation(0.5, torch.eye(2))
+
+    meta = torch.device("meta")
+    monkeypatch.setattr("chop.tools.training.evaluation.device_of", lambda accelerator: meta)
+    monkeypatch.setattr("chop.tools.training.evaluation.evaluate", look)
+    model = Fixed()
+    run(model)
+    assert set(seen.values()) == {meta}
+    assert model.scale.device.type == "cpu"
 
 
 def test_scores_that_are_no_numbers_are_one_line() -> None:

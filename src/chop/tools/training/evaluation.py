@@ -31,10 +31,11 @@ def evaluate_job(job: Job, settings: TrainingSettings, split: str = "test") -> E
         using_threads(settings.num_threads, first_look(job, loader)),
         ready(job.model, settings) as model,
     ):
-        result = evaluate(model, moved(Epochs(loader).batches(0), model))
+        batches = moved(Epochs(loader).batches(0), model)
+        result = evaluate(model, batches, device_of(settings.accelerator))
     if not math.isfinite(result.loss):
         raise TrainingError(
-            f"the test loss is {result.loss}: some scores of the model are not finite numbers"
+            f"the {split} loss is {result.loss}: some scores of the model are not finite numbers"
         )
     return result
 
@@ -48,5 +49,5 @@ def ready(model: nn.Module, settings: TrainingSettings) -> Iterator[nn.Module]:
     if settings.precision == "64":
         model = model.double()
     half = HALF.get(settings.precision)
-    with torch.autocast(device.type, half, enabled=half is not None):
+    with torch.autocast(device.type, half) if half else contextlib.nullcontext():
         yield model

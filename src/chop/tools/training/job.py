@@ -46,7 +46,7 @@ class Job:
 def on_this_machine(settings: TrainingSettings) -> TrainingSettings:
     """The settings with half precision off where there is only a CPU, which lacks it."""
     if settings.precision == "16-mixed" and device_of(settings.accelerator).type == "cpu":
-        logger.warning("precision 16-mixed needs a GPU; training with 32")
+        logger.warning("precision 16-mixed needs a GPU; 32 is used")
         return settings.model_copy(update={"precision": "32"})
     return settings
 

@@ -92,7 +92,7 @@ def summed_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """The sum of the cross entropies of the rows.
 
     torch works along the classes of a row, in vectors of eight: of many rows with fewer classes it
-    is two to four times faster at the transposed matrix.
+    is faster at the transposed matrix, with five classes two to four times.
     """
     if logits.ndim == 2 and logits.is_cpu:
         rows, classes = logits.shape
