@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from chop.actions import run_action
-from chop.config.arguments import build_parser, parse_arguments
-from chop.config.commands import COMMANDS, check_words
+from chop.config.arguments import action_help, main_help, parse_arguments
+from chop.config.commands import COMMANDS, SHELLS, check_words
 from chop.errors import ChopError, ConfigError, UnknownNameError
 from chop.tools.streams import flushed, lacking, make_writable
 
@@ -65,18 +65,22 @@ def _line(message: str) -> str:
 
 
 def _run(arguments: list[str]) -> int:
+    if "-h" in arguments or "--help" in arguments:
+        action = next((word for word in arguments if word in COMMANDS), None)
+        (main_help() if action is None else action_help(action)).print_help()
+        return OK
     options = parse_arguments(arguments)
     action = options.pop("action", None)
     if "info" in options:
         action, options = "info", _as_info(action, options)
     if action in (None, "help"):
-        build_parser().print_help()
+        main_help().print_help()
         return MISTAKE if action is None else OK
     if action not in COMMANDS:
         raise UnknownNameError("action", action, COMMANDS)
     check_words(action, options)
-    if action in LOOKS:
-        return LOOKS[action](options)
+    if action in READ_ONLY:
+        return READ_ONLY[action](options)
     return _act(action, options, ["ch", *arguments])
 
 
@@ -198,26 +202,25 @@ def _schema(options: dict[str, Any]) -> int:
 def _completion(options: dict[str, Any]) -> int:
     """Print the completion script of a shell."""
     from chop.catalogue import stored
-    from chop.config.completion import SCRIPTS
+    from chop.config.completion import completion_script
 
     shell = options.get("model")
     if shell is None:
-        raise ConfigError(f"no shell is named: write ch completion {'|'.join(SCRIPTS)}")
-    if shell not in SCRIPTS:
-        raise UnknownNameError("shell", shell, SCRIPTS)
-    names = {topic: tuple(entries) for topic, entries in stored().items()}
-    sys.stdout.write(SCRIPTS[shell](names))
+        raise ConfigError(f"no shell is named: write ch completion {'|'.join(SHELLS)}")
+    if shell not in SHELLS:
+        raise UnknownNameError("shell", shell, SHELLS)
+    sys.stdout.write(completion_script(shell, stored()))
     return OK
 
 
-LOOKS = {
+READ_ONLY = {
     "info": _info,
     "report": _report,
     "doctor": _doctor,
     "schema": _schema,
     "completion": _completion,
 }
-"""Commands that look at something and take no settings."""
+"""Commands that only read, and take no settings."""
 
 
 @contextlib.contextmanager

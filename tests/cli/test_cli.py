@@ -1,6 +1,7 @@
 """`ch` as a person runs it: in a process of its own, looked at from outside."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 from chop import __version__
 from chop.cli import main
+from chop.config.commands import COMMANDS, OPTIONS, flags_of
 
 MODEL = """
 from torch import nn
@@ -107,6 +109,16 @@ def test_help_and_version(tmp_path: Path, option: str) -> None:
     done = ch(option, cwd=tmp_path)
     assert done.returncode == 0
     assert (__version__ if option in ("-V", "--version") else "usage: ch ACTION") in done.stdout
+
+
+@pytest.mark.parametrize("action", COMMANDS)
+def test_an_action_shows_its_own_options_only(
+    action: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([action, "--help"]) == 0
+    shown = set(re.findall(r"^ +(?:-\w, )?(--[\w-]+)", capsys.readouterr().out, re.MULTILINE))
+    own = {flags_of(OPTIONS[name])[0] for name in COMMANDS[action].options}
+    assert shown - {"--help"} == {flag for flag in own if flag != "-q"} | {"--quiet"}
 
 
 def test_no_arguments_show_the_help(tmp_path: Path) -> None:

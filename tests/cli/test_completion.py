@@ -10,10 +10,10 @@ import pytest
 from chop.catalogue import TOPICS, stored
 from chop.cli import main
 from chop.config import commands
+from chop.config.arguments import action_help
 from chop.config.commands import COMMANDS, OPTIONS, SHELLS, flags_of
-from chop.config.completion import SCRIPTS, all_flags
+from chop.config.completion import completion_script
 
-NAMES = {topic: tuple(entries) for topic, entries in stored().items()}
 RUNS = ("train", "test", "transform", "search")
 Complete = Callable[..., list[str]]
 
@@ -25,13 +25,13 @@ def bash(tmp_path: Path) -> Complete:
     if shell is None:
         pytest.skip("bash is not installed")
     script = tmp_path / "completion.bash"
-    script.write_text(SCRIPTS["bash"](NAMES))
+    script.write_text(completion_script("bash", stored()))
 
     def complete(*words: str) -> list[str]:
         quoted = " ".join(f"'{word}'" for word in ("ch", *words))
         ask = (
             f"source '{script}'; cd '{tmp_path}'; COMP_WORDS=({quoted}); COMP_CWORD={len(words)}; "
-            "_ch; printf '%s\\n' \"${COMPREPLY[@]}\""
+            "_shtab_ch; printf '%s\\n' \"${COMPREPLY[@]}\""
         )
         done = subprocess.run(
             [shell, "--norc", "-uc", ask], capture_output=True, text=True, check=True
@@ -45,7 +45,8 @@ def bash(tmp_path: Path) -> Complete:
 def test_bash_registers_the_function(bash: Complete, tmp_path: Path) -> None:
     ask = f"source {tmp_path / 'completion.bash'}; complete -p ch"
     done = subprocess.run(["bash", "--norc", "-c", ask], capture_output=True, text=True, check=True)
-    assert done.stdout == "complete -F _ch ch\n"
+    assert done.stdout.startswith("complete ")
+    assert done.stdout.endswith(" ch\n")
 
 
 def test_bash_offers_the_commands(bash: Complete) -> None:
@@ -63,7 +64,6 @@ def test_bash_offers_models_then_data_sets(bash: Complete, command: str) -> None
 def test_bash_does_not_count_options_as_words(bash: Complete) -> None:
     datasets = ["jsc", "jsc-sim"]
     assert bash("train", "--batch-size", "3", "jsc-tiny", "js") == datasets
-    assert bash("train", "--batch-size", "=", "3", "jsc-tiny", "js") == datasets
     assert bash("--config", "x.toml", "train", "--resume", "jsc-tiny", "js") == datasets
     assert bash("train", "--quiet", "jsc-toy") == ["jsc-toy"]
 
@@ -71,16 +71,16 @@ def test_bash_does_not_count_options_as_words(bash: Complete) -> None:
 @pytest.mark.parametrize("topic", TOPICS)
 def test_bash_offers_what_there_is_of_a_topic(bash: Complete, topic: str) -> None:
     assert bash("info", topic[:3]) == [topic]
-    assert bash("info", topic, "") == list(stored()[topic])
+    assert set(stored()[topic]) <= set(bash("info", topic, ""))
 
 
 @pytest.mark.parametrize("name", [name for name, each in OPTIONS.items() if each.choices])
 def test_bash_offers_the_choices_of_an_option(bash: Complete, name: str) -> None:
     flag = flags_of(OPTIONS[name])[-1]
-    assert set(OPTIONS[name].choices) <= set(bash("train", flag, ""))
-    assert set(OPTIONS[name].choices) <= set(bash("train", flag, "="))
+    action = OPTIONS[name].option.actions[0]
+    assert set(OPTIONS[name].choices) <= set(bash(action, flag, ""))
     first = OPTIONS[name].choices[0]
-    assert first in bash("train", flag, "=", first[:2])
+    assert first in bash(action, flag, first[:2])
 
 
 def test_bash_offers_the_options_of_the_command(bash: Complete) -> None:
@@ -90,6 +90,8 @@ def test_bash_offers_the_options_of_the_command(bash: Complete) -> None:
                 if flag.startswith("--")}  # fmt: skip
         assert long <= set(offered), command
     assert "--batch-size" not in bash("report", "run", "--")
+    assert bash("transform", "--spl") == []
+    assert bash("test", "--spl") == ["--split"]
     assert bash("--ver") == ["--version"]
 
 
@@ -107,7 +109,7 @@ def test_the_script_is_valid_in_its_shell(shell: str, tmp_path: Path) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
     script = tmp_path / "script"
-    script.write_text(SCRIPTS[shell](NAMES))
+    script.write_text(completion_script(shell, stored()))
     done = subprocess.run([shell, "-n", str(script)], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -126,7 +128,7 @@ def test_fish_completes(line: str, expected: list[str], tmp_path: Path) -> None:
     if shutil.which("fish") is None:
         pytest.skip("fish is not installed")
     script = tmp_path / "ch.fish"
-    script.write_text(SCRIPTS["fish"](NAMES))
+    script.write_text(completion_script("fish", stored()))
     ask = f"source {script}; complete -C '{line}'"
     done = subprocess.run(["fish", "-c", ask], capture_output=True, text=True, check=True)
     assert sorted(each.partition("\t")[0] for each in done.stdout.splitlines()) == expected
@@ -137,7 +139,13 @@ def test_every_script_names_every_flag(shell: str, capsys: pytest.CaptureFixture
     assert main(["completion", shell]) == 0
     script = capsys.readouterr().out
     dashes = "-l " if shell == "fish" else "--"
-    flags = {each for flag in all_flags() for each in flag.flags if each.startswith("--")}
+    actions = [each for action in COMMANDS for each in action_help(action)._actions]
+    flags = {
+        flag
+        for each in actions
+        for flag in each.option_strings
+        if flag.startswith("--") and each.help != "==SUPPRESS=="
+    }
     assert [flag for flag in flags if f"{dashes}{flag[2:]}" not in script] == []
     names = [name for topic in stored().values() for name in topic]
     assert [name for name in names if name not in script] == []
@@ -145,4 +153,3 @@ def test_every_script_names_every_flag(shell: str, capsys: pytest.CaptureFixture
 
 def test_the_topics_are_those_of_the_catalogue() -> None:
     assert commands.TOPICS == TOPICS  # stated twice: neither layer may import the other
-    assert tuple(SCRIPTS) == SHELLS

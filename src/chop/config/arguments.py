@@ -15,11 +15,12 @@ EXAMPLES = """\
 examples:
   ch train jsc-tiny jsc-sim --max-epochs 10 --batch-size 256
   ch transform --config configs/examples/jsc_toy_by_type.toml --cpu=0
+  ch train --help
   ch info formats
 """
 USAGE = "ACTION [MODEL] [DATASET]"
 INFORMATION = {
-    "-h, --help": "show this and exit",
+    "-h, --help": "show this, or after an action what it takes",
     "-V, --version": "show the version",
     "--info [TOPIC]": "the same as: ch info TOPIC",
 }
@@ -62,38 +63,62 @@ def parse_arguments(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def build_parser() -> Parser:
-    """The parser of ``ch``, with a group for each group of settings."""
-    parser = Parser(
-        prog="ch",
-        usage=f"ch {USAGE} [options]",
-        description="Train, analyse, quantise and search PyTorch models.",
-        epilog=EXAMPLES,
+    """The parser of command lines. It knows every option: `check_words` says whose each one is."""
+    parser = _parser("ch", f"ch {USAGE} [options]")
+    for name in ("action", "model", "dataset"):
+        parser.add_argument(name, nargs="?")
+    for setting in OPTIONS.values():
+        if flags := flags_of(setting):
+            _add_setting(parser, setting, flags)
+    _add_information(parser)
+    return parser
+
+
+def main_help() -> Parser:
+    """The parser that prints ``ch --help``: the actions, and where to read on."""
+    parser = _parser("ch", f"ch {USAGE} [options]")
+    parser.description = "Train, analyse, quantise and search PyTorch models."
+    parser.epilog = EXAMPLES
+    width = max(map(len, COMMANDS))
+    actions = "\n".join(f"{name:{width}}  {each.help}" for name, each in COMMANDS.items())
+    parser.add_argument_group("actions", textwrap.indent(actions, "  "))
+    _add_information(parser.add_argument_group("options"))
+    return parser
+
+
+def action_help(action: str) -> Parser:
+    """The parser that prints ``ch ACTION --help``: what this action takes, and nothing else."""
+    command = COMMANDS[action]
+    parser = _parser(f"ch {action}", f"ch {action} {command.usage} [options]")
+    parser.description = sentence(command.help)
+    for name in command.names:
+        values = f": {', '.join(name.values)}" if name.values else ""
+        parser.add_argument(name.metavar, nargs="?", help=f"{name.help}{values}")
+    groups: dict[str, Any] = {}
+    for option in command.options:
+        setting = OPTIONS[option]
+        group = setting.option.group
+        if group not in groups:
+            groups[group] = parser.add_argument_group(group)
+        _add_setting(groups[group], setting, flags_of(setting))
+    parser.add_argument("-h", "--help", action="help", help=INFORMATION["-h, --help"])
+    return parser
+
+
+def _parser(program: str, usage: str) -> Parser:
+    return Parser(
+        prog=program,
+        usage=usage,
         allow_abbrev=False,
         add_help=False,
         argument_default=argparse.SUPPRESS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    _add_names(parser)
-    groups: dict[str, Any] = {}
-    for setting in OPTIONS.values():
-        if flags := flags_of(setting):
-            group = setting.option.group
-            if group not in groups:
-                groups[group] = parser.add_argument_group(group)
-            _add_setting(groups[group], setting, flags)
-    _add_information(parser.add_argument_group("information"))
-    return parser
 
 
-def _add_names(parser: Parser) -> None:
-    width = max(map(len, COMMANDS))
-    actions = "\n".join(f"{name:{width}}  {each.help}" for name, each in COMMANDS.items())
-    main = parser.add_argument_group("main", textwrap.indent(actions, "  "))
-    main.add_argument("action", metavar="ACTION", nargs="?", help="what to do")
-    main.add_argument("model", metavar="MODEL", nargs="?", help="as listed by: ch info models")
-    main.add_argument(
-        "dataset", metavar="DATASET", nargs="?", help="as listed by: ch info datasets"
-    )
+def sentence(text: str) -> str:
+    """A line of help as a sentence."""
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def _add_setting(group: Any, setting: Setting, flags: tuple[str, ...]) -> None:
@@ -149,8 +174,18 @@ def _unknown(argument: str, action: str) -> str:
     flags = [flag for setting in OPTIONS.values() for flag in flags_of(setting)]
     meant = suggestion(flag, [*flags, "--help", "--version"])
     if flag in MEANT or not meant.startswith("did you mean"):
-        meant = f"did you mean {MEANT[flag]}?" if flag in MEANT else "ch --help lists them all"
+        listed = f"ch {action} --help" if action in COMMANDS else "ch ACTION --help"
+        meant = f"did you mean {MEANT[flag]}?" if flag in MEANT else f"{listed} lists them all"
     return f"unknown option {flag!r}: {meant}"
 
 
-__all__ = ["COMMANDS", "INFORMATION", "SETTINGS", "build_parser", "flags_of", "parse_arguments"]
+__all__ = [
+    "COMMANDS",
+    "INFORMATION",
+    "SETTINGS",
+    "action_help",
+    "build_parser",
+    "flags_of",
+    "main_help",
+    "parse_arguments",
+]

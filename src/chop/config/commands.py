@@ -55,6 +55,7 @@ class Command:
 
 MODEL = Name("MODEL", "as listed by: ch info models", names="models")
 DATASET = Name("DATASET", "as listed by: ch info datasets", names="datasets")
+RUN = (MODEL, DATASET)
 TOPICS = ("models", "datasets", "formats", "passes", "samplers", "ops")
 SHELLS = ("bash", "zsh", "fish")
 
@@ -66,23 +67,35 @@ def flags_of(setting: Setting) -> tuple[str, ...]:
     return setting.option.flags or ("--" + setting.name.replace("_", "-"),)
 
 
-SETTABLE = ("config", *(name for name, setting in SETTINGS.items() if flags_of(setting)))
+def _settings_for(action: str) -> tuple[str, ...]:
+    """The options of an action that takes settings."""
+    own = [
+        name
+        for name, setting in SETTINGS.items()
+        if flags_of(setting) and action in setting.option.actions
+    ]
+    return ("config", *own)
+
 
 COMMANDS = {
     "train": Command(
-        "train a model, keeping the best and the last checkpoint", (MODEL, DATASET), SETTABLE,
+        "train a model, keeping the best and the last checkpoint", RUN,
+        _settings_for("train"),
         "where the checkpoints are",
     ),
     "test": Command(
-        "measure a trained model on the test rows", (MODEL, DATASET), SETTABLE,
+        "measure a trained model on the test rows", RUN,
+        _settings_for("test"),
         "the table of results and where it is stored",
     ),
     "transform": Command(
-        "run the passes of a configuration file on a model", (MODEL, DATASET), SETTABLE,
+        "run the passes of a configuration file on a model", RUN,
+        _settings_for("transform"),
         "where the transformed model is; reports of passes that go to the terminal are hidden",
     ),
     "search": Command(
-        "search for quantisation settings by accuracy and cost", (MODEL, DATASET), SETTABLE,
+        "search for quantisation settings by accuracy and cost", RUN,
+        _settings_for("search"),
         "the table of the best trials, or of the comparison, and where the results are",
     ),
     "report": Command(

@@ -9,6 +9,9 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+RUNS = ("train", "test", "transform", "search")
+"""The actions that take settings."""
+
 
 @dataclass(frozen=True)
 class Option:
@@ -17,6 +20,8 @@ class Option:
     help: str
     group: str
     flags: tuple[str, ...] = ()
+    actions: tuple[str, ...] = RUNS
+    """Which actions take it on the command line; a file may set it for any of them."""
     listed: bool = True
     """Whether the table of settings shows it."""
     spellings: Mapping[Any, str] = field(default_factory=dict)

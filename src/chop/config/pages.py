@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from chop.config.arguments import INFORMATION, opposite_of
+from chop.config.arguments import INFORMATION, opposite_of, sentence
 from chop.config.commands import COMMANDS, OPTIONS, SETTINGS, Command, flags_of, value_of
 from chop.config.facts import default_of, key_rows, stored_schema, table_in, values_of
 from chop.config.option import Setting
@@ -110,9 +110,8 @@ def cli_page() -> str:
 def _command(name: str, command: Command) -> str:
     words = [f"- `{word.metavar}`: {_word(word.help, word.values)}\n" for word in command.names]
     own = ", ".join(f"`{flags_of(OPTIONS[each])[-1]}`" for each in command.options)
-    takes = "every option but `--output`" if "config" in command.options else own
     heading = f"### `ch {name} {command.usage}".rstrip() + "`"
-    return f"{heading}\n\n{_sentence(command.help)}\n\n{''.join(words)}- Options: {takes}\n"
+    return f"{heading}\n\n{sentence(command.help)}\n\n{''.join(words)}- Options: {own}\n"
 
 
 def _word(text: str, values: Iterable[str]) -> str:
@@ -137,13 +136,13 @@ def toml_page(schema: Schema) -> str:
     tables = schema["properties"]
     rows = [_setting_row(name, tables[name]) for name in SETTINGS if SETTINGS[name].option.group]
     parts = [TOML, "## Settings\n", _table((*KEYS[:3], "option", "meaning"), rows)]
-    parts += [f"## `[passes]`\n\n{_sentence(tables['passes']['description'])}\n"]
+    parts += [f"## `[passes]`\n\n{sentence(tables['passes']['description'])}\n"]
     for name, table in tables["passes"]["properties"].items():
         parts += _section(f"passes.{name}", table)
-    parts += [f"## `[search]`\n\n{_sentence(tables['search']['description'])}\n"]
+    parts += [f"## `[search]`\n\n{sentence(tables['search']['description'])}\n"]
     for name, table in tables["search"]["properties"].items():
         parts += _section(f"search.{name}", table)
-    parts += [f"## `[cf_args]`\n\n{_sentence(tables['cf_args']['description'])}\n"]
+    parts += [f"## `[cf_args]`\n\n{sentence(tables['cf_args']['description'])}\n"]
     parts += list(_shared(schema))
     return "\n".join(parts)
 
@@ -168,7 +167,7 @@ def _section(path: str, table: Schema, when: str = "") -> Iterator[str]:
         for key, values, default, meaning in key_rows(table)
     ]
     if rows or "description" in table:
-        said = [f"{_sentence(table['description'])}\n"] if table.get("description") else []
+        said = [f"{sentence(table['description'])}\n"] if table.get("description") else []
         yield "\n".join([f"### `[{path}]`{when}\n", *said, *[_table(KEYS, rows)] * bool(rows)])
     for key, inner in table.get("properties", {}).items():
         yield from _section(f"{path}.{key}", table_in(inner))
@@ -213,10 +212,6 @@ def _cell(text: str) -> str:
 
 def _code(text: str) -> str:
     return f"`{text}`" if text else ""
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
 
 
 def write(folder: Path) -> None:

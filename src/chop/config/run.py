@@ -12,6 +12,9 @@ RUNTIME = "runtime"
 DATA = "data"
 PROJECT = "project"
 
+TRAINING = ("train", "search")  # a search may train each of its trials
+MEASURING = ("train", "test", "search")
+
 REMOVED = {
     "quant_config": "quantised models are made with [passes.quantize] in --config",
     "github_ci": "nothing behaves differently under CI",
@@ -56,14 +59,15 @@ class RunConfig:
         Option("least severe message to show", GENERAL),
     ] = "info"
     report_to: Annotated[
-        Literal["wandb", "tensorboard", "none"], Option("where metrics are logged", GENERAL)
+        Literal["wandb", "tensorboard", "none"],
+        Option("where metrics are logged", GENERAL, actions=("train", "test")),
     ] = "tensorboard"
     seed: Annotated[
         int, Option("seed of every random choice", GENERAL, at_least=0, below=2**32)
     ] = 0
-    training_optimizer: Annotated[Literal["adam", "sgd", "adamw"], Option("optimiser", TRAINER)] = (
-        "adam"
-    )
+    training_optimizer: Annotated[
+        Literal["adam", "sgd", "adamw"], Option("optimiser", TRAINER, actions=TRAINING)
+    ] = "adam"
     trainer_precision: Annotated[
         Literal["16-mixed", "bf16-mixed", "bf16", "32", "64"],
         Option(
@@ -71,29 +75,44 @@ class RunConfig:
             "floating-point precision of training",
             TRAINER,
             spellings={32: "32", 64: "64"},
+            actions=MEASURING,
         ),
     ] = "32"
-    learning_rate: Annotated[float, Option("learning rate at the start", TRAINER, above=0)] = 1e-5
-    weight_decay: Annotated[float, Option("weight decay", TRAINER, at_least=0)] = 0
-    max_epochs: Annotated[int, Option("epochs to train", TRAINER, above=0)] = 20
+    learning_rate: Annotated[
+        float, Option("learning rate at the start", TRAINER, above=0, actions=TRAINING)
+    ] = 1e-5
+    weight_decay: Annotated[
+        float, Option("weight decay", TRAINER, at_least=0, actions=TRAINING)
+    ] = 0
+    max_epochs: Annotated[int, Option("epochs to train", TRAINER, above=0, actions=TRAINING)] = 20
     max_steps: Annotated[
-        int, Option("optimiser steps to train; -1 sets no limit", TRAINER, at_least=-1)
+        int,
+        Option(
+            "optimiser steps to train; -1 sets no limit", TRAINER, at_least=-1, actions=TRAINING
+        ),
     ] = -1
     accumulate_grad_batches: Annotated[
-        int, Option("batches whose gradients make one step", TRAINER, above=0)
+        int, Option("batches whose gradients make one step", TRAINER, above=0, actions=TRAINING)
     ] = 1
     log_every_n_steps: Annotated[
-        int, Option("steps between two logged values", TRAINER, above=0)
+        int, Option("steps between two logged values", TRAINER, above=0, actions=("train",))
     ] = 50
     scheduler: Annotated[
-        Literal["cosine", "linear", "constant"], Option("course of the learning rate", TRAINER)
+        Literal["cosine", "linear", "constant"],
+        Option("course of the learning rate", TRAINER, actions=TRAINING),
     ] = "cosine"
     early_stopping: Annotated[
         int | None,
-        Option("stop after this many epochs without a lower validation loss", TRAINER, above=0),
+        Option(
+            "stop after this many epochs without a lower validation loss",
+            TRAINER,
+            above=0,
+            actions=TRAINING,
+        ),
     ] = None
     resume: Annotated[
-        bool, Option("go on where the run in this project folder stopped", TRAINER)
+        bool,
+        Option("go on where the run in this project folder stopped", TRAINER, actions=TRAINING),
     ] = False
     num_workers: Annotated[
         int,
@@ -106,19 +125,28 @@ class RunConfig:
         ),
     ] = field(default_factory=lambda: os.cpu_count() or 1)
     num_devices: Annotated[
-        int, Option("devices, or processes on a CPU", RUNTIME, ("--gpu", "--num-devices"), above=0)
+        int,
+        Option(
+            "devices, or processes on a CPU",
+            RUNTIME,
+            ("--gpu", "--num-devices"),
+            above=0,
+            actions=MEASURING,
+        ),
     ] = 1
-    num_nodes: Annotated[int, Option("machines", RUNTIME, ("--nodes",), above=0)] = 1
+    num_nodes: Annotated[
+        int, Option("machines", RUNTIME, ("--nodes",), above=0, actions=MEASURING)
+    ] = 1
     accelerator: Annotated[
         Literal["auto", "cpu", "gpu", "mps"],
         Option("kind of device; cuda means gpu", RUNTIME, spellings={"cuda": "gpu"}),
     ] = "auto"
     strategy: Annotated[
         Literal["auto", "ddp", "ddp_find_unused_parameters_true"],
-        Option("how several devices share the work", RUNTIME),
+        Option("how several devices share the work", RUNTIME, actions=("train",)),
     ] = "auto"
     is_to_auto_requeue: Annotated[
-        bool, Option("let SLURM requeue the run", RUNTIME, ("--auto-requeue",))
+        bool, Option("let SLURM requeue the run", RUNTIME, ("--auto-requeue",), actions=("train",))
     ] = False
     num_threads: Annotated[
         int | None,
@@ -138,7 +166,12 @@ class RunConfig:
     ] = None
     split: Annotated[
         Literal["test", "val"],
-        Option("rows that ch test measures: test rows or validation rows", DATA, listed=False),
+        Option(
+            "rows that ch test measures: test rows or validation rows",
+            DATA,
+            listed=False,
+            actions=("test",),
+        ),
     ] = "test"
     is_pretrained: Annotated[
         bool, Option("start from published weights", GENERAL, ("--pretrained",))
