@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from fractions import Fraction
-from math import isinf, isnan
+from math import floor, isinf, isnan
 
 
 def two_to(exponent: int) -> Fraction:
@@ -61,12 +61,21 @@ def signed(rule: object, magnitudes: list[Fraction], x: float) -> float:
     return float(rule(magnitudes, size)) * (-1.0 if str(x).startswith("-") else 1.0)
 
 
-def fixed(x: float, width: int, frac_width: int, is_signed: bool) -> float:
+def fixed(
+    x: float, width: int, frac_width: int, is_signed: bool,
+    rounding: str = "half_even", overflow: str = "saturate",
+) -> float:  # fmt: skip
     """Fixed point; Python rounds fractions to nearest even."""
     low, high = (-(2 ** (width - 1)), 2 ** (width - 1) - 1) if is_signed else (0, 2**width - 1)
     if isinf(x):
+        if overflow == "wrap":
+            return float("nan")
         return float((high if x > 0 else low) / two_to(frac_width))
-    return float(min(max(round(Fraction(x) * two_to(frac_width)), low), high) / two_to(frac_width))
+    steps = Fraction(x) * two_to(frac_width)
+    code = round(steps) if rounding == "half_even" else floor(steps + Fraction(1, 2))
+    if overflow == "wrap":
+        return float(((code - low) % 2**width + low) / two_to(frac_width))
+    return float(min(max(code, low), high) / two_to(frac_width))
 
 
 def least_scale(exponents: range, peak: Fraction, grid: list[Fraction], rule: object) -> int:

@@ -49,6 +49,32 @@ def test_fixed_point(fmt: Integer, dtype: torch.dtype) -> None:
 
 
 @DTYPES
+@pytest.mark.parametrize("overflow", ["saturate", "wrap"])
+@pytest.mark.parametrize("rounding", ["half_even", "half_up"])
+@pytest.mark.parametrize("fmt", [*examples("integer"), Integer(width=32, frac_width=20)], ids=repr)
+def test_fixed_point_in_all_modes(
+    fmt: Integer, rounding: str, overflow: str, dtype: torch.dtype
+) -> None:
+    fmt = fmt.model_copy(update={"rounding": rounding, "overflow": overflow})
+    low, high = fmt.code_range
+    step = max(1, (high - low) // 300)
+    codes = torch.cat([torch.arange(low, high + 1, step), torch.arange(high - 3, high + 1)])
+    exact = fmt.decode(Encoded(codes, None, torch.float64))
+    ties = torch.cat([exact, exact * 2, exact + 2.0**fmt.width]) + 2.0 ** (-fmt.frac_width - 1)
+    x = torch.cat([sample(exact, dtype), ties.to(dtype), exact.to(dtype)])
+    expected = [
+        fixed(v, fmt.width, fmt.frac_width, fmt.signed, rounding, overflow) for v in x.tolist()
+    ]
+    got = fmt.round_to(x)
+    wanted = torch.tensor(expected, dtype=torch.float64)
+    if dtype == torch.float32 and fmt.width > 24 and overflow == "saturate":
+        wanted = wanted.clamp(max=2.0**11 - 2.0**-13)  # the last code that float32 can hold
+    assert torch.equal(got.double().nan_to_num(77.0), wanted.nan_to_num(77.0))
+    finite = got[got.isfinite()]
+    assert torch.equal(fmt.decode(fmt.encode(finite)), finite + 0.0)
+
+
+@DTYPES
 @pytest.mark.parametrize("fmt", examples("log"), ids=repr)
 def test_log(fmt: Log, dtype: torch.dtype) -> None:
     magnitudes = log_magnitudes(fmt.width - 1, fmt.bias)

@@ -1,7 +1,7 @@
 """Fixed point: integers with a binary point."""
 
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -12,13 +12,19 @@ from chop.numerics.grids import FixedGrid
 
 @FORMATS.register("integer", "fixed")
 class Integer(ElementFormat):
-    """Two's-complement fixed point: `width` bits, `frac_width` of them after the point."""
+    """Two's-complement fixed point: `width` bits, `frac_width` of them after the point.
+
+    `rounding` says where half-way cases go, to the even code or up; `overflow` what becomes of
+    numbers beyond the range: the nearest code, or the low bits of the code they would need.
+    """
 
     label: ClassVar[str] = "Integer"
 
     width: int = Field(gt=0, le=53)
     frac_width: int = Field(ge=-126, le=126)
     signed: bool = True
+    rounding: Literal["half_even", "half_up"] = "half_even"
+    overflow: Literal["saturate", "wrap"] = "saturate"
 
     @model_validator(mode="before")
     @classmethod
@@ -38,4 +44,10 @@ class Integer(ElementFormat):
 
     @cached_property
     def grid(self) -> FixedGrid:
-        return FixedGrid(self.width, self.frac_width, *self.code_range)
+        return FixedGrid(
+            self.width,
+            self.frac_width,
+            *self.code_range,
+            half_up=self.rounding == "half_up",
+            wraps=self.overflow == "wrap",
+        )

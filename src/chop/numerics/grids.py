@@ -75,6 +75,34 @@ class FixedKernel:
 
 
 @dataclass(frozen=True)
+class FixedModesKernel:
+    """The same with half-way cases that go up, or codes that wrap around, or both."""
+
+    scale: float
+    low: float
+    high: float
+    half_up: bool
+    period: float | None
+    """How far apart numbers of one code are; None saturates."""
+
+    def __call__(self, x: Tensor, out: Tensor) -> None:
+        if self.period is not None:
+            # Larger numbers are whole periods, for want of lower bits, and might overflow below.
+            x = torch.where(x.abs() < self.period * 2.0**53, x, x * 0)
+        scaled = x * self.scale
+        codes = scaled.round()
+        if self.half_up:  # the even neighbour is the one below where it is half a step below
+            codes = torch.where(scaled - codes == 0.5, codes + 1, codes)
+        if self.period is not None:
+            span = self.high - self.low + 1  # a power of two, by which division is exact
+            codes = codes - codes.div(span).floor_().mul_(span)
+            codes = torch.where(codes > self.high, codes - span, codes)
+        torch.mul(codes.clamp_(self.low, self.high), 1 / self.scale, out=out)
+        if not self.low:
+            out.abs_()
+
+
+@dataclass(frozen=True)
 class FixedGrid:
     """Integers from `low` to `high` divided by ``2**fraction``."""
 
@@ -84,6 +112,8 @@ class FixedGrid:
     high: int
     sign_magnitude: bool = False
     has_nan: bool = False
+    half_up: bool = False
+    wraps: bool = False
 
     @property
     def signed_codes(self) -> bool:
@@ -91,8 +121,16 @@ class FixedGrid:
 
     def rounding(self, dtype: torch.dtype) -> Rounding:
         """Rounding that saturates at the last code which the tensor's type can hold."""
-        low, high = (self._bound(abs(code), dtype) for code in (self.low, self.high))
-        return FixedKernel(2.0**self.fraction, -low if low else 0.0, high), working_dtype(dtype)
+        scale, work = 2.0**self.fraction, working_dtype(dtype)
+        if self.wraps:  # which needs every code, so that wide ones are computed in float64
+            work = working_dtype(dtype, fraction=self.bits)
+            period = 2.0 ** (self.bits - self.fraction)
+            return FixedModesKernel(scale, self.low, self.high, self.half_up, period), work
+        high = self._bound(self.high, dtype)
+        low = -self._bound(-self.low, dtype) if self.low else 0.0
+        if self.half_up:
+            return FixedModesKernel(scale, low, high, half_up=True, period=None), work
+        return FixedKernel(scale, low, high), work
 
     def _bound(self, code: int, dtype: torch.dtype) -> float:
         scale = Fraction(2) ** self.fraction

@@ -12,7 +12,8 @@ from chop.ops.op import Op
 
 FLOAT_RECORDS = "float_records"
 """The key of `node.meta` for types and precisions as they were in floating point."""
-NOT_PRECISION = {"signed", "skip_first_dim"}  # where an operand stands, not how precise it is
+NOT_PRECISION = {"signed", "skip_first_dim", "rounding", "overflow"}
+"""Where an operand stands and how it is rounded, not how precise it is."""
 PRECISION = (
     "width", "frac_width", "exponent_width", "exponent_bias", "exponent_bias_width", "block_size",
 )  # fmt: skip
