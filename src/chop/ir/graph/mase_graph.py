@@ -4,11 +4,11 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor, fx, nn
+from torch import fx, nn
 
 from chop.errors import GraphError
 from chop.ir.graph.mase_metadata import MaseGraphMetadata, MaseMetadata, copy_containers
-from chop.ir.graph.tracing import MaseTracer, trace
+from chop.ir.graph.tracing import MaseTracer, split_inputs, trace
 from chop.ops.op import MaseType
 
 __all__ = ["MaseGraph", "MaseTracer"]
@@ -20,14 +20,20 @@ class MaseGraph:
     """A traced model and what passes know about it.
 
     The graph shares the layers of `model` (no weight is copied) but has its own containers:
-    replacing a layer in the graph leaves `model` as it was.
+    replacing a layer in the graph leaves `model` as it was. So does tracing: attributes, buffers,
+    modes and hooks are as before, bit for bit, whether it succeeds or not.
 
     Args:
         model: any module that fx can trace, or an `fx.GraphModule`, which is used as it is.
-        cf_args: values of arguments of `forward` that are fixed while tracing.
+        cf_args: values of arguments of `forward` that are fixed while tracing. An argument with a
+            default that is neither a tensor nor a number, such as ``targets=None``, is fixed to
+            it unless it is given here or in `example_inputs`; so is a number if the code of
+            `forward` decides by it.
         tracer: what decides which modules and functions stay whole.
-        example_inputs: inputs by name, used only if fx cannot trace `model`: torch.export then
-            makes the graph, of ATen functions and for inputs of these shapes.
+        example_inputs: inputs by name. Arguments that are given a tensor are inputs of the graph,
+            whatever their defaults; other values are fixed, as in `cf_args`. If fx cannot trace
+            `model`, torch.export makes the graph from these inputs, of ATen functions. It holds
+            for any number of rows if torch.export can prove that, and refuses other shapes.
     """
 
     def __init__(
@@ -36,13 +42,14 @@ class MaseGraph:
         cf_args: Mapping[str, Any] | None = None,
         *,
         tracer: MaseTracer | None = None,
-        example_inputs: Mapping[str, Tensor] | None = None,
+        example_inputs: Mapping[str, Any] | None = None,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise GraphError(f"MaseGraph takes a torch.nn.Module, not {type(model).__name__}")
-        self.cf_args = cf_args
+        given, values = split_inputs(example_inputs)
+        self.cf_args = {**(cf_args or {}), **values} if values else cf_args
         if not isinstance(model, fx.GraphModule):
-            model = trace(model, tracer or MaseTracer(), cf_args, example_inputs)
+            model = trace(model, tracer or MaseTracer(), self.cf_args or {}, given)
         self.model: fx.GraphModule = model
         self.meta: dict[str, Any] = {"mase": MaseGraphMetadata()}
         for node in self.nodes:
