@@ -119,7 +119,9 @@ class Pair(nn.Module):
 def test_inputs_that_belong_together_must_have_as_many_rows() -> None:
     graph = MaseGraph(Pair(), example_inputs={"x": torch.ones(4, 3), "y": torch.ones(4, 3)})
     assert graph.model(torch.ones(2, 3), y=torch.ones(2, 3)).tolist() == [[4.0] * 3] * 2
-    with pytest.raises(GraphError, match=r"node 'y': .* as many rows as 'x' has, which is 2, not 1"):
+    with pytest.raises(
+        GraphError, match=r"node 'y': .* as many rows as 'x' has, which is 2, not 1"
+    ):
         graph.model(torch.ones(2, 3), torch.ones(1, 3))
     with pytest.raises(GraphError, match="node 'y': this graph was made for a tensor, not a float"):
         graph.model(torch.ones(2, 3), 1.0)

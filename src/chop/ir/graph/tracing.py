@@ -8,6 +8,7 @@ import os
 import traceback
 import types
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -31,6 +32,13 @@ WAYS_OUT = (
     "cf_args={{name: value}}{export}"
 )
 EXPORT_WAY_OUT = ", or pass example_inputs={name: tensor} to trace with torch.export"
+
+
+@dataclass
+class FixedArgument:
+    """A value in the place of an input; fx would take tuples and dictionaries to pieces."""
+
+    value: Any
 
 
 class MaseTracer(fx.Tracer):
@@ -80,13 +88,13 @@ class MaseTracer(fx.Tracer):
 
         fx itself would leave a numbered input and a check of its value behind.
         """
-        function, args = super().create_args_for_root(root_fn, is_module)
-        fixed = concrete_args or {}
-        for place, arg in enumerate(args):
-            if isinstance(arg, fx.Proxy) and arg.node.target in fixed:
-                args[place] = fixed[arg.node.target]
-                self.graph.erase_node(arg.node)
-        return function, args
+        function, args = super().create_args_for_root(root_fn, is_module, concrete_args)
+        return function, [a.value if isinstance(a, FixedArgument) else a for a in args]
+
+    def _proxy_placeholder(self, name: str, concrete_args: Any, *facts: Any) -> Any:
+        if concrete_args and name in concrete_args:
+            return FixedArgument(concrete_args[name])
+        return super()._proxy_placeholder(name, None, *facts)
 
 
 def trace(
