@@ -49,6 +49,8 @@ class KeptContainer(NamedTuple):
 
     def restore(self) -> None:
         """Fill the container as it was, in the same order."""
+        if not self.container and not self.contents:  # most dictionaries of hooks are empty
+            return
         now = contents_of(self.container)
         if len(now) != len(self.contents) or not all(map(same_entry, now, self.contents)):
             self.container.clear()
@@ -90,7 +92,7 @@ class Snapshot:
         seen: set[int] = set()
         while todo:
             path, value = todo.pop()
-            if id(value) in seen:
+            if value is None or type(value) in SCALARS or id(value) in seen:
                 continue
             seen.add(id(value))
             tensor, container = tensor_of(value), container_of(value)
@@ -176,8 +178,8 @@ def joined(path: str, name: Any) -> str:
 
 def same_entry(one: Any, other: Any) -> bool:
     """Whether two entries of a container are the same objects."""
-    if type(one) is tuple and type(other) is tuple and len(one) == len(other):
-        return all(a is b for a, b in zip(one, other, strict=True))
+    if type(one) is tuple and type(other) is tuple and len(one) == len(other) == 2:
+        return one[0] is other[0] and one[1] is other[1]
     return one is other
 
 
