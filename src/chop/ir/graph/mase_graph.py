@@ -2,11 +2,14 @@
 
 import copy
 from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from torch import fx, nn
 
-from chop.errors import GraphError
+from chop.errors import ConfigError, GraphError
+from chop.ir.graph.drawing import draw
 from chop.ir.graph.mase_metadata import MaseGraphMetadata, MaseMetadata, copy_containers
 from chop.ir.graph.tracing import MaseTracer, split_inputs, trace
 from chop.ops.op import MaseType
@@ -14,6 +17,8 @@ from chop.ops.op import MaseType
 __all__ = ["MaseGraph", "MaseTracer"]
 
 IMPLICIT = MaseType.IMPLICIT_FUNC.value
+# Saving and loading are passes, which are above this layer; the original has them here as well.
+SAVING = "chop.passes.graph.interface"
 
 
 class MaseGraph:
@@ -59,6 +64,36 @@ class MaseGraph:
                 node.meta["mase"] = MaseMetadata(node)
             elif found.node is not node:
                 node.meta["mase"] = found.copy_for(node)
+
+    @classmethod
+    def from_module(
+        cls, model: nn.Module, cf_args: Mapping[str, Any] | None = None, **how: Any
+    ) -> "MaseGraph":
+        """The same as ``MaseGraph(model, cf_args, ...)``."""
+        return cls(model, cf_args, **how)
+
+    @classmethod
+    def from_checkpoint(cls, fname: str | Path) -> "MaseGraph":
+        """The graph that `export` or ``ch transform`` saved in a folder."""
+        graph: MaseGraph = import_module(SAVING).load_mase_graph(fname)
+        return graph
+
+    def export(self, fname: str | Path, save_format: str = "full_model") -> Path:
+        """Save the graph, its weights and its metadata in a folder, whose path is returned.
+
+        A folder that holds a graph already is left alone: the graph goes to ``fname-v1``.
+        """
+        if save_format != "full_model":
+            raise ConfigError(
+                f"save_format must be 'full_model' (got {save_format!r}): the folder has the "
+                "weights by themselves in weights.safetensors"
+            )
+        _, info = import_module(SAVING).save_mase_graph_interface_pass(self, fname)
+        return Path(info["save_dir"])
+
+    def draw(self, file: str | Path = "mase_graph.svg") -> Path:
+        """Draw the graph, from the inputs at the top to the output, as an SVG file."""
+        return draw(self.fx_graph, self.modules, file)
 
     @property
     def fx_graph(self) -> fx.Graph:
