@@ -102,6 +102,8 @@ def test_a_value_for_an_argument_that_is_fixed_is_refused() -> None:
         run_graph(MaseGraph(Loss()), {"x": X, "targets": Y})
 
 
-def test_a_misspelt_argument_is_named() -> None:
-    with pytest.raises(GraphError, match="Loss has no argument 'target'; .* are x, targets"):
-        MaseGraph(Loss(), {"target": None})
+@pytest.mark.parametrize("what", ["cf_args", "example_inputs"])
+def test_a_misspelt_argument_is_named(what: str) -> None:
+    message = f"{what} do not fit Loss: it has no argument 'target', only 'x', 'targets'"
+    with pytest.raises(GraphError, match=message):
+        MaseGraph(Loss(), **{what: {"target": X}})

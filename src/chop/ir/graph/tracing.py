@@ -114,7 +114,8 @@ def trace(
         fixed: values of arguments that are no inputs of the graph.
         example_inputs: the arguments that are.
     """
-    check_names(model, fixed)
+    check_names(model, "cf_args", fixed)
+    check_names(model, "example_inputs", example_inputs or {})
     plain, numbers = defaults(model, {*fixed, *(example_inputs or ())})
     try:
         try:
@@ -153,16 +154,16 @@ def parameters_of(model: nn.Module) -> Mapping[str, inspect.Parameter]:
         return {}
 
 
-def check_names(model: nn.Module, fixed: Mapping[str, Any]) -> None:
-    """Raise GraphError for a fixed argument that `forward` does not have."""
+def check_names(model: nn.Module, what: str, names: Collection[str]) -> None:
+    """Raise GraphError for the name of an argument that `forward` does not have."""
     known = parameters_of(model)
     if any(each.kind is each.VAR_KEYWORD for each in known.values()):
         return
-    for name in fixed:
+    for name in names:
         if name not in known:
             raise GraphError(
-                f"cf_args: {type(model).__name__} has no argument {name!r}; its arguments are "
-                f"{', '.join(known)}"
+                f"{what} do not fit {type(model).__name__}: it has no argument {name!r}, only "
+                f"{', '.join(map(repr, known))}"
             )
 
 
