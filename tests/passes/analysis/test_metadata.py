@@ -247,6 +247,11 @@ def test_dtypes_are_recorded() -> None:
     graph = analysed("tokens")
     entry = common(graph, "ids")["results"]["data_out_0"]
     assert (entry["type"], entry["precision"], entry["torch_dtype"]) == ("int", [64], torch.int64)
+    assert "mask" not in [node.name for node in graph.nodes]  # fixed to its default
+    model, inputs = ZOO["tokens"]
+    graph = MaseGraph(fx.symbolic_trace(model))  # fx itself makes it an input
+    init_metadata_analysis_pass(graph)
+    add_common_metadata_analysis_pass(graph, {"dummy_in": inputs})
     entry = common(graph, "mask")["results"]["data_out_0"]
     assert entry == {"type": "NoneType", "shape": [1], "value": None}
     assert common(analysed("methods"), "size")["results"]["data_out_0"] == {

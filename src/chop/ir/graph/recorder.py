@@ -10,6 +10,7 @@ from torch import Tensor, fx, nn
 from chop.errors import ChopError, GraphError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.modes import undisturbed
+from chop.ir.graph.shapes import check_inputs
 from chop.nn.quantized import QuantizedModule
 
 Before = Callable[[fx.Node, tuple[Any, ...], dict[str, Any]], None]
@@ -32,6 +33,7 @@ class Recorder(fx.Interpreter):
 
     def run_undisturbed(self, inputs: list[Any]) -> Any:
         """Run the whole graph on copies: a first layer in place would overwrite the inputs."""
+        check_inputs(self.graph, inputs)
         with undisturbed(self.module):
             own = [x.detach().clone() if isinstance(x, Tensor) else x for x in inputs]
             return self.run(*own, enable_io_processing=False)
@@ -128,7 +130,10 @@ def placeholder_values(graph: MaseGraph, inputs: Mapping[str, Any]) -> list[Any]
     for name in inputs:
         if name not in known and name not in (graph.cf_args or {}):
             wanted = ", ".join(argument_name(node) for node in nodes)
-            raise GraphError(f"the model has no input {name!r}; its inputs are {wanted}")
+            raise GraphError(
+                f"the model has no input {name!r}; its inputs are {wanted} (an argument with a "
+                "default is one if MaseGraph is given a tensor for it in example_inputs)"
+            )
     return [_value(node, {**(graph.cf_args or {}), **inputs}) for node in nodes]
 
 

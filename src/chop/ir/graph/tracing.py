@@ -1,33 +1,44 @@
 """From a module to a GraphModule, and where that fails, to a message the user can act on."""
 
+import contextlib
 import inspect
 import logging
 import math
 import os
 import traceback
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
+from torch.fx.experimental import _config as export_settings
 from torch.fx.graph import CodeGen, _PyTreeCodeGen
 from torch.utils import _pytree as pytree
 
 from chop.errors import GraphError
+from chop.ir.graph.shapes import graph_module, note_shapes, placeholders
+from chop.ir.graph.snapshot import Snapshot
 from chop.nn.quantized import QuantizedModule
 
 logger = logging.getLogger("chop")
 
 # Code of these folders is never the user's.
 OUR_CODE = (os.path.dirname(torch.__file__), os.path.dirname(__file__))
-SPECIALISED = "has been specialized to have value"  # in fx's checks of fixed arguments
 WAYS_OUT = (
     "keep that part whole in a module of its own and pass "
     "tracer=MaseTracer(custom_leaf_modules=(ThatModule,)), fix the argument it depends on with "
     "cf_args={{name: value}}{export}"
 )
 EXPORT_WAY_OUT = ", or pass example_inputs={name: tensor} to trace with torch.export"
+
+
+@dataclass
+class FixedArgument:
+    """A value in the place of an input; fx would take tuples and dictionaries to pieces."""
+
+    value: Any
 
 
 class MaseTracer(fx.Tracer):
@@ -70,44 +81,174 @@ class MaseTracer(fx.Tracer):
         """Whether calls of `m` become one node."""
         return isinstance(m, self.leaf_layers) or super().is_leaf_module(m, module_qualified_name)
 
+    def create_args_for_root(
+        self, root_fn: Any, is_module: bool, concrete_args: Any = None
+    ) -> tuple[Any, list[Any]]:
+        """The arguments to trace with; a fixed one is its value and no input of the graph.
+
+        fx itself would leave a numbered input and a check of its value behind.
+        """
+        function, args = super().create_args_for_root(root_fn, is_module, concrete_args)
+        return function, [a.value if isinstance(a, FixedArgument) else a for a in args]
+
+    def _proxy_placeholder(self, name: str, concrete_args: Any, *facts: Any) -> Any:
+        if concrete_args and name in concrete_args:
+            return FixedArgument(concrete_args[name])
+        return super()._proxy_placeholder(name, None, *facts)
+
 
 def trace(
     model: nn.Module,
     tracer: MaseTracer,
-    cf_args: Mapping[str, Any] | None,
+    fixed: Mapping[str, Any],
     example_inputs: Mapping[str, Any] | None,
 ) -> fx.GraphModule:
-    """`model` as a GraphModule that shares its layers.
+    """`model` as a GraphModule that shares its layers; `model` itself is left as it is.
 
     torch.export is tried only if fx gives up and there are inputs to run: it follows Python code
     that depends on shapes (`len(x)`, `range(x.shape[1])`), which fx cannot, at a price: the graph
-    holds for inputs of just these shapes, and layers appear as ATen functions, not as modules.
+    holds for the number of rows that torch.export can prove it for and else for just these
+    shapes, and layers appear as ATen functions, not as modules.
+
+    Args:
+        fixed: values of arguments that are no inputs of the graph.
+        example_inputs: the arguments that are.
     """
+    check_names(model, "cf_args", fixed)
+    check_names(model, "example_inputs", example_inputs or {})
+    plain, numbers = defaults(model, {*fixed, *(example_inputs or ())})
     try:
-        return symbolic_trace(model, tracer, cf_args or {})
+        try:
+            return symbolic_trace(model, tracer, {**plain, **fixed})
+        except Exception:
+            if not numbers:
+                raise
+            # The code decides by a number, so the number cannot be an input.
+            return symbolic_trace(model, tracer, {**plain, **numbers, **fixed})
     except Exception as error:
         if example_inputs is None:
             raise GraphError(untraceable(model, error, EXPORT_WAY_OUT)) from error
         logger.warning("%s; using torch.export instead", where_it_stopped(model, error))
-        return export(model, cf_args or {}, example_inputs)
+        return export(model, fixed, example_inputs)
+
+
+def split_inputs(
+    example_inputs: Mapping[str, Any] | None,
+) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+    """The inputs that hold a tensor, and the values that can only be fixed."""
+    if example_inputs is None:
+        return None, {}
+    tensors = {
+        name: value
+        for name, value in example_inputs.items()
+        if any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(value))
+    }
+    return tensors, {n: v for n, v in example_inputs.items() if n not in tensors}
+
+
+def parameters_of(model: nn.Module) -> Mapping[str, inspect.Parameter]:
+    """The arguments of `forward`; code that is not Python does not say."""
+    try:
+        return inspect.signature(model.forward).parameters
+    except (TypeError, ValueError):
+        return {}
+
+
+def check_names(model: nn.Module, what: str, names: Collection[str]) -> None:
+    """Raise GraphError for the name of an argument that `forward` does not have."""
+    known = parameters_of(model)
+    if any(each.kind is each.VAR_KEYWORD for each in known.values()):
+        return
+    for name in names:
+        if name not in known:
+            raise GraphError(
+                f"{what} do not fit {type(model).__name__}: it has no argument {name!r}, only "
+                f"{', '.join(map(repr, known))}"
+            )
+
+
+def defaults(model: nn.Module, given: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The defaults of the arguments that are not given: those to trace with, and the numbers.
+
+    fx would put a stand-in for a tensor in the place of each, so that ``if targets is not None``
+    took the branch of a call with targets. It can compute with the stand-in for a number, though.
+    """
+    plain: dict[str, Any] = {}
+    numbers: dict[str, Any] = {}
+    for name, parameter in parameters_of(model).items():
+        default = parameter.default
+        if name in given or default is parameter.empty or isinstance(default, Tensor):
+            continue
+        (numbers if type(default) in (int, float) else plain)[name] = default
+    return plain, numbers
 
 
 def symbolic_trace(
-    model: nn.Module, tracer: MaseTracer, cf_args: Mapping[str, Any]
+    model: nn.Module, tracer: MaseTracer, fixed: Mapping[str, Any]
 ) -> fx.GraphModule:
     """What fx makes of `model`, with nothing left behind in `model` or in the graph."""
-    attributes = set(vars(model))
+    before = Snapshot(model)
+    own = {*vars(model), *model._parameters, *model._buffers}
     try:
-        graph = tracer.trace(model, dict(cf_args) or None)
-        if cf_args:
-            drop_fixed_inputs(graph, cf_args)
+        graph = tracer.trace(model, dict(fixed))
+        # fx keeps tensors that are no attributes of the model in the model.
+        read = {str(node.target) for node in graph.nodes if node.op == "get_attr"}
+        constants = {name: getattr(model, name) for name in read - own if "." not in name}
+        warn_of_state(model, before, {*constants, *store_buffers(graph, model)})
+        before.restore()
         warn_of_training(graph)
+        drop_untrue_defaults(graph)
         for node in graph.nodes:
             node.type = None  # annotations of the model's code, which reports would print
+        for name, value in constants.items():
+            setattr(model, name, value)
         return fx.GraphModule(model, graph, type(model).__name__)
     finally:
-        for name in set(vars(model)) - attributes:  # fx keeps tensor constants in the model
-            delattr(model, name)
+        before.restore()
+
+
+def drop_untrue_defaults(graph: fx.Graph) -> None:
+    """Ask for every input that the graph was traced with, though the model can do without it."""
+    needed = False  # an argument with a default cannot come before one without
+    for node in reversed(placeholders(graph)):
+        needed = needed or type(next(iter(node.args), 0)) in (types.NoneType, bool, str)
+        if needed:
+            node.args = ()
+
+
+def store_buffers(graph: fx.Graph, model: nn.Module) -> list[str]:
+    """Let the graph write buffers as the model does: ``self.calls = self.calls + 1``.
+
+    fx follows the computation but not the assignment. The names of these buffers are returned.
+    """
+    found = {
+        f"{path}.{name}" if path else name: value.node
+        for path, module in model.named_modules()
+        for name, value in module._buffers.items()
+        if isinstance(value, fx.Proxy)
+    }
+    with graph.inserting_before(graph.output_node()):
+        for name, value in found.items():
+            graph.call_function(torch.ops.aten.copy_.default, (graph.get_attr(name), value))
+    return list(found)
+
+
+def warn_of_state(model: nn.Module, before: Snapshot, told: Collection[str]) -> None:
+    """Say what the forward does beside computing, which the graph will not do."""
+    changed = [name for name in before.changed() if name not in told]
+    if changed:
+        logger.warning(
+            "the forward of %s changes %s: the graph does not, and has the value of the first call "
+            "built in; a buffer would be followed",
+            type(model).__name__,
+            ", ".join(changed),
+        )
+    if before.drew_random_numbers():
+        logger.warning(
+            "the forward of %s draws random numbers: the graph has those of this tracing built in, "
+            "unless they come from a function of an input or a module",
+            type(model).__name__,
+        )
 
 
 def warn_of_training(graph: fx.Graph) -> None:
@@ -121,45 +262,68 @@ def warn_of_training(graph: fx.Graph) -> None:
             )
 
 
-def drop_fixed_inputs(graph: fx.Graph, cf_args: Mapping[str, Any]) -> None:
-    """Remove the placeholders that fx leaves for fixed arguments, and the checks of their values.
-
-    fx checks numbers, strings and None (`assert flag_1 == True`); of other values only the numbered
-    placeholder is left, which nothing uses.
-    """
-    for check in [node for node in graph.nodes if SPECIALISED in str(node.args[1:2])]:
-        value = check.args[0]
-        graph.erase_node(check)
-        if value.op != "placeholder":
-            value, comparison = value.args[0], value
-            graph.erase_node(comparison)
-        graph.erase_node(value)
-    for node in [n for n in graph.nodes if n.op == "placeholder" and not n.users]:
-        name, _, number = str(node.target).rpartition("_")
-        if name in cf_args and number.isdigit():
-            graph.erase_node(node)
-
-
 def export(
-    model: nn.Module, cf_args: Mapping[str, Any], example_inputs: Mapping[str, Any]
+    model: nn.Module, fixed: Mapping[str, Any], example_inputs: Mapping[str, Any]
 ) -> fx.GraphModule:
-    """The ATen graph of `model` for inputs of these shapes."""
+    """The ATen graph of `model`, for any number of rows if that can be proved."""
     try:
-        call = inspect.signature(model.forward).bind(**example_inputs, **cf_args)
+        call = inspect.signature(model.forward).bind(**example_inputs, **fixed)
     except TypeError as error:
         raise GraphError(f"example_inputs do not fit {type(model).__name__}: {error}") from None
+    before = Snapshot(model)
     try:
-        program = torch.export.export(model, call.args, call.kwargs, strict=False)
+        # Even a model that fails with free rows may be exported for rows as they are.
+        with contextlib.suppress(Exception):
+            return export_call(model, call, free_rows(call.arguments), fixed)
+        before.restore()
+        return export_call(model, call, None, fixed)
     except Exception as error:
         raise GraphError(untraceable(model, error, "")) from error
+    finally:
+        before.restore()
+
+
+def free_rows(arguments: Mapping[str, Any]) -> Any:
+    """What torch.export is to leave open: the first size of every tensor, if it can."""
+    rows = {0: torch.export.Dim.AUTO}
+    return pytree.tree_map(
+        lambda value: rows if isinstance(value, Tensor) and value.ndim else None, dict(arguments)
+    )
+
+
+def export_call(
+    model: nn.Module, call: inspect.BoundArguments, free: Any, fixed: Mapping[str, Any]
+) -> fx.GraphModule:
+    """The graph of one call, which refuses shapes that it does not hold for."""
+    # Without this torch.export takes it that there are two rows or more, and does not say so.
+    with export_settings.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
+        program = torch.export.export(
+            model, call.args, call.kwargs, dynamic_shapes=free, strict=False
+        )
     module = program.module(check_guards=False)
     assert isinstance(module, fx.GraphModule)
+    module.graph._tracer_cls = None  # one of torch's own, which no pickle could make again
     module.graph.eliminate_dead_code()  # parameters that this forward does not read
-    unpack_arguments(module.graph)
-    return fx.GraphModule(module, module.graph, type(model).__name__)
+    note_shapes(program, module.graph)
+    if unpack_arguments(module.graph):
+        drop_fixed_inputs(module, fixed)
+    return graph_module(module, module.graph, type(model).__name__)
 
 
-def unpack_arguments(graph: fx.Graph) -> None:
+def drop_fixed_inputs(module: fx.GraphModule, fixed: Mapping[str, Any]) -> None:
+    """Remove the placeholders that torch.export leaves for fixed arguments."""
+    for node in placeholders(module.graph):
+        argument = str(node.target)
+        if argument in fixed:
+            if isinstance(fixed[argument], Tensor):
+                name = f"_{argument}_constant"
+                module.register_buffer(name, fixed[argument], persistent=False)
+                with module.graph.inserting_before(node):
+                    node.replace_all_uses_with(module.graph.get_attr(name))
+            module.graph.erase_node(node)
+
+
+def unpack_arguments(graph: fx.Graph) -> bool:
     """Give an exported graph plain arguments and results, unless an argument holds several tensors.
 
     torch.export writes code that takes its arguments apart and puts its result together; a graph
@@ -167,14 +331,16 @@ def unpack_arguments(graph: fx.Graph) -> None:
     """
     codegen = graph._codegen
     if not isinstance(codegen, _PyTreeCodeGen):
-        return
+        return True
     facts = codegen.pytree_info
     args, kwargs = facts.in_spec.children()
-    if args.num_children + kwargs.num_children == facts.in_spec.num_leaves and facts.out_spec:
-        output = graph.output_node()
-        flat: Any = output.args[0]
-        output.args = (pytree.tree_unflatten(list(flat), facts.out_spec),)
-        graph.set_codegen(CodeGen())
+    if args.num_children + kwargs.num_children != facts.in_spec.num_leaves or not facts.out_spec:
+        return False
+    output = graph.output_node()
+    flat: Any = output.args[0]
+    output.args = (pytree.tree_unflatten(list(flat), facts.out_spec),)
+    graph.set_codegen(CodeGen())
+    return True
 
 
 def untraceable(model: nn.Module, error: Exception, export_way_out: str) -> str:

@@ -15,12 +15,21 @@ class ToyCustomFnNet(nn.Module):
     """A network that uses many kinds of operation, for trying passes on.
 
     It flattens, adds, multiplies, subtracts, views, convolves in two and one dimensions, pools,
-    and multiplies matrices with a constant and with each other, for batches of any size.
+    and multiplies matrices with a constant and with each other.
+
+    Args:
+        batch_size: has no effect. The original's network works for batches of one size, which it
+            is told; this one takes batches of any size.
     """
 
     ones: Tensor
 
-    def __init__(self, image_size: tuple[int, ...], num_classes: int) -> None:
+    def __init__(
+        self,
+        image_size: tuple[int, ...],
+        num_classes: int,
+        batch_size: int | None = None,
+    ) -> None:
         super().__init__()
         self.fc1 = nn.Linear(prod(image_size), WIDTH)
         self.fc2 = nn.Linear(WIDTH, 4 * WIDTH)

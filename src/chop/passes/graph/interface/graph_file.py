@@ -11,6 +11,7 @@ from torch.fx.graph import CodeGen
 
 from chop.errors import GraphError
 from chop.ir.graph.mase_graph import MaseGraph
+from chop.ir.graph.shapes import MADE_FOR, FreeSize, graph_module
 from chop.passes.base import PassArgs
 from chop.passes.graph.analysis.add_metadata.formats import FLOAT_RECORDS
 from chop.passes.graph.interface.codec import NotStorable, from_plain, to_plain
@@ -37,6 +38,7 @@ class NodeRecord(PassArgs):
         float_form: what a quantised function was: its op, its target, and the keyword arguments
             that it was given and that were taken from it.
         float_records: the types its arguments had.
+        made_for: the shape of an input that the graph holds for, if not for all.
     """
 
     name: str
@@ -47,6 +49,7 @@ class NodeRecord(PassArgs):
     given: bool = False
     float_form: tuple[Op, str, list[str], dict[str, Any]] | None = None
     float_records: Any = None
+    made_for: list[int | FreeSize] | None = None
 
 
 class AttributeRecord(PassArgs):
@@ -147,6 +150,7 @@ def record_node(node: fx.Node) -> NodeRecord:
         given=target is None,
         float_form=None if form is None else stored_form(node.name, form),
         float_records=stored(node.name, node.meta.get(FLOAT_RECORDS)),
+        made_for=node.meta.get(MADE_FOR),
     )
 
 
@@ -229,7 +233,7 @@ def build_graph(record: GraphRecord, root: nn.Module, given: MaseGraph | None) -
         nodes[each.name] = node
         restore_meta(node, each)
     graph.lint()
-    return fx.GraphModule(root, graph, record.model)
+    return graph_module(root, graph, record.model)
 
 
 def loaded(plain: Any, nodes: Mapping[str, fx.Node]) -> Any:
@@ -270,7 +274,7 @@ def given_function(each: NodeRecord, own: fx.Node | None) -> Any:
 
 
 def restore_meta(node: fx.Node, each: NodeRecord) -> None:
-    """Give a quantised node what it needs to become float again."""
+    """Give a node what it needs to become float again, and the shape it was made for."""
     if each.float_form is not None:
         op, name, added, removed = each.float_form
         if op == "call_method" and not is_method(name):
@@ -279,3 +283,5 @@ def restore_meta(node: fx.Node, each: NodeRecord) -> None:
         node.meta[FLOAT_FORM] = FloatForm(op, target, tuple(added), from_plain(removed))
     if each.float_records is not None:
         node.meta[FLOAT_RECORDS] = from_plain(each.float_records)
+    if each.made_for is not None:
+        node.meta[MADE_FOR] = tuple(each.made_for)

@@ -11,28 +11,24 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.utils import parametrize
 
 from chop.errors import ConfigError, suggestion
-from chop.nn.function import quantized_function
 from chop.nn.kept import KeptWeights
-from chop.nn.quant_config import OUTPUT, QuantConfig
+from chop.nn.quant_config import OUTPUT, QuantConfig, parse_quant_config
 from chop.nn.rounding import HOME, rounded, written_back
 from chop.numerics import FORMATS, NumberFormat
 from chop.ops.op import Op
 from chop.ops.table import OPS
 
-__all__ = [
-    "QuantizedModule",
-    "module_class",
-    "named_classes",
-    "quantize_module",
-    "quantized_function",
-]
-
 
 class QuantizedModule(nn.Module):
     """A module whose operands are rounded before the operation of its float class runs.
 
-    Its classes are made by `module_class`, its instances by `quantize_module`. Parameters stay in
-    floating point and are rounded on the way in, so that training goes on updating them.
+    Its classes are made by `module_class`, its instances by `quantize_module` or by calling the
+    class: ``LinearInteger(16, 5, config={"data_in_width": 8, ...})`` has new weights. Parameters
+    stay in floating point and are rounded on the way in, so that training goes on updating them.
+
+    Args:
+        config: the flat dictionary of the labs, in which `name` may be left out.
+        args, kwargs: the arguments of the float class.
     """
 
     op: ClassVar[Op]
@@ -48,6 +44,18 @@ class QuantizedModule(nn.Module):
     _output_format: NumberFormat | None
     _kept: KeptWeights
 
+    def __init__(
+        self, *args: Any, config: Mapping[str, Any] | QuantConfig | None = None, **kwargs: Any
+    ) -> None:
+        kind = type(self).__name__
+        if config is None:
+            raise ConfigError(f"{kind} needs config={{...}}, a dictionary such as quantize takes")
+        super().__init__(*args, **kwargs)
+        if not isinstance(config, QuantConfig):
+            name = next(name for name, fmt in FORMATS.items() if fmt is self.fmt)
+            config = parse_quant_config(self.op, {"name": name, **config}, kind)
+        self.quant = config
+
     @property
     def quant(self) -> QuantConfig:
         """The configuration; assigning another of the same kind of format takes effect at once."""
@@ -57,6 +65,11 @@ class QuantizedModule(nn.Module):
     def quant(self, quant: QuantConfig) -> None:
         if quant.format is not self.fmt:
             raise ConfigError(f"{type(self).__name__} cannot take the format {quant.name!r}")
+        if getattr(self, "max_norm", None) is not None:
+            raise ConfigError(
+                f"{self.base.__name__} with max_norm writes to its weight as it runs, so it cannot "
+                "be quantised"
+            )
         formats = quant.operands
         present = [name for name in self.op.params if getattr(self, name, None) is not None]
         for name in present:
@@ -211,7 +224,7 @@ def module_class(
 @functools.cache
 def _class_on(op: Op, fmt: type[NumberFormat], base: type[nn.Module]) -> type[QuantizedModule]:
     findable = base is op.module and base.__module__.startswith("torch.")
-    home = f"{HOME}.quantized_modules.{op.name}" if findable else __name__
+    home = f"{HOME}.quantized_modules.{op.name}" if findable else "chop.nn.quantized"
     name = f"{base.__name__}{fmt.label}"
     fields = {"op": op, "base": base, "fmt": fmt, "__module__": home, "__doc__": fmt.__doc__}
     return type(name, (QuantizedModule, base), fields)
@@ -228,11 +241,6 @@ def quantize_module(module: nn.Module, op: Op, quant: QuantConfig) -> QuantizedM
         raise ConfigError(f"{type(module).__name__} is not the operation {op.name!r}")
     if isinstance(module, LazyModuleMixin):
         raise ConfigError(f"{type(module).__name__} has no shape yet: run the model once first")
-    if getattr(module, "max_norm", None) is not None:
-        raise ConfigError(
-            f"{type(module).__name__} with max_norm writes to its weight as it runs, so it cannot "
-            "be quantised"
-        )
     cls = _quantized_class(module, op, quant.format)
     new = cls.__new__(cls)
     new.__dict__.update(
