@@ -23,14 +23,15 @@ def own(kind: str, request: DatasetRequest) -> Splits:
     if not path.is_file():
         what = "is a folder; name the file" if path.is_dir() else "no such file"
         raise DataError(f"{path}: {what}")
+    digest = file_sha256(path, request.cache_dir)
     key = {
         "steps": STEPS,
         "kind": kind,
-        "file": file_sha256(path, request.cache_dir),
+        "file": digest,
         "label": request.label_column,
         "seed": request.seed,
     }
-    return cached(request, key, partial(_prepared, kind, request), origin=path)
+    return cached(request, key, partial(_prepared, kind, request), path, {path: digest})
 
 
 def _prepared(kind: str, request: DatasetRequest) -> Splits:

@@ -43,7 +43,7 @@ def jsc(request: DatasetRequest) -> Splits:
     if not given:
         _check_unchanged(path, digest)
     key = {"steps": STEPS, "file": digest}
-    return cached(request, key, partial(_prepared, path), origin=path)
+    return cached(request, key, partial(_prepared, path), path, {path: digest})
 
 
 def _downloaded(request: DatasetRequest) -> Path:

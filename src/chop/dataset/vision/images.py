@@ -36,9 +36,9 @@ def prepared(
     The last tenth of the training images validates, so the test images stay unseen until the end.
     Pixels are standardised per channel on the rest.
     """
-    digests = [file_sha256(file, request.cache_dir) for file in files]
-    key = {"steps": STEPS, "name": request.name, "files": digests}
-    return cached(request, key, lambda: _splits(read(), request.name), origin)
+    sources = {file: file_sha256(file, request.cache_dir) for file in files}
+    key = {"steps": STEPS, "name": request.name, "files": list(sources.values())}
+    return cached(request, key, lambda: _splits(read(), request.name), origin, sources)
 
 
 def fetched(
