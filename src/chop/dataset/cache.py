@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from chop.dataset.splits import DatasetRequest, Splits
-from chop.errors import DataError, OutputError
+from chop.errors import CheckpointError, DataError, OutputError
 from chop.files import regular
+from chop.preprocessing import from_plain
 
 try:
     import fcntl
@@ -57,6 +58,8 @@ def cached(
 ) -> Splits:
     """What `build` returns, from the cache if it was built from the same `key` before.
 
+    Rows that are to be scaled as others were are kept beside those with constants of their own.
+
     The arrays are memory-mapped, so opening them costs little more than comparing their checksums.
     A folder appears in the cache only when it is complete, and one that turns out to be damaged is
     built again.
@@ -65,7 +68,9 @@ def cached(
         origin: the file or folder the rows come from, for the sentence that says so.
         sources: the files that `build` reads, each with the SHA-256 that `key` holds of it.
     """
-    name = hashlib.sha256(json.dumps(dict(key), sort_keys=True).encode()).hexdigest()[:32]
+    asked = request.preprocessing
+    whole = dict(key) | ({} if asked is None else {"preprocessing": asked.digest})
+    name = hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:32]
     folder = request.cache_dir / "preprocessed" / request.name / name
     with locked(folder.with_name(f"{name}.lock")):
         if request.use_cache and (found := _opened(folder)) is not None:
@@ -161,6 +166,7 @@ def _store(folder: Path, splits: Splits) -> None:
                 for kind, rows in zip("xy", getattr(splits, split), strict=True):
                     np.save(fresh / f"{split}_{kind}.npy", rows, allow_pickle=False)
             about = {name: getattr(splits, name) for name in ("source", "fingerprint")}
+            about["preprocessing"] = splits.preprocessing and splits.preprocessing.as_plain()
             names = {name: getattr(splits, name) for name in ("class_names", "feature_names")}
             sums = {"checksums": {file.name: _checksum(file) for file in fresh.iterdir()}}
             (fresh / ABOUT).write_text(_sealed(about | names | sums), encoding="utf-8")
@@ -178,13 +184,18 @@ def _opened(folder: Path) -> Splits | None:
             if _checksum(regular(folder / name)) != checksum:
                 return None
         names = {name: tuple(about[name]) for name in ("class_names", "feature_names")}
-        splits = Splits(source=about["source"], fingerprint=about["fingerprint"], **names)
+        splits = Splits(
+            source=about["source"],
+            fingerprint=about["fingerprint"],
+            preprocessing=from_plain(about["preprocessing"], folder),
+            **names,
+        )
         parts: dict[str, Any] = {
             file.name.removesuffix("_x.npy"): (_mapped(file), _mapped(folder / _labels(file)))
             for file in sorted(folder.glob("*_x.npy"))
         }
         return replace(splits, **parts) if parts else None
-    except DAMAGED as error:
+    except (*DAMAGED, CheckpointError) as error:
         if isinstance(error, OSError) and error.errno == errno.ENOMEM:
             raise  # it may be whole
         return None

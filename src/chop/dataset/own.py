@@ -46,13 +46,19 @@ def _prepared(kind: str, request: DatasetRequest) -> Splits:
     fingerprint = rows_fingerprint(table.features, labels)
     chosen = seeded_split(len(labels), request.seed)
     parts = [np.ascontiguousarray(table.features[rows]) for rows in chosen]
-    standardise(*parts, channels=table.features.ndim > 2)
+    done = standardise(
+        *parts,
+        channels=table.features.ndim > 2,
+        names=table.feature_names,
+        given=request.preprocessing,
+    )
     return Splits(
         *paired(parts, (labels[rows] for rows in chosen)),
         source=f"{kind}: {len(labels):,} rows, split by seed {request.seed}",
         fingerprint=fingerprint,
         class_names=class_names,
         feature_names=table.feature_names,
+        preprocessing=done,
     )
 
 
