@@ -58,6 +58,14 @@ def loaded(
     return model if load_name is None else load_model(load_name, load_type, model)
 
 
+def features_of(model: "nn.Module", data_module: Any) -> dict[str, Any]:
+    """What was done to the features, for a record: as the model says it, else as the rows do."""
+    from chop.ir.graph.preprocessing import preprocessing_of
+
+    known = preprocessing_of(model) or getattr(data_module, "preprocessing", None)
+    return {"preprocessing": known and known.as_plain()}
+
+
 def full_record(record: Mapping[str, Any] | None, data_module: Any) -> dict[str, Any]:
     """What was run, and on which rows."""
     facts = {

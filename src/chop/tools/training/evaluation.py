@@ -4,12 +4,14 @@ import contextlib
 import copy
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import nn
 
 from chop.errors import ConfigError, TrainingError
 from chop.tools.devices import device_of
+from chop.tools.row_scaling import rows_for
 from chop.tools.training.batches import Epochs, moved
 from chop.tools.training.job import Job, first_look, on_this_machine
 from chop.tools.training.metrics import Evaluation, evaluate
@@ -23,6 +25,7 @@ def evaluate_job(job: Job, settings: TrainingSettings, split: str = "test") -> E
     """Evaluate the model of a job on the test or the validation rows, on one device."""
     job.data.prepare_data()
     job.data.setup()
+    job = replace(job, data=rows_for(job.model, job.data))
     loader = job.validation if split == "val" else job.data.test_dataloader()
     if loader is None:
         raise ConfigError(f"{job.data.name} has no validation rows to measure")
