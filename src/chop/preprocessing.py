@@ -121,6 +121,9 @@ def from_plain(plain: object, where: object) -> Preprocessing | None:
     try:
         if not isinstance(plain, Mapping):
             raise DataError("it is no table")
+        for key in plain:
+            if key not in Preprocessing.__dataclass_fields__:
+                raise DataError(f"unknown key {key!r:.40}")
         return parse(Preprocessing, plain, "its entries")
     except ChopError as error:
         raise CheckpointError(f"{where}: its preprocessing makes no sense: {error}") from None

@@ -61,12 +61,15 @@ def test(  # noqa: PLR0913, PLR0917  (the labs' signature)
     result = evaluate_job(job, chosen, split)
     names = dataset_info.class_names
     shown = summary_of_test(result, names, getattr(data_module, "source", ""), split)
-    features = common.features_of(job.model, data_module)
+    known = common.known_preprocessing(job.model, data_module)
+    if known is not None:
+        shown += f"\n\nFeatures: {known}"
     logger.info("Result\n%s", shown, extra=RESULT)
     if visualizer is not None:
         _log(visualizer, result, job.folder)
     if save_path is not None:
-        facts = {"split": split, "load_name": load_name, "run": job.record, **features}
+        facts = {"split": split, "load_name": load_name, "run": job.record}
+        facts |= common.features_of(job.model, data_module)
         _store(job.folder, {**result.as_dict(names), **facts})
     logger.info("Testing is completed")
     return result
