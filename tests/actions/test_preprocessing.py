@@ -194,6 +194,16 @@ def test_the_command_line_scales_measured_rows(run: Path, tmp_path: Path) -> Non
     assert Preprocessing(**results[0]["preprocessing"]) == trained_with(run)
 
 
+def test_all_rows_of_a_file_as_test_rows(run: Path, tmp_path: Path) -> None:
+    load = ["--load", str(checkpoint(run)), "--load-type", "pl", "--split", "all"]
+    assert main(["test", *common(tmp_path, run / "rows.csv"), *load]) == 0
+    stored = json.loads((tmp_path / "p/software/checkpoints/test_results.json").read_text())
+    assert (stored["rows"], stored["split"]) == (ROWS, "all")
+    with torch.no_grad():
+        found = LOADERS["checkpoint"](run).eval()(by_hand(trained_with(run))).argmax(1)
+    assert stored["test_acc_epoch"] == pytest.approx((found.numpy() == LABELS).mean())
+
+
 STATES: dict[str, tuple[Callable[[Preprocessing], np.ndarray], str, bool]] = {
     "standardised": (lambda how: by_hand(how).numpy(), "look standardised already", False),
     "by constants of their own": (
@@ -446,7 +456,8 @@ def test_a_graph_that_scales_its_rows_itself(
         {node.name: node for node in MaseGraph(each).nodes}["seq_blocks_1"].meta["mase"]
         for each in (model, before)
     ]
-    assert found[0]["software"] == found[1]["software"] != {}
+    assert found[0]["software"] == found[1]["software"]
+    assert found[0]["software"]["args"]["data_in_0"]["stat"]["range_min_max"]["max"] > 0
     right = float((scores.argmax(1).numpy() == LABELS).mean())
     capsys.readouterr()
     assert accuracy(model, data_of(own(MEASURED))) == pytest.approx(right)

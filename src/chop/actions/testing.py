@@ -41,7 +41,8 @@ def test(  # noqa: PLR0913, PLR0917  (the labs' signature)
         save_path: the folder of ``test_results.json``; None stores nothing.
         load_name: weights or a graph to test; without it the model is tested as it is.
         settings: fields of `TrainingSettings`, as the labs hand the same to every action;
-            `record`, stored with the result; `split`, "val" for the validation rows.
+            `record`, stored with the result; `split`, "val" for the validation rows,
+            "all" for the rows of all splits.
     """
     from chop.tools.training.evaluation import evaluate_job
     from chop.tools.training.job import Job

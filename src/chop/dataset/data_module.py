@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from chop.dataset.cache import default_cache_dir
 from chop.dataset.info import DATASETS, DatasetEntry, MaseDatasetInfo, completed
-from chop.dataset.loader import TensorLoader, make_loader
+from chop.dataset.loader import LoaderChain, TensorLoader, make_loader
 from chop.dataset.rescale import rescaled
 from chop.dataset.splits import DatasetRequest, Splits, checked
 from chop.errors import ConfigError, DataError, UnknownNameError
@@ -179,6 +179,11 @@ class MaseDataModule:
 
     def pred_dataloader(self) -> AnyLoader:
         return self._loader("pred")
+
+    def all_dataloader(self) -> LoaderChain:
+        """The training, validation and test rows, one after the other as they lie."""
+        splits = (split for split in self.splits.available if split != "pred")
+        return LoaderChain([self._loader(split) for split in splits])
 
     def _loader(self, split: str, shuffle: bool = False) -> AnyLoader:
         rows = self.split(split)

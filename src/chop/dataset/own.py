@@ -42,7 +42,7 @@ def _prepared(kind: str, request: DatasetRequest) -> Splits:
     if rows < LEAST_ROWS:
         some = "1 row is" if rows == 1 else f"{rows} rows are"
         raise DataError(f"{path}: {some} too few; give at least {LEAST_ROWS}")
-    labels, class_names = class_indices(table.classes, path)
+    labels, class_names = class_indices(table.classes, path, table.class_names)
     fingerprint = rows_fingerprint(table.features, labels)
     chosen = seeded_split(len(labels), request.seed)
     parts = [np.ascontiguousarray(table.features[rows]) for rows in chosen]

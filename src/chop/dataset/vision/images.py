@@ -52,7 +52,7 @@ def fetched(
     except DataError as error:
         raise DataError(
             f"{error}; get {', '.join(md5s)} from {where_to_get} and name the folder or archive "
-            "with --dataset-path"
+            f"with --dataset-path or CHOP_{request.name.upper()}"
         ) from None
 
 

@@ -24,7 +24,7 @@ def parameter_summary(model: nn.Module) -> str:
     return f"{table}\n{total:,} parameters, {trainable:,} of them trainable"
 
 
-ROWS = {"test": "Test rows", "val": "Validation rows"}
+ROWS = {"test": "Test rows", "val": "Validation rows", "all": "All rows"}
 
 
 def summary_of_test(
