@@ -63,15 +63,14 @@ def test(  # noqa: PLR0913, PLR0917  (the labs' signature)
     names = dataset_info.class_names
     shown = summary_of_test(result, names, getattr(data_module, "source", ""), split)
     known = common.known_preprocessing(job.model, data_module)
-    if known is not None:
-        shown += f"\n\nFeatures: {known}"
+    shown += f"\n\nFeatures: {known or 'taken as they are'}"
     logger.info("Result\n%s", shown, extra=RESULT)
     if visualizer is not None:
         _log(visualizer, result, job.folder)
     if save_path is not None:
         facts = {"split": split, "load_name": load_name, "run": job.record}
-        facts |= common.features_of(job.model, data_module)
-        _store(job.folder, {**result.as_dict(names), **facts})
+        features = common.features_of(job.model, data_module)
+        _store(job.folder, {**result.as_dict(names), **facts, **features})
     logger.info("Testing is completed")
     return result
 
