@@ -41,8 +41,7 @@ def test(  # noqa: PLR0913, PLR0917  (the labs' signature)
         save_path: the folder of ``test_results.json``; None stores nothing.
         load_name: weights or a graph to test; without it the model is tested as it is.
         settings: fields of `TrainingSettings`, as the labs hand the same to every action;
-            `record`, stored with the result; `split`, "val" for the validation rows,
-            "all" for the rows of all splits.
+            `record`, stored with the result; `split`, one of test, val and all.
     """
     from chop.tools.training.evaluation import evaluate_job
     from chop.tools.training.job import Job
@@ -63,14 +62,14 @@ def test(  # noqa: PLR0913, PLR0917  (the labs' signature)
     names = dataset_info.class_names
     shown = summary_of_test(result, names, getattr(data_module, "source", ""), split)
     known = common.known_preprocessing(job.model, data_module)
-    shown += f"\n\nFeatures: {known or 'taken as they are'}"
-    logger.info("Result\n%s", shown, extra=RESULT)
+    features = known or "taken as they are"
+    logger.info("Result\n%s\n\nFeatures: %s", shown, features, extra=RESULT)
     if visualizer is not None:
         _log(visualizer, result, job.folder)
     if save_path is not None:
         facts = {"split": split, "load_name": load_name, "run": job.record}
-        features = common.features_of(job.model, data_module)
-        _store(job.folder, {**result.as_dict(names), **facts, **features})
+        facts["preprocessing"] = known and known.as_plain()
+        _store(job.folder, {**result.as_dict(names), **facts})
     logger.info("Testing is completed")
     return result
 
