@@ -27,6 +27,7 @@ from chop.passes.graph import (
 )
 from chop.tools.checkpoint_load import load_model
 from chop.tools.row_scaling import rows_for
+from chop.tools.training.summary import feature_summary
 
 ROWS = 600
 RNG = np.random.default_rng(7)
@@ -562,6 +563,15 @@ setup = {n_trials = 3, sampler = "brute", plots = false, n_jobs = 2}
 metrics.accuracy = {scale = 1.0, direction = "maximize"}
 metrics.average_bitwidth = {scale = 0.2, direction = "minimize"}
 """
+
+
+def test_the_constants_are_shown_as_a_table() -> None:
+    known = Preprocessing("features", (1.5,) * 40, (0.25,) * 40)
+    lines = feature_summary(known).splitlines()
+    assert lines[2].split() == ["feature", "0", "1.5", "0.25"]
+    assert lines[-1] == "… and 8 more"
+    named = replace(known, mean=(2,), scale=(4,), names=("mass\x1b[2J",))
+    assert feature_summary(named).splitlines()[2:] == ["'mass\\x1b[2J'  2       4"]
 
 
 def test_a_search_scales_its_rows_and_says_how_at_each_point(run: Path, tmp_path: Path) -> None:

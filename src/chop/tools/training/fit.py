@@ -38,7 +38,7 @@ from chop.tools.training.state import (
     preprocessing_in,
     read_resumed,
 )
-from chop.tools.training.summary import parameter_summary
+from chop.tools.training.summary import feature_summary, parameter_summary
 from chop.tools.training.threads import using_threads
 
 logger = get_logger("chop")
@@ -163,7 +163,9 @@ def _plugins() -> list[Any]:
 def _run(trainer: Trainer, module: TrainingModule, job: Job) -> None:
     settings = module.settings
     loader = job.data.train_dataloader()
-    logger.info("Seed %d\n%s", settings.seed, parameter_summary(job.model))
+    known = preprocessing_of(job.model)
+    features = f"\n\n{feature_summary(known)}" if known else ""
+    logger.info("Seed %d\n%s%s", settings.seed, parameter_summary(job.model), features)
     if job.logger is not None:
         shown = {"model": job.name, "batch_size": loader.batch_size}
         job.logger.log_hyperparams(shown | settings.model_dump())
