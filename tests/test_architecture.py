@@ -14,12 +14,13 @@ SOURCE = ROOT / "src" / "chop"
 FILES = sorted(SOURCE.rglob("*.py"))
 
 # Each layer may import those named after it, and itself.
-BASE = ("errors", "registry", "validation", "files", "__init__")
+BASE = ("errors", "registry", "validation", "files", "preprocessing", "__init__")
 LAYERS = {
     "errors": (),
     "registry": ("errors",),
     "validation": ("errors",),
     "files": ("errors",),
+    "preprocessing": ("errors", "validation"),
     "numerics": BASE,
     "ops": (*BASE, "numerics"),
     "nn": (*BASE, "numerics", "ops"),

@@ -1,5 +1,6 @@
 """A run that stops and goes on ends where an uninterrupted one does, bit for bit."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -177,3 +178,38 @@ def test_ctrl_c(tmp_path: Path, uninterrupted: Path) -> None:
     assert "Detected KeyboardInterrupt" not in out
     assert main(ch(tmp_path, "--resume")) == 0
     assert bench.same(uninterrupted, checkpoints(tmp_path) / "last.ckpt")
+
+
+@pytest.mark.parametrize("by_rename", [True, False])
+def test_a_data_file_with_other_contents_does_not_go_on(
+    by_rename: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A file of the same size and modification time was taken for the one before."""
+    monkeypatch.setenv("CHOP_CACHE", str(tmp_path / "cache"))
+    file = tmp_path / "rows.csv"
+    text = "a,b,label\n" + "".join(f"{n % 7}.5,{n % 5}.25,{n % 2}\n" for n in range(60))
+    file.write_text(text, encoding="utf-8")
+    train = [
+        "train",
+        "jsc-mlp",
+        "csv",
+        "--dataset-path",
+        str(file),
+        *TRAIN[3:],
+        "--max-epochs",
+        "1",
+    ]
+    train += ["--project-dir", str(tmp_path), "--project", "run"]
+    assert main(train) == 0
+    before = file.stat()
+    new = file.with_name("new.csv") if by_rename else file
+    new.write_text(text.replace("3.5", "9.5"), encoding="utf-8")
+    new.replace(file)
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert file.stat().st_size == before.st_size
+    capsys.readouterr()
+    assert main([*train, "--resume"]) == 2
+    assert "--resume: fingerprint is" in capsys.readouterr().err

@@ -9,7 +9,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of its own for every test, and no file that the machine may have."""
     folder = tmp_path / "cache"
     monkeypatch.setenv("CHOP_CACHE", str(folder))
-    monkeypatch.delenv("CHOP_JSC", raising=False)
+    for name in ("JSC", "MNIST", "CIFAR10", "CIFAR100"):
+        monkeypatch.delenv(f"CHOP_{name}", raising=False)
     return folder
 
 

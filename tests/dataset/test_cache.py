@@ -1,8 +1,12 @@
+import hashlib
 import json
+import os
 import pickle
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -84,7 +88,10 @@ def test_another_process_opens_the_rows_itself(jets: JetFiles) -> None:
     assert pickle.loads(sent).fingerprint == data.fingerprint
 
 
-def test_sums_are_kept_until_the_file_changes(tmp_path: Path, cache: Path) -> None:
+def test_sums_are_kept_until_the_file_changes(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chop.dataset.cache.SETTLED_NS", 0)
     path = tmp_path / "file"
     path.write_bytes(b"one")
     first = file_sha256(path, cache)
@@ -107,3 +114,71 @@ def test_two_processes_that_start_together(jets: JetFiles, cache: Path) -> None:
     assert [run.returncode for run in runs] == [0, 0]
     assert len(found) == 1
     assert len(list(cache.glob("preprocessed/jsc/*/about.json"))) == 1
+
+
+def in_place(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+
+def by_rename(path: Path, content: bytes) -> None:
+    other = path.with_name("other")
+    other.write_bytes(content)
+    other.replace(path)
+
+
+REPLACED = pytest.mark.parametrize("replace", [in_place, by_rename])
+
+
+def with_the_old_time(path: Path, replace: Callable[[Path, bytes], None], content: bytes) -> None:
+    """Put other contents in the place of a file, of the same size and modification time."""
+    before = path.stat()
+    assert len(content) == before.st_size
+    replace(path, content)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert path.stat().st_mtime_ns == before.st_mtime_ns
+
+
+@REPLACED
+@pytest.mark.parametrize("settled", [True, False])
+def test_a_replaced_file_of_equal_size_and_time_is_another(
+    replace: Callable[[Path, bytes], None],
+    settled: bool,
+    tmp_path: Path,
+    cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"one")
+    if settled:
+        monkeypatch.setattr("chop.dataset.cache.SETTLED_NS", 0)
+    first = file_sha256(path, cache)
+    if settled:
+        time.sleep(0.02)  # more than a tick of the clock that the kernel dates changes by
+    with_the_old_time(path, replace, b"two")
+    assert file_sha256(path, cache) == hashlib.sha256(b"two").hexdigest() != first
+
+
+@REPLACED
+def test_rows_of_a_replaced_file_are_the_new_ones(
+    replace: Callable[[Path, bytes], None], tmp_path: Path
+) -> None:
+    path = tmp_path / "rows.csv"
+    text = "a,label\n" + "".join(f"{n % 7}.5,{n % 2}\n" for n in range(40))
+    path.write_text(text, encoding="utf-8")
+    before = MaseDataModule("csv", 8, path=path)
+    before.setup()
+    with_the_old_time(path, replace, text.replace("3.5", "9.5").encode())
+    after = MaseDataModule("csv", 8, path=path)
+    assert after.fingerprint != before.fingerprint
+
+
+def test_a_file_that_changes_while_it_is_read_is_not_taken(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "rows.csv"
+    text = "a,label\n" + "".join(f"{n % 7}.5,{n % 2}\n" for n in range(40))
+    path.write_text(text, encoding="utf-8")
+    monkeypatch.setattr("chop.dataset.own.file_sha256", lambda path, cache: "of something else")
+    with pytest.raises(DataError, match=r"rows\.csv: has changed while it was read"):
+        MaseDataModule("csv", 8, path=path).setup()
+    assert not list(cache.glob("preprocessed/csv/*/"))

@@ -1,10 +1,12 @@
+import json
+import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from chop.dataset import MaseDataModule
+from chop.dataset import DATASETS, MaseDataModule, Preprocessing, Splits, register_dataset
 from chop.dataset.tables import class_indices
 from chop.errors import DataError
 
@@ -166,7 +168,25 @@ def test_a_text_column_in_parquet_is_named(tmp_path: Path) -> None:
     ("arrays", "message"),
     [
         ({"x": FEATURES}, "the arrays are x"),
-        ({"y": KINDS, "z": FEATURES}, "needs one array called features or x or data"),
+        ({"y": KINDS, "z": FEATURES}, "needs one array called features or x or data or images"),
+        (
+            {"x": FEATURES, "y": KINDS, "feature_names": ["a", "b", "c"]},
+            "3 feature_names for 2 features",
+        ),
+        (
+            {"x": FEATURES, "y": KINDS, "class_names": ["cat", "dog"]},
+            "class 'eel' is none of the 2",
+        ),
+        ({"x": FEATURES, "y": KINDS, "class_names": ["cat", "cat"]}, "two different names"),
+        ({"x": FEATURES, "y": KINDS, "class_names": np.arange(3)}, "must be a list of texts"),
+        (
+            {"x": FEATURES, "y": KINDS, "class_names": np.array(["a", None])},
+            r"array 'class_names' is pickled; save it as text: np\.array\(names, dtype=str\)",
+        ),
+        (
+            {"x": FEATURES, "y": np.arange(ROWS) % 4, "class_names": ["cat", "dog", "eel"]},
+            "class '3' is none of the 3 class_names, and no place from 0 to 2",
+        ),
         ({"x": FEATURES[:9], "y": KINDS}, "must be"),
         ({"x": KINDS[:, None], "y": KINDS}, "does not hold numbers"),
         ({"x": np.array([object()] * ROWS), "y": KINDS}, "damaged or not a NumPy archive"),
@@ -185,3 +205,70 @@ def test_files_cut_short(kind: str, tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:300])
     with pytest.raises(DataError, match="is damaged or not a"):
         MaseDataModule(kind, 4, path=path).setup()
+
+
+@pytest.mark.parametrize(
+    "labels", [np.arange(ROWS) % 2, np.array(["dog", "cat"])[np.arange(ROWS) % 2]]
+)
+def test_names_in_an_archive_are_used(labels: np.ndarray, tmp_path: Path) -> None:
+    path = tmp_path / "named.npz"
+    names = ["dog", "cat", "eel"]  # of which no row is one
+    np.savez(
+        path, features=FEATURES, labels=labels, class_names=names, feature_names=["long", "heavy"]
+    )
+    data = MaseDataModule("npz", 16, path=path)
+    info = data.dataset_info
+    assert (info.class_names, info.num_classes) == (("dog", "cat", "eel"), 3)
+    assert info.feature_names == ("long", "heavy")
+    assert data.preprocessing.names == ("long", "heavy")
+    found = {
+        (row.numpy().tobytes(), int(label))
+        for batch in data.all_dataloader()
+        for row, label in zip(*batch, strict=True)
+    }
+    scaled = (FEATURES - np.float32(data.preprocessing.mean)) / np.float32(data.preprocessing.scale)
+    assert found == {(row.tobytes(), n % 2) for n, row in enumerate(scaled)}
+
+
+def test_images_by_that_name(tmp_path: Path) -> None:
+    path = tmp_path / "images.npz"
+    np.savez(path, images=np.arange(40 * 12).reshape(40, 3, 2, 2), labels=np.arange(40) % 4)
+    data = MaseDataModule("npz", batch_size=4, path=path)
+    assert data.dataset_info.image_size == (3, 2, 2)
+    assert (data.preprocessing.kind, len(data.preprocessing.mean)) == ("channels", 3)
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_all_rows_of_a_file(kind: str, tmp_path: Path) -> None:
+    data = MaseDataModule(kind, batch_size=16, path=WRITERS[kind](tmp_path))
+    loader = data.all_dataloader()
+    batches = list(loader)
+    assert (len(loader), sum(len(labels) for _, labels in batches)) == (len(batches), ROWS)
+    assert [len(labels) for _, labels in loader] == [len(labels) for _, labels in batches]
+
+
+def test_what_was_done_is_kept_with_cached_rows(tmp_path: Path, cache: Path) -> None:
+    path = csv(tmp_path)
+    first, again = (MaseDataModule("csv", 16, path=path) for _ in range(2))
+    assert first.preprocessing == again.preprocessing
+    assert again.preprocessing.names == ("length", "weight")
+    (about,) = cache.glob("preprocessed/csv/*/about.json")
+    content = json.loads(about.read_text())
+    del content["preprocessing"], content["checksum"]  # rows that an earlier version has kept
+    about.write_text(json.dumps({**content, "checksum": zlib.crc32(json.dumps(content).encode())}))
+    assert MaseDataModule("csv", 16, path=path).preprocessing == first.preprocessing
+
+
+def test_a_statement_that_does_not_fit_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = (FEATURES, np.arange(ROWS) % 2)
+    monkeypatch.setattr(DATASETS, "_entries", dict(DATASETS.items()))
+    register_dataset("three")(
+        lambda: Splits(rows, preprocessing=Preprocessing("features", (0, 0, 0), (1, 1, 1)))
+    )
+    register_dataset("text")(lambda: Splits(rows, preprocessing="standardised"))
+    with pytest.raises(DataError, match=r"is of 3 features, but a row has the shape \(2,\)"):
+        MaseDataModule("three", 16).setup()
+    with pytest.raises(DataError, match="preprocessing is a str, not Preprocessing"):
+        MaseDataModule("text", 16).setup()
+    with pytest.raises(DataError, match="a scale or divisor is not above 0"):
+        Preprocessing("features", (0,), (0,))

@@ -164,3 +164,41 @@ def test_toy_tiny_as_the_original_makes_it() -> None:
         assert torch.equal(labels, (images.sum((1, 2, 3)) > 0).long())
         first = np.random.RandomState(seed).randn(4).astype(np.float32)
         np.testing.assert_array_equal(images[0].flatten(), first)
+
+
+def test_the_environment_names_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = tmp_path / "torchvision" / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    mnist_files(raw)
+    monkeypatch.setenv("CHOP_MNIST", str(tmp_path / "torchvision"))
+    assert len(MaseDataModule("mnist", batch_size=8).test_dataset) == 20
+    for name, layout in LAYOUTS.items():
+        files = {file: records(layout, 10)[0] for file in (*layout.train, layout.test)}
+        archive(tmp_path / layout.archive, files)
+        monkeypatch.setenv(f"CHOP_{name.upper()}", str(tmp_path))
+        data = MaseDataModule(name, batch_size=8)
+        assert len(data.test_dataset) == 10
+        assert layout.archive in data.source
+        (tmp_path / layout.archive).unlink()
+        with pytest.raises(DataError, match=f"has no {layout.train[0]}"):
+            MaseDataModule(name, batch_size=8).setup()
+
+
+def test_the_option_goes_before_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mnist_files(tmp_path)
+    monkeypatch.setenv("CHOP_MNIST", "/nowhere")
+    assert len(MaseDataModule("mnist", batch_size=8, path=tmp_path).test_dataset) == 20
+    with pytest.raises(DataError, match="/nowhere: no such folder of the four files of MNIST"):
+        MaseDataModule("mnist", batch_size=8).setup()
+
+
+def test_what_was_done_to_pixels_is_known(tmp_path: Path) -> None:
+    arrays = mnist_files(tmp_path)
+    data = MaseDataModule("mnist", batch_size=8, path=tmp_path)
+    done = data.preprocessing
+    assert (done.kind, done.divisor, len(done.mean)) == ("channels", 255.0, 1)
+    pixels = arrays["t10k-images-idx3-ubyte"].astype(np.float32)
+    expected = (pixels / np.float32(255) - np.float32(done.mean[0])) / np.float32(done.scale[0])
+    np.testing.assert_array_equal(data.test_dataset.tensors[0][:, 0].numpy(), expected)

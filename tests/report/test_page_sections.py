@@ -67,6 +67,25 @@ def test_the_graph_shows_operation_shape_format_and_error(page_file: Path) -> No
     assert len(styles) == 2  # the one quantised layer has colours of its own
 
 
+def test_the_scaling_of_the_features_is_shown(page_file: Path) -> None:
+    page = page_of(page_file)
+    for section in ("run", "test", "graph"):
+        assert "16 features, standardised ('j_zlogz': mean " in page.texts[section]
+    for name in ("j_c1_b0_mmdt", "j_multiplicity"):
+        assert name in page.texts["run"]
+
+
+def test_a_scaling_that_makes_no_sense_is_a_problem(tmp_path: Path) -> None:
+    software = tmp_path / "p" / "software"
+    harm = {"preprocessing": {"kind": "features", "mean": [1], "scale": [0]}}
+    put(software / "checkpoints/test_results.json", a_result(**harm))
+    put(software / "run_train.json", {"action": "train", **harm})
+    put(software / "run_test.json", {"action": "test", "data": "rows"})
+    page = page_of(report(tmp_path / "p"))
+    assert page.texts["problems"].count("its preprocessing makes no sense") == 2
+    assert "rows" in page.texts["run"]
+
+
 def test_statistics_histograms_and_costs(page_file: Path) -> None:
     page = page_of(page_file)
     assert "variance_precise" in page.texts["statistics"]

@@ -69,9 +69,11 @@ def search_facts(config: SearchConfig, space_size: int, repeats: int) -> dict[st
     }
 
 
-def write_facts(folder: Path, config: SearchConfig, space_size: int, repeats: int) -> None:
+def write_facts(
+    folder: Path, config: SearchConfig, space_size: int, repeats: int, features: Mapping[str, Any]
+) -> None:
     """Write ``search.json``."""
-    facts = search_facts(config, space_size, repeats)
+    facts = {**search_facts(config, space_size, repeats), **features}
     write_text(folder / "search.json", json.dumps(facts, indent=2) + "\n")
 
 

@@ -1,13 +1,13 @@
 """Search: measure configurations of a space, and keep the best of them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chop.actions.search_files import search_facts, study_place, write_facts, write_tables
 from chop.actions.session import Findings, Session
-from chop.actions.train_common import UNTRAINED, settings_of
+from chop.actions.train_common import UNTRAINED, features_of, settings_of
 from chop.config.run import RunConfig
 from chop.config.toml import na_to_none
 from chop.errors import SearchError
@@ -20,6 +20,7 @@ from chop.search.space import SPACES, SearchSpace, make_space
 from chop.tools.checkpoint_load import load_model
 from chop.tools.devices import device_of
 from chop.tools.logger import RESULT, get_logger
+from chop.tools.row_scaling import rows_for
 from chop.tools.training.threads import forward_operations, using_threads
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ class SearchResult:
     space_size: int
     repeats: int
     """Proposals of the sampler that were known already and not evaluated again."""
+    features: dict[str, Any] = field(default_factory=dict)
+    """What was done to the features, as it is stored."""
 
 
 def check(config: RunConfig) -> None:
@@ -83,7 +86,7 @@ def run(session: Session) -> Findings | None:
     save_dir = session.software_folder / "search_ckpts"
     result = search(*what, save_dir=save_dir, resume=config.resume, settings=settings, **how)
     facts = search_facts(parse_search(config.search), result.space_size, result.repeats)
-    return Findings(result.folder, {"search": facts})
+    return Findings(result.folder, {"search": facts, **result.features})
 
 
 def tables_of(config: RunConfig) -> dict[str, Any]:
@@ -173,8 +176,9 @@ def make_context(  # noqa: PLR0913  # the same
         model = load_model(load_name, load_type, model)
     elif not (pretrained or SPACES[config.search_space.name].starts_afresh):
         logger.warning(UNTRAINED)
+    rows = rows_for(model, data_module)
     return SearchContext(
-        model.eval(), model_info, data_module, task, cf_args or None, device_of(accelerator),
+        model.eval(), model_info, rows, task, cf_args or None, device_of(accelerator),
         config.strategy.eval_mode, seed,
     )  # fmt: skip
 
@@ -245,7 +249,7 @@ class SearchJob:
         return {
             "search space": fingerprint_of([*choices, repr(space.setup)]),
             **weights,
-            "data set": self.context.data_module.fingerprint,
+            "data set": rows_read(self.context.data_module),
             "runners": {"software": strategy.sw_runner, "hardware": strategy.hw_runner},
             "metrics": {name: each.model_dump() for name, each in self.config.metrics.items()},
             "objective": list(self.config.directions),
@@ -285,9 +289,10 @@ class SearchJob:
         from chop.search.study_table import is_study
 
         trials = store.counted()
-        best = write_results(folder, store.study, trials)
+        features = features_of(self.context.model, self.context.data_module)
+        best = write_results(folder, store.study, trials, features)
         write_tables(folder, space, best, self.settings)
-        write_facts(folder, self.config, space.size, found.progress.repeats)
+        write_facts(folder, self.config, space.size, found.progress.repeats, features)
         if self.config.strategy.setup.plots:
             from chop.search.plots import draw_plots
 
@@ -309,7 +314,7 @@ class SearchJob:
         logger.info("The results are in %s", folder, extra=RESULT)
         if trials and len(failed) == len(trials):
             raise SearchError(f"every trial failed; the first: {failed[0].user_attrs['reason']}")
-        return SearchResult(folder, best, trials, space.size, found.progress.repeats)
+        return SearchResult(folder, best, trials, space.size, found.progress.repeats, features)
 
     def report_study(
         self, space: Hyperparameters, folder: Path, trials: "list[FrozenTrial]"
@@ -324,6 +329,12 @@ class SearchJob:
 
             draw_study(folder, study)
         return f"{heading(study, self.config)}\n{study_table(study)}"
+
+
+def rows_read(data_module: "MaseDataModule") -> str:
+    """A text that stands for the rows, and for constants that are not their own."""
+    asked = data_module.request.preprocessing
+    return data_module.fingerprint + ("" if asked is None else f", scaled as {asked.digest}")
 
 
 def fingerprint_of(texts: list[str]) -> str:

@@ -41,7 +41,7 @@ def test(  # noqa: PLR0913, PLR0917  (the labs' signature)
         save_path: the folder of ``test_results.json``; None stores nothing.
         load_name: weights or a graph to test; without it the model is tested as it is.
         settings: fields of `TrainingSettings`, as the labs hand the same to every action;
-            `record`, stored with the result; `split`, "val" for the validation rows.
+            `record`, stored with the result; `split`, one of test, val and all.
     """
     from chop.tools.training.evaluation import evaluate_job
     from chop.tools.training.job import Job
@@ -61,11 +61,14 @@ def test(  # noqa: PLR0913, PLR0917  (the labs' signature)
     result = evaluate_job(job, chosen, split)
     names = dataset_info.class_names
     shown = summary_of_test(result, names, getattr(data_module, "source", ""), split)
-    logger.info("Result\n%s", shown, extra=RESULT)
+    known = common.known_preprocessing(job.model, data_module)
+    features = known or "taken as they are"
+    logger.info("Result\n%s\n\nFeatures: %s", shown, features, extra=RESULT)
     if visualizer is not None:
         _log(visualizer, result, job.folder)
     if save_path is not None:
         facts = {"split": split, "load_name": load_name, "run": job.record}
+        facts["preprocessing"] = known and known.as_plain()
         _store(job.folder, {**result.as_dict(names), **facts})
     logger.info("Testing is completed")
     return result

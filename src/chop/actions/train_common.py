@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from chop.config.run import RunConfig
+    from chop.preprocessing import Preprocessing
     from chop.tools.training.settings import TrainingSettings
 
 TASKS = ("classification", "cls")
@@ -56,6 +57,19 @@ def loaded(
     from chop.tools.checkpoint_load import load_model
 
     return model if load_name is None else load_model(load_name, load_type, model)
+
+
+def known_preprocessing(model: "nn.Module", data_module: Any) -> "Preprocessing | None":
+    """What was done to the features: as the model says it, else as the rows do."""
+    from chop.ir.graph.preprocessing import preprocessing_of
+
+    return preprocessing_of(model) or getattr(data_module, "preprocessing", None)
+
+
+def features_of(model: "nn.Module", data_module: Any) -> dict[str, Any]:
+    """The same for a record."""
+    known = known_preprocessing(model, data_module)
+    return {"preprocessing": known and known.as_plain()}
 
 
 def full_record(record: Mapping[str, Any] | None, data_module: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
     from torch import nn
 
-    from chop.actions.session import Session
+    from chop.actions.session import Findings, Session
     from chop.tools.training.fit import TrainingResult
     from chop.tools.training.job import Job
 
@@ -80,12 +80,13 @@ def save_trained_graph(job: "Job") -> None:
         save_mase_graph_interface_pass(MaseGraph(job.model), where)
 
 
-def run(session: "Session") -> None:
-    """Train as the command line asks."""
+def run(session: "Session") -> "Findings":
+    """Train as the command line asks; what is to be in the record of the run."""
+    from chop.actions.session import Findings
     from chop.tools.training.loggers import make_logger
 
     config, folder = session.config, session.software_folder
-    train(
+    result = train(
         session.model,
         session.model_info,
         session.data_module,
@@ -99,3 +100,5 @@ def run(session: "Session") -> None:
         record=session.record,
         **common.settings_of(config),
     )
+    known = result.preprocessing
+    return Findings(folder, {"preprocessing": known and known.as_plain()})

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from chop.actions.session import Session
-from chop.actions.train_common import UNTRAINED
+from chop.actions.session import Findings, Session
+from chop.actions.train_common import UNTRAINED, features_of
 from chop.config.run import RunConfig
 from chop.dataset import MaseDataModule
 from chop.errors import ConfigError
@@ -27,6 +27,7 @@ from chop.passes.graph.utils import deepcopy_mase_graph
 from chop.tools.checkpoint_load import load_model
 from chop.tools.get_input import InputGenerator, get_cf_args
 from chop.tools.logger import get_logger
+from chop.tools.row_scaling import rows_for
 
 logger = get_logger("chop")
 
@@ -80,10 +81,10 @@ def check(config: RunConfig) -> None:
             PASSES[name].parse({**offered, **given})
 
 
-def run(session: Session) -> None:
-    """Transform as the command line asks."""
+def run(session: Session) -> Findings:
+    """Transform as the command line asks; what is to be in the record of the run."""
     config = session.config
-    transform(
+    graph, _ = transform(
         session.model,
         session.model_info,
         session.data_module,
@@ -95,6 +96,7 @@ def run(session: Session) -> None:
         cf_args=config.cf_args,
         pretrained=config.is_pretrained,
     )
+    return Findings(session.software_folder, features_of(graph.model, session.data_module))
 
 
 def transform(  # noqa: PLR0913  # what a run consists of, by the names of the labs
@@ -122,18 +124,26 @@ def transform(  # noqa: PLR0913  # what a run consists of, by the names of the l
         model = load_model(load_name, load_type, model)
     elif not pretrained:
         logger.warning(UNTRAINED)
-    context = PassContext(
-        model_info.name,
-        Path(save_dir),
-        lambda: InputGenerator(model_info, data_module, task, which_dataloader="train"),
-    )
+
+    def context_for(model: nn.Module) -> PassContext:
+        rows = rows_for(model, data_module)
+        return PassContext(
+            model_info.name,
+            Path(save_dir),
+            lambda: InputGenerator(model_info, rows, task, which_dataloader="train"),
+        )
+
     logger.info("Transforming model '%s'...", model_info.name)
+    context = context_for(model)
     graph = with_metadata(
         MaseGraph(model, dict(cf_args or get_cf_args(model_info, task, model))), context
     )
     found = {}
     for name, given in passes.items():
+        before = graph.preprocessing
         graph, found[name] = _run_pass(graph, name, context.complete(name, given), context)
+        if graph.preprocessing != before:  # the passes that follow need rows of another scale
+            context = context_for(graph.model)
     saved = context.save_dir / "transformed_ckpt"
     graph, _ = save_mase_graph_interface_pass(graph, saved)
     logger.info("Transformation is completed")

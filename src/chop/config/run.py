@@ -165,9 +165,10 @@ class RunConfig:
         str | None, Option("column of the labels in a file of your own", DATA)
     ] = None
     split: Annotated[
-        Literal["test", "val"],
+        Literal["test", "val", "all"],
         Option(
-            "rows that ch test measures: test rows or validation rows",
+            "rows that ch test measures: test rows, validation rows, or all that there are, as for "
+            "a file that was not trained on",
             DATA,
             listed=False,
             actions=("test",),

@@ -15,6 +15,7 @@ from chop.dataset.info import (
 )
 from chop.dataset.physical import jsc, jsc_sim  # noqa: F401
 from chop.dataset.splits import DatasetRequest, Splits
+from chop.preprocessing import Preprocessing
 
 AVAILABLE_DATASETS = DATASETS.keys()
 
@@ -25,6 +26,7 @@ __all__ = [
     "DatasetSource",
     "MaseDataModule",
     "MaseDatasetInfo",
+    "Preprocessing",
     "Splits",
     "get_dataset",
     "get_dataset_info",

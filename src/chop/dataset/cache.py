@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import tempfile
+import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -20,8 +21,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from chop.dataset.splits import DatasetRequest, Splits
-from chop.errors import DataError, OutputError
+from chop.errors import CheckpointError, DataError, OutputError
 from chop.files import regular
+from chop.preprocessing import from_plain
 
 try:
     import fcntl
@@ -31,6 +33,9 @@ except ImportError:  # not on Windows, where two first starts may both do the wo
 ABOUT = "about.json"
 NO_HOME = "~"
 DAMAGED = (OSError, ValueError, KeyError, TypeError)
+SETTLED_NS = 2_000_000_000
+"""A file that was changed so shortly before it was hashed may change again within one tick of the
+clock that dates changes, so its hash is not kept."""
 
 
 def default_cache_dir() -> Path:
@@ -45,9 +50,15 @@ def default_cache_dir() -> Path:
 
 
 def cached(
-    request: DatasetRequest, key: Mapping[str, object], build: Callable[[], Splits], origin: Path
+    request: DatasetRequest,
+    key: Mapping[str, object],
+    build: Callable[[], Splits],
+    origin: Path,
+    sources: Mapping[Path, str],
 ) -> Splits:
     """What `build` returns, from the cache if it was built from the same `key` before.
+
+    Rows that are to be scaled as others were are kept beside those with constants of their own.
 
     The arrays are memory-mapped, so opening them costs little more than comparing their checksums.
     A folder appears in the cache only when it is complete, and one that turns out to be damaged is
@@ -55,37 +66,60 @@ def cached(
 
     Args:
         origin: the file or folder the rows come from, for the sentence that says so.
+        sources: the files that `build` reads, each with the SHA-256 that `key` holds of it.
     """
-    name = hashlib.sha256(json.dumps(dict(key), sort_keys=True).encode()).hexdigest()[:32]
+    asked = request.preprocessing
+    whole = dict(key) | ({} if asked is None else {"preprocessing": asked.digest})
+    name = hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:32]
     folder = request.cache_dir / "preprocessed" / request.name / name
     with locked(folder.with_name(f"{name}.lock")):
         if request.use_cache and (found := _opened(folder)) is not None:
             return replace(found, source=f"{found.source}, read from {origin}")
-        _store(folder, build())
+        built = build()
+        for path, stated in sources.items():
+            if file_sha256(path, request.cache_dir, trust=False) != stated:
+                raise DataError(f"{path}: has changed while it was read; start again")
+        _store(folder, built)
         stored = _opened(folder)
     if stored is None:
         raise DataError(f"{folder}: what was just written there cannot be read back")
     return replace(stored, source=f"{stored.source}, read from {origin}")
 
 
-def file_sha256(path: Path, cache_dir: Path) -> str:
-    """The SHA-256 of a file, kept in the cache until the file changes its size or time."""
+def file_sha256(path: Path, cache_dir: Path, *, trust: bool = True) -> str:
+    """The SHA-256 of a file, kept in the cache until anything about the file changes.
+
+    A program can set size and modification time at will, but not the number of the file and the
+    time of its last change. Windows has no such time, so there a file is read each time.
+
+    Args:
+        trust: False reads the file whatever the cache says.
+    """
     where = str(path.resolve())
+    name = hashlib.sha256(os.fsencode(where)).hexdigest()[:32]
+    memo = cache_dir / "checksums" / f"{name}.json"
     try:
         status = path.stat()
-        name = hashlib.sha256(os.fsencode(where)).hexdigest()[:32]
-        memo = cache_dir / "checksums" / f"{name}.json"
-        state = {"path": where, "size": status.st_size, "modified": status.st_mtime_ns}
+        state = {
+            "path": where,
+            "size": status.st_size,
+            "modified": status.st_mtime_ns,
+            "changed": status.st_ctime_ns,
+            "file": [status.st_dev, status.st_ino],
+        }
         with contextlib.suppress(*DAMAGED):
             kept = json.loads(memo.read_text(encoding="utf-8"))
-            if {name: kept[name] for name in state} == state:
+            settled = status.st_ctime_ns + SETTLED_NS <= int(kept["hashed"])
+            same = {name: kept[name] for name in state} == state
+            if trust and settled and same and os.name == "posix":
                 return str(kept["sha256"])
+        now = time.time_ns()
         with path.open("rb") as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
     with _writing(memo.parent):
-        write_whole(memo, json.dumps(state | {"sha256": digest}).encode())
+        write_whole(memo, json.dumps(state | {"hashed": now, "sha256": digest}).encode())
     return digest
 
 
@@ -132,6 +166,7 @@ def _store(folder: Path, splits: Splits) -> None:
                 for kind, rows in zip("xy", getattr(splits, split), strict=True):
                     np.save(fresh / f"{split}_{kind}.npy", rows, allow_pickle=False)
             about = {name: getattr(splits, name) for name in ("source", "fingerprint")}
+            about["preprocessing"] = splits.preprocessing and splits.preprocessing.as_plain()
             names = {name: getattr(splits, name) for name in ("class_names", "feature_names")}
             sums = {"checksums": {file.name: _checksum(file) for file in fresh.iterdir()}}
             (fresh / ABOUT).write_text(_sealed(about | names | sums), encoding="utf-8")
@@ -149,13 +184,18 @@ def _opened(folder: Path) -> Splits | None:
             if _checksum(regular(folder / name)) != checksum:
                 return None
         names = {name: tuple(about[name]) for name in ("class_names", "feature_names")}
-        splits = Splits(source=about["source"], fingerprint=about["fingerprint"], **names)
+        splits = Splits(
+            source=about["source"],
+            fingerprint=about["fingerprint"],
+            preprocessing=from_plain(about["preprocessing"], folder),
+            **names,
+        )
         parts: dict[str, Any] = {
             file.name.removesuffix("_x.npy"): (_mapped(file), _mapped(folder / _labels(file)))
             for file in sorted(folder.glob("*_x.npy"))
         }
         return replace(splits, **parts) if parts else None
-    except DAMAGED as error:
+    except (*DAMAGED, CheckpointError) as error:
         if isinstance(error, OSError) and error.errno == errno.ENOMEM:
             raise  # it may be whole
         return None

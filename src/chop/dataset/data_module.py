@@ -1,6 +1,8 @@
 """A data set by name, with its four loaders, as the labs use it."""
 
+import copy
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +10,11 @@ from torch.utils.data import DataLoader, Dataset
 
 from chop.dataset.cache import default_cache_dir
 from chop.dataset.info import DATASETS, DatasetEntry, MaseDatasetInfo, completed
-from chop.dataset.loader import TensorLoader, make_loader
+from chop.dataset.loader import LoaderChain, TensorLoader, make_loader
+from chop.dataset.rescale import rescaled
 from chop.dataset.splits import DatasetRequest, Splits, checked
 from chop.errors import ConfigError, DataError, UnknownNameError
+from chop.preprocessing import Preprocessing
 
 AnyLoader = TensorLoader | DataLoader[Any]
 
@@ -75,8 +79,30 @@ class MaseDataModule:
     def setup(self, stage: str | None = None) -> None:
         """Open the rows of every split; `stage` is accepted as Lightning passes it."""
         if self._splits is None:
-            self._splits = checked(self._entry.load(self.request), f"data set {self.name!r}")
-            self._check_classes(self._splits)
+            splits = checked(self._entry.load(self.request), f"data set {self.name!r}")
+            self._check_classes(splits)
+            self._splits = self._as_asked(splits)
+
+    def _as_asked(self, splits: Splits) -> Splits:
+        """The rows scaled as the request says, if their function has not done that."""
+        wanted, done = self.request.preprocessing, self.request.taken_as or splits.preprocessing
+        if wanted is None or done is None:
+            return splits
+        return rescaled(splits, done, wanted)
+
+    def scaled_as(
+        self, wanted: Preprocessing, taken_as: Preprocessing | None = None
+    ) -> "MaseDataModule":
+        """The same data set with its rows scaled in another way; this one stays as it is.
+
+        Args:
+            taken_as: what was done to the rows, if they do not say it.
+        """
+        twin = copy.copy(self)
+        twin.request = replace(self.request, preprocessing=wanted, taken_as=taken_as)
+        if taken_as is not None:
+            twin._splits = twin._as_asked(self.splits)
+        return twin
 
     def _check_classes(self, splits: Splits) -> None:
         """Refuse rows that do not fit what the data set says of itself."""
@@ -122,6 +148,11 @@ class MaseDataModule:
         return self.splits.fingerprint
 
     @property
+    def preprocessing(self) -> Preprocessing | None:
+        """What was done to the features; None if that is not known."""
+        return self.splits.preprocessing
+
+    @property
     def train_dataset(self) -> Dataset[Any]:
         return self.split("train")
 
@@ -148,6 +179,11 @@ class MaseDataModule:
 
     def pred_dataloader(self) -> AnyLoader:
         return self._loader("pred")
+
+    def all_dataloader(self) -> LoaderChain:
+        """The training, validation and test rows, one after the other as they lie."""
+        splits = (split for split in self.splits.available if split != "pred")
+        return LoaderChain([self._loader(split) for split in splits])
 
     def _loader(self, split: str, shuffle: bool = False) -> AnyLoader:
         rows = self.split(split)

@@ -1,6 +1,7 @@
 """Batches: slices of tensors for rows in memory, torch's loader for rows that come one by one."""
 
-from collections.abc import Iterator, Sized
+from collections.abc import Iterator, Sequence, Sized
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -110,6 +111,20 @@ class EpochSampler(Epochs, Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         self.begin()
         return iter(permutation(len(self.rows), self.seed, self.epoch).tolist())
+
+
+class LoaderChain:
+    """The batches of several loaders, one loader after the other."""
+
+    def __init__(self, loaders: Sequence[TensorLoader | DataLoader[Any]]) -> None:
+        self.loaders = loaders
+        self.batch_size = loaders[0].batch_size
+
+    def __len__(self) -> int:
+        return sum(len(loader) for loader in self.loaders)
+
+    def __iter__(self) -> Iterator[Any]:
+        return chain.from_iterable(self.loaders)
 
 
 def make_loader(

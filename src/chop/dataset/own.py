@@ -23,14 +23,15 @@ def own(kind: str, request: DatasetRequest) -> Splits:
     if not path.is_file():
         what = "is a folder; name the file" if path.is_dir() else "no such file"
         raise DataError(f"{path}: {what}")
+    digest = file_sha256(path, request.cache_dir)
     key = {
         "steps": STEPS,
         "kind": kind,
-        "file": file_sha256(path, request.cache_dir),
+        "file": digest,
         "label": request.label_column,
         "seed": request.seed,
     }
-    return cached(request, key, partial(_prepared, kind, request), origin=path)
+    return cached(request, key, partial(_prepared, kind, request), path, {path: digest})
 
 
 def _prepared(kind: str, request: DatasetRequest) -> Splits:
@@ -41,17 +42,23 @@ def _prepared(kind: str, request: DatasetRequest) -> Splits:
     if rows < LEAST_ROWS:
         some = "1 row is" if rows == 1 else f"{rows} rows are"
         raise DataError(f"{path}: {some} too few; give at least {LEAST_ROWS}")
-    labels, class_names = class_indices(table.classes, path)
+    labels, class_names = class_indices(table.classes, path, table.class_names)
     fingerprint = rows_fingerprint(table.features, labels)
     chosen = seeded_split(len(labels), request.seed)
     parts = [np.ascontiguousarray(table.features[rows]) for rows in chosen]
-    standardise(*parts, channels=table.features.ndim > 2)
+    done = standardise(
+        *parts,
+        channels=table.features.ndim > 2,
+        names=table.feature_names,
+        given=request.preprocessing,
+    )
     return Splits(
         *paired(parts, (labels[rows] for rows in chosen)),
         source=f"{kind}: {len(labels):,} rows, split by seed {request.seed}",
         fingerprint=fingerprint,
         class_names=class_names,
         feature_names=table.feature_names,
+        preprocessing=done,
     )
 
 

@@ -1,6 +1,7 @@
 """The rows of a data set, split in up to four parts, and what a reader of them is told."""
 
 import hashlib
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
 from chop.errors import DataError
+from chop.preprocessing import Preprocessing
 
 SPLITS = ("train", "validation", "test", "pred")
 
@@ -22,7 +24,13 @@ Rows = tuple[Any, Any] | Dataset[Any]
 
 @dataclass(frozen=True)
 class DatasetRequest:
-    """What was asked of a data set: by which name, from which file, with which seed."""
+    """What was asked of a data set: by which name, from which file, with which seed.
+
+    Args:
+        preprocessing: how the rows are to be scaled, in place of constants of their own. A
+            function that does not heed it has its rows scaled afterwards.
+        taken_as: what was found to have been done to rows whose function does not say it.
+    """
 
     name: str
     cache_dir: Path
@@ -30,11 +38,24 @@ class DatasetRequest:
     label_column: str | None = None
     seed: int = 0
     use_cache: bool = True
+    preprocessing: Preprocessing | None = None
+    taken_as: Preprocessing | None = None
+
+    @property
+    def given_path(self) -> Path | None:
+        """`path`, else what the variable ``CHOP_<NAME>`` says."""
+        given = self.path or os.environ.get(f"CHOP_{self.name.upper()}")
+        return Path(given).expanduser() if given else None
 
 
 @dataclass(frozen=True)
 class Splits:
-    """The rows of each split, where they came from, and their names."""
+    """The rows of each split, where they came from, and their names.
+
+    Args:
+        preprocessing: what was done to the features; None if they are as they were measured, or
+            nobody knows.
+    """
 
     train: Rows | None = None
     validation: Rows | None = None
@@ -44,6 +65,7 @@ class Splits:
     fingerprint: str = ""
     class_names: tuple[str, ...] = ()
     feature_names: tuple[str, ...] = ()
+    preprocessing: Preprocessing | None = None
 
     @property
     def available(self) -> list[str]:
@@ -85,9 +107,24 @@ def checked(splits: Splits, where: str) -> Splits:
     shapes = {tuple(part.tensors[0].shape[1:]) for part in _in_memory(parts).values()}
     if len(shapes) > 1:
         raise DataError(f"{where}: rows of different shapes in its splits: {sorted(shapes)}")
+    _check_preprocessing(splits.preprocessing, shapes, where)
     named = replace(splits, **parts)
     fingerprint = splits.fingerprint or _fingerprint(_in_memory(parts))
     return replace(named, fingerprint=fingerprint, source=splits.source or f"{where}, as read")
+
+
+def _check_preprocessing(done: Any, shapes: set[tuple[int, ...]], where: str) -> None:
+    """Refuse a statement of what was done to features that cannot be of these."""
+    if done is None:
+        return
+    if not isinstance(done, Preprocessing):
+        raise DataError(f"{where}: preprocessing is a {type(done).__name__}, not Preprocessing")
+    for shape in shapes:
+        if shape[0] != len(done.mean) or (len(shape) > 1) != (done.kind == "channels"):
+            raise DataError(
+                f"{where}: preprocessing is of {len(done.mean)} {done.kind}, but a row has the "
+                f"shape {shape}"
+            )
 
 
 def rows_fingerprint(features: NDArray[Any], labels: NDArray[Any]) -> str:

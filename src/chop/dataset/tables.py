@@ -5,7 +5,7 @@ import re
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
@@ -17,7 +17,8 @@ from chop.dataset.preprocess import Floats, Labels
 from chop.errors import DataError, suggestion
 
 LABEL_NAMES = ("label", "labels", "class", "target", "y")
-FEATURE_ARRAYS = ("features", "x", "data")
+FEATURE_ARRAYS = ("features", "x", "data", "images")
+NAME_ARRAYS = ("class_names", "feature_names")
 DELIMITERS = ",;\t"
 SMALL, MOST_PACKED = 256 << 20, 200
 """Bytes that any file may unpack to, and how many times its size a larger one may: numbers that
@@ -31,6 +32,8 @@ class Table:
     features: Floats
     classes: NDArray[Any]
     feature_names: tuple[str, ...] = ()
+    class_names: tuple[str, ...] = ()
+    """All classes in their order, where the file says them; else those of the rows are sorted."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,7 @@ def read_npz(path: Path, label_column: str | None) -> Table:
                     f"{path}: needs one array called {wanted} (it has {', '.join(names)})"
                 )
             features, classes = stored[found[0]], stored[label]
+            named = {name: _names_in(stored, name, path) for name in NAME_ARRAYS}
     except UNREADABLE as error:
         raise _unreadable(path, "NumPy archive", error) from None
     if features.dtype.kind not in "fiub":
@@ -119,7 +123,26 @@ def read_npz(path: Path, label_column: str | None) -> Table:
             f"{path}: {found[0]} {features.shape} must be (rows, features) or (rows, channels, "
             f"height, width) and {label} {classes.shape} (rows,)"
         )
-    return _table(features.astype(np.float32), classes, (), path)
+    columns = named["feature_names"]
+    if columns and len(columns) != features.shape[1]:
+        raise DataError(f"{path}: {len(columns)} feature_names for {features.shape[1]} features")
+    table = _table(features.astype(np.float32), classes, columns, path)
+    return replace(table, class_names=named["class_names"])
+
+
+def _names_in(stored: Any, name: str, path: Path) -> tuple[str, ...]:
+    """The array of names in an archive, if it has one."""
+    if name not in stored.files:
+        return ()
+    try:
+        names = stored[name]
+    except ValueError:
+        raise DataError(
+            f"{path}: array {name!r} is pickled; save it as text: np.array(names, dtype=str)"
+        ) from None
+    if names.ndim != 1 or names.dtype.kind not in "US":
+        raise DataError(f"{path}: array {name!r} must be a list of texts")
+    return tuple(str(each) for each in names.astype(str))
 
 
 READERS: dict[str, Callable[[Path, str | None], Table]] = {
@@ -147,18 +170,45 @@ def _check_unpacked(path: Path) -> None:
         )
 
 
-def class_indices(classes: NDArray[Any], path: Path) -> tuple[Labels, tuple[str, ...]]:
+def class_indices(
+    classes: NDArray[Any], path: Path, stated: Sequence[str] = ()
+) -> tuple[Labels, tuple[str, ...]]:
     """Each row's class as an index, and the names of the classes in that order.
 
     Classes are sorted: by value if they are whole numbers, else by name.
+
+    Args:
+        stated: the names of all classes in their order; rows have them, or their places.
     """
-    values, indices = np.unique(_comparable(classes, path), return_inverse=True)
+    comparable = _comparable(classes, path)
+    if stated:
+        return _stated_indices(comparable, path, tuple(stated)), tuple(stated)
+    values, indices = np.unique(comparable, return_inverse=True)
     names = tuple(str(value) for value in values)
     if "" in names:
         raise DataError(f"{path}: some rows have no class")
     if len(names) < 2:
         raise DataError(f"{path}: all rows are of one class ({', '.join(names)})")
     return indices.astype(np.int64), names
+
+
+def _stated_indices(classes: NDArray[Any], path: Path, stated: tuple[str, ...]) -> Labels:
+    """The place of each row's class among those that the file states."""
+    if len(set(stated)) != len(stated) or len(stated) < 2:
+        raise DataError(f"{path}: class_names must be two different names at least")
+    values, indices = np.unique(classes, return_inverse=True)
+    names = [str(value) for value in values]
+    if all(name in stated for name in names):
+        return np.array([stated.index(name) for name in names], np.int64)[indices]
+    places = {str(place) for place in range(len(stated))}
+    others = [name for name in names if name not in places]
+    if others:
+        unknown = next((name for name in others if name not in stated), others[0])
+        raise DataError(
+            f"{path}: class {unknown!r:.40} is none of the {len(stated)} class_names, and no "
+            f"place from 0 to {len(stated) - 1} among them"
+        )
+    return classes.astype(np.int64)
 
 
 def label_index(names: Sequence[str], asked: str | None, path: Path, what: str = "columns") -> int:

@@ -37,7 +37,11 @@ def read_state_dict(path: str | os.PathLike[str]) -> StateDict:
     """
     if Path(path).suffix == ".safetensors":
         return _read_safetensors(Path(path))
-    content = read_checkpoint(path)
+    return state_dict_in(read_checkpoint(path), path)
+
+
+def state_dict_in(content: Any, path: str | os.PathLike[str]) -> StateDict:
+    """The tensors in what `read_checkpoint` found at `path`."""
     inner = content.get("state_dict") if isinstance(content, Mapping) else None
     state = content if inner is None else inner
     if not isinstance(state, Mapping) or not all(

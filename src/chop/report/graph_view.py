@@ -18,11 +18,14 @@ QUIET_DB, LOUD_DB = 50.0, 5.0  # no colour at this SQNR and above, full colour a
 DEEPEST = 65  # per cent; text on a fuller colour would be hard to read
 
 
-def graph_section(nodes: Sequence[NodeFacts], where: str, others: Sequence[str]) -> Section:
+def graph_section(
+    nodes: Sequence[NodeFacts], where: str, others: Sequence[str], features: str = ""
+) -> Section:
     """The section of the graph itself."""
     has_errors = any(each.worst_sqnr is not None for each in nodes)
     parts = [
         tag("p", f"{where}: {counted(len(nodes), 'node')}, drawn from input to output."),
+        tag("p", f"Features: {features}.") if features else None,
         _chooser(has_errors),
         tag(
             "div",

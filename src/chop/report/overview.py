@@ -6,8 +6,19 @@ from pathlib import Path
 from typing import Any
 
 from chop.errors import ChopError, DataError
+from chop.preprocessing import Preprocessing
 from chop.report.folders import RunFolder
-from chop.report.markup import Markup, Section, Tile, counted, folded, joined, table, tag
+from chop.report.markup import (
+    Markup,
+    Section,
+    Tile,
+    counted,
+    folded,
+    joined,
+    number,
+    table,
+    tag,
+)
 from chop.report.record import RunRecord, SettingRecord, as_record, read_json, read_record
 
 Facts = dict[str, str]
@@ -80,7 +91,12 @@ def overview(records: list[RunRecord]) -> Section | None:
         runs.setdefault(record.action, []).append(record)
     shared = _shared(records)
     body = joined(
-        [*_data(records), _list(shared), *(_runs(each, shared) for each in runs.values())]
+        [
+            *_data(records),
+            *_features(records),
+            _list(shared),
+            *(_runs(each, shared) for each in runs.values()),
+        ]
     )
     return Section("run", "What was run", body, _tiles(records))
 
@@ -117,6 +133,22 @@ def _data(records: list[RunRecord]) -> list[Markup]:
         headers = ("Data", "Fingerprint (SHA-256 of the rows)")
         parts.append(table(headers, rows, "Data sets", text_columns=2))
     return parts
+
+
+def _features(records: list[RunRecord]) -> list[Markup]:
+    """What was done to the features: a sentence, and the constants behind a fold."""
+    found = {each.constants: each for record in records if (each := record.features) is not None}
+    return [features_table(each) for each in found.values()]
+
+
+def features_table(known: Preprocessing) -> Markup:
+    """Mean and deviation of each feature or channel."""
+    rows = [
+        (known.names[place] if known.names else str(place), number(mean), number(scale))
+        for place, (mean, scale) in enumerate(zip(known.mean, known.scale, strict=True))
+    ]
+    headers = (known.kind.removesuffix("s").capitalize(), "Mean", "Deviation")
+    return folded(f"Features: {known}", table(headers, rows, "Scaling of the features"))
 
 
 def _runs(records: list[RunRecord], shared: Facts) -> Markup:

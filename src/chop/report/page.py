@@ -68,7 +68,8 @@ def graph_sections(run: RunFolder, problems: list[str]) -> list[Section]:
             ("Costs", lambda: [costs_section(graph)]),
         )
         rest = [each for name, view in views for each in _kept(name, view, problems)]
-        return [graph_section(nodes, where, others), *rest]
+        features = str(graph.preprocessing or "")
+        return [graph_section(nodes, where, others, features), *rest]
 
     return _kept(where, made, problems)
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from chop.errors import ChopError, DataError
 from chop.files import write_new
+from chop.preprocessing import Preprocessing, from_plain
 from chop.validation import parse
 
 PACKAGES = ("machop", "torch", "lightning", "optuna", "pydantic", "numpy")
@@ -49,6 +50,12 @@ class RunRecord(BaseModel):
     data: str | None = None
     fingerprint: str | None = None
     versions: dict[str, str] = Field(default_factory=dict)
+    preprocessing: dict[str, Any] | None = None
+
+    @property
+    def features(self) -> Preprocessing | None:
+        """What was done to the features, if the record tells."""
+        return from_plain(self.preprocessing, f"run_{self.action}")
 
     def setting(self, name: str) -> Any:
         """The value in effect, None if the record does not tell."""
@@ -106,6 +113,8 @@ def as_record(content: Any, where: str) -> RunRecord:
     if not isinstance(content, dict):
         raise DataError(f"{where}: a table is expected")
     try:
-        return parse(RunRecord, content, where)
+        record = parse(RunRecord, content, where)
+        from_plain(record.preprocessing, where)
+        return record
     except ChopError as error:
         raise DataError(str(error)) from None

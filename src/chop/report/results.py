@@ -6,6 +6,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from chop.errors import DataError
+from chop.preprocessing import from_plain
 from chop.report.folders import RunFolder
 from chop.report.markup import (
     Count,
@@ -35,6 +36,7 @@ class StoredResult(BaseModel):
     confusion_matrix: list[list[Count]] = Field(default_factory=list)
     load_name: str | None = None
     split: str = "test"
+    preprocessing: dict[str, Any] | None = None
 
     @property
     def interval(self) -> str:
@@ -49,7 +51,9 @@ def read_result(path: Path) -> StoredResult:
     content: Any = read_json(path)
     if not isinstance(content, dict):
         raise DataError(f"{path.name}: a table is expected")
-    return parse(StoredResult, content, path.name)
+    result = parse(StoredResult, content, path.name)
+    from_plain(result.preprocessing, path.name)
+    return result
 
 
 def tested(run: RunFolder) -> Section | None:
@@ -65,10 +69,12 @@ def tested(run: RunFolder) -> Section | None:
         for path, result in found
     ]  # fmt: skip
     parts = [table(headers, rows, "Test results", text_columns=2)]
+    best_path, best = found[0]
+    known = from_plain(best.preprocessing, best_path.name)
+    parts += [tag("p", f"Features of {best_path.name}: {known}.")] if known else []
     newest, *older = [(path.name, confusion(result)) for path, result in found]
     parts += [newest[1]] if newest[1] else []
     parts += [folded(f"Confusion matrix of {name}", body) for name, body in older if body]
-    best = found[0][1]
     tile = Tile("Test accuracy", percent(best.test_acc_epoch), best.interval)
     return Section("test", "Test results", joined(parts), (tile,))
 

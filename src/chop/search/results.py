@@ -104,7 +104,11 @@ def _milliseconds(moment: datetime | None) -> int | None:
 
 def as_json(value: Any) -> str:
     """JSON as pandas writes it: four spaces, no space after a colon, ten decimals."""
-    return json.dumps(_rounded(value), indent=4, separators=(",", ":")) + "\n"
+    return _dumped(_rounded(value))
+
+
+def _dumped(value: Any) -> str:
+    return json.dumps(value, indent=4, separators=(",", ":")) + "\n"
 
 
 def _rounded(value: Any) -> Any:
@@ -166,11 +170,23 @@ def require_whole(study: Study, trials: Sequence[FrozenTrial]) -> None:
                 )
 
 
-def write_results(folder: Path, study: Study, trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
-    """Write best.json, log.json and trials.csv; the best trials."""
+def write_results(
+    folder: Path,
+    study: Study,
+    trials: Sequence[FrozenTrial],
+    features: Mapping[str, Any] | None = None,
+) -> list[FrozenTrial]:
+    """Write best.json, log.json and trials.csv; the best trials.
+
+    Args:
+        features: what was done to the features, stored exactly with each of the best.
+    """
     require_whole(study, trials)
     best = best_of(study, trials)
-    write_text(folder / "best.json", as_json(best_json(best)))
+    points = {
+        place: {**point, **(features or {})} for place, point in _rounded(best_json(best)).items()
+    }
+    write_text(folder / "best.json", _dumped(points))
     write_text(folder / "log.json", as_json(log_json(trials, len(study.directions))))
     write_text(folder / "trials.csv", table_csv(trials))
     return best

@@ -7,8 +7,10 @@ from pathlib import Path
 from torch import nn
 
 from chop.errors import CheckpointError, ConfigError, UnknownNameError
-from chop.models.weights import load_weights, read_state_dict
+from chop.ir.graph.preprocessing import preprocessing_of, set_preprocessing
+from chop.models.weights import load_weights, read_checkpoint, read_state_dict, state_dict_in
 from chop.tools.logger import get_logger
+from chop.tools.training.state import preprocessing_in
 
 logger = get_logger("chop")
 
@@ -45,6 +47,8 @@ def load_model(
     load = _load_graph if load_type == "mz" else partial(_load_weights, load_type=load_type)
     loaded = load(path, model)
     logger.info("Loaded %s from %s", KINDS[load_type], path)
+    if preprocessing_of(loaded) is None:
+        logger.info("It does not say how the rows were scaled that it was trained on")
     return loaded
 
 
@@ -54,7 +58,12 @@ def _load_weights(path: Path, model: nn.Module | None, load_type: str) -> nn.Mod
     file = _hf_file(path) if load_type == "hf" else path
     if file.is_dir():
         raise CheckpointError(f"{file}: is a folder; load type {load_type!r} reads a file")
-    load_weights(model, read_state_dict(file), str(file))
+    if load_type == "pl":
+        content = read_checkpoint(file)
+        load_weights(model, state_dict_in(content, file), str(file))
+        set_preprocessing(model, preprocessing_in(content, file))
+    else:
+        load_weights(model, read_state_dict(file), str(file))
     return model
 
 

@@ -5,7 +5,6 @@ Parquet with 830,000. They are different jets: `source` and `fingerprint` say wh
 the cache keeps them apart by the SHA-256 of the file.
 """
 
-import os
 from functools import partial
 from pathlib import Path
 
@@ -34,8 +33,8 @@ STEPS = "jsc-1"  # part of the cache key: another number where the steps below c
 )
 def jsc(request: DatasetRequest) -> Splits:
     """Jet substructure classification: 16 features, 5 classes; CERNBox or OpenML 42468."""
-    given = request.path or os.environ.get("CHOP_JSC")
-    path = Path(given).expanduser() if given else _downloaded(request)
+    given = request.given_path
+    path = given or _downloaded(request)
     if not path.is_file():
         what = "is a folder; name the file" if path.is_dir() else "no such file"
         raise DataError(f"{path}: {what}")
@@ -43,7 +42,7 @@ def jsc(request: DatasetRequest) -> Splits:
     if not given:
         _check_unchanged(path, digest)
     key = {"steps": STEPS, "file": digest}
-    return cached(request, key, partial(_prepared, path), origin=path)
+    return cached(request, key, partial(_prepared, path, request), path, {path: digest})
 
 
 def _downloaded(request: DatasetRequest) -> Path:
@@ -64,7 +63,7 @@ def _check_unchanged(path: Path, digest: str) -> None:
         raise DataError(f"{path}: has changed since it was fetched; delete it to fetch it again")
 
 
-def _prepared(path: Path) -> Splits:
+def _prepared(path: Path, request: DatasetRequest) -> Splits:
     """Duplicates dropped, split as the original does, a tenth set aside, standardised."""
     jets = read_jets(path)
     fingerprint = rows_fingerprint(jets.features, jets.labels)
@@ -72,11 +71,12 @@ def _prepared(path: Path) -> Splits:
     training, testing = original_split(len(kept))
     chosen = [kept[rows] for rows in (*carve_validation(training), testing)]
     parts = [jets.features[rows] for rows in chosen]
-    standardise(*parts)
+    done = standardise(*parts, names=FEATURES, given=request.preprocessing)
     return Splits(
         *paired(parts, (jets.labels[rows] for rows in chosen)),
         source=f"jsc: {jets.row_set}, {len(jets.labels) - len(kept):,} duplicates dropped",
         fingerprint=fingerprint,
         class_names=CLASSES,
         feature_names=FEATURES,
+        preprocessing=done,
     )

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from chop.dataset.info import register_dataset
 from chop.dataset.physical.jets import CLASSES, FEATURES
 from chop.dataset.preprocess import standardise
-from chop.dataset.splits import Splits, rows_fingerprint
+from chop.dataset.splits import DatasetRequest, Splits, rows_fingerprint
 
 TRAIN_END, VALIDATION_END = 60_000, 80_000
 
@@ -27,14 +27,16 @@ SOURCE = (
     feature_names=FEATURES,
     class_names=CLASSES,
 )
-def jsc_sim() -> Splits:
+def jsc_sim(request: DatasetRequest) -> Splits:
     """Simulated stand-in for JSC: 16 jet features, 5 classes; ships with chop, is not JSC."""
     features, labels = _arrays()
     parts = np.split(features.copy(), [TRAIN_END, VALIDATION_END])
-    standardise(*parts)
+    done = standardise(*parts, names=FEATURES, given=request.preprocessing)
     train, validation, test = zip(parts, np.split(labels, [TRAIN_END, VALIDATION_END]), strict=True)
     fingerprint = rows_fingerprint(features, labels)
-    return Splits(train, validation, test, source=SOURCE, fingerprint=fingerprint)
+    return Splits(
+        train, validation, test, source=SOURCE, fingerprint=fingerprint, preprocessing=done
+    )
 
 
 @cache

@@ -81,9 +81,11 @@ def cifar100(request: DatasetRequest) -> Splits:
 
 
 def _cifar(layout: Layout, request: DatasetRequest) -> Splits:
-    path = request.path
+    path = request.given_path
     if path is None:
         (path,) = fetched(request, HOME, {layout.archive: layout.md5}, HOME + "cifar.html")
+    if (path / layout.archive).is_file():
+        path = path / layout.archive
     if path.is_dir():
         files = [_in_folder(path, name, layout) for name in (*layout.train, layout.test)]
         read = partial(_read, layout, {file.name: file for file in files})

@@ -15,6 +15,7 @@ from chop.dataset.splits import DatasetRequest, Splits, paired, rows_fingerprint
 from chop.errors import DataError
 
 Pixels = NDArray[np.uint8]
+BRIGHTEST = 255.0
 STEPS = "images-1"  # part of the cache key: another number where the steps below change
 
 
@@ -36,9 +37,9 @@ def prepared(
     The last tenth of the training images validates, so the test images stay unseen until the end.
     Pixels are standardised per channel on the rest.
     """
-    digests = [file_sha256(file, request.cache_dir) for file in files]
-    key = {"steps": STEPS, "name": request.name, "files": digests}
-    return cached(request, key, lambda: _splits(read(), request.name), origin)
+    sources = {file: file_sha256(file, request.cache_dir) for file in files}
+    key = {"steps": STEPS, "name": request.name, "files": list(sources.values())}
+    return cached(request, key, lambda: _splits(read(), request), origin, sources)
 
 
 def fetched(
@@ -51,24 +52,23 @@ def fetched(
     except DataError as error:
         raise DataError(
             f"{error}; get {', '.join(md5s)} from {where_to_get} and name the folder or archive "
-            "with --dataset-path"
+            f"with --dataset-path or CHOP_{request.name.upper()}"
         ) from None
 
 
-def _splits(images: Images, name: str) -> Splits:
+def _splits(images: Images, request: DatasetRequest) -> Splits:
     train, validation = carve_validation(np.arange(len(images.train)))
-    parts = [_floats(images.train[train]), _floats(images.train[validation]), _floats(images.test)]
-    standardise(*parts, channels=True)
+    pixels = (images.train[train], images.train[validation], images.test)
+    parts = [each.astype(np.float32) for each in pixels]
+    done = standardise(*parts, channels=True, divisor=BRIGHTEST, given=request.preprocessing)
     labels = [images.train_labels[train], images.train_labels[validation], images.test_labels]
+    counts = f"{len(images.train):,} training and {len(images.test):,} test images"
     return Splits(
         *paired(parts, (each.astype(np.int64) for each in labels)),
-        source=f"{name}: {len(images.train):,} training and {len(images.test):,} test images",
+        source=f"{request.name}: {counts}",
         fingerprint=_fingerprint(images),
+        preprocessing=done,
     )
-
-
-def _floats(pixels: Pixels) -> NDArray[np.float32]:
-    return pixels.astype(np.float32) / np.float32(255)
 
 
 def _fingerprint(images: Images) -> str:

@@ -39,10 +39,11 @@ LARGEST = 512 << 20  # bytes of an array; those of MNIST have at most 47 million
 )
 def mnist(request: DatasetRequest) -> Splits:
     """Handwritten digits, 1×28×28, 10 classes, from the original IDX files."""
-    if request.path is None:
+    folder = request.given_path
+    if folder is None:
         files = fetched(request, BASE, MD5S, BASE)
     else:
-        files = [_find(request.path, name) for name in MD5S]
+        files = [_find(folder, name) for name in MD5S]
     return prepared(request, files, partial(_read, files), files[0].parent)
 
 
@@ -75,9 +76,14 @@ def _array(stream: BinaryIO | gzip.GzipFile, dimensions: int, path: Path) -> Pix
 
 
 def _find(folder: Path, name: str) -> Path:
-    for candidate in (folder / name, folder / name.removesuffix(".gz")):
-        if candidate.is_file():
-            return candidate
+    if not folder.is_dir():
+        what = "is a file; name the folder" if folder.exists() else "no such folder"
+        raise DataError(f"{folder}: {what} of the four files of MNIST")
+    for wanted in (name, name.removesuffix(".gz")):
+        # torchvision puts them into MNIST/raw
+        for candidate in (folder / wanted, *sorted(folder.rglob(wanted))):
+            if candidate.is_file():
+                return candidate
     raise DataError(f"{folder}: has no {name} (with or without .gz)")
 
 

@@ -11,8 +11,10 @@ from torch import fx, nn
 from chop.errors import ConfigError, GraphError
 from chop.ir.graph.drawing import draw
 from chop.ir.graph.mase_metadata import MaseGraphMetadata, MaseMetadata, copy_containers
+from chop.ir.graph.preprocessing import preprocessing_of, set_preprocessing
 from chop.ir.graph.tracing import MaseTracer, split_inputs, trace
 from chop.ops.op import MaseType
+from chop.preprocessing import Preprocessing
 
 __all__ = ["MaseGraph", "MaseTracer"]
 
@@ -53,9 +55,12 @@ class MaseGraph:
             raise GraphError(f"MaseGraph takes a torch.nn.Module, not {type(model).__name__}")
         given, values = split_inputs(example_inputs)
         self.cf_args = {**(cf_args or {}), **values} if values else cf_args
+        known = preprocessing_of(model)
         if not isinstance(model, fx.GraphModule):
             model = trace(model, tracer or MaseTracer(), self.cf_args or {}, given)
         self.model: fx.GraphModule = model
+        if known is not None:
+            self.preprocessing = known
         self.meta: dict[str, Any] = {"mase": MaseGraphMetadata()}
         for node in self.nodes:
             found = node.meta.get("mase")
@@ -113,6 +118,15 @@ class MaseGraph:
     def modules(self) -> dict[str, nn.Module]:
         """Every module by qualified name; built anew at each access, so ask once."""
         return dict(self.model.named_modules())
+
+    @property
+    def preprocessing(self) -> Preprocessing | None:
+        """How the rows were scaled that the model was trained on; None if that is not known."""
+        return preprocessing_of(self.model)
+
+    @preprocessing.setter
+    def preprocessing(self, preprocessing: Preprocessing | None) -> None:
+        set_preprocessing(self.model, preprocessing)
 
     @property
     def implicit_nodes(self) -> list[fx.Node]:

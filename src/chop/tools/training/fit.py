@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,11 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from chop.errors import ConfigError, TrainingError
 from chop.files import writable_folder
+from chop.ir.graph.preprocessing import preprocessing_of, set_preprocessing
 from chop.models.weights import load_weights
+from chop.preprocessing import Preprocessing
 from chop.tools.logger import get_logger
+from chop.tools.row_scaling import remember_rows, rows_for
 from chop.tools.training.batches import Epochs
 from chop.tools.training.checkpoints import AtomicCheckpointIO, BestAndLast, own_suffix
 from chop.tools.training.curves import draw_curves
@@ -28,8 +31,14 @@ from chop.tools.training.quiet import honest_interrupts, quiet_lightning
 from chop.tools.training.report import Report
 from chop.tools.training.requeue import requeued, requeueing
 from chop.tools.training.settings import TrainingSettings
-from chop.tools.training.state import History, Resumed, newest, read_resumed
-from chop.tools.training.summary import parameter_summary
+from chop.tools.training.state import (
+    History,
+    Resumed,
+    newest,
+    preprocessing_in,
+    read_resumed,
+)
+from chop.tools.training.summary import feature_summary, parameter_summary
 from chop.tools.training.threads import using_threads
 
 logger = get_logger("chop")
@@ -44,11 +53,12 @@ LIGHTNING_PRECISION: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """Where the checkpoints of a run are, and the metrics of its epochs."""
+    """Where the checkpoints of a run are, the metrics of its epochs, how rows were scaled."""
 
     best: Path
     last: Path
     history: History
+    preprocessing: Preprocessing | None = None
 
 
 def fit(job: Job, settings: TrainingSettings) -> TrainingResult:
@@ -62,7 +72,19 @@ def fit(job: Job, settings: TrainingSettings) -> TrainingResult:
     last = newest(job.folder) if resume else None
     writes = is_first_process()  # the others write nothing
     with own_suffix(job.folder, last, resume) if writes else contextlib.nullcontext("") as suffix:
-        return _fit(job, settings, _resumed(job, settings, last) if resume else None, suffix)
+        resumed = _resumed(job, settings, last) if resume else None
+        return _fit(_with_rows(job, resumed), settings, resumed, suffix)
+
+
+def _with_rows(job: Job, resumed: Resumed | None) -> Job:
+    """The job with its rows scaled as in the run that goes on."""
+    if resumed is not None:
+        known = preprocessing_in(resumed.checkpoint, resumed.path)
+        if known is not None:
+            set_preprocessing(job.model, known)
+    job = replace(job, data=rows_for(job.model, job.data))
+    remember_rows(job.model, job.data)
+    return job
 
 
 def _fit(
@@ -78,7 +100,8 @@ def _fit(
     curves = job.folder / f"learning_curves{suffix}.png"
     monitor = TRAIN_LOSS if job.validation is None else VALIDATION_LOSS
     checkpoints = BestAndLast(job.folder, suffix, monitor)
-    result = TrainingResult(checkpoints.best, checkpoints.last, report.history)
+    known = preprocessing_of(job.model)
+    result = TrainingResult(checkpoints.best, checkpoints.last, report.history, known)
     callbacks = [checkpoints, *_early_stopping(settings, monitor)]
     module = TrainingModule(job.model, settings, report, resumed)
     trainer = make_trainer(settings, callbacks, job)
@@ -140,7 +163,9 @@ def _plugins() -> list[Any]:
 def _run(trainer: Trainer, module: TrainingModule, job: Job) -> None:
     settings = module.settings
     loader = job.data.train_dataloader()
-    logger.info("Seed %d\n%s", settings.seed, parameter_summary(job.model))
+    known = preprocessing_of(job.model)
+    features = f"\n\n{feature_summary(known)}" if known else ""
+    logger.info("Seed %d\n%s%s", settings.seed, parameter_summary(job.model), features)
     if job.logger is not None:
         shown = {"model": job.name, "batch_size": loader.batch_size}
         job.logger.log_hyperparams(shown | settings.model_dump())

@@ -12,6 +12,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor, distributed, nn, optim
 
 from chop.errors import DataError, TrainingError
+from chop.ir.graph.preprocessing import preprocessing_of
 from chop.tools.training.batches import Batch, Epochs, groups, moved, normalisable
 from chop.tools.training.metrics import Evaluation, accuracy, tally
 from chop.tools.training.optimisers import (
@@ -24,6 +25,7 @@ from chop.tools.training.report import Outcome, Report
 from chop.tools.training.settings import TrainingSettings
 from chop.tools.training.state import (
     OURS,
+    PREPROCESSING,
     Resumed,
     plain,
     random_state,
@@ -62,10 +64,12 @@ class TrainingModule(LightningModule):
         return optimiser
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        known = preprocessing_of(self.model)
         checkpoint[OURS] = {
             "seed": self.settings.seed,
             "settings": self.settings.model_dump(),
             "record": plain(self.report.record),
+            PREPROCESSING: known and known.as_plain(),
             "versions": versions(),
             "history": self.report.history,
             "random_state": (now := random_state()),

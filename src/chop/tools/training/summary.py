@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from tabulate import tabulate
 from torch import nn
 
+from chop.preprocessing import Preprocessing
 from chop.tools.training.metrics import Evaluation, names_of
 
 
@@ -24,7 +25,19 @@ def parameter_summary(model: nn.Module) -> str:
     return f"{table}\n{total:,} parameters, {trainable:,} of them trainable"
 
 
-ROWS = {"test": "Test rows", "val": "Validation rows"}
+def feature_summary(known: Preprocessing) -> str:
+    """The mean and deviation that each feature is scaled with."""
+    rows = [
+        [known.name_of(place), f"{mean:.6g}", f"{scale:.6g}"]
+        for place, (mean, scale) in enumerate(zip(known.mean, known.scale, strict=True))
+    ]
+    shown, more = rows[:MOST_FEATURES], len(rows) - MOST_FEATURES
+    table = tabulate(shown, ["Feature", "Mean", "Deviation"], "simple", disable_numparse=True)
+    return f"{table}\n… and {more} more" if more > 0 else table
+
+
+MOST_FEATURES = 32
+ROWS = {"test": "Test rows", "val": "Validation rows", "all": "All rows"}
 
 
 def summary_of_test(

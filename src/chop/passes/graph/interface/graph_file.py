@@ -66,6 +66,7 @@ class GraphRecord(PassArgs):
         tied: tensors that are one and the same, each with the name that is stored.
         packed: tensors that are stored as codes.
         channels_last: tensors that have their channels last in memory, on which rounding depends.
+        preprocessing: how the rows were scaled that the network was trained on.
         digest: SHA-256 of the file of weights, so that files of two graphs are not mixed.
         digests: SHA-256 of the files of metadata, by their names.
         checksum: SHA-256 of this file without this entry, which is its last.
@@ -83,6 +84,7 @@ class GraphRecord(PassArgs):
     tied: dict[str, str] = Field(default={})
     packed: dict[str, PackedRecord] = Field(default={})
     channels_last: list[str] = Field(default=[])
+    preprocessing: dict[str, Any] | None = None
     digest: str = ""
     digests: dict[str, str] = Field(default={})
     checksum: str = ""
@@ -104,6 +106,7 @@ def record_graph(graph: MaseGraph) -> GraphRecord:
         layers=layers,
         same_layer=same,
         attributes={name: record_attribute(graph, name) for name in sorted(attributes)},
+        preprocessing=graph.preprocessing and graph.preprocessing.as_plain(),
     )
 
 

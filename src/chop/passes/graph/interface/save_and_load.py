@@ -34,6 +34,7 @@ from chop.passes.graph.interface.graph_file import (
 )
 from chop.passes.graph.interface.node_meta import load_metadata, save_metadata
 from chop.passes.graph.interface.tensors import Weights, build_root, gather, plain_tensors
+from chop.preprocessing import from_plain as read_preprocessing
 
 logger = logging.getLogger("chop")
 GRAPH, WEIGHTS, METADATA = "graph.json", "weights.safetensors", "node_meta_param.toml"
@@ -234,6 +235,7 @@ def load_mase_graph(path: str | Path, given: MaseGraph | None = None) -> MaseGra
         raise CheckpointError(f"{folder / GRAPH}: {error}") from error
     model.training = record.training
     graph = MaseGraph(model, cf_args)
+    graph.preprocessing = read_preprocessing(record.preprocessing, folder / GRAPH)
     load_metadata(graph, folder / METADATA)
     return graph
 

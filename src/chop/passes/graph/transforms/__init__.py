@@ -4,6 +4,7 @@ from chop.passes.graph.transforms.fusion import (
     conv_bn_fusion_transform_pass,
     linear_bn_fusion_transform_pass,
 )
+from chop.passes.graph.transforms.normalise import normalise_transform_pass
 from chop.passes.graph.transforms.pruning import (
     prune_detach_hook_transform_pass,
     prune_transform_pass,
@@ -16,6 +17,7 @@ from chop.passes.graph.transforms.quantize import (
 __all__ = [
     "conv_bn_fusion_transform_pass",
     "linear_bn_fusion_transform_pass",
+    "normalise_transform_pass",
     "prune_detach_hook_transform_pass",
     "prune_transform_pass",
     "quantize_transform_pass",

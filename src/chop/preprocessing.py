@@ -1,0 +1,140 @@
+"""What is done to features before a network sees them: a value that stays with the network.
+
+A network works only on rows that were scaled as those it was trained on. So the constants are
+kept with rows, checkpoints and saved graphs, from which other rows can be scaled alike.
+"""
+
+import hashlib
+import json
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from chop.errors import CheckpointError, ChopError, DataError
+from chop.validation import parse
+
+Kind = Literal["features", "channels"]
+NAME_SHOWN = 40  # characters of a name that may come from a file
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """Rows as ``(x / divisor - mean) / scale``, each step in float32.
+
+    Args:
+        kind: whether `mean` and `scale` are of features, which a row is a list of, or of channels,
+            which are axis 1 of images.
+        names: of the features, where they have any.
+        in_graph: the network does this itself, as its first step, and takes rows as they were
+            measured.
+    """
+
+    kind: Kind
+    mean: tuple[float, ...]
+    scale: tuple[float, ...]
+    divisor: float = 1.0
+    names: tuple[str, ...] = ()
+    in_graph: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("mean", "scale"):
+            values = tuple(_single(value, name) for value in getattr(self, name))
+            object.__setattr__(self, name, values)
+        object.__setattr__(self, "divisor", _single(self.divisor, "divisor"))
+        object.__setattr__(self, "names", tuple(str(name) for name in self.names))
+        if not self.mean or len(self.mean) != len(self.scale):
+            raise DataError(
+                f"preprocessing: {len(self.mean)} means and {len(self.scale)} scales; give one of "
+                "each for every feature or channel"
+            )
+        if self.names and len(self.names) != len(self.mean):
+            raise DataError(f"preprocessing: {len(self.names)} names for {len(self.mean)} means")
+        if min(*self.scale, self.divisor) <= 0:
+            raise DataError("preprocessing: a scale or divisor is not above 0 in float32")
+
+    @property
+    def constants(self) -> tuple[object, ...]:
+        """All that decides what becomes of a row."""
+        return self.kind, self.mean, self.scale, self.divisor
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether rows stay as they are, bit for bit."""
+        return self.constants == self.identity.constants
+
+    @property
+    def identity(self) -> "Preprocessing":
+        """The same features as they were measured."""
+        count = len(self.mean)
+        return Preprocessing(self.kind, (0.0,) * count, (1.0,) * count, names=self.names)
+
+    @property
+    def of_rows(self) -> "Preprocessing":
+        """How rows for the network are scaled: not at all, if it does that itself."""
+        return self.identity if self.in_graph else self
+
+    @property
+    def digest(self) -> str:
+        """A short text that is the same for equal constants."""
+        return hashlib.sha256(json.dumps(self.constants).encode()).hexdigest()[:16]
+
+    def name_of(self, place: int) -> str:
+        """What a feature is called, as it may be shown."""
+        if self.names:
+            return repr(self.names[place])[:NAME_SHOWN]
+        return f"{self.kind.removesuffix('s')} {place}"
+
+    def as_measured(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Mean and deviation of each feature before anything is done to it."""
+        factor = self.divisor
+        return tuple(factor * each for each in self.mean), tuple(factor * s for s in self.scale)
+
+    def as_plain(self) -> dict[str, Any]:
+        """Dictionaries, lists and numbers, which JSON holds exactly."""
+        values = asdict(self)
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
+
+    def __str__(self) -> str:
+        """One line for people."""
+        count = len(self.mean)
+        things = f"{count} {self.kind if count > 1 else self.kind.removesuffix('s')}"
+        if self.is_identity:
+            return f"{things}, as they were measured"
+        divided = "" if self.divisor == 1 else f"divided by {self.divisor:g}, then "
+        where = "; the graph does it itself, as its first step" if self.in_graph else ""
+        return (
+            f"{things}, {divided}standardised ({self.name_of(0)}: mean {self.mean[0]:.4g}, "
+            f"deviation {self.scale[0]:.4g}{', …' if count > 1 else ''}){where}"
+        )
+
+
+def from_plain(plain: object, where: object) -> Preprocessing | None:
+    """What `as_plain` gave, or None; a file may hold anything, so everything is checked.
+
+    Args:
+        where: the file, for the error message.
+    """
+    if plain is None:
+        return None
+    try:
+        if not isinstance(plain, Mapping):
+            raise DataError("it is no table")
+        for key in plain:
+            if key not in Preprocessing.__dataclass_fields__:
+                raise DataError(f"unknown key {key!r:.40}")
+        return parse(Preprocessing, plain, "its entries")
+    except ChopError as error:
+        raise CheckpointError(f"{where}: its preprocessing makes no sense: {error}") from None
+
+
+def _single(value: float, name: str) -> float:
+    """A number as float32 holds it."""
+    try:
+        single: float = struct.unpack("f", struct.pack("f", float(value)))[0]
+    except (OverflowError, TypeError, ValueError):
+        single = math.nan
+    if not math.isfinite(single):
+        raise DataError(f"preprocessing: {name} has {value!r:.40}, which is no number of float32")
+    return single
