@@ -22,7 +22,7 @@ from chop.tools.training.curves import draw_curves
 from chop.tools.training.distributed import connected, strategy_of
 from chop.tools.training.job import Job, first_look, on_this_machine, one_line_if_full
 from chop.tools.training.module import TRAIN_LOSS, VALIDATION_LOSS, TrainingModule, count_steps
-from chop.tools.training.optimisers import trainable
+from chop.tools.training.optimisers import parameter_groups
 from chop.tools.training.progress import Silent, make_progress
 from chop.tools.training.quiet import honest_interrupts, quiet_lightning
 from chop.tools.training.report import Report
@@ -53,7 +53,7 @@ class TrainingResult:
 
 def fit(job: Job, settings: TrainingSettings) -> TrainingResult:
     """Train until the epochs, the steps or the patience are used up."""
-    trainable(job.model)  # asked before anything is written
+    parameter_groups(job.model)  # asked before anything is written
     writable_folder(job.folder)
     job.data.prepare_data()
     job.data.setup()
