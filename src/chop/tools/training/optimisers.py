@@ -49,10 +49,10 @@ def parameter_groups(model: nn.Module) -> list[dict[str, Any]]:
     leaves out is trained with the settings of the run, in a group before the others.
     """
     wanted = trainable(model)
-    state = getattr(model, "parameter_groups", list)
-    if not callable(state):
+    method = getattr(model, "parameter_groups", list)
+    if not callable(method):
         raise TrainingError("the model's parameter_groups is not a method; it must be one")
-    stated = [checked_group(number, group) for number, group in enumerate(state())]
+    stated = [checked_group(number, group) for number, group in enumerate(method())]
     taken: list[nn.Parameter] = [value for group in stated for value in group["params"]]
     check_members(taken, list(model.parameters()))
     for group in stated:
