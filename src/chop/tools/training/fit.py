@@ -142,7 +142,7 @@ def _run(trainer: Trainer, module: TrainingModule, job: Job) -> None:
     loader = job.data.train_dataloader()
     logger.info("Seed %d\n%s", settings.seed, parameter_summary(job.model))
     if job.logger is not None:
-        shown = {"model": job.name, "batch_size": loader.batch_size}
+        shown = {"model": job.name, "batch_size": job.data.batch_size}
         job.logger.log_hyperparams(shown | settings.model_dump())
     validation = None if job.validation is None else Epochs(job.validation)
     try:
