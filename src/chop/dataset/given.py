@@ -76,7 +76,7 @@ class GivenRows:
         for owner in (loader, getattr(loader, "batch_sampler", None)):
             if isinstance(size := getattr(owner, "batch_size", None), int):
                 return size
-        first = next(iter(loader), None)
+        first: Any = next(iter(loader), None)
         return len(first[1]) if is_batch(first) else 0  # training says what is wrong with it
 
     @property
