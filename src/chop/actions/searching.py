@@ -125,8 +125,6 @@ def search(  # noqa: PLR0913  # what a run consists of, by the names of the labs
     """Search as ``[search]`` asks; the best trials and where everything is written.
 
     Args:
-        model_info: what is known of a registered model; any other is called by its class.
-        data_module: as for `train`.
         search_config: the tables ``search_space`` and ``strategy``.
         save_dir: folder of the study and of the results; if it holds a study, a new one goes to
             ``<save_dir>-v1`` and so on.
@@ -135,8 +133,7 @@ def search(  # noqa: PLR0913  # what a run consists of, by the names of the labs
         imports: files of one's own that processes have to read first.
         settings: further settings of ``ch`` for the files ``best_<n>.toml``; nothing of them runs.
     """
-    model_info = facts_of(model, model_info)
-    data_module = rows_of(data_module, "train", "search")
+    model_info, data_module = facts_of(model, model_info), rows_of(data_module, "train", "search")
     search_config = na_to_none(search_config or {})  # a file's "NA" became none when it was read
     config = parse_search(search_config)
     context = make_context(

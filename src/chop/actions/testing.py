@@ -38,9 +38,7 @@ def test(  # noqa: PLR0913, PLR0917  (the labs' signature)
     """Evaluate `model` on the test rows; print the result and store it under `save_path`.
 
     Args:
-        model_info: tells the name of the model; without it, that is the name of its class.
         data_module: as for `train`; a single loader holds the test rows.
-        dataset_info: tells the names of the classes; without it, the data module does.
         save_path: the folder of ``test_results.json``; None stores nothing.
         load_name: weights or a graph to test; without it the model is tested as it is.
         settings: fields of `TrainingSettings`, as the labs hand the same to every action;

@@ -39,12 +39,9 @@ def train(  # noqa: PLR0913, PLR0917  (the labs' signature)
     """Train `model` and keep its best and last epoch under `save_path`.
 
     Args:
-        model_info: tells the name of the model; without it, that is the name of its class.
-        data_module: a `MaseDataModule`, a Lightning data module, loaders ``(train, validation)``
-            or a dictionary of loaders; a single loader trains without validation.
-        dataset_info: accepted as the labs pass it; the data module tells the same.
+        model_info: its name is that of the model; without it, the class of `model` names it.
+        data_module: ours, a Lightning data module, or loaders: ``(train, val)``, a dictionary.
         plt_trainer_args: what the labs hand to Lightning: max_epochs, devices, accelerator, …
-        visualizer: a Lightning logger; none by default.
         load_name: weights or a graph to start from.
         settings: further fields of `TrainingSettings`, such as `scheduler` or `seed`; `resume`
             to go on with the last run in `save_path`; `record`, stored in the checkpoints.
