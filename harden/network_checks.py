@@ -30,6 +30,8 @@ from harden.network_source import Network
 
 SAME_LAYER = "call the same layer"
 """What the pass says of rules that want two things of one layer: a mistake it must find."""
+NOTHING = "no operation would be rounded"
+"""What it says where rules name a format, or there is none, and no operand takes it."""
 COUNTED_BY_TORCH = frozenset(
     {"linear", "conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d", "mm", "bmm", "addmm",
      "baddbmm"}
@@ -149,12 +151,15 @@ def traced(model: nn.Module, x: Tensor) -> MaseGraph:
 
 
 def quantised(graph: MaseGraph, rules: Rules) -> bool:
-    """Quantise the graph; False if the rules want two things of one layer, which is refused."""
+    """Quantise the graph; False if the rules want two things of one layer, or round nothing."""
     given = copy.deepcopy(rules)
     try:
         quantize_transform_pass(graph, rules)
     except ConfigError as error:
-        require(SAME_LAYER in str(error) and rules["by"] == "regex_name", f"refused: {error}")
+        unlike = SAME_LAYER in str(error) and rules["by"] == "regex_name"
+        formats = [rule["config"]["name"] for key, rule in rules.items() if key != "by"]
+        all_float = bool(formats) and set(formats) <= {None, "NA"}
+        require(unlike or (NOTHING in str(error) and not all_float), f"refused: {error}")
         return False
     finally:
         require(rules == given, "the rules were changed")

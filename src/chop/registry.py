@@ -1,5 +1,6 @@
 """Tables of things known by name, filled by decorators beside the code they name."""
 
+import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
@@ -7,17 +8,25 @@ from typing import Generic, TypeVar, cast
 
 from chop.errors import RegistrationError, UnknownNameError
 
+logger = logging.getLogger("chop")
+BUILT_IN = ""
+INTERACTIVE = "__main__"
 T = TypeVar("T")
 Registered = TypeVar("Registered")
 
 
 class Registry(Mapping[str, T], Generic[T]):
-    """Things of one kind by name; several names may stand for the same thing."""
+    """Things of one kind by name; several names may stand for the same thing.
 
-    def __init__(self, kind: str) -> None:
+    Args:
+        users_win: whether a user's code may take the name of something built in, with a warning.
+    """
+
+    def __init__(self, kind: str, *, users_win: bool = False) -> None:
         self.kind = kind
+        self.users_win = users_win
         self._entries: dict[str, T] = {}
-        self._interactive: set[str] = set()
+        self._owners: dict[str, str] = {}
 
     def register(self, *names: str) -> Callable[[Registered], Registered]:
         """Decorator that adds what it decorates under each of `names`."""
@@ -32,14 +41,19 @@ class Registry(Mapping[str, T], Generic[T]):
     def add(self, name: str, entry: T) -> None:
         """Add one entry; a name that is taken is an error, so nothing is replaced in silence.
 
-        What a notebook registered it may register anew: cells are run more than once.
+        What a notebook registered it may register again: cells are run more than once.
         """
-        interactive = _registering_module() == "__main__"
-        if name in self._entries and not (interactive and name in self._interactive):
-            raise RegistrationError(f"{self.kind} {name!r} is already registered")
+        owner = _owner()
+        before = self._owners[name] if name in self._entries else None
+        if before == BUILT_IN != owner and self.users_win:
+            logger.warning("%s takes the place of the built-in %s '%s'", owner, self.kind, name)
+        elif before is not None and not owner == before == INTERACTIVE:
+            by = f" by {before}" if before else ""
+            raise RegistrationError(
+                f"{self.kind} {name!r} is already registered{by}: take another name"
+            )
         self._entries[name] = entry
-        if interactive:
-            self._interactive.add(name)
+        self._owners[name] = owner
 
     def __getitem__(self, name: str) -> T:
         try:
@@ -71,9 +85,14 @@ def description(entry: object) -> str:
     return text.strip().partition("\n")[0]
 
 
-def _registering_module() -> str:
-    """The name of the module, outside of chop, whose code is adding an entry."""
+def _owner() -> str:
+    """Whose code is adding an entry: a file or module outside of chop, or what is built in."""
     frame: FrameType | None = sys._getframe(1)
     while frame and frame.f_globals.get("__name__", "").partition(".")[0] == "chop":
         frame = frame.f_back
-    return str(frame.f_globals.get("__name__")) if frame else ""
+    if frame is None:
+        return BUILT_IN
+    name = str(frame.f_globals.get("__name__"))
+    if name.partition(".")[0] == "importlib":  # which is importing a module of ours
+        return BUILT_IN
+    return name if name == INTERACTIVE else str(frame.f_globals.get("__file__", name))

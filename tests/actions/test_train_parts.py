@@ -13,7 +13,7 @@ from chop.dataset.loader import TensorLoader
 from chop.errors import ConfigError
 from chop.tools.training.batches import normalisable
 from chop.tools.training.loggers import make_logger
-from chop.tools.training.optimisers import make_optimiser, set_learning_rate, step_function
+from chop.tools.training.optimisers import make_optimiser, step_function
 from chop.tools.training.progress import Bar
 from chop.tools.training.settings import TrainingSettings
 from chop.tools.training.state import random_state, restore_random_state
@@ -62,7 +62,7 @@ def test_the_short_way_follows_a_new_rate() -> None:
     model = nn.Linear(1, 1, bias=False)
     optimiser = make_optimiser(model, TrainingSettings(learning_rate=0.1))
     for rate in (0.1, 0.0):
-        set_learning_rate(optimiser, rate)
+        optimiser.param_groups[0]["lr"] = rate
         step = step_function(optimiser)
         before = model.weight.clone()
         for _ in range(2):

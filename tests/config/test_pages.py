@@ -55,7 +55,7 @@ def test_every_key_of_the_schema_is_on_the_page() -> None:
 def test_every_key_of_a_rule_is_an_operand_and_a_field_of_the_page() -> None:
     page = toml_page(stored_schema()).partition("## `config` of a quantisation rule")[2]
     named = set(re.findall(r"`(\w+)`", page))
-    rule = stored_schema()["definitions"]["quantize_rule"]["properties"]["config"]["properties"]
+    rule = stored_schema()["definitions"]["quantize_config"]["properties"]
     stated = {f"{operand}_{field}" for operand in named for field in named}
     assert set(rule) - stated == {"name", "bypass"}
     assert set(stored()["formats"]) <= named

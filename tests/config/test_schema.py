@@ -71,6 +71,8 @@ SEED = "search/search_space/seed/linear/config"
 RIGHT = [
     ("passes/quantize/by", "name"),
     ("passes/quantize/default", {"config": {"name": "NA"}}),
+    ("passes/quantize/default", {"config": {"name": "NA"}, "only": ["linear", "relu"]}),
+    ("passes/quantize/report", True),
     (f"{RULE}/bias_frac_width", "NA"),
     (RULE, {"name": "mxint8", "data_in_block_size": 16, "weight_block_size": [16]}),
     (RULE, {"name": "block_fp", "data_in_width": 8, "data_in_block_size": [1, 16],
@@ -97,6 +99,9 @@ WRONG = [
     ("passes/quantize/by", "typ"),
     ("passes/quantize/linaer", {"config": {"name": "integer"}}),
     ("passes/quantize/linear/confg", {}),
+    ("passes/quantize/reprot", True),
+    ("passes/quantize/default", {"config": {"name": "NA"}, "only": ["linaer"]}),
+    ("passes/quantize/linear", {"config": {"name": "NA"}, "only": ["linear"]}),
     (f"{RULE}/name", "integr"),
     (f"{RULE}/weigth_width", 4),
     (f"{RULE}/weight_width", "4"),

@@ -130,7 +130,7 @@ def test_a_changed_original_is_found(
                 "hook": lambda: layer.register_forward_hook(print),
                 "buffer": lambda: layer.running_mean.add_(1),
             }[what]()
-        return {"by": "type"}
+        return {"by": "type", "default": {"config": {"name": None}}}
 
     with pytest.raises(AssertionError, match="original"):
         check(network, harm, tmp_path)

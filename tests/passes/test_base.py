@@ -14,7 +14,13 @@ import chop.passes
 from chop.errors import ConfigError, GraphError, RegistrationError, UnknownNameError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes import PASSES, Info, Pass, PassArgs, analysis_pass, interface_pass, transform_pass
-from chop.passes.base import ANALYSIS_PASSES, INTERFACE_PASSES, TRANSFORM_PASSES, Batches
+from chop.passes.base import (
+    ANALYSIS_PASSES,
+    INTERFACE_PASSES,
+    TRANSFORM_PASSES,
+    Batches,
+    say_ignored,
+)
 from chop.passes.graph import init_metadata_analysis_pass, report_node_type_analysis_pass
 
 
@@ -230,3 +236,41 @@ def test_every_registered_pass_can_be_imported_flat() -> None:
     for package in (chop.passes, chop.passes.graph):
         with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
             _ = package.nonsense
+
+
+WITHOUT_EFFECT = [
+    ("quantize", {"report": True}, "report"),
+    ("quantize", {"baseline_weight_path": "a/b.mz"}, "baseline_weight_path"),
+    ("quantize", {"load_type": "mz"}, "load_type"),
+    ("add_software_metadata", {"dummy_in": {"x": 1}}, "dummy_in"),
+    ("add_software_metadata", {"add_value": False}, "add_value"),
+    ("init_metadata", {"dummy_in": {"x": 1}}, "dummy_in"),
+    ("prune", {"dummy_in": {"x": 1}}, "dummy_in"),
+    ("report_node_type", {"dummy_in": {"x": 1}}, "dummy_in"),
+]
+
+
+@pytest.mark.parametrize(("name", "given", "key"), WITHOUT_EFFECT)
+def test_what_the_original_ignores_is_accepted_and_said_once(
+    name: str, given: dict[str, Any], key: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    say_ignored.cache_clear()
+    with caplog.at_level("WARNING", logger="chop"):
+        for _ in range(2):
+            assert PASSES[name].parse(given) == PASSES[name].parse({})
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"pass '{name}': {key} has no effect here: ")
+
+
+@pytest.mark.parametrize("name", sorted({name for name, _, _ in WITHOUT_EFFECT}))
+def test_a_misspelt_key_is_still_refused(name: str) -> None:
+    with pytest.raises(ConfigError):
+        PASSES[name].parse({"dumy_in": {"x": 1}})
+    with pytest.raises(ConfigError):
+        PASSES[name].parse({"reprot": True})
+
+
+def test_what_a_pass_takes_is_not_dropped() -> None:
+    assert PASSES["count_operations"].parse({"dummy_in": {"x": 1}, "report": False}).model_dump(
+        include={"dummy_in", "report"}
+    ) == {"dummy_in": {"x": 1}, "report": False}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from chop.actions.search_files import search_facts, study_place, write_facts, write_tables
 from chop.actions.session import Findings, Session
-from chop.actions.train_common import UNTRAINED, features_of, settings_of
+from chop.actions.train_common import UNTRAINED, facts_of, features_of, rows_of, settings_of
 from chop.config.run import RunConfig
 from chop.config.toml import na_to_none
 from chop.errors import SearchError
@@ -108,9 +108,9 @@ def tables_of(config: RunConfig) -> dict[str, Any]:
 
 def search(  # noqa: PLR0913  # what a run consists of, by the names of the labs
     model: "nn.Module",
-    model_info: "MaseModelInfo",
-    data_module: "MaseDataModule",
-    search_config: Mapping[str, Any],
+    model_info: "MaseModelInfo | None" = None,
+    data_module: Any = None,
+    search_config: Mapping[str, Any] | None = None,
     *,
     save_dir: str | Path,
     task: str = "cls",
@@ -136,7 +136,8 @@ def search(  # noqa: PLR0913  # what a run consists of, by the names of the labs
         imports: files of one's own that processes have to read first.
         settings: further settings of ``ch`` for the files ``best_<n>.toml``; nothing of them runs.
     """
-    search_config = na_to_none(search_config)  # a file's "NA" became none when it was read
+    model_info, data_module = facts_of(model, model_info), rows_of(data_module, "train", "search")
+    search_config = na_to_none(search_config or {})  # a file's "NA" became none when it was read
     config = parse_search(search_config)
     context = make_context(
         model, model_info, data_module, config, task=task, seed=seed, accelerator=accelerator,

@@ -24,9 +24,9 @@ logger = get_logger("chop")
 
 def test(  # noqa: PLR0913, PLR0917  (the labs' signature)
     model: "nn.Module",
-    model_info: Any,
-    data_module: Any,
-    dataset_info: Any,
+    model_info: Any = None,
+    data_module: Any = None,
+    dataset_info: Any = None,
     task: str = "cls",
     plt_trainer_args: Mapping[str, Any] | None = None,
     save_path: str | os.PathLike[str] | None = None,
@@ -38,6 +38,7 @@ def test(  # noqa: PLR0913, PLR0917  (the labs' signature)
     """Evaluate `model` on the test rows; print the result and store it under `save_path`.
 
     Args:
+        data_module: as for `train`; a single loader holds the test rows.
         save_path: the folder of ``test_results.json``; None stores nothing.
         load_name: weights or a graph to test; without it the model is tested as it is.
         settings: fields of `TrainingSettings`, as the labs hand the same to every action;
@@ -48,20 +49,21 @@ def test(  # noqa: PLR0913, PLR0917  (the labs' signature)
     from chop.tools.training.summary import summary_of_test
 
     common.check_task(task)
+    rows = common.rows_of(data_module, "test", "test")
     job = Job(
         model=common.loaded(model, load_name, load_type),
-        data=data_module,
+        data=rows,
         folder=Path(save_path or "."),
-        name=model_info.name,
-        record=common.full_record(settings.pop("record", None), data_module),
+        name=common.name_of(model, model_info),
+        record=common.full_record(settings.pop("record", None), rows),
     )
     split = settings.pop("split", "test")
     logger.info("Testing model '%s'...", job.name)
     chosen = common.chosen_settings("test", plt_trainer_args, settings)
     result = evaluate_job(job, chosen, split)
-    names = dataset_info.class_names
-    shown = summary_of_test(result, names, getattr(data_module, "source", ""), split)
-    known = common.known_preprocessing(job.model, data_module)
+    names = (dataset_info or rows.dataset_info).class_names
+    shown = summary_of_test(result, names, getattr(rows, "source", ""), split)
+    known = common.known_preprocessing(job.model, rows)
     features = known or "taken as they are"
     logger.info("Result\n%s\n\nFeatures: %s", shown, features, extra=RESULT)
     if visualizer is not None:

@@ -6,14 +6,18 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from chop.errors import ConfigError
+from chop.tools.logger import get_logger
 from chop.validation import parse
 
 if TYPE_CHECKING:
     from torch import nn
 
     from chop.config.run import RunConfig
+    from chop.models import MaseModelInfo
     from chop.preprocessing import Preprocessing
     from chop.tools.training.settings import TrainingSettings
+
+logger = get_logger("chop")
 
 TASKS = ("classification", "cls")
 UNTRAINED = (
@@ -70,6 +74,41 @@ def features_of(model: "nn.Module", data_module: Any) -> dict[str, Any]:
     """The same for a record."""
     known = known_preprocessing(model, data_module)
     return {"preprocessing": known and known.as_plain()}
+
+
+def rows_of(data_module: Any, main: str, action: str) -> Any:
+    """The data module of an action, whatever it was given; what is not known of it is said.
+
+    Args:
+        main: the split that a single loader stands for.
+    """
+    from chop.dataset.given import GivenRows, as_data_module
+
+    try:
+        rows = as_data_module(data_module, main)
+    except ConfigError as error:
+        raise ConfigError(f"{action}: {error}") from None
+    if isinstance(rows, GivenRows):
+        logger.info("Data: %s, without %s", rows.source, rows.missing)
+    return rows
+
+
+def name_of(model: "nn.Module", model_info: Any) -> str:
+    """What a model is called: its registered name, else its class."""
+    return type(model).__name__ if model_info is None else str(model_info.name)
+
+
+def facts_of(model: "nn.Module", model_info: "MaseModelInfo | None") -> "MaseModelInfo":
+    """The facts about a model; of one that is not registered, that it is a classifier."""
+    from chop.models.info import MaseModelInfo
+
+    return model_info or MaseModelInfo(
+        type(model).__name__,
+        model_source="manual",
+        task_type="physical",
+        physical_data_point_classification=True,
+        is_fx_traceable=True,
+    )
 
 
 def full_record(record: Mapping[str, Any] | None, data_module: Any) -> dict[str, Any]:

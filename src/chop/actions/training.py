@@ -21,9 +21,9 @@ logger = get_logger("chop")
 
 def train(  # noqa: PLR0913, PLR0917  (the labs' signature)
     model: "nn.Module",
-    model_info: Any,
-    data_module: Any,
-    dataset_info: Any,
+    model_info: Any = None,
+    data_module: Any = None,
+    dataset_info: Any = None,
     task: str = "cls",
     optimizer: str = "adam",
     learning_rate: float = 1e-5,
@@ -39,8 +39,9 @@ def train(  # noqa: PLR0913, PLR0917  (the labs' signature)
     """Train `model` and keep its best and last epoch under `save_path`.
 
     Args:
+        model_info: its name is that of the model; without it, the class of `model` names it.
+        data_module: ours, a Lightning data module, or loaders: ``(train, val)``, a dictionary.
         plt_trainer_args: what the labs hand to Lightning: max_epochs, devices, accelerator, …
-        visualizer: a Lightning logger; none by default.
         load_name: weights or a graph to start from.
         settings: further fields of `TrainingSettings`, such as `scheduler` or `seed`; `resume`
             to go on with the last run in `save_path`; `record`, stored in the checkpoints.
@@ -49,14 +50,15 @@ def train(  # noqa: PLR0913, PLR0917  (the labs' signature)
     from chop.tools.training.job import Job
 
     common.check_task(task)
+    rows = common.rows_of(data_module, "train", "train")
     job = Job(
         model=common.loaded(model, load_name, load_type),
-        data=data_module,
+        data=rows,
         folder=Path(save_path),
-        name=model_info.name,
+        name=common.name_of(model, model_info),
         logger=visualizer,
         resume=settings.pop("resume", False),
-        record=common.full_record(settings.pop("record", None), data_module),
+        record=common.full_record(settings.pop("record", None), rows),
     )
     settings |= {"optimizer": optimizer, "learning_rate": learning_rate}
     settings |= {"weight_decay": weight_decay, "auto_requeue": auto_requeue}

@@ -9,9 +9,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from chop.actions.session import Findings, Session
-from chop.actions.train_common import UNTRAINED, features_of
+from chop.actions.train_common import UNTRAINED, facts_of, features_of, rows_of
 from chop.config.run import RunConfig
-from chop.dataset import MaseDataModule
 from chop.errors import ConfigError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.models import MaseModelInfo
@@ -101,9 +100,9 @@ def run(session: Session) -> Findings:
 
 def transform(  # noqa: PLR0913  # what a run consists of, by the names of the labs
     model: nn.Module,
-    model_info: MaseModelInfo,
-    data_module: MaseDataModule,
-    passes: Mapping[str, Mapping[str, Any]],
+    model_info: MaseModelInfo | None = None,
+    data_module: Any = None,
+    passes: Mapping[str, Mapping[str, Any]] | None = None,
     *,
     save_dir: str | Path,
     task: str = "cls",
@@ -115,28 +114,33 @@ def transform(  # noqa: PLR0913  # what a run consists of, by the names of the l
     """Run each pass of `passes` in turn; the graph and what every pass found out.
 
     Args:
+        model_info: what is known of a registered model; any other is called by its class.
+        data_module: as for `train`; passes that look at rows take those for training.
         passes: the arguments of each pass by its name, as in ``[passes.<name>]``.
         save_dir: folder of reports and of ``transformed_ckpt``.
         cf_args: arguments of the model that are fixed while it is traced.
         pretrained: whether `model` came with weights that mean something.
     """
+    if passes is None:
+        raise ConfigError("transform: passes is missing: give passes={name: arguments, …}")
+    info, rows = facts_of(model, model_info), rows_of(data_module, "train", "transform")
     if load_name is not None:
         model = load_model(load_name, load_type, model)
     elif not pretrained:
         logger.warning(UNTRAINED)
 
     def context_for(model: nn.Module) -> PassContext:
-        rows = rows_for(model, data_module)
+        scaled = rows_for(model, rows)
         return PassContext(
-            model_info.name,
+            info.name,
             Path(save_dir),
-            lambda: InputGenerator(model_info, rows, task, which_dataloader="train"),
+            lambda: InputGenerator(info, scaled, task, which_dataloader="train"),
         )
 
-    logger.info("Transforming model '%s'...", model_info.name)
+    logger.info("Transforming model '%s'...", info.name)
     context = context_for(model)
     graph = with_metadata(
-        MaseGraph(model, dict(cf_args or get_cf_args(model_info, task, model))), context
+        MaseGraph(model, dict(cf_args or get_cf_args(info, task, model))), context
     )
     found = {}
     for name, given in passes.items():

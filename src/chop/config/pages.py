@@ -184,7 +184,7 @@ def _shared(schema: Schema) -> Iterator[str]:
     measured = ", ".join(f"`{name}`" for name in strategy["metrics"]["properties"])
     yield f"## Metrics\n\nWhat the runners measure: {measured}.\n"
     yield from _section("search.strategy.metrics.<name>", definitions["metric"])
-    rule = definitions["quantize_rule"]["properties"]["config"]
+    rule = definitions["quantize_config"]
     cases = {case["if"]["properties"]["name"]["const"]: case["then"] for case in rule["allOf"]}
     found = [
         (name, *pattern.strip("^()$").split(")_"), values_of(shape))

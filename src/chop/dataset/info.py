@@ -91,7 +91,7 @@ class DatasetEntry:
     description: str
 
 
-DATASETS: Registry[DatasetEntry] = Registry("data set")
+DATASETS: Registry[DatasetEntry] = Registry("data set", users_win=True)
 
 
 def get_dataset_info(name: str) -> MaseDatasetInfo:

@@ -137,7 +137,7 @@ class ModelEntry:
     weights: Path | None = None
 
 
-MODELS: Registry[ModelEntry] = Registry("model")
+MODELS: Registry[ModelEntry] = Registry("model", users_win=True)
 
 
 def register_model(

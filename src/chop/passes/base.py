@@ -13,6 +13,7 @@ dictionary; without one, the function gets a copy of the dictionary as it is.
 
 import functools
 import inspect
+import logging
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -25,6 +26,7 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.registry import Registry
 from chop.validation import parse
 
+logger = logging.getLogger("chop")
 Info = dict[str, Any]
 Kind = Literal["analysis", "transform", "interface"]
 RawArgs = Mapping[str, Any] | str | Path | None
@@ -47,6 +49,16 @@ class PassArgs(BaseModel):
 
     shorthand: ClassVar[str | None] = None
     """The field that a bare path stands for: ``save_mase_graph_interface_pass(graph, "out")``."""
+    ignored: ClassVar[Mapping[str, str]] = {"dummy_in": "the pass runs nothing"}
+    """Keys that the original passes and ignores, with the reason why they have no effect here."""
+
+
+class MetadataArgs(PassArgs):
+    """None: what `add_common_metadata` takes is accepted, as it is often handed to others, too."""
+
+    ignored: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("dummy_in", "add_value", "force_device_meta"), "it is for add_common_metadata"
+    )
 
 
 class Pass:
@@ -84,7 +96,20 @@ class Pass:
         schema = self.schema or PassArgs
         if isinstance(pass_args, schema):
             return pass_args
-        return parse(schema, self.as_dict(pass_args), f"pass {self.name!r}")
+        given = self.without_ignored(schema, self.as_dict(pass_args))
+        return parse(schema, given, f"pass {self.name!r}")
+
+    def without_ignored(self, schema: type[PassArgs], given: dict[str, Any]) -> dict[str, Any]:
+        """The arguments without those that have no effect here, of which a warning tells once."""
+        is_open = schema.model_config.get("extra") == "allow"  # a table may then be a rule
+        dropped = [
+            key
+            for key in given.keys() & schema.ignored.keys() - schema.model_fields.keys()
+            if not (is_open and isinstance(given[key], Mapping))
+        ]
+        for key in sorted(dropped):
+            say_ignored(self.name, key, schema.ignored[key])
+        return {key: value for key, value in given.items() if key not in dropped}
 
     def as_dict(self, pass_args: RawArgs | PassArgs) -> dict[str, Any]:
         """The arguments as a dictionary of one's own, in which "NA" has become None."""
@@ -124,6 +149,12 @@ class Pass:
 
     def __repr__(self) -> str:
         return f"{self.__name__}(graph, pass_args=None)"  # what help() shows as its heading
+
+
+@functools.cache
+def say_ignored(pass_name: str, key: str, reason: str) -> None:
+    """Say, once in a run, that an argument has no effect."""
+    logger.warning("pass '%s': %s has no effect here: %s", pass_name, key, reason)
 
 
 def args_schema(function: Callable[..., Any]) -> type[PassArgs] | None:

@@ -14,7 +14,9 @@ This page is generated from the registry: `python -m chop.passes.docs > docs/pas
 Every pass is called as `graph, info = the_pass(graph, pass_args)`, where `pass_args` is a
 dictionary, an instance of its argument class, or left out. From a file, `[passes.<name>]` runs it.
 The dictionary is checked and never changed; `"NA"` means none. Every pass can be imported from
-`chop.passes.graph` and from `chop.passes`. Reports are written to standard output, so that a script
+`chop.passes.graph` and from `chop.passes`. A key that a pass does not have is an error, but for
+keys that the original hands over and ignores, such as `dummy_in` for a pass that runs nothing: a
+warning says once that they have no effect. Reports are written to standard output, so that a script
 shows them without setting up logging, and `info` has the same facts as values.
 
 A pass of your own is a decorated function in a file of yours:
@@ -60,8 +62,14 @@ def describe(entry: Pass) -> str:
     if entry.requires:
         needed = " and ".join(f"`add_{section}_metadata`" for section in entry.requires)
         lines.append(f"Needs {needed}.\n")
-    if entry.schema is not None and entry.schema.model_fields:
-        lines.append(arguments_table(entry.schema))
+    if entry.schema is not None:
+        if entry.schema.model_fields:
+            lines.append(arguments_table(entry.schema))
+        own = entry.schema.ignored.keys() - PassArgs.ignored.keys()
+        if own:
+            lines.append(
+                f"Accepted without effect: {', '.join(f'`{key}`' for key in sorted(own))}.\n"
+            )
     return "\n".join(lines)
 
 

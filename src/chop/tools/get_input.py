@@ -14,11 +14,11 @@ from chop.models.info import CLASSIFICATION, MaseModelInfo
 Batch = dict[str, Tensor]
 
 LOADERS = {
-    "train": MaseDataModule.train_dataloader,
-    "val": MaseDataModule.val_dataloader,
-    "validation": MaseDataModule.val_dataloader,
-    "test": MaseDataModule.test_dataloader,
-    "pred": MaseDataModule.pred_dataloader,
+    "train": "train_dataloader",
+    "val": "val_dataloader",
+    "validation": "val_dataloader",
+    "test": "test_dataloader",
+    "pred": "pred_dataloader",
 }
 
 
@@ -75,7 +75,8 @@ class InputGenerator:
 
     def _loader(self) -> AnyLoader:
         """A loader of its own, at the start of its first epoch."""
-        return LOADERS[self.which_dataloader](self.data_module)
+        loader: AnyLoader = getattr(self.data_module, LOADERS[self.which_dataloader])()
+        return loader
 
 
 def get_dummy_input(

@@ -18,6 +18,7 @@ from chop.passes.graph import (
     count_operations_analysis_pass,
     quantize_transform_pass,
 )
+from chop.passes.graph.analysis.flops import report_counts
 from chop.passes.module.analysis import calculate_avg_bits_module_analysis_pass
 
 
@@ -206,3 +207,47 @@ def test_pruned_and_quantised_layers_keep_their_width() -> None:
 class Half(nn.Module):
     def forward(self, weight: Tensor) -> Tensor:
         return weight * (torch.arange(4) % 2)
+
+
+ROUNDED = {
+    "both": (integer(8, 6), (80, 0)),
+    "weights alone": ({"name": "mxint8", "weight_block_size": 4}, (0, 80)),
+    "inputs alone": ({"name": "mxint8", "data_in_block_size": 4}, (0, 80)),
+    "the bias alone": ({"name": "mxint8", "bias_block_size": 5}, (0, 0)),
+    "bypassed": ({**integer(8, 6), "bypass": True}, (0, 0)),
+}
+
+
+@pytest.mark.parametrize("case", ROUNDED)
+def test_macs_are_rounded_if_both_operands_are(case: str) -> None:
+    config, (both, one) = ROUNDED[case]
+    pass_args = {"dummy_in": {"x": torch.randn(8, 16)}}
+    graph, _ = add_common_metadata_analysis_pass(MaseGraph(LayerAndProduct()), pass_args)
+    rules = {"linear": {"config": config}}
+    graph, _ = quantize_transform_pass(graph, {"by": "type", **rules})
+    _, info = count_operations_analysis_pass(graph, {"report": False})
+    assert info["total"]["macs"] == 80 + 15
+    assert (info["total"]["rounded_macs"], info["total"]["half_rounded_macs"]) == (both, one)
+    assert info["nodes"]["layer"]["rounded_macs"] == both
+    assert info["rounded_share"] == both / 95
+    line = f"MACs with both operands rounded: {both / 95:.1%} ({both} of 95); with one of the two: "
+    assert f"{line}{one / 95:.1%}." in report_counts(info)
+
+
+def test_the_share_of_no_macs_is_none(counted: Any) -> None:
+    info = counted(nn.Sequential(nn.ReLU()), (2, 4))
+    assert info["rounded_share"] is None
+    assert "There are no MACs." in report_counts(info)
+
+
+def test_scores_that_attention_makes_itself_are_not_rounded(counted: Any) -> None:
+    class Attention(nn.Module):
+        def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            attend = quantized_function(OPS["scaled_dot_product_attention"], "integer")
+            config = {"name": "integer", "data_in_width": 8, "data_in_frac_width": 4}
+            attended: Tensor = attend(q, k, v, config=config)
+            return attended
+
+    total = counted(Attention(), (3, 2, 5, 4), (3, 2, 7, 4), (3, 2, 7, 6))["total"]
+    heads = 2 * 5 * 7
+    assert (total["rounded_macs"], total["half_rounded_macs"]) == (heads * 4, heads * 6)

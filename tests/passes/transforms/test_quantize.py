@@ -357,3 +357,148 @@ def test_training_reaches_the_float_weights(mg: MaseGraph) -> None:
     quantize_transform_pass(mg, {"by": "type", "linear": rule("integer")})
     mg.model(X.clone()).sum().backward()
     assert layer(mg, "seq_blocks.2").weight.grad is not None
+
+
+FLOAT_ONLY = nn.Sequential(nn.Flatten(), nn.Identity())
+BIAS = {"config": {"name": "mxint8", "bias_block_size": 4}}
+NOTHING = {
+    "no rule": ({"by": "type"}, "there is no rule; operations of this graph that can be: batch_no"),
+    "no rule by name": ({"by": "name"}, "there is no rule"),
+    "a default without settings that fit": (
+        {"by": "type", "batch_norm1d": rule(None), "linear": rule(None), "default": BIAS},
+        "the rule 'default' sets bias, but node 'seq_blocks_1' has data_in",
+    ),
+    "a type without settings that fit": (
+        {"by": "type", "relu": BIAS},
+        "the rule 'relu' sets bias, but node 'seq_blocks_1' has data_in",
+    ),
+    "all nodes taken by a rule for floats": (
+        {"by": "regex_name", "seq.*": rule(None), "seq_blocks_2": rule("integer")},
+        "no node is left for the rule 'seq_blocks_2'",
+    ),
+    "a default that is for none": (
+        {"by": "type", "default": rule("integer") | {"only": ["conv2d"]}},
+        "no node is left for the rule 'default'; operations of this graph that can be: batch",
+    ),
+    "a default beside rules for all": (
+        {"by": "type", **dict.fromkeys(("batch_norm1d", "linear", "relu"), rule(None)),
+         "default": rule("integer")},
+        "no node is left for the rule 'default'",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", NOTHING)
+def test_quantising_nothing_is_an_error_that_says_why(mg: MaseGraph, case: str) -> None:
+    args, message = NOTHING[case]
+    before = snapshot(mg), [type(m) for m in mg.model.modules()]
+    with pytest.raises(ConfigError) as caught:
+        quantize_transform_pass(mg, args)
+    assert f"pass 'quantize': no operation would be rounded: {message}" in str(caught.value)
+    assert (snapshot(mg), [type(m) for m in mg.model.modules()]) == before
+
+
+def test_a_network_without_anything_to_quantise() -> None:
+    graph = graph_of(FLOAT_ONLY, 2, 4)
+    with pytest.raises(ConfigError, match="; no operation of this graph can be"):
+        quantize_transform_pass(graph, {"by": "type", "default": rule("integer")})
+
+
+def test_a_layer_without_the_only_operand_of_its_rule() -> None:
+    graph = graph_of(nn.Sequential(nn.Linear(4, 2, bias=False)), 2, 4)
+    with pytest.raises(ConfigError, match="sets bias, but node '_0' has data_in, weight"):
+        quantize_transform_pass(graph, {"by": "type", "linear": BIAS})
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        {"by": "type", "default": rule(None)},
+        {"by": "name", "seq_blocks_2": {"config": {"name": "NA"}}},
+        {"by": "regex_name", ".*": rule(None)},
+        {"by": "type", "linear": rule(None), "default": rule(None)},
+        {"by": "type", "default": {"config": config("integer") | {"bypass": True}}},
+    ],
+)
+def test_a_wish_to_leave_all_in_floating_point_is_none(
+    mg: MaseGraph, args: dict[str, object]
+) -> None:
+    expected = mg.model(X.clone())
+    quantize_transform_pass(mg, args)
+    assert torch.equal(mg.model(X.clone()), expected)
+
+
+@pytest.mark.parametrize(
+    ("args", "remedy"),
+    [
+        (
+            {"by": "type", "flatten": rule("integer")},
+            "operations of this graph that can be: linear",
+        ),
+        ({"by": "name", "_0": rule("integer")}, "nodes of this graph that can be: _1"),
+        ({"by": "regex_name", "_0": rule("integer")}, "nodes of this graph that can be: _1"),
+        ({"by": "type", "conv2d": rule("integer")}, "known are flatten, linear"),
+    ],
+)
+def test_what_cannot_be_quantised_comes_with_what_can(args: dict[str, object], remedy: str) -> None:
+    graph = graph_of(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), 2, 4)
+    with pytest.raises(ConfigError) as caught:
+        quantize_transform_pass(graph, args)
+    assert str(caught.value).endswith(remedy)
+
+
+ORIGINAL = ["add", "bmm", "conv1d", "conv2d", "linear", "matmul", "mul", "relu", "sub"]
+"""The operations that the default of the original is for."""
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        {"by": "type", "batch_norm1d": rule(None), "default": rule("integer")},
+        {"by": "type", "default": rule("integer") | {"only": ORIGINAL}},
+        {"by": "name", "default": rule("integer") | {"only": ORIGINAL}},
+        {"by": "regex_name", "default": rule("integer") | {"only": ("linear", "relu")}},
+        # An operation that the network lacks may be left in floating point, too.
+        {"by": "type", "batch_norm1d": rule(None), "batch_norm2d": rule(None),
+         "default": rule("integer")},
+    ],
+)  # fmt: skip
+def test_the_default_can_be_restricted(mg: MaseGraph, args: dict[str, object]) -> None:
+    _, info = quantize_transform_pass(mg, args)
+    assert set(info["quantized"].values()) == {"LinearInteger", "ReLUInteger"}
+    assert len(info["quantized"]) == 5
+
+
+def test_the_default_is_for_everything_that_can_be_quantised(mg: MaseGraph) -> None:
+    _, info = quantize_transform_pass(mg, {"by": "type", "default": rule("integer")})
+    assert "BatchNorm1dInteger" in info["quantized"].values()
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ({"default": rule("integer") | {"only": ["linaer"]}}, "did you mean 'linear'"),
+        ({"default": rule("integer") | {"only": ["flatten"]}}, "unknown operation 'flatten'"),
+        ({"default": rule("integer") | {"onyl": []}}, "unknown key 'onyl': did you mean 'only'"),
+        ({"linear": rule("integer") | {"only": ["relu"]}}, "unknown key 'only'"),
+        ({"linaer": rule(None)}, "unknown operation 'linaer': did you mean 'linear'"),
+    ],
+)
+def test_mistakes_in_a_restriction_are_named(args: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        PASSES["quantize"].parse({"by": "type", **args})
+    assert message in str(caught.value)
+
+
+def test_a_node_may_be_called_like_a_key_without_effect() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.report = nn.Linear(4, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.report(x)
+            return out
+
+    _, info = quantize_transform_pass(graph_of(Net(), 3, 4), {"by": "name", "report": rule("log")})
+    assert info["quantized"] == {"report": "LinearLog"}

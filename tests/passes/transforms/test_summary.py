@@ -36,10 +36,12 @@ LINEAR = {"by": "type", "default": {"config": {"name": None}}, "linear": rule("i
 
 
 @pytest.mark.parametrize(
-    ("model", "expected"), [(Jsc(16, 5), SEED_001), (JscNew(), SEED_000)], ids=["001", "000"]
+    ("model", "expected", "macs"),
+    [(Jsc(16, 5), SEED_001, 8 * 80), (JscNew(), SEED_000, 8 * 232)],
+    ids=["001", "000"],
 )
 def test_histograms_of_the_seeds(
-    model: nn.Module, expected: str, capsys: pytest.CaptureFixture[str]
+    model: nn.Module, expected: str, macs: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     mg = graph_of(model, 8, 16)
     ori_mg = deepcopy_mase_graph(mg)
@@ -48,7 +50,13 @@ def test_histograms_of_the_seeds(
     capsys.readouterr()
     graph, info = summarize_quantization_analysis_pass(ori_mg, mg)
     printed = capsys.readouterr().out
-    assert printed == f"INFO     Quantized graph histogram:\nINFO     {expected}\n"
+    rounded = (
+        f"MACs with both operands rounded: 100.0% ({macs:,} of {macs:,}); "
+        "with one of the two: 0.0%."
+    )
+    assert printed == (
+        f"INFO     Quantized graph histogram:\nINFO     {expected}\nINFO     {rounded}\n"
+    )
     assert graph is mg
     assert sum(row["Total"] for row in info["histogram"]) == len(mg.nodes)
 
@@ -105,3 +113,19 @@ def test_wrong_arguments() -> None:
         summarize_quantization_analysis_pass(mg)
     with pytest.raises(ConfigError, match="did you mean 'save_dir'"):
         summarize_quantization_analysis_pass(mg, {"original_graph": mg, "save_dri": "x"})
+
+
+def test_the_summary_tells_what_part_of_the_macs_is_rounded() -> None:
+    mg = graph_of(Jsc(16, 8, 5), 8, 16)
+    ori_mg = deepcopy_mase_graph(mg)
+    mg, _ = quantize_transform_pass(mg, {"by": "name", "seq_blocks_2": rule("integer")})
+    _, info = summarize_quantization_analysis_pass(ori_mg, mg)
+    share = 16 * 8 / (16 * 8 + 8 * 5)
+    assert info["macs"] == {
+        "macs": 8 * 168,
+        "rounded_macs": 8 * 128,
+        "half_rounded_macs": 0,
+        "rounded_share": pytest.approx(share),
+    }
+    _, info = summarize_quantization_analysis_pass(mg, ori_mg)
+    assert info["macs"]["rounded_share"] == 0.0

@@ -12,8 +12,10 @@ from chop.config.toml import NOTHING
 from chop.nn.quant_config import known_keys, required_fields
 from chop.numerics import FORMATS, NumberFormat
 from chop.ops.table import OPS
+from chop.passes.graph.transforms.quantize.plan import QuantizeArgs, quantizable_operations
 
-RULE, SEED = "quantize_rule", "quantize_seed"
+CONFIG, RULE, DEFAULT_RULE = "quantize_config", "quantize_rule", "quantize_default"
+SEED = "quantize_seed"
 OPTIONS = "_options"
 """Added to the name of a shape: what a seed may choose from."""
 EXAMPLES = (8, 4, 2)
@@ -22,15 +24,23 @@ EXAMPLES = (8, 4, 2)
 
 def quantize_schema(table: Schema) -> Schema:
     """``[passes.quantize]``: a rule for each operation, node or pattern."""
-    operations = sorted(name for name, op in OPS.items() if op.quantizable)
-    rules = dict.fromkeys((*operations, "default"), reference(RULE))
+    rules = dict.fromkeys(quantizable_operations(), reference(RULE))
+    ignored = {
+        key: shape for key, shape in table["properties"].items() if key in QuantizeArgs.ignored
+    }
     by_type = {"properties": {"by": {"const": "type"}}}
+    known = ["by", "default", *sorted(OPS), *sorted(ignored)]
     return {
         "type": "object",
-        "properties": {"by": table["properties"]["by"], **rules},
+        "properties": {
+            "by": table["properties"]["by"],
+            **rules,
+            "default": reference(DEFAULT_RULE),
+            **ignored,
+        },
         "additionalProperties": reference(RULE),
         "if": by_type,
-        "then": {"propertyNames": {"enum": ["by", "default", *sorted(OPS)]}},
+        "then": {"propertyNames": {"enum": known}},
     }
 
 
@@ -54,13 +64,25 @@ def quantize_definitions() -> dict[str, Schema]:
     }
     rule, seed = _config(""), _config(OPTIONS)
     rule["allOf"] = [_keys_of(name) for name in sorted(FORMATS)]
-    return {RULE: _block(rule), SEED: _block(seed), **shapes, **options}
+    only: Schema = {
+        "description": "the operations that the rule is for; without it, all others",
+        "type": "array",
+        "items": {"enum": quantizable_operations()},
+    }
+    return {
+        CONFIG: rule,
+        RULE: _block(reference(CONFIG)),
+        DEFAULT_RULE: _block(reference(CONFIG), only=_or_none(only)),
+        SEED: _block(seed),
+        **shapes,
+        **options,
+    }
 
 
-def _block(config: Schema) -> Schema:
+def _block(config: Schema, **more: Schema) -> Schema:
     return {
         "type": "object",
-        "properties": {"config": config},
+        "properties": {"config": config, **more},
         "required": ["config"],
         "additionalProperties": False,
     }

@@ -60,7 +60,10 @@ def no_match(nodes: Iterable[fx.Node], by: By, key: str) -> str:
     """What to say of a key that matches nothing."""
     if by == "regex_name":
         return f"the pattern {key!r} matches no node; names are as in report_graph"
-    known = {get_mase_op(node) if by == "type" else node.name for node in nodes}
+    ends = ("placeholder", "output") if by == "type" else ()  # whose types say nothing
+    known = {
+        get_mase_op(node) if by == "type" else node.name for node in nodes if node.op not in ends
+    }
     return f"no node has the {by} {key!r}: {suggestion(key, known)}"
 
 

@@ -52,6 +52,11 @@ class Epochs:
     def _share(self, epoch: int, rank: int, processes: int) -> Iterator[Batch]:
         if isinstance(self.loader, TensorLoader):
             return _tensor_share(self.loader, epoch, (rank, processes), self.even)
+        if getattr(self.loader, "batch_size", None) is None or not has_rows(self.loader):
+            raise DataError(
+                "several processes share the rows of a DataLoader with a batch_size and a data set "
+                f"that knows its length; this is a {type(self.loader).__name__} without"
+            )
         return (
             _pair(batch)
             for batch in _split_loader(self.loader, self._sampler(epoch, rank, processes))
@@ -70,6 +75,12 @@ class Epochs:
         )
         sampler.set_epoch(epoch)
         return sampler
+
+
+def has_rows(loader: Any) -> bool:
+    """Whether a loader has a data set whose rows can be dealt out."""
+    rows = getattr(loader, "dataset", None)
+    return hasattr(rows, "__len__") and hasattr(rows, "__getitem__")
 
 
 def set_epoch(loader: Any, epoch: int) -> None:
@@ -121,7 +132,7 @@ def moved(batches: Iterator[Batch], model: nn.Module) -> Iterator[Batch]:
     return (
         (
             x.to(device, dtype if x.is_floating_point() else x.dtype, non_blocking=True),
-            y.to(device, non_blocking=True),
+            y.to(device, torch.int64, non_blocking=True),
         )
         for x, y in batches
     )
@@ -129,7 +140,11 @@ def moved(batches: Iterator[Batch], model: nn.Module) -> Iterator[Batch]:
 
 def _pair(batch: Any) -> Batch:
     if isinstance(batch, list | tuple) and len(batch) == 2:
-        return batch[0], batch[1]
+        features, labels = batch
+        if isinstance(features, Tensor) and isinstance(labels, Tensor):
+            return features, labels
+        kinds = " and ".join(type(part).__name__ for part in batch)
+        raise DataError(f"features and labels of a batch must be tensors, not {kinds}")
     raise DataError(f"a batch must be a pair (features, labels), not {type(batch).__name__}")
 
 

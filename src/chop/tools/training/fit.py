@@ -25,7 +25,7 @@ from chop.tools.training.curves import draw_curves
 from chop.tools.training.distributed import connected, strategy_of
 from chop.tools.training.job import Job, first_look, on_this_machine, one_line_if_full
 from chop.tools.training.module import TRAIN_LOSS, VALIDATION_LOSS, TrainingModule, count_steps
-from chop.tools.training.optimisers import trainable
+from chop.tools.training.optimisers import parameter_groups
 from chop.tools.training.progress import Silent, make_progress
 from chop.tools.training.quiet import honest_interrupts, quiet_lightning
 from chop.tools.training.report import Report
@@ -63,7 +63,7 @@ class TrainingResult:
 
 def fit(job: Job, settings: TrainingSettings) -> TrainingResult:
     """Train until the epochs, the steps or the patience are used up."""
-    trainable(job.model)  # asked before anything is written
+    parameter_groups(job.model)  # asked before anything is written
     writable_folder(job.folder)
     job.data.prepare_data()
     job.data.setup()
@@ -167,7 +167,7 @@ def _run(trainer: Trainer, module: TrainingModule, job: Job) -> None:
     features = f"\n\n{feature_summary(known)}" if known else ""
     logger.info("Seed %d\n%s%s", settings.seed, parameter_summary(job.model), features)
     if job.logger is not None:
-        shown = {"model": job.name, "batch_size": loader.batch_size}
+        shown = {"model": job.name, "batch_size": job.data.batch_size}
         job.logger.log_hyperparams(shown | settings.model_dump())
     validation = None if job.validation is None else Epochs(job.validation)
     try:

@@ -53,9 +53,13 @@ def on_this_machine(settings: TrainingSettings) -> TrainingSettings:
 
 def first_look(job: Job, loader: Any) -> int:
     """Run one batch to see that the model fits the data; the operations that it takes."""
-    features, labels = next(moved(Epochs(loader).batches(0), job.model), (None, None))
-    if features is None or labels is None:
+    first = next(Epochs(loader).batches(0), None)
+    if first is None:
         raise DataError("there are no rows")
+    if first[1].ndim != 1 or first[1].is_floating_point():
+        shown = f"{first[1].dtype} of shape {tuple(first[1].shape)}"
+        raise DataError(f"labels must be class indices, one for each row, not {shown}")
+    ((features, labels),) = moved(iter([first]), job.model)
     job.model.eval()
     try:
         operations, classes = forward_operations(job.model, features)

@@ -18,7 +18,8 @@ from chop.tools.training.metrics import Evaluation, accuracy, tally
 from chop.tools.training.optimisers import (
     learning_rate,
     make_optimiser,
-    set_learning_rate,
+    restore,
+    set_learning_rates,
     step_function,
 )
 from chop.tools.training.report import Outcome, Report
@@ -60,7 +61,7 @@ class TrainingModule(LightningModule):
         optimiser = make_optimiser(self.model, self.settings)
         if self._resumed is not None:
             with self._resumed.put_back("optimiser"):
-                optimiser.load_state_dict(self._resumed.checkpoint["optimizer_states"][0])
+                restore(optimiser, self._resumed.checkpoint["optimizer_states"][0])
         return optimiser
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -80,7 +81,7 @@ class TrainingModule(LightningModule):
     def training_step(self, epochs: Epochs, batch_idx: int) -> None:
         """Train for one epoch."""
         epoch = self.current_epoch
-        set_learning_rate(self._optimiser, learning_rate(self.settings, epoch))
+        set_learning_rates(self._optimiser, self.settings, epoch)
         resumed, self._resumed = self._resumed, None
         if resumed is not None:
             with resumed.put_back("state of random numbers"):
@@ -127,9 +128,14 @@ class TrainingModule(LightningModule):
         return found
 
     def _rates(self) -> dict[str, float]:
-        """The learning rate under the name that Lightning's monitor gives it."""
-        optimiser = self._optimiser
-        return {f"lr-{type(optimiser).__name__}": optimiser.param_groups[0]["lr"]}
+        """The learning rates under the names that Lightning's monitor gives them."""
+        name, groups = f"lr-{type(self._optimiser).__name__}", self._optimiser.param_groups
+        if len(groups) == 1:
+            return {name: groups[0]["lr"]}
+        return {
+            f"{name}/{group.get('name', f'pg{number}')}": group["lr"]
+            for number, group in enumerate(groups, 1)
+        }
 
     def _steps_left(self) -> int | None:
         limit = self.settings.step_limit
@@ -218,7 +224,7 @@ class TrainingModule(LightningModule):
                 return "the inputs hold NaN or infinite values; clean the data"
         if self.settings.precision == "16-mixed":
             return "numbers overflow in half precision; try precision 32"
-        rate = learning_rate(self.settings, self.current_epoch)
+        rate = max(group["lr"] for group in self._optimiser.param_groups)
         return f"the learning rate {rate:g} is most likely too high; try {rate / 10:g}"
 
     def _evaluate(self, epochs: Epochs) -> Evaluation:

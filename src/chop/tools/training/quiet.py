@@ -18,6 +18,8 @@ SILENCED = (
     r"The '\w+_dataloader' does not have many workers",
     # An item of our loaders is an epoch; the steps inside it are logged by us.
     r"The number of training batches \(1\) is smaller than the logging interval",
+    # Data without validation rows is trained on as well.
+    r"You defined a `validation_step` but have no `val_dataloader`",
     # Lightning's own use of a part of torch that is about to change.
     r"`isinstance\(treespec, LeafSpec\)` is deprecated",
     # The barrier at the end of a run with several processes.

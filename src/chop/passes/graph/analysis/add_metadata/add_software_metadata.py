@@ -6,12 +6,14 @@ from torch import fx
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import SoftwareMetadata
-from chop.passes.base import Info, PassArgs, analysis_pass
+from chop.passes.base import Info, MetadataArgs, analysis_pass
 from chop.passes.graph.analysis.add_metadata.arguments import bare, module_buffers
 
 
 @analysis_pass("add_software_metadata", requires=("common",))
-def add_software_metadata_analysis_pass(graph: MaseGraph, args: PassArgs) -> tuple[MaseGraph, Info]:
+def add_software_metadata_analysis_pass(
+    graph: MaseGraph, args: MetadataArgs
+) -> tuple[MaseGraph, Info]:
     """Give each tensor of every node, buffers included, an empty dictionary of statistics."""
     for node in graph.nodes:
         node.meta["mase"].parameters["software"] = software_of(node)

@@ -36,6 +36,8 @@ class NodeCount:
 
     op: str
     macs: int | None = 0
+    rounded_macs: int | None = 0
+    half_rounded_macs: int | None = 0
     flops: int | None = 0
     backward_flops: int | None = 0
     bitops: int | None = 0
@@ -49,7 +51,7 @@ class NodeCount:
 
 NUMBERS = tuple(NodeCount.__dataclass_fields__)[1:]
 OF_BITS = ("input_buffer_bits", "output_buffer_bits")
-OF_WORK = ("macs", "flops", "backward_flops", "bitops")
+OF_WORK = ("macs", "rounded_macs", "half_rounded_macs", "flops", "backward_flops", "bitops")
 OF_A_BATCH = (*OF_WORK, "input_buffer_size", "output_buffer_size", *OF_BITS)
 """What a larger batch has more of."""
 
@@ -109,6 +111,8 @@ class NodeCounter:
         if work is not None:
             counted = {
                 "macs": work.macs,
+                "rounded_macs": macs_with_rounded(use, work, 2),
+                "half_rounded_macs": macs_with_rounded(use, work, 1),
                 "flops": work.flops,
                 "backward_flops": self.backward(use, work),
                 "bitops": bit_operations(use, work),
@@ -188,6 +192,11 @@ def trained_nodes(graph: MaseGraph, uses: Mapping[fx.Node, Use]) -> dict[fx.Node
 def bit_operations(use: Use, work: Cost) -> int:
     """Each MAC times the widths of the two operands that meet in it; other FLOPs add nothing."""
     return sum(macs * prod(map(use.width, operands)) for macs, operands in work.products)
+
+
+def macs_with_rounded(use: Use, work: Cost, operands: int) -> int:
+    """The MACs of which so many of the two operands are rounded to a number format."""
+    return sum(macs for macs, roles in work.products if sum(map(use.rounds, roles)) == operands)
 
 
 def buffers(use: Use) -> dict[str, Any]:
@@ -273,6 +282,22 @@ def totals(counts: Iterable[NodeCount], parameters: Mapping[nn.Parameter, int]) 
     return {name: (work | stored)[name] for name in NUMBERS}
 
 
+def rounded_part(total: Mapping[str, int]) -> dict[str, Any]:
+    """How many of all MACs work on rounded operands, and which share that is.
+
+    The share of nothing, in a graph without products, is None.
+    """
+    macs = total["macs"]
+    counted = {name: total[name] for name in ("macs", "rounded_macs", "half_rounded_macs")}
+    return counted | {"rounded_share": total["rounded_macs"] / macs if macs else None}
+
+
+def rounded_macs(graph: MaseGraph) -> dict[str, Any]:
+    """`rounded_part` of a graph at the shapes that its metadata recorded."""
+    counts = NodeCounter(graph, observe(graph, None)).nodes().values()
+    return rounded_part({name: sum(getattr(c, name) or 0 for c in counts) for name in OF_WORK})
+
+
 def as_info(counts: Counts, backward: bool) -> dict[str, Any]:
     """The counts as plain dictionaries, without gradients if nobody asked for them."""
     hidden = () if backward else ("backward_flops",)
@@ -287,6 +312,7 @@ def as_info(counts: Counts, backward: bool) -> dict[str, Any]:
     return {
         "nodes": nodes,
         "total": {key: value for key, value in counts.total.items() if key not in hidden},
+        "rounded_share": rounded_part(counts.total)["rounded_share"],
         "uncounted": uncounted,
         "batch_size": counts.batch_size,
         "per": counts.per,

@@ -80,6 +80,10 @@ class Use:
         """The width of the operand in a role; what the operation makes itself is as its output."""
         return element_bits(self.formats.get(role), self.dtype(role))
 
+    def rounds(self, role: str) -> bool:
+        """Whether the node rounds the operand in a role to a number format."""
+        return self.formats.get(role) is not None and self.dtype(role).is_floating_point
+
     def dtype(self, role: str) -> torch.dtype:
         """The dtype of the operand in a role."""
         if role in self.parameters:

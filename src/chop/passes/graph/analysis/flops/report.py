@@ -35,7 +35,7 @@ def report_counts(info: Mapping[str, Any]) -> str:
         disable_numparse=True,
         colalign=("left", "left", *("right" for _ in columns)),
     )
-    return "\n".join([table, *remarks(info)])
+    return "\n".join([table, rounded_line(info["total"]), *remarks(info)])
 
 
 def cells(count: Mapping[str, Any], columns: list[str]) -> list[str]:
@@ -52,3 +52,12 @@ def remarks(info: Mapping[str, Any]) -> list[str]:
         lines = [f"For the whole batch{batch}, not per sample: {info['note']}."]
     missing = ", ".join(f"{each['node']} ({each['op']})" for each in info["uncounted"])
     return [*lines, f"Not counted: {missing}."] if missing else lines
+
+
+def rounded_line(total: Mapping[str, Any]) -> str:
+    """One sentence: the share of all MACs whose operands are really rounded."""
+    macs, both, one = (total[n] for n in ("macs", "rounded_macs", "half_rounded_macs"))
+    if not macs:
+        return "There are no MACs."
+    shares = f"both operands rounded: {both / macs:.1%} ({both:,} of {macs:,})"
+    return f"MACs with {shares}; with one of the two: {one / macs:.1%}."

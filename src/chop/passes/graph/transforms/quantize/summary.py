@@ -15,6 +15,8 @@ from chop.errors import ConfigError, GraphError, UnknownNameError
 from chop.files import write_text
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.base import Info
+from chop.passes.graph.analysis.flops.count import rounded_macs
+from chop.passes.graph.analysis.flops.report import rounded_line
 from chop.passes.graph.utils import get_mase_op, get_mase_type, get_node_actual_target
 
 logger = logging.getLogger("chop")
@@ -53,8 +55,9 @@ def summarize_quantization_analysis_pass(
 ) -> tuple[MaseGraph, Info]:
     """Compare a graph with what it was before quantisation.
 
-    The histogram is logged; with `save_dir`, both tables are written there as CSV files. Called
-    as ``(graph, {"original_graph": ..., "save_dir": ...})`` it does the same.
+    The histogram is logged, and the share of all MACs whose operands are really rounded. With
+    `save_dir`, both tables are written there as CSV files. Called as
+    ``(graph, {"original_graph": ..., "save_dir": ...})`` it does the same.
     """
     if not isinstance(graph, MaseGraph):
         ori_graph, graph, save_dir = from_dictionary(ori_graph, graph, save_dir)
@@ -62,12 +65,23 @@ def summarize_quantization_analysis_pass(
     counts = histogram(changes)
     logger.info("Quantized graph histogram:")
     logger.info("\n%s", tabulate(counts, headers=HISTOGRAM, tablefmt="orgtbl"))
+    macs = macs_of(graph)
+    logger.info("%s", rounded_line(macs) if macs else "How many MACs are rounded is not known.")
     if save_dir is not None:
         save(changes, counts, Path(save_dir))
     return graph, {
         "nodes": [dict(zip(TABLE, change, strict=True)) for change in changes],
         "histogram": [dict(zip(HISTOGRAM, count, strict=True)) for count in counts],
+        "macs": macs,
     }
+
+
+def macs_of(graph: MaseGraph) -> dict[str, Any] | None:
+    """What part of the MACs is rounded; None if no shapes were recorded to count with."""
+    try:
+        return rounded_macs(graph)
+    except GraphError:
+        return None
 
 
 def from_dictionary(
