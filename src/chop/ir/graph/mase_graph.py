@@ -19,8 +19,6 @@ from chop.preprocessing import Preprocessing
 __all__ = ["MaseGraph", "MaseTracer"]
 
 IMPLICIT = MaseType.IMPLICIT_FUNC.value
-# Saving and loading are passes, which are above this layer; the original has them here as well.
-SAVING = "chop.passes.graph.interface"
 
 
 class MaseGraph:
@@ -80,7 +78,7 @@ class MaseGraph:
     @classmethod
     def from_checkpoint(cls, fname: str | Path) -> "MaseGraph":
         """The graph that `export` or ``ch transform`` saved in a folder."""
-        graph: MaseGraph = import_module(SAVING).load_mase_graph(fname)
+        graph: MaseGraph = _saving().load_mase_graph(fname)
         return graph
 
     def export(self, fname: str | Path, save_format: str = "full_model") -> Path:
@@ -93,7 +91,7 @@ class MaseGraph:
                 f"save_format must be 'full_model' (got {save_format!r}): the folder has the "
                 "weights by themselves in weights.safetensors"
             )
-        _, info = import_module(SAVING).save_mase_graph_interface_pass(self, fname)
+        _, info = _saving().save_mase_graph_interface_pass(self, fname)
         return Path(info["save_dir"])
 
     def draw(self, file: str | Path = "mase_graph.svg") -> Path:
@@ -141,3 +139,8 @@ class MaseGraph:
 
     def __repr__(self) -> str:
         return f"MaseGraph({type(self.model).__name__}, {len(self.nodes)} nodes)"
+
+
+def _saving() -> Any:
+    """Saving and loading are passes, above this layer; the original has them on a graph as well."""
+    return import_module("chop.passes.graph.interface")
