@@ -140,6 +140,7 @@ CONDITIONS = [
     Condition("shared layers and weights", always(DONE), model="harden-shared"),
     Condition(
         "no node that can be quantised", always(DONE, train="no parameters",
+                                                transform="no operation would be rounded",
                                                 search="can be quantised"),
         model="harden-moves", cost="activation_bitwidth",
     ),

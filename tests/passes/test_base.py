@@ -264,10 +264,13 @@ def test_what_the_original_ignores_is_accepted_and_said_once(
 
 @pytest.mark.parametrize("name", sorted({name for name, _, _ in WITHOUT_EFFECT}))
 def test_a_misspelt_key_is_still_refused(name: str) -> None:
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match="dumy_in"):
         PASSES[name].parse({"dumy_in": {"x": 1}})
-    with pytest.raises(ConfigError):
-        PASSES[name].parse({"reprot": True})
+
+
+def test_a_misspelt_key_without_effect_comes_with_a_suggestion() -> None:
+    with pytest.raises(ConfigError, match=r"reprot: a rule is .*; did you mean 'report'\?"):
+        PASSES["quantize"].parse({"reprot": True})
 
 
 def test_what_a_pass_takes_is_not_dropped() -> None:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Self
 from pydantic import ConfigDict, model_validator
 from torch import fx, nn
 
-from chop.errors import ConfigError, UnknownNameError
+from chop.errors import ConfigError, UnknownNameError, suggestion
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.nn.quant_config import OUTPUT, QuantConfig, known_keys, parse_quant_config
 from chop.numerics import FORMATS
@@ -80,7 +80,11 @@ class QuantizeArgs(PassArgs):
         """The configuration of each rule by its key, the default last."""
         for key, rule in (self.model_extra or {}).items():
             if not isinstance(rule, Mapping):
-                raise ConfigError(f"{WHERE}: {key}: a rule is a table with 'config' (got {rule!r})")
+                near = suggestion(key, ("by", DEFAULT, *self.ignored))
+                hint = f"; {near}" if near.startswith("did you mean") else ""
+                raise ConfigError(
+                    f"{WHERE}: {key}: a rule is a table with 'config' (got {rule!r}){hint}"
+                )
             yield key, parse(QuantizeRule, rule, f"{WHERE}: {key}").config
         if self.default is not None:
             yield DEFAULT, self.default.config
