@@ -8,6 +8,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from chop.errors import ConfigError, suggestion
+from chop.masking import masked_values
 
 T = TypeVar("T")
 UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")  # pydantic's names for it
@@ -47,7 +48,8 @@ def first_problem(error: ValidationError, schema: type) -> str:
     if not path:
         return message
     given = problem["input"]
-    shown = "" if problem["type"] == "missing" else f" (got {given!r:.60})"
+    # Masked before it is cut: half a URL no longer tells that it holds a password.
+    shown = "" if problem["type"] == "missing" else f" (got {masked_values(given)!r:.60})"
     return f"{dotted(path)}: {message}{shown}"
 
 

@@ -3,7 +3,6 @@
 import contextlib
 import fcntl
 import os
-import re
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -18,6 +17,7 @@ from optuna.study import StudyDirection
 
 from chop.errors import ConfigError, SearchError
 from chop.files import regular
+from chop.masking import masked_url, without_secrets
 from chop.search.config import Direction
 from chop.search.store import Store
 
@@ -99,7 +99,7 @@ def study_names(storage: str) -> list[str]:
 
 def shown(place: Place) -> str:
     """The place without the password that a URL may hold."""
-    return re.sub("://([^:/]*):.*@", r"://\1:…@", place.storage)
+    return masked_url(place.storage)
 
 
 def _check_problem(study: optuna.Study, place: Place, problem: Mapping[str, Any]) -> None:
@@ -147,7 +147,7 @@ def _storage(place: Place) -> tuple["BaseStorage", Any]:
             f"storage {shown(place)}: needs {missing}: pip install {package}"
         ) from None
     except Exception as error:  # noqa: BLE001  # each driver has errors of its own
-        reason = str(error).strip().partition("\n")[0]
+        reason = without_secrets(str(error).strip().partition("\n")[0], place.storage)
         raise ConfigError(f"storage {shown(place)}: cannot be opened: {reason}") from None
 
 
