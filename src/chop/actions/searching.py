@@ -232,7 +232,10 @@ class SearchJob:
                 self.context, search=self.tables, place=place, problem=problem,
                 seed=self.context.seed, threads=threads, imports=self.imports,
             )  # fmt: skip
-        return self.searched(space, store, folder, task)
+        try:
+            return self.searched(space, store, folder, task)
+        finally:
+            store.close()
 
     def problem(self, space: SearchSpace) -> dict[str, Any]:
         """What makes the trials of two studies comparable."""
@@ -256,11 +259,14 @@ class SearchJob:
         from chop.search.crew import helpers
         from chop.search.progress import make_progress
         from chop.search.strategy import Search
+        from chop.search.unstored import put_back
 
+        store.sync()
+        store.free_the_dead()
+        put_back(folder, store)
         found = Search(space, self.config, store, self.context.seed)
         if found.limit < self.config.strategy.setup.n_trials:
             logger.info("All %s configurations will be evaluated", f"{space.size:,}")
-        store.free_the_dead()
         metrics = list(self.config.metrics)
         logger.info("Search started...")
         try:

@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import logging
 import os
 import time
 import warnings
@@ -19,7 +20,8 @@ from chop.errors import ConfigError, SearchError
 from chop.files import regular
 from chop.masking import masked_url, without_secrets
 from chop.search.config import Direction
-from chop.search.store import Store
+from chop.search.patience import Patience, make_patient
+from chop.search.store import Store, close
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
@@ -40,6 +42,15 @@ LONGEST_OPENING = 60
 """Seconds to wait for others to open a database."""
 LONGEST_ANSWER = 10.0
 """Seconds in which a proxy has to answer."""
+LIBPQ = ("postgresql+psycopg", "postgresql+psycopg2")
+LIMITS = {
+    "connect_timeout": 10,  # seconds
+    "tcp_user_timeout": 30_000,  # milliseconds
+    "keepalives_idle": 20,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+}
+"""When libpq takes a server for gone that says nothing at all; the system would wait for long."""
 LONGEST_NAMING = 5.0
 """Seconds that who makes a study has to say what it is for."""
 
@@ -94,7 +105,9 @@ def _made(storage: "BaseStorage", name: str, directions: list[Direction]) -> boo
 def study_names(storage: str) -> list[str]:
     """The names of the studies in a database."""
     found, _ = _storage(Place(storage, ""))
-    return [study.study_name for study in found.get_all_studies()]
+    names = [study.study_name for study in found.get_all_studies()]
+    close(found)
+    return names
 
 
 def shown(place: Place) -> str:
@@ -139,7 +152,7 @@ def _storage(place: Place) -> tuple["BaseStorage", Any]:
             ) from None
     try:
         reach = _proxy if place.storage.startswith(PROXY) else _database
-        return reach(place.storage), None
+        return make_patient(reach(place.storage), Patience(place.storage)), None
     except ImportError as error:
         missing = error.name or getattr(error.__cause__, "name", None) or str(error)
         package = PACKAGES.get(missing, missing)
@@ -165,13 +178,20 @@ def _journal(name: str) -> "Journal":
 
 
 def _database(url: str) -> "BaseStorage":
-    from optuna.storages import get_storage
+    from optuna.storages import RDBStorage, get_storage
+    from sqlalchemy import make_url
 
     kind, separator, rest = url.partition("://")
     if kind in DRIVERS:
         url = f"{kind}+{DRIVERS[kind]}{separator}{rest}"
+    parsed = make_url(url)
+    limits = LIMITS if parsed.drivername in LIBPQ else {}
+    arguments = {name: limit for name, limit in limits.items() if name not in parsed.query}
+    # It logs a traceback for each connection that is found broken when it is put back.
+    if not logging.getLogger("chop").isEnabledFor(logging.DEBUG):
+        logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
     with _one_at_a_time(url):
-        return get_storage(url)
+        return get_storage(RDBStorage(url, engine_kwargs={"connect_args": arguments}))
 
 
 @contextlib.contextmanager

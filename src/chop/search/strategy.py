@@ -14,10 +14,12 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from chop.errors import ConfigError
 from chop.search import choices as tree
+from chop.search import unstored
 from chop.search.choices import Choice, Picked, key_of
 from chop.search.config import SearchConfig
 from chop.search.interrupts import heed, held_back
 from chop.search.measure import Measure
+from chop.search.patience import StorageLost
 from chop.search.samplers import (
     SAMPLERS,
     Problem,
@@ -232,8 +234,13 @@ class Search:
                 outcomes.append((trial, self.measure(pending.config)))
         finally:
             # Ctrl-C: what is finished is kept, what was under way may be claimed again.
-            self.store.finish(outcomes)
-            self.store.give_up([trial for _, trial in ours[len(outcomes) :]], "interrupted")
+            try:
+                self.store.finish(outcomes)
+            except (StorageLost, KeyboardInterrupt):
+                unstored.keep(self.space.context.folder, outcomes)
+                raise
+            finally:
+                self.store.give_up([trial for _, trial in ours[len(outcomes) :]], "interrupted")
         self._learn(batch, {t.user_attrs[KEY]: outcome for t, outcome in outcomes})
         return len(outcomes)
 
