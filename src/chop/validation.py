@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable, Mapping
+from decimal import Decimal
 from functools import cache
 from typing import Any, TypeVar, get_args
 
@@ -45,6 +46,9 @@ def first_problem(error: ValidationError, schema: type) -> str:
         return f"{inside}unknown key {path[-1]!r}: {suggestion(str(path[-1]), known)}"
     message = problem["msg"].removeprefix("Value error, ")
     message = message[:1].lower() + message[1:]
+    for bound in problem.get("ctx", {}).values():
+        if isinstance(bound, float):  # pydantic writes out all digits
+            message = message.replace(f" {Decimal(str(bound)):f}", f" {bound:g}")
     if not path:
         return message
     given = problem["input"]

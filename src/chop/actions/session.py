@@ -56,6 +56,11 @@ def check(config: RunConfig) -> None:
         known = stored()[f"{kind}s"]
         if not config.imports and name.lower() not in known:
             raise UnknownNameError(kind, name, known)
+    if config.project == ".." or Path(config.project or "").name != (config.project or ""):
+        raise ConfigError(
+            f"--project: {config.project!r} is not the name of a folder; what leads to it is "
+            "--project-dir"
+        )
     for path, flag in ((config.load_name, "--load"), (config.dataset_path, "--dataset-path")):
         if path is not None and not Path(path).expanduser().exists():
             raise ConfigError(f"{flag}: there is no file or folder {path}")

@@ -73,8 +73,10 @@ class RunConfig:
             spellings={32: "32", 64: "64"},
         ),
     ] = "32"
-    learning_rate: Annotated[float, Option("learning rate at the start", TRAINER, above=0)] = 1e-5
-    weight_decay: Annotated[float, Option("weight decay", TRAINER, at_least=0)] = 0
+    learning_rate: Annotated[
+        float, Option("learning rate at the start", TRAINER, above=0, below=3e38)
+    ] = 1e-5
+    weight_decay: Annotated[float, Option("weight decay", TRAINER, at_least=0, below=3e38)] = 0
     max_epochs: Annotated[int, Option("epochs to train", TRAINER, above=0)] = 20
     max_steps: Annotated[
         int, Option("optimiser steps to train; -1 sets no limit", TRAINER, at_least=-1)

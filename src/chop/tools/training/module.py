@@ -15,6 +15,7 @@ from chop.errors import DataError, TrainingError
 from chop.tools.training.batches import Batch, Epochs, groups, moved, normalisable
 from chop.tools.training.metrics import Evaluation, accuracy, tally
 from chop.tools.training.optimisers import (
+    decays_too_fast,
     learning_rate,
     make_optimiser,
     set_learning_rate,
@@ -215,6 +216,8 @@ class TrainingModule(LightningModule):
         if self.settings.precision == "16-mixed":
             return "numbers overflow in half precision; try precision 32"
         rate = learning_rate(self.settings, self.current_epoch)
+        if decays_too_fast(self.settings, rate):
+            return f"the weight decay {self.settings.weight_decay:g} is most likely too high"
         return f"the learning rate {rate:g} is most likely too high; try {rate / 10:g}"
 
     def _evaluate(self, epochs: Epochs) -> Evaluation:
