@@ -109,6 +109,7 @@ class Search:
         self._draw = random.Random(f"{seed}/{worker}/{len(known)}")
         self._learn_from(store.news())
         self._last_look = 0.0
+        self._losses = 0
 
     def run(self) -> None:
         """Search until the trials, the time or the space are used up."""
@@ -228,6 +229,10 @@ class Search:
                     return self._measure_alone(batch)
         claimed = self.store.claim([self._wanted(each) for each in batch], self.limit)
         ours = [(each, trial) for each, trial in zip(batch, claimed, strict=True) if trial]
+        if len(ours) < len(batch):
+            # Processes that were started with the same seed draw the same until one is too late.
+            self._losses += 1
+            self.sampler.part_ways(f"{self.store.worker}/{self._losses}")
         outcomes: list[tuple[FrozenTrial, Outcome]] = []
         try:
             for pending, trial in ours:
