@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, Field
+from pydantic import AliasChoices, BaseModel, Field
 
 from chop.errors import DataError
 from chop.report.folders import RunFolder
@@ -26,8 +26,10 @@ from chop.validation import parse
 class StoredResult(BaseModel):
     """What ``ch test`` stores."""
 
-    test_acc_epoch: float
-    test_loss_epoch: float | None = None
+    accuracy: float = Field(validation_alias=AliasChoices("test_acc_epoch", "val_acc_epoch"))
+    loss: float | None = Field(
+        None, validation_alias=AliasChoices("test_loss_epoch", "val_loss_epoch")
+    )
     rows: Count
     accuracy_95_percent_interval: tuple[float, float] | None = None
     per_class_accuracy: dict[str, float | None] = Field(default_factory=dict)
@@ -60,7 +62,7 @@ def tested(run: RunFolder) -> Section | None:
     headers = ("Result", "Tested", "Accuracy", "95 % confidence", "Loss (nats)", "Rows")
     rows = [
         (path.name, run.short(result.load_name) or "the model as it was",
-         percent(result.test_acc_epoch), result.interval, number(result.test_loss_epoch),
+         percent(result.accuracy), result.interval, number(result.loss),
          f"{number(result.rows)} {result.split}")
         for path, result in found
     ]  # fmt: skip
@@ -69,7 +71,8 @@ def tested(run: RunFolder) -> Section | None:
     parts += [newest[1]] if newest[1] else []
     parts += [folded(f"Confusion matrix of {name}", body) for name, body in older if body]
     best = found[0][1]
-    tile = Tile("Test accuracy", percent(best.test_acc_epoch), best.interval)
+    label = "Validation accuracy" if best.split == "val" else "Test accuracy"
+    tile = Tile(label, percent(best.accuracy), best.interval)
     return Section("test", "Test results", joined(parts), (tile,))
 
 
