@@ -183,5 +183,6 @@ def in_postgresql(server: Server, folder: Path, trials: int) -> Row:
     what = "PostgreSQL, trials of 20 ms"
     if reason := postgres.missing():
         return Row(PART, what, 0, 0, figure=f"not tried: {reason}")
-    with postgres.server() as url:
-        return row(server, folder / "postgresql", Load(what, 0.02, url), trials)
+    with postgres.server() as database:
+        place = f"{database.url}/postgres"
+        return row(server, folder / "postgresql", Load(what, 0.02, place), trials)

@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,29 +26,61 @@ def missing() -> str:
     return ""
 
 
+class Server:
+    """A server on a free port, in a folder of its own, that can be stopped and started."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = _free_port()
+        self.url = f"postgresql://chop@127.0.0.1:{self.port}"
+        """Without the name of a database; there is one of the name postgres."""
+        self._run("initdb", "-U", "chop", "--auth=trust", "-N")
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        folder = self.folder
+        options = f"-p {self.port} -k {folder} -c listen_addresses=127.0.0.1 -c fsync=off"
+        self._run("pg_ctl", "-o", options, "-l", f"{folder}/log", "-w", "start")
+
+    def stop(self, mode: str = "immediate") -> None:
+        """Stop it: immediate breaks all connections at once, as a crash does."""
+        self._run("pg_ctl", "-m", mode, "-w", "stop")
+
+    def is_running(self) -> bool:
+        """Whether it is there."""
+        return (self.folder / "data" / "postmaster.pid").exists()
+
+    def _run(self, program: str, *arguments: str) -> None:
+        command = [str(_binaries()[-1] / program), "-D", str(self.folder / "data"), *arguments]
+        subprocess.run(command, check=True, capture_output=True, user=_user(), cwd=self.folder)
+
+
 @contextlib.contextmanager
-def server() -> Iterator[str]:
-    """The URL of a server on a free port, in a folder of its own."""
+def server() -> Iterator[Server]:
+    """A server that runs for as long as the block does."""
     folder = Path(tempfile.mkdtemp(prefix="chop-postgres-", dir="/tmp"))
-    user = _user()
-    if user:
+    if user := _user():
         shutil.chown(folder, user)
-    binaries, data, port = _binaries()[-1], folder / "data", _free_port()
-
-    def run(program: str, *arguments: str) -> None:
-        command = [str(binaries / program), "-D", str(data), *arguments]
-        subprocess.run(command, check=True, capture_output=True, user=user, cwd=folder)
-
     try:
-        run("initdb", "-U", "chop", "--auth=trust", "-N")
-        options = f"-p {port} -k {folder} -c listen_addresses=127.0.0.1 -c fsync=off"
-        run("pg_ctl", "-o", options, "-l", f"{folder}/log", "-w", "start")
+        found = Server(folder)
+        found.start()
         try:
-            yield f"postgresql://chop@127.0.0.1:{port}/postgres"
+            yield found
         finally:
-            run("pg_ctl", "-m", "immediate", "stop")
+            if found.is_running():
+                found.stop()
     finally:
         shutil.rmtree(folder)
+
+
+def new_database(url: str) -> str:
+    """The URL of a new database of a server."""
+    import psycopg
+
+    name = f"test_{time.monotonic_ns()}"
+    with psycopg.connect(f"{url}/postgres", autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}".encode())
+    return f"{url}/{name}"
 
 
 def _binaries() -> list[Path]:

@@ -14,11 +14,12 @@ SOURCE = ROOT / "src" / "chop"
 FILES = sorted(SOURCE.rglob("*.py"))
 
 # Each layer may import those named after it, and itself.
-BASE = ("errors", "registry", "validation", "files", "preprocessing", "__init__")
+BASE = ("errors", "masking", "registry", "validation", "files", "preprocessing", "__init__")
 LAYERS = {
-    "errors": (),
+    "masking": (),
+    "errors": ("masking",),
     "registry": ("errors",),
-    "validation": ("errors",),
+    "validation": ("errors", "masking"),
     "files": ("errors",),
     "preprocessing": ("errors", "validation"),
     "numerics": BASE,

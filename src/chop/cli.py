@@ -14,6 +14,7 @@ from chop.actions import run_action
 from chop.config.arguments import action_help, main_help, parse_arguments
 from chop.config.commands import COMMANDS, SHELLS, check_words
 from chop.errors import ChopError, ConfigError, UnknownNameError
+from chop.masking import masked
 from chop.tools.streams import flushed, lacking, make_writable
 
 if TYPE_CHECKING:
@@ -49,8 +50,8 @@ def _complain(message: str, code: int, debug: bool) -> int:
     if debug:
         import traceback
 
-        traceback.print_exc()
-    sys.stderr.write(f"ch: {_line(message)}\n")
+        sys.stderr.write(masked(traceback.format_exc()))
+    sys.stderr.write(f"ch: {_line(masked(message))}\n")
     return code
 
 

@@ -18,12 +18,14 @@ and exits with 2. Anything else that escapes is a bug in chop and exits with 1.
 import difflib
 from collections.abc import Iterable
 
+from chop.masking import masked
+
 
 class ChopError(Exception):
     """The user can mend this; the message says how, in one line."""
 
     def __str__(self) -> str:
-        return " ".join(str(part) for part in self.args)
+        return masked(" ".join(str(part) for part in self.args))
 
 
 class ConfigError(ChopError):

@@ -2,12 +2,14 @@
 
 import dataclasses
 from collections.abc import Iterable, Mapping
+from decimal import Decimal
 from functools import cache
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from chop.errors import ConfigError, suggestion
+from chop.masking import masked_values
 
 T = TypeVar("T")
 UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")  # pydantic's names for it
@@ -44,10 +46,14 @@ def first_problem(error: ValidationError, schema: type) -> str:
         return f"{inside}unknown key {path[-1]!r}: {suggestion(str(path[-1]), known)}"
     message = problem["msg"].removeprefix("Value error, ")
     message = message[:1].lower() + message[1:]
+    for bound in problem.get("ctx", {}).values():
+        if isinstance(bound, float):  # pydantic writes out all digits
+            message = message.replace(f" {Decimal(str(bound)):f}", f" {bound:g}")
     if not path:
         return message
     given = problem["input"]
-    shown = "" if problem["type"] == "missing" else f" (got {given!r:.60})"
+    # Masked before it is cut: half a URL no longer tells that it holds a password.
+    shown = "" if problem["type"] == "missing" else f" (got {masked_values(given)!r:.60})"
     return f"{dotted(path)}: {message}{shown}"
 
 

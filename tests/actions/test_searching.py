@@ -4,6 +4,7 @@ import copy
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ import pytest
 import torch
 
 from chop.actions import search
+from chop.actions.search_files import own_folder
 from chop.cli import main
 from chop.config.toml import read_toml
 from chop.dataset import MaseDataModule
-from chop.errors import ChopError
+from chop.errors import ChopError, ConfigError
 from chop.models import get_model, get_model_info
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "examples"
@@ -194,6 +196,49 @@ def test_a_study_is_never_overwritten_and_goes_on_when_asked(
     assert more.folder == second.folder
     assert len(more.trials) == 8
     assert [t.values for t in more.trials[:5]] == [t.values for t in second.trials]
+
+
+def test_an_empty_folder_is_taken_as_it_is(data: MaseDataModule, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    assert run(data, tmp_path / "mine").folder == tmp_path / "mine"
+    assert run(data, tmp_path / "mine").folder == tmp_path / "mine-v1"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "mine-v1"]
+
+
+def test_of_searches_that_start_together_one_gets_an_empty_folder(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: own_folder(tmp_path / "mine", "study.log"), range(8)))
+    assert len(set(found)) == 8
+    assert tmp_path / "mine" in found
+
+
+@pytest.mark.parametrize("storage", [None, "sqlite:///{}/study.db"])
+@pytest.mark.parametrize("was_there", [False, True])
+@pytest.mark.parametrize(
+    "refusal", ["chop.actions.searching.make_space", "chop.search.strategy.check_size"]
+)
+def test_a_search_that_cannot_begin_leaves_nothing_behind(
+    refusal: str,
+    was_there: bool,
+    storage: str | None,
+    data: MaseDataModule,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise ConfigError("no way")
+
+    monkeypatch.setattr(refusal, refuse)
+    folder = tmp_path / "results" / "mine"
+    folder.mkdir(parents=True)
+    if not was_there:
+        (folder / "something").touch()  # so that the search goes to mine-v1
+    setup = {"storage": storage.format(tmp_path)} if storage else {}
+    with pytest.raises(ConfigError, match="no way"):
+        run(data, folder, search_config=tables(n_trials=5, **setup))
+    left = sorted(path.relative_to(folder.parent) for path in folder.parent.rglob("*"))
+    assert left == [Path("mine")] + ([] if was_there else [Path("mine/something")])
 
 
 def test_a_study_of_another_model_is_not_mixed_in(data: MaseDataModule, tmp_path: Path) -> None:

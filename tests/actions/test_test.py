@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 import train_bench as bench
 from torch import nn
+from train_bench import MemoryLogger
 
 from chop import actions
 from chop.cli import main
@@ -59,6 +60,23 @@ def test_a_perfect_classifier(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert stored["confusion_matrix"] == result.confusion.tolist()
     run(Fixed(), save_path=tmp_path)
     assert (tmp_path / "test_results-v1.json").exists()
+
+
+@pytest.mark.parametrize("split", ["test", "val"])
+def test_figures_are_called_after_the_rows_they_are_of(
+    split: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logged = MemoryLogger()
+    result = run(Fixed(), save_path=tmp_path, split=split, visualizer=logged)
+    names = {f"{split}_acc_epoch", f"{split}_loss_epoch"}
+    stored = json.loads((tmp_path / "test_results.json").read_text())
+    assert {name for name in stored if name.endswith("_epoch")} == names
+    assert stored[f"{split}_acc_epoch"] == result.accuracy
+    assert stored["split"] == split
+    assert [set(metrics) for _, metrics in logged.logged] == [names]
+    shown = capsys.readouterr().out.splitlines()
+    labels = [line.split()[0] for line in shown if "_epoch" in line]
+    assert labels == [f"{split}_acc_epoch", f"{split}_loss_epoch"]
 
 
 @pytest.mark.parametrize("precision", ["32", "64", "bf16-mixed"])

@@ -10,7 +10,9 @@ import train_bench as bench
 from torch import Tensor, nn
 
 from chop.dataset import MaseDataModule
-from chop.errors import CheckpointError, OutputError, TrainingError
+from chop.errors import CheckpointError, ConfigError, OutputError, TrainingError
+from chop.tools.training.optimisers import decays_too_fast
+from chop.tools.training.settings import TrainingSettings
 
 
 class BreaksAt(nn.Module):
@@ -44,6 +46,47 @@ def test_a_loss_that_is_not_a_number_stops_the_run_at_its_step(tmp_path: Path, s
 def test_too_high_a_learning_rate_is_named(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match=r"learning rate 1e\+30 is most likely too high"):
         bench.run(tmp_path, learning_rate=1e30, optimizer="sgd", scheduler="constant")
+
+
+@pytest.mark.parametrize(("optimizer", "rate", "decay"), [("sgd", 1e-2, 1e4), ("adamw", 0.1, 1e3)])
+def test_too_high_a_weight_decay_is_named(
+    tmp_path: Path, optimizer: str, rate: float, decay: float
+) -> None:
+    with pytest.raises(TrainingError, match="weight decay .* is most likely too high"):
+        bench.run(
+            tmp_path, learning_rate=rate, optimizer=optimizer, weight_decay=decay,
+            scheduler="constant", max_epochs=20,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("decay", [1e3, 1e20])
+def test_adam_takes_a_high_weight_decay_until_it_overflows(decay: float) -> None:
+    assert decays_too_fast(TrainingSettings(weight_decay=decay), 0.1) == (decay > 1e18)
+
+
+def test_weights_are_not_multiplied_with_what_they_cannot_hold(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="weight_decay: input should be less than 3e"):
+        bench.run(tmp_path, weight_decay=1e308)
+    assert not list(tmp_path.iterdir())
+
+
+class Normalised(nn.Sequential):
+    """A layer between two normalisations, of rows or of images."""
+
+    def __init__(self, images: bool) -> None:
+        norm = nn.BatchNorm2d(1) if images else nn.Sequential(nn.Flatten(), nn.BatchNorm1d(4))
+        super().__init__(norm, nn.Flatten(), nn.Linear(4, 2))
+
+
+def test_batches_of_one_row_are_refused_at_once(tmp_path: Path) -> None:
+    data = MaseDataModule("toy_tiny", 1)
+    with pytest.raises(ConfigError, match="batch_size = 1: batch normalisation needs two rows"):
+        bench.run(tmp_path, Normalised(images=False), data=data)
+    assert not list(tmp_path.iterdir())
+
+
+def test_batches_of_one_image_can_be_normalised(tmp_path: Path) -> None:
+    bench.run(tmp_path, Normalised(images=True), data=MaseDataModule("toy_tiny", 1), max_steps=2)
 
 
 def test_bad_rows_are_named(tmp_path: Path) -> None:

@@ -89,6 +89,22 @@ def test_the_lab_line(tmp_path: Path, state_dict: Path, capsys: pytest.CaptureFi
         ]  # fmt: skip
 
 
+def test_a_project_is_said_to_be_created_only_when_it_is(
+    tmp_path: Path, state_dict: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ("--load", str(state_dict), "--load-type", "pt")
+    config = CONFIGS / "jsc_toy_by_type.toml"
+    (tmp_path / "taken").touch()
+    assert transform(tmp_path / "taken", config, *arguments) == 2
+    assert "Project" not in capsys.readouterr().out
+    assert transform(tmp_path, config, *arguments) == 0
+    assert f"Project will be created at {tmp_path / 'out'}\n" in capsys.readouterr().out
+    assert transform(tmp_path, config, *arguments) == 0
+    again = capsys.readouterr().out
+    assert "will be created" not in again
+    assert f"Project is at {tmp_path / 'out'}\n" in again
+
+
 def test_untrained_weights_cannot_be_missed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

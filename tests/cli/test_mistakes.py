@@ -43,6 +43,13 @@ MISTAKES = {
     f"{RUN} --task regression": "--task: no choice 'regression': known are classification, cls",
     f"{RUN} --training-optimizer adamm": "--training-optimizer: no choice 'adamm': did you mean",
     f"{RUN} --load nothere.ckpt": "--load: there is no file or folder nothere.ckpt",
+    f"{RUN} --weight-decay 1e308": "--weight-decay: input should be less than 3e+38 (got '1e308')",
+    f"{RUN} --learning-rate 1e300": "--learning-rate: input should be less than 3e+38 (got '1e300",
+    f"{RUN} --batch-size 1": "batch_size = 1: batch normalisation needs two rows in each batch",
+    **{
+        f"{RUN} --project {name}": f"--project: '{name}' is not the name of a folder; what leads"
+        for name in ("..", ".", "../x", "a/b", "a/../..", "/absolute", "x/")
+    },
     f"{RUN} --resume=yes": "--resume takes no value: leave out ='yes'",
     f"{RUN} --output x.html": "--output means nothing to train: it is for report",
     f"{RUN} --split val": "--split means nothing to train: it is for test",

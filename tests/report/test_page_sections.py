@@ -256,5 +256,9 @@ def test_a_test_on_validation_rows_says_so_and_agrees_with_training(
         epochs = [(float(row["val_loss_epoch"]), float(row["val_acc_epoch"]))
                   for row in csv.DictReader(stream)]  # fmt: skip
     assert stored["split"] == "val"
-    assert stored["test_acc_epoch"] == pytest.approx(min(epochs)[1], abs=1e-6)
-    assert f"{stored['rows']:,} val" in page_of(report(tmp_path / "p")).texts["test"]
+    assert stored["val_acc_epoch"] == pytest.approx(min(epochs)[1], abs=1e-6)
+    assert stored["val_loss_epoch"] == pytest.approx(min(epochs)[0], abs=1e-6)
+    page = report(tmp_path / "p")
+    assert f"{stored['rows']:,} val" in page_of(page).texts["test"]
+    assert "Validation accuracy" in page.read_text()
+    assert "Test accuracy" not in page.read_text()

@@ -3,13 +3,15 @@
 from typing import Any
 
 import pytest
-from search_cases import Searcher, StoreMaker
+from search_cases import Searcher, StoreMaker, space_of, tables
 
 from chop.errors import ConfigError
 from chop.search.choices import Choice, key_of, size
+from chop.search.config import parse_search
+from chop.search.context import SearchContext
 from chop.search.samplers import SAMPLERS, Problem, params_of
 from chop.search.store import Outcome
-from chop.search.strategy import check_size
+from chop.search.strategy import Search, check_size
 
 WIDTH = Choice("width", (2, 4, 8))
 TREE = (Choice("name", (None, "integer"), ((), (WIDTH,))), Choice("other", tuple(range(5))))
@@ -138,3 +140,36 @@ def test_an_interrupted_random_search_sees_what_an_uninterrupted_one_does(
     search_with(sampler="random", n_trials=5, seed=6, store=open_at("parts.log"))
     parts = search_with(sampler="random", n_trials=12, seed=6, store=open_at("parts.log"))
     assert [t.values for t in whole.store.counted()] == [t.values for t in parts.store.counted()]
+
+
+@pytest.mark.parametrize("name", ["random", "qmc", "tpe", "nsgaii", "grid"])
+def test_processes_with_one_seed_do_not_draw_the_same_for_long(
+    name: str, context: SearchContext, open_at: StoreMaker
+) -> None:
+    """Each round both draw before either claims, so that one is always too late if they agree."""
+    stated = tables(sampler=name, n_trials=12)
+    widths = list(range(2, 22))  # so many that they agree by chance as good as never
+    linear = stated["search_space"]["seed"]["linear"]["config"]
+    linear |= {"data_in_width": widths, "weight_width": widths, "bias_width": widths}
+    config = parse_search(stated)
+    one, other = (Search(space_of(context, config), config, open_at(), seed=7) for _ in range(2))
+    for _ in range(6):
+        batches = [(each, each._batch(1.0)) for each in (one, other)]
+        for each, batch in batches:
+            each._evaluate(batch, quick=False)
+    trials = one.store.storage.get_all_trials(one.store.study_id)
+    void = [trial for trial in trials if "void" in trial.user_attrs]
+    assert len(trials) == 12
+    assert 1 <= len(void) <= 3, "half of all claims, if they go on drawing the same"
+
+
+@pytest.mark.parametrize("name", ["brute", "grid"])
+@pytest.mark.parametrize("losses", [[0], [0, 1, 2], [3, 17], [17]], ids=str)
+def test_enumeration_is_complete_whatever_was_lost(name: str, losses: list[int]) -> None:
+    sampler = SAMPLERS[name](0, PROBLEM)
+    found = []
+    while (proposed := sampler.propose()) is not None:
+        if len(found) in losses:
+            sampler.part_ways(str(len(found)))
+        found.append(key_of(proposed.picked))
+    assert len(found) == len(set(found)) == size(TREE)

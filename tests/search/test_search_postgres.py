@@ -1,15 +1,11 @@
 """Several processes on one study in a real PostgreSQL server, one of them killed."""
 
 import os
-import pwd
-import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -19,9 +15,9 @@ from chop.config.toml import read_toml, write_toml
 from chop.errors import ConfigError
 from chop.search import storage
 from chop.search.storage import Place, open_store
+from harden import postgres
 
 EXAMPLE = Path(__file__).parents[2] / "configs" / "examples" / "jsc_toy_by_type.toml"
-SERVERS = sorted(Path("/usr/lib/postgresql").glob("*/bin")) if os.name == "posix" else []
 OWN = """
 import os, time
 from chop.search.runners import software_runner
@@ -38,52 +34,20 @@ def slow(candidate):
     return {"slowness": 0.05}
 """
 
-pytestmark = [
-    pytest.mark.skipif(not SERVERS, reason="no PostgreSQL server: apt install postgresql"),
-    pytest.mark.skipif(find_spec("psycopg") is None, reason="no driver: pip install psycopg"),
-]
+pytestmark = pytest.mark.skipif(bool(postgres.missing()), reason=postgres.missing() or "there")
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    """The URL of a server of its own, on a free port, in a folder of its own."""
-    user = "postgres" if os.geteuid() == 0 else None
-    if user and user not in {entry.pw_name for entry in pwd.getpwall()}:
-        pytest.skip("PostgreSQL does not run as root, and there is no user postgres")
-    folder = Path("/tmp") / f"chop-postgres-{os.getpid()}"
-    folder.mkdir(mode=0o777)
-    if user:
-        shutil.chown(folder, user)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-
-    def run(*command: str) -> None:
-        subprocess.run(command, check=True, capture_output=True, user=user, cwd=folder)
-
-    binaries, data = SERVERS[-1], folder / "data"
-    try:
-        run(str(binaries / "initdb"), "-D", str(data), "-U", "chop", "--auth=trust", "-N")
-        options = f"-p {port} -k {folder} -c listen_addresses=127.0.0.1 -c fsync=off"
-        run(str(binaries / "pg_ctl"), "-D", str(data), "-o", options, "-l", f"{folder}/log", "-w",
-            "start")  # fmt: skip
-        try:
-            yield f"postgresql://chop@127.0.0.1:{port}"
-        finally:
-            run(str(binaries / "pg_ctl"), "-D", str(data), "-m", "immediate", "stop")
-    finally:
-        shutil.rmtree(folder)
+    """The URL of a server of its own."""
+    with postgres.server() as found:
+        yield found.url
 
 
 @pytest.fixture
 def database(server: str) -> str:
     """The URL of a new database."""
-    import psycopg
-
-    name = f"test_{time.monotonic_ns()}"
-    with psycopg.connect(f"{server}/postgres", autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}".encode())
-    return f"{server}/{name}"
+    return postgres.new_database(server)
 
 
 @pytest.mark.parametrize("attempt", range(3))

@@ -2,18 +2,20 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chop.actions.search_files import latest
+from chop.actions.search_files import latest, own_folder, undone_if_it_fails
 from chop.actions.searching import SearchJob, make_context, operations_of
 from chop.config.toml import na_to_none
 from chop.errors import ConfigError
-from chop.files import new_folder, writable_folder, write_text
+from chop.files import writable_folder, write_text
 from chop.search.config import parse_search
 from chop.search.space import make_space
+from chop.search.storage import JOURNAL, Place
 from chop.tools.logger import RESULT, get_logger
 from chop.tools.training.threads import using_threads
 
@@ -76,12 +78,16 @@ def compare(  # noqa: PLR0913  # what a run consists of, by the names of the lab
     numbers = list(range(seed, seed + seeds) if isinstance(seeds, int) else seeds)
     if not numbers:
         raise ConfigError("a comparison needs at least one seed")
-    folder = latest(Path(save_dir)) if resume else new_folder(Path(save_dir))
+    was_there = Path(save_dir).is_dir()
+    folder = latest(Path(save_dir)) if resume else own_folder(Path(save_dir), JOURNAL)
     jobs = config.strategy.setup.n_jobs
     threads = num_threads or (1 if jobs > 1 else None)
     with using_threads(threads, operations_of(found)) as used:
         contest = ContestJob(found, config, tables, writable_folder(folder))
         contest.imports = tuple(imports)
+        if not resume:
+            is_new = not (was_there and folder == Path(save_dir))
+            contest.beginning = undone_if_it_fails(folder, is_new)
         comparison, size = contest.run(samplers, numbers, used)
     summary = comparison.as_dict(size)
     _write(folder, comparison, summary, config.strategy.setup.plots)
@@ -115,6 +121,8 @@ class ContestJob:
         self.tables = tables
         self.folder = folder
         self.imports: tuple[str, ...] = ()
+        self.beginning: AbstractContextManager[None] = nullcontext()
+        """What is done until the first run begins."""
 
     def run(
         self, samplers: Sequence[str], seeds: Sequence[int], threads: int
@@ -125,12 +133,13 @@ class ContestJob:
         from chop.search.crew import helpers
 
         stated = self.config.search_space
-        space = make_space(stated.name, self.context, stated.setup, stated.seed)
-        logger.info("The search space has %s configurations", f"{space.size:,}")
-        plans = plans_of(self.config, samplers, seeds)
-        problem = SearchJob(self.context, self.config, {}, self.folder, {}).problem(space)
-        contest = Contest(space, self.tables, self.folder, problem, _tell)
-        contest.check(plans)
+        with self.beginning:
+            space = make_space(stated.name, self.context, stated.setup, stated.seed)
+            logger.info("The search space has %s configurations", f"{space.size:,}")
+            plans = plans_of(self.config, samplers, seeds)
+            problem = SearchJob(self.context, self.config, {}, self.folder, {}).problem(space)
+            contest = Contest(space, self.tables, self.folder, problem, _tell)
+            contest.check(plans)
         jobs = min(self.config.strategy.setup.n_jobs, len(plans))
         with helpers(self._task(plans, problem, threads), jobs - 1) as others:
             runs = contest.run(plans)
@@ -142,7 +151,6 @@ class ContestJob:
 
     def _task(self, plans: "list[Plan]", problem: Mapping[str, Any], threads: int) -> "Task":
         from chop.search.crew import make_task
-        from chop.search.storage import JOURNAL, Place
 
         return make_task(
             self.context, work=partial(compete, plans=plans), search=self.tables,

@@ -1,17 +1,18 @@
 """Where the files of a search are, and the configurations that `ch transform` can read."""
 
+import contextlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chop.config.toml import write_toml
 from chop.errors import SearchError
-from chop.files import new_folder, write_text
+from chop.files import filled, new_folder, one_at_a_time, writable_folder, write_text
 from chop.search.config import SearchConfig
 from chop.search.space import SearchSpace
-from chop.search.storage import JOURNAL, Place, study_names
+from chop.search.storage import JOURNAL, Place, shown, study_names
 from chop.tools.logger import get_logger
 
 if TYPE_CHECKING:
@@ -19,12 +20,15 @@ if TYPE_CHECKING:
 
 logger = get_logger("chop")
 
+STUDY = "study.json"
+"""Which study in which database the results in a folder are of."""
+
 
 def study_place(config: SearchConfig, save_dir: Path, resume: bool) -> tuple[Place, Path]:
     """Where the study is and where its results go; without `resume` both are new."""
     setup = config.strategy.setup
     if setup.storage is None:
-        folder = latest(save_dir) if resume else new_folder(save_dir)
+        folder = latest(save_dir) if resume else own_folder(save_dir, JOURNAL)
         if not resume and folder != save_dir:
             logger.info("%s holds a study; this one goes to %s", save_dir, folder.name)
         return Place(str(folder / JOURNAL), setup.study_name or "search"), folder
@@ -38,7 +42,41 @@ def study_place(config: SearchConfig, save_dir: Path, resume: bool) -> tuple[Pla
             "search.strategy.setup.study_name another value"
         )
     free = next(each for n in range(len(taken) + 1) if (each := _nth(name, n)) not in taken)
-    return Place(setup.storage, free), new_folder(save_dir)
+    place = Place(setup.storage, free)
+    folder = own_folder(save_dir, STUDY)
+    facts = {"storage": shown(place), "study_name": free}
+    write_text(folder / STUDY, json.dumps(facts, indent=2) + "\n")
+    return place, folder
+
+
+def own_folder(save_dir: Path, first_file: str) -> Path:
+    """A folder for a new search: `save_dir` if nothing is in it, else the next name that is free.
+
+    Args:
+        first_file: what is put into it at once, so that nobody else takes it for empty.
+    """
+    writable_folder(save_dir.parent)
+    with one_at_a_time(save_dir.parent):
+        is_empty = save_dir.is_dir() and not any(save_dir.iterdir())
+        folder = writable_folder(save_dir) if is_empty else new_folder(save_dir)
+        write_text(folder / first_file, "")
+        return folder
+
+
+@contextlib.contextmanager
+def undone_if_it_fails(folder: Path, is_new: bool) -> Iterator[None]:
+    """Take back what `own_folder` did and a study without trials, if the block fails.
+
+    Args:
+        is_new: whether the folder was made for this search.
+    """
+    with filled(folder) if is_new else contextlib.nullcontext():
+        try:
+            yield
+        except BaseException:
+            for name in (STUDY, JOURNAL, f"{JOURNAL}.members"):
+                (folder / name).unlink(missing_ok=True)
+            raise
 
 
 def _nth(name: str, n: int) -> str:

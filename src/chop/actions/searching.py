@@ -1,17 +1,24 @@
 """Search: measure configurations of a space, and keep the best of them."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chop.actions.search_files import search_facts, study_place, write_facts, write_tables
+from chop.actions.search_files import (
+    search_facts,
+    study_place,
+    undone_if_it_fails,
+    write_facts,
+    write_tables,
+)
 from chop.actions.session import Findings, Session
 from chop.actions.train_common import UNTRAINED, facts_of, features_of, rows_of, settings_of
 from chop.config.run import RunConfig
 from chop.config.toml import na_to_none
 from chop.errors import SearchError
-from chop.files import filled, one_at_a_time, writable_folder
+from chop.files import one_at_a_time, writable_folder
 from chop.search.config import SearchConfig, parse_search
 from chop.search.context import SearchContext
 from chop.search.hyperparameters import CHOICES, Hyperparameters
@@ -30,6 +37,7 @@ if TYPE_CHECKING:
     from chop.dataset import MaseDataModule
     from chop.models import MaseModelInfo
     from chop.search.store import Store
+    from chop.search.strategy import Search
 
 logger = get_logger("chop")
 
@@ -129,7 +137,7 @@ def search(  # noqa: PLR0913  # what a run consists of, by the names of the labs
 
     Args:
         search_config: the tables ``search_space`` and ``strategy``.
-        save_dir: folder of the study and of the results; if it holds a study, a new one goes to
+        save_dir: folder of the study and of the results; if anything is in it, a new study goes to
             ``<save_dir>-v1`` and so on.
         pretrained: whether `model` came with weights that mean something.
         resume: go on with the study in `save_dir`, or take part in it while others are at work.
@@ -220,24 +228,35 @@ class SearchJob:
         """Build, search, report."""
         logger.info("Building search space...")
         stated = self.config.search_space
+        was_there = self.save_dir.is_dir()
         place, folder = study_place(self.config, self.save_dir, resume)
         self.context = replace(self.context, folder=folder)
-        with filled(folder):
-            space = make_space(stated.name, self.context, stated.setup, stated.seed)
-        logger.info("The search space has %s configurations", f"{space.size:,}")
-        writable_folder(folder)
         from chop.search.crew import Task, make_task
         from chop.search.storage import open_store
+        from chop.search.strategy import Search
+        from chop.search.unstored import put_back
 
-        problem = self.problem(space)
-        store = open_store(place, list(self.config.directions), problem)
+        is_new = not (was_there and folder == self.save_dir)
+        with undone_if_it_fails(folder, is_new) if not resume else contextlib.nullcontext():
+            space = make_space(stated.name, self.context, stated.setup, stated.seed)
+            logger.info("The search space has %s configurations", f"{space.size:,}")
+            writable_folder(folder)
+            problem = self.problem(space)
+            store = open_store(place, list(self.config.directions), problem)
+            store.sync()
+            store.free_the_dead()
+            put_back(folder, store)
+            found = Search(space, self.config, store, self.context.seed)
         task: Task | None = None
         if self.jobs > 1:
             task = make_task(
                 self.context, search=self.tables, place=place, problem=problem,
                 seed=self.context.seed, threads=threads, imports=self.imports,
             )  # fmt: skip
-        return self.searched(space, store, folder, task)
+        try:
+            return self.searched(space, found, folder, task)
+        finally:
+            store.close()
 
     def problem(self, space: SearchSpace) -> dict[str, Any]:
         """What makes the trials of two studies comparable."""
@@ -256,16 +275,15 @@ class SearchJob:
             "objective": list(self.config.directions),
         }
 
-    def searched(self, space: SearchSpace, store: "Store", folder: Path, task: Any) -> SearchResult:
+    def searched(
+        self, space: SearchSpace, found: "Search", folder: Path, task: Any
+    ) -> SearchResult:
         """Search with all processes; whatever ends it, the results so far are written."""
         from chop.search.crew import helpers
         from chop.search.progress import make_progress
-        from chop.search.strategy import Search
 
-        found = Search(space, self.config, store, self.context.seed)
         if found.limit < self.config.strategy.setup.n_trials:
             logger.info("All %s configurations will be evaluated", f"{space.size:,}")
-        store.free_the_dead()
         metrics = list(self.config.metrics)
         logger.info("Search started...")
         try:
@@ -280,7 +298,7 @@ class SearchJob:
                 found.run()  # what a process that died has left behind
         finally:
             with one_at_a_time(folder):  # who writes last knows of all trials
-                result = self.report(space, store, folder, found)
+                result = self.report(space, found.store, folder, found)
         logger.info("Searching is completed")
         return result
 

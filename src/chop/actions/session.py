@@ -42,7 +42,11 @@ class Session:
     @cached_property
     def software_folder(self) -> Path:
         """`<project-dir>/<project>/software`, made when an action first writes."""
-        return writable_folder(project_folder(self.config) / "software")
+        project = project_folder(self.config)
+        words = "Project is at %s" if project.exists() else "Project will be created at %s"
+        folder = writable_folder(project / "software")
+        logger.info(words, project)
+        return folder
 
 
 def check(config: RunConfig) -> None:
@@ -56,6 +60,11 @@ def check(config: RunConfig) -> None:
         known = stored()[f"{kind}s"]
         if not config.imports and name.lower() not in known:
             raise UnknownNameError(kind, name, known)
+    if config.project == ".." or Path(config.project or "").name != (config.project or ""):
+        raise ConfigError(
+            f"--project: {config.project!r} is not the name of a folder; what leads to it is "
+            "--project-dir"
+        )
     for path, flag in ((config.load_name, "--load"), (config.dataset_path, "--dataset-path")):
         if path is not None and not Path(path).expanduser().exists():
             raise ConfigError(f"{flag}: there is no file or folder {path}")
@@ -91,7 +100,6 @@ def open_session(
     data_module.prepare_data()
     data_module.setup()
     logger.info("Data: %s", data_module.source)
-    logger.info("Project will be created at %s", project_folder(config))
     return Session(config, model, model_info, data_module, record)
 
 

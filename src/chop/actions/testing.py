@@ -67,11 +67,11 @@ def test(  # noqa: PLR0913, PLR0917  (the labs' signature)
     features = known or "taken as they are"
     logger.info("Result\n%s\n\nFeatures: %s", shown, features, extra=RESULT)
     if visualizer is not None:
-        _log(visualizer, result, job.folder)
+        _log(visualizer, result.figures(split), job.folder)
     if save_path is not None:
         facts = {"split": split, "load_name": load_name, "run": job.record}
         facts["preprocessing"] = known and known.as_plain()
-        _store(job.folder, {**result.as_dict(names), **facts})
+        _store(job.folder, {**result.as_dict(names, split), **facts})
     logger.info("Testing is completed")
     return result
 
@@ -99,12 +99,11 @@ def run(session: "Session") -> None:
     )
 
 
-def _log(visualizer: "MetricLogger", result: "Evaluation", folder: Path) -> None:
+def _log(visualizer: "MetricLogger", figures: dict[str, float], folder: Path) -> None:
     from chop.tools.training.job import one_line_if_full
 
     with one_line_if_full(folder):
-        found = {"test_acc_epoch": result.accuracy, "test_loss_epoch": result.loss}
-        visualizer.log_metrics(found, 0)
+        visualizer.log_metrics(figures, 0)
         visualizer.finalize("success")
 
 

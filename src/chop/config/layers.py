@@ -15,6 +15,7 @@ from chop.config.run import REMOVED, RunConfig
 from chop.config.toml import NOTHING, read_toml
 from chop.config.trust import check_imports
 from chop.errors import ConfigError, UnknownNameError, suggestion
+from chop.masking import masked_values
 
 GREY, PLAIN = "\033[38;5;8m", "\033[0m"
 COLUMN_WIDTH = 24
@@ -52,7 +53,7 @@ class Layers:
         settings = [dict(zip(names, row, strict=True)) for row in self.rows()]
         return {
             "version": __version__,
-            "command": command,
+            "command": masked_values(command),
             "config_file": self.file_name,
             "settings": settings,
         }
@@ -60,12 +61,13 @@ class Layers:
     def rows(self) -> list[list[Any]]:
         """Name, default, file, command line and effect of each setting that is shown."""
         effective = {name: setting.default for name, setting in SETTINGS.items()} | self.effective
-        return [
+        rows = [
             [name, setting.default, self.file.get(name, ""), self.command_line.get(name, ""),
              effective[name]]
             for name, setting in SETTINGS.items()
             if setting.option.listed
         ]  # fmt: skip
+        return [masked_values(row) for row in rows]
 
 
 def checked_file(path: Path) -> dict[str, Any]:
@@ -148,7 +150,7 @@ def _typed(setting: Setting, value: Any, where: str, strict: bool) -> Any:
     except ValidationError as error:
         # What stands after the comma tells how the text was read, which is plain to see.
         problem = first_problem(error, RunConfig).partition(", unable to parse")[0]
-        got = "" if "(got " in problem else f" (got {value!r:.60})"
+        got = "" if "(got " in problem else f" (got {masked_values(value)!r:.60})"
         raise ConfigError(f"{where}: {problem}{got}") from None
 
 

@@ -79,10 +79,11 @@ class RunConfig:
         ),
     ] = "32"
     learning_rate: Annotated[
-        float, Option("learning rate at the start", TRAINER, above=0, actions=TRAINING)
+        float,
+        Option("learning rate at the start", TRAINER, above=0, below=3e38, actions=TRAINING),
     ] = 1e-5
     weight_decay: Annotated[
-        float, Option("weight decay", TRAINER, at_least=0, actions=TRAINING)
+        float, Option("weight decay", TRAINER, at_least=0, below=3e38, actions=TRAINING)
     ] = 0
     max_epochs: Annotated[int, Option("epochs to train", TRAINER, above=0, actions=TRAINING)] = 20
     max_steps: Annotated[

@@ -138,7 +138,7 @@ def make_loader(
     sampler = EpochSampler(dataset, seed) if shuffle else None
     return DataLoader(
         dataset,
-        batch_size=batch_size,
+        batch_size=min(batch_size, max(1, len(dataset))),  # torch takes no more than 64 bits
         sampler=sampler,
         num_workers=num_workers,
         generator=torch.Generator().manual_seed(seed),

@@ -14,6 +14,8 @@ from typing import Annotated
 
 from pydantic import Field
 
+from chop.masking import masked
+
 UNKNOWN = "–"
 LARGEST_NUMBER = 1e60  # what is drawn can be squared and multiplied without overflow
 NOT_TEXT = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
@@ -67,7 +69,7 @@ def escaped(value: object) -> Markup:
     """Any value as HTML."""
     if isinstance(value, Markup):
         return value
-    text = without_halves(str(value))
+    text = masked(without_halves(str(value)))
     return Markup(html.escape(NOT_TEXT.sub("\N{REPLACEMENT CHARACTER}", text)))
 
 

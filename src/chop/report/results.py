@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, Field
+from pydantic import AliasChoices, BaseModel, Field
 
 from chop.errors import DataError
 from chop.preprocessing import from_plain
@@ -24,11 +24,22 @@ from chop.report.record import read_json
 from chop.validation import parse
 
 
+TILES = {
+    "test": "Test accuracy",
+    "val": "Validation accuracy",
+    "all": "Accuracy on all rows",
+}
+
+
 class StoredResult(BaseModel):
     """What ``ch test`` stores."""
 
-    test_acc_epoch: float
-    test_loss_epoch: float | None = None
+    accuracy: float = Field(
+        validation_alias=AliasChoices(*(f"{split}_acc_epoch" for split in TILES))
+    )
+    loss: float | None = Field(
+        None, validation_alias=AliasChoices(*(f"{split}_loss_epoch" for split in TILES))
+    )
     rows: Count
     accuracy_95_percent_interval: tuple[float, float] | None = None
     per_class_accuracy: dict[str, float | None] = Field(default_factory=dict)
@@ -64,7 +75,7 @@ def tested(run: RunFolder) -> Section | None:
     headers = ("Result", "Tested", "Accuracy", "95 % confidence", "Loss (nats)", "Rows")
     rows = [
         (path.name, run.short(result.load_name) or "the model as it was",
-         percent(result.test_acc_epoch), result.interval, number(result.test_loss_epoch),
+         percent(result.accuracy), result.interval, number(result.loss),
          f"{number(result.rows)} {result.split}")
         for path, result in found
     ]  # fmt: skip
@@ -75,7 +86,7 @@ def tested(run: RunFolder) -> Section | None:
     newest, *older = [(path.name, confusion(result)) for path, result in found]
     parts += [newest[1]] if newest[1] else []
     parts += [folded(f"Confusion matrix of {name}", body) for name, body in older if body]
-    tile = Tile("Test accuracy", percent(best.test_acc_epoch), best.interval)
+    tile = Tile(TILES.get(best.split, TILES["test"]), percent(best.accuracy), best.interval)
     return Section("test", "Test results", joined(parts), (tile,))
 
 

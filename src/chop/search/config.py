@@ -6,6 +6,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from chop.errors import ConfigError, UnknownNameError
+from chop.masking import masked
 from chop.search.runners import HW_RUNNERS, SW_RUNNERS, Runner, RunnerArgs
 from chop.search.samplers import SAMPLERS
 from chop.search.spaces import SPACES
@@ -87,6 +88,13 @@ class StrategySetup(Schema):
         if name.lower() not in SAMPLERS:
             raise ValueError(str(UnknownNameError("sampler", name, SAMPLERS)))
         return name.lower()
+
+    @field_validator("storage")
+    @classmethod
+    def _no_connection_string(cls, storage: str | None) -> str | None:
+        if storage is not None and "://" not in storage and masked(storage) != storage:
+            raise ValueError("a URL is expected, such as postgresql://user:password@host/name")
+        return storage
 
     @field_validator("compare")
     @classmethod

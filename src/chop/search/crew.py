@@ -19,6 +19,7 @@ from chop.errors import SearchError
 from chop.search.config import SearchConfig, parse_search
 from chop.search.context import SearchContext
 from chop.search.interrupts import at_any_moment, held_back
+from chop.search.patience import Patience, StorageLost
 from chop.search.space import SearchSpace, make_space
 from chop.search.storage import PROXY, Place, open_store
 from chop.search.strategy import Search
@@ -75,7 +76,8 @@ def _task_after(imports: tuple[str, ...]) -> Task:
 
 def take_part(task: Task, space: SearchSpace, config: SearchConfig, worker: int) -> None:
     """Search, as one of the processes that were started together."""
-    store = open_store(task.place, list(config.directions), task.problem)
+    wait = Patience(task.place.storage)  # the first process has opened it, so it is there
+    store = wait(lambda: open_store(task.place, list(config.directions), task.problem))
     Search(space, config, store, task.seed, worker).run()
 
 
@@ -142,7 +144,8 @@ def run_task(task: Task, worker: int) -> None:
             config = parse_search(task.search)
             stated = config.search_space
             space = make_space(stated.name, task.context, stated.setup, stated.seed)
-        task.work(task, space, config, worker)
+        with contextlib.suppress(StorageLost):  # the first process learns of it, too, and says so
+            task.work(task, space, config, worker)
 
 
 def _end_with(parent: int) -> None:

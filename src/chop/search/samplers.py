@@ -9,8 +9,10 @@ import contextlib
 import random as python_random
 import warnings
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 from chop.errors import ConfigError
@@ -21,8 +23,11 @@ from chop.search.choices import Choice, Picked
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
     from optuna.trial import FrozenTrial
+    from torch.quasirandom import SobolEngine
 
 SOBOL_DIMENSIONS = 21_201
+LARGEST_LEAP = 256
+"""Configurations that a process at most leaves out for the time being, to get out of the way."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,13 @@ class Sampler(ABC):
         """What the sampler has to find in the study when it goes on later."""
         return {}
 
+    def part_ways(self, way: str) -> None:  # noqa: B027  # it only saves work
+        """Go on differently from another process, which has drawn the same as this one.
+
+        Args:
+            way: a text that no other process has, and this one only once.
+        """
+
 
 class Enumerated(Sampler):
     """Every configuration in turn, each exactly once."""
@@ -80,10 +92,19 @@ class Enumerated(Sampler):
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
         self._left: Iterator[Picked] = tree.every(problem.choices)
+        self._later: deque[Picked] = deque()
 
     def propose(self) -> Proposal | None:
         picked = next(self._left, None)
+        if picked is None and self._later:
+            picked = self._later.popleft()
         return None if picked is None else Proposal(picked, params_of(self.problem.choices, picked))
+
+    def part_ways(self, way: str) -> None:
+        """Leave some configurations for the end; others will most likely have done them by then."""
+        leap = python_random.Random(way).randrange(LARGEST_LEAP)
+        self._later.rotate(leap)
+        self._later.extend(islice(self._left, leap))
 
 
 class Random(Sampler):
@@ -91,10 +112,14 @@ class Random(Sampler):
 
     def __init__(self, problem: Problem, seed: int) -> None:
         super().__init__(problem)
+        self._seed = seed
         self._random = python_random.Random(seed)
 
     def propose(self) -> Proposal:
         return proposal(self.problem.choices, lambda c: self._random.randrange(len(c.options)))
+
+    def part_ways(self, way: str) -> None:
+        self._random = python_random.Random(f"{self._seed}/{way}")
 
 
 class QuasiRandom(Sampler):
@@ -102,8 +127,6 @@ class QuasiRandom(Sampler):
 
     def __init__(self, problem: Problem, seed: int) -> None:
         super().__init__(problem)
-        from torch.quasirandom import SobolEngine
-
         several = [each.name for each in tree.flat(problem.choices) if len(each.options) > 1]
         self._dimensions = {name: place for place, name in enumerate(dict.fromkeys(several))}
         if len(self._dimensions) > SOBOL_DIMENSIONS:
@@ -111,9 +134,19 @@ class QuasiRandom(Sampler):
                 f"sampler 'qmc' can make {SOBOL_DIMENSIONS} choices, and this space has "
                 f"{len(self._dimensions)}: use 'random'"
             )
-        self._engine = SobolEngine(  # type: ignore[no-untyped-call]
+        self._seed = seed
+        self._engine = self._scrambled(seed)
+
+    def _scrambled(self, seed: int) -> "SobolEngine":
+        from torch.quasirandom import SobolEngine
+
+        return SobolEngine(  # type: ignore[no-untyped-call]
             max(1, len(self._dimensions)), scramble=True, seed=seed
         )
+
+    def part_ways(self, way: str) -> None:
+        other = python_random.Random(f"{self._seed}/{way}")
+        self._engine = self._scrambled(other.getrandbits(32))
 
     def propose(self) -> Proposal:
         point: list[float] = self._engine.draw(1)[0].tolist()
@@ -166,6 +199,9 @@ class Learning(Sampler):
 
     def learn_from(self, trials: Sequence["FrozenTrial"]) -> None:
         self._study.add_trials(trials)
+
+    def part_ways(self, way: str) -> None:
+        self._study.sampler.reseed_rng()
 
     def notes(self, proposal: Proposal) -> dict[str, Any]:
         if proposal.trial is None:

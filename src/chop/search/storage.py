@@ -2,8 +2,8 @@
 
 import contextlib
 import fcntl
+import logging
 import os
-import re
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -18,8 +18,10 @@ from optuna.study import StudyDirection
 
 from chop.errors import ConfigError, SearchError
 from chop.files import regular
+from chop.masking import masked_url, without_secrets
 from chop.search.config import Direction
-from chop.search.store import Store
+from chop.search.patience import Patience, make_patient
+from chop.search.store import Store, close
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
@@ -40,6 +42,15 @@ LONGEST_OPENING = 60
 """Seconds to wait for others to open a database."""
 LONGEST_ANSWER = 10.0
 """Seconds in which a proxy has to answer."""
+LIBPQ = ("postgresql+psycopg", "postgresql+psycopg2")
+LIMITS = {
+    "connect_timeout": 10,  # seconds
+    "tcp_user_timeout": 30_000,  # milliseconds
+    "keepalives_idle": 20,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+}
+"""When libpq takes a server for gone that says nothing at all; the system would wait for long."""
 LONGEST_NAMING = 5.0
 """Seconds that who makes a study has to say what it is for."""
 
@@ -94,12 +105,14 @@ def _made(storage: "BaseStorage", name: str, directions: list[Direction]) -> boo
 def study_names(storage: str) -> list[str]:
     """The names of the studies in a database."""
     found, _ = _storage(Place(storage, ""))
-    return [study.study_name for study in found.get_all_studies()]
+    names = [study.study_name for study in found.get_all_studies()]
+    close(found)
+    return names
 
 
 def shown(place: Place) -> str:
     """The place without the password that a URL may hold."""
-    return re.sub("://([^:/]*):.*@", r"://\1:…@", place.storage)
+    return masked_url(place.storage)
 
 
 def _check_problem(study: optuna.Study, place: Place, problem: Mapping[str, Any]) -> None:
@@ -139,7 +152,7 @@ def _storage(place: Place) -> tuple["BaseStorage", Any]:
             ) from None
     try:
         reach = _proxy if place.storage.startswith(PROXY) else _database
-        return reach(place.storage), None
+        return make_patient(reach(place.storage), Patience(place.storage)), None
     except ImportError as error:
         missing = error.name or getattr(error.__cause__, "name", None) or str(error)
         package = PACKAGES.get(missing, missing)
@@ -147,7 +160,7 @@ def _storage(place: Place) -> tuple["BaseStorage", Any]:
             f"storage {shown(place)}: needs {missing}: pip install {package}"
         ) from None
     except Exception as error:  # noqa: BLE001  # each driver has errors of its own
-        reason = str(error).strip().partition("\n")[0]
+        reason = without_secrets(str(error).strip().partition("\n")[0], place.storage)
         raise ConfigError(f"storage {shown(place)}: cannot be opened: {reason}") from None
 
 
@@ -165,13 +178,20 @@ def _journal(name: str) -> "Journal":
 
 
 def _database(url: str) -> "BaseStorage":
-    from optuna.storages import get_storage
+    from optuna.storages import RDBStorage, get_storage
+    from sqlalchemy import make_url
 
     kind, separator, rest = url.partition("://")
     if kind in DRIVERS:
         url = f"{kind}+{DRIVERS[kind]}{separator}{rest}"
+    parsed = make_url(url)
+    limits = LIMITS if parsed.drivername in LIBPQ else {}
+    arguments = {name: limit for name, limit in limits.items() if name not in parsed.query}
+    # It logs a traceback for each connection that is found broken when it is put back.
+    if not logging.getLogger("chop").isEnabledFor(logging.DEBUG):
+        logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
     with _one_at_a_time(url):
-        return get_storage(url)
+        return get_storage(RDBStorage(url, engine_kwargs={"connect_args": arguments}))
 
 
 @contextlib.contextmanager

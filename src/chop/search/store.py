@@ -21,10 +21,13 @@ from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
 from chop.search.journal import FinishedTrials, Journal
+from chop.search.patience import is_outage
 from chop.search.workers import BEAT, is_alive, this_worker
 
 KEY, WORKER, TOKEN, VOID, REASON = "key", "worker", "claim", "void", "reason"
 BEATS = "alive:"
+ABANDONED: set[str] = set()
+"""Claims of this process that it could not give up, as the storage was away."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,24 @@ def frozen(
     )
 
 
+@contextlib.contextmanager
+def _abandoned_if_it_fails(tokens: Sequence[str]) -> Iterator[None]:
+    """Let claims be taken over if the block cannot do with them what it wants to."""
+    try:
+        yield
+    except BaseException:
+        ABANDONED.update(tokens)
+        raise
+
+
+def close(storage: BaseStorage) -> None:
+    """Let go of what a storage holds open; it may be used again."""
+    backend: Any = getattr(storage, "_backend", None)
+    if hasattr(backend, "engine"):
+        backend.remove_session()
+        backend.engine.dispose()
+
+
 class Store:
     """A study in a storage that several processes may share."""
 
@@ -91,7 +112,10 @@ class Store:
         self._journal = journal
         self._records = FinishedTrials(self.study_id, self.worker)
         self._news: list[FrozenTrial] = []
-        self._mine: dict[str, FrozenTrial] = {}
+        self._mine: dict[str, list[FrozenTrial]] = {}
+        self._last_beat: float | None = None
+        self._back = 0.0
+        """When this process could last give signs of life again after it could not."""
         self._seen = 0
         self._open: list[int] = []
         self._has_created = False
@@ -158,7 +182,7 @@ class Store:
         if first is None or trial.number <= first.number:
             self.running[attrs[KEY]] = trial
         if attrs[WORKER] == self.worker:
-            self._mine[attrs[TOKEN]] = trial
+            self._mine.setdefault(attrs[TOKEN], []).append(trial)
 
     def taken(self, key: str) -> bool:
         """Whether a configuration was evaluated or is being evaluated."""
@@ -174,12 +198,17 @@ class Store:
         templates = [
             self._template(each, token) for each, token in zip(wanted, tokens, strict=True)
         ]
-        self._create(templates)
-        self.sync()
-        trials = [self._mine.pop(token) for token in tokens]
+        with _abandoned_if_it_fails(tokens):
+            self._create(templates)
+            self._mine = {}
+            self.sync()
+        # A claim was stored twice if the connection broke before we knew of the first time.
+        twins = [twin for token in tokens for twin in self._mine[token][1:]]
+        trials = [self._mine[token][0] for token in tokens]
         won = [trial if self._is_ours(trial, limit) else None for trial in trials]
         lost = [trial for trial, ours in zip(trials, won, strict=True) if ours is None]
         self.give_up(lost, "another process evaluates this configuration")
+        self.give_up(twins, "this process evaluates this configuration already")
         return won
 
     def _template(self, wanted: Wanted, token: str) -> FrozenTrial:
@@ -235,10 +264,11 @@ class Store:
 
     def finish(self, outcomes: Sequence[tuple[FrozenTrial, Outcome]]) -> None:
         """Store what became of trials of ours."""
-        with self._together():
-            for trial, outcome in outcomes:
-                self._finish(trial._trial_id, outcome)
-        self.sync()
+        with _abandoned_if_it_fails([trial.user_attrs[TOKEN] for trial, _ in outcomes]):
+            with self._together():
+                for trial, outcome in outcomes:
+                    self._finish(trial._trial_id, outcome)
+            self.sync()
 
     def _finish(self, trial_id: int, outcome: Outcome) -> None:
         storage = self.storage
@@ -254,27 +284,31 @@ class Store:
         """Mark trials as void: they count for nothing, and others may claim what they claimed."""
         if not trials:
             return
-        with self._together():
-            for trial in trials:
-                with contextlib.suppress(UpdateFinishedTrialError):
-                    self.storage.set_trial_user_attr(trial._trial_id, VOID, True)
-                    self._finish(trial._trial_id, Outcome(reason=reason))
-        self.sync()
+        with _abandoned_if_it_fails([trial.user_attrs[TOKEN] for trial in trials]):
+            with self._together():
+                for trial in trials:
+                    with contextlib.suppress(UpdateFinishedTrialError):
+                        self.storage.set_trial_user_attr(trial._trial_id, VOID, True)
+                        self._finish(trial._trial_id, Outcome(reason=reason))
+            self.sync()
 
     def free_the_dead(self) -> int:
         """Give up the trials of processes that are no more; how many there were."""
         if not self.running:
             return 0
+        if self._last_beat is not None and time.monotonic() - self._last_beat > 2 * BEAT:
+            self._beat()
         self.sync()  # a process that has ended since may have finished what it had begun
         beats = {
-            name.removeprefix(BEATS): beat
+            name.removeprefix(BEATS): max(beat, self._back)
             for name, beat in self.storage.get_study_user_attrs(self.study_id).items()
             if name.startswith(BEATS)
         }
         dead = [
             trial
             for trial in self.running.values()
-            if not is_alive(trial.user_attrs[WORKER], beats.get(trial.user_attrs[WORKER]))
+            if trial.user_attrs[TOKEN] in ABANDONED
+            or not is_alive(trial.user_attrs[WORKER], beats.get(trial.user_attrs[WORKER]))
         ]
         self.give_up(dead, "its process ended before it did")
         return len(dead)
@@ -299,19 +333,32 @@ class Store:
         finally:
             stopped.set()
             thread.join()
+            self._last_beat = None
 
     def _beat_until(self, stopped: threading.Event) -> None:
         while not stopped.wait(BEAT):
-            self._beat()
+            try:
+                self._beat()
+            except Exception as error:
+                if not is_outage(error):  # else the next one may arrive
+                    raise
 
     def _beat(self) -> None:
         name = f"{BEATS}{self.worker}"
         self.storage.set_study_user_attr(self.study_id, name, time.time())
+        now = time.monotonic()
+        if self._last_beat is not None and now - self._last_beat > 2 * BEAT:
+            self._back = time.time()  # others could not give signs of life either
+        self._last_beat = now
 
     def counted(self) -> list[FrozenTrial]:
         """The trials that count, in the order of their numbers."""
         self.sync()
         return sorted(self.done.values(), key=lambda trial: trial.number)
+
+    def close(self) -> None:
+        """Let go of the connections to a database."""
+        close(self.storage)
 
     @contextlib.contextmanager
     def _together(self) -> Iterator[None]:

@@ -14,10 +14,12 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from chop.errors import ConfigError
 from chop.search import choices as tree
+from chop.search import unstored
 from chop.search.choices import Choice, Picked, key_of
 from chop.search.config import SearchConfig
 from chop.search.interrupts import heed, held_back
 from chop.search.measure import Measure
+from chop.search.patience import StorageLost
 from chop.search.samplers import (
     SAMPLERS,
     Problem,
@@ -107,6 +109,7 @@ class Search:
         self._draw = random.Random(f"{seed}/{worker}/{len(known)}")
         self._learn_from(store.news())
         self._last_look = 0.0
+        self._losses = 0
 
     def run(self) -> None:
         """Search until the trials, the time or the space are used up."""
@@ -226,14 +229,23 @@ class Search:
                     return self._measure_alone(batch)
         claimed = self.store.claim([self._wanted(each) for each in batch], self.limit)
         ours = [(each, trial) for each, trial in zip(batch, claimed, strict=True) if trial]
+        if len(ours) < len(batch):
+            # Processes that were started with the same seed draw the same until one is too late.
+            self._losses += 1
+            self.sampler.part_ways(f"{self.store.worker}/{self._losses}")
         outcomes: list[tuple[FrozenTrial, Outcome]] = []
         try:
             for pending, trial in ours:
                 outcomes.append((trial, self.measure(pending.config)))
         finally:
             # Ctrl-C: what is finished is kept, what was under way may be claimed again.
-            self.store.finish(outcomes)
-            self.store.give_up([trial for _, trial in ours[len(outcomes) :]], "interrupted")
+            try:
+                self.store.finish(outcomes)
+            except (StorageLost, KeyboardInterrupt):
+                unstored.keep(self.space.context.folder, outcomes)
+                raise
+            finally:
+                self.store.give_up([trial for _, trial in ours[len(outcomes) :]], "interrupted")
         self._learn(batch, {t.user_attrs[KEY]: outcome for t, outcome in outcomes})
         return len(outcomes)
 

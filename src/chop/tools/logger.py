@@ -11,6 +11,8 @@ import warnings
 from collections.abc import Iterator
 from typing import TextIO
 
+from chop.masking import masked
+
 root_logger = logging.getLogger("chop")
 LEVELS = ("debug", "info", "warning", "error", "critical")
 RESULT = {"result": True}
@@ -20,7 +22,14 @@ RESULT = {"result": True}
 COLOURS = {"DEBUG": 90, "INFO": 34, "WARNING": 33, "ERROR": 31, "CRITICAL": 31}
 
 
-class Lines(logging.Formatter):
+class Masked(logging.Formatter):
+    """The message, without the passwords that a URL in it may hold."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return masked(super().format(record))
+
+
+class Lines(Masked):
     """The level, in colour where the line goes to a terminal, then the message."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -68,6 +77,7 @@ def only_results(wanted: bool = True) -> Iterator[None]:
         return
     handlers, level = root_logger.handlers, root_logger.level
     shown = logging.StreamHandler(sys.stdout)
+    shown.setFormatter(Masked())
     shown.addFilter(lambda record: record.levelno >= logging.ERROR or hasattr(record, "result"))
     root_logger.handlers, root_logger.propagate = [shown], False
     root_logger.setLevel(logging.INFO)

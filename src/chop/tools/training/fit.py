@@ -23,7 +23,13 @@ from chop.tools.training.batches import Epochs
 from chop.tools.training.checkpoints import AtomicCheckpointIO, BestAndLast, own_suffix
 from chop.tools.training.curves import draw_curves
 from chop.tools.training.distributed import connected, strategy_of
-from chop.tools.training.job import Job, first_look, on_this_machine, one_line_if_full
+from chop.tools.training.job import (
+    Job,
+    check_batch_size,
+    first_look,
+    on_this_machine,
+    one_line_if_full,
+)
 from chop.tools.training.module import TRAIN_LOSS, VALIDATION_LOSS, TrainingModule, count_steps
 from chop.tools.training.optimisers import parameter_groups
 from chop.tools.training.progress import Silent, make_progress
@@ -163,6 +169,7 @@ def _plugins() -> list[Any]:
 def _run(trainer: Trainer, module: TrainingModule, job: Job) -> None:
     settings = module.settings
     loader = job.data.train_dataloader()
+    check_batch_size(job, loader)
     known = preprocessing_of(job.model)
     features = f"\n\n{feature_summary(known)}" if known else ""
     logger.info("Seed %d\n%s%s", settings.seed, parameter_summary(job.model), features)

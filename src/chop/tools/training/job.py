@@ -4,16 +4,17 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from chop.errors import DataError, OutputError
+from chop.errors import ConfigError, DataError, OutputError
 from chop.tools.devices import device_of
 from chop.tools.logger import get_logger
 from chop.tools.streams import FULL_DISK
-from chop.tools.training.batches import Epochs, moved
+from chop.tools.training.batches import Epochs, moved, normalisable
 from chop.tools.training.settings import TrainingSettings
 from chop.tools.training.threads import forward_operations
 
@@ -70,6 +71,16 @@ def first_look(job: Job, loader: Any) -> int:
     if int(labels.max()) >= classes:
         raise DataError(f"{job.name} tells {classes} classes apart; a label is {int(labels.max())}")
     return operations
+
+
+def check_batch_size(job: Job, loader: Any) -> None:
+    """Refuse batches of one row if batch normalisation can learn nothing from them."""
+    if getattr(loader, "batch_size", None) == 1:
+        one = islice(moved(Epochs(loader).batches(0), job.model), 1)
+        if not list(normalisable(one, job.model)):
+            raise ConfigError(
+                "batch_size = 1: batch normalisation needs two rows in each batch; give 2 or more"
+            )
 
 
 @contextlib.contextmanager

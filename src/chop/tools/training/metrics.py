@@ -67,13 +67,16 @@ class Evaluation:
             hit / count if count else math.nan for hit, count in zip(found, counts, strict=True)
         ]
 
-    def as_dict(self, class_names: Sequence[str] = ()) -> dict[str, Any]:
+    def figures(self, split: str) -> dict[str, float]:
+        """Accuracy and loss by the names they have on the rows of a split: test, val."""
+        return {f"{split}_acc_epoch": self.accuracy, f"{split}_loss_epoch": self.loss}
+
+    def as_dict(self, class_names: Sequence[str] = (), split: str = "test") -> dict[str, Any]:
         """The result as plain values, for JSON."""
         names = names_of(len(self.per_class), class_names)
         shares = [None if math.isnan(share) else share for share in self.per_class]
         return {
-            "test_acc_epoch": self.accuracy,
-            "test_loss_epoch": self.loss,
+            **self.figures(split),
             "rows": self.rows,
             "right": self.right,
             "accuracy_95_percent_interval": list(self.interval),

@@ -16,6 +16,7 @@ from chop.ir.graph.preprocessing import preprocessing_of
 from chop.tools.training.batches import Batch, Epochs, groups, moved, normalisable
 from chop.tools.training.metrics import Evaluation, accuracy, tally
 from chop.tools.training.optimisers import (
+    decays_too_fast,
     learning_rate,
     make_optimiser,
     restore,
@@ -225,6 +226,8 @@ class TrainingModule(LightningModule):
         if self.settings.precision == "16-mixed":
             return "numbers overflow in half precision; try precision 32"
         rate = max(group["lr"] for group in self._optimiser.param_groups)
+        if decays_too_fast(self.settings, rate):
+            return f"the weight decay {self.settings.weight_decay:g} is most likely too high"
         return f"the learning rate {rate:g} is most likely too high; try {rate / 10:g}"
 
     def _evaluate(self, epochs: Epochs) -> Evaluation:

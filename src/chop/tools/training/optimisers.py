@@ -13,6 +13,8 @@ from chop.errors import TrainingError, suggestion
 from chop.tools.training.settings import TrainingSettings
 
 LOWEST_RATE = 1e-6
+LARGEST_ROOT = 1e18
+"""A number whose square weights of 32 bits can still hold."""
 FUNCTIONAL: dict[type, Callable[..., None]] = {optim.Adam: adam, optim.AdamW: adamw}
 GROUP_SETTINGS = ("lr", "weight_decay")
 """What a group of parameters may have of its own."""
@@ -134,6 +136,13 @@ def learning_rate(settings: TrainingSettings, epoch: int, highest: float | None 
     lowest = min(LOWEST_RATE, highest)
     left = REMAINING[settings.scheduler](min(epoch / settings.max_epochs, 1.0))
     return lowest + (highest - lowest) * left
+
+
+def decays_too_fast(settings: TrainingSettings, rate: float) -> bool:
+    """Whether the weight decay alone makes weights grow without end, or overflows."""
+    if settings.optimizer == "adam":  # which divides by the square root of its squares' mean
+        return settings.weight_decay > LARGEST_ROOT
+    return rate * settings.weight_decay > 1
 
 
 def set_learning_rates(optimiser: optim.Optimizer, settings: TrainingSettings, epoch: int) -> None:

@@ -13,6 +13,9 @@ FREE_ON_RESUME = frozenset(
 MOST_PROCESSES = max(16, 4 * (os.cpu_count() or 1))
 """Processes or threads that a run may ask for; a slip of the finger must not take the machine."""
 
+LARGEST_FACTOR = 3e38
+"""A number that weights, which have 32 bits, can still be multiplied with."""
+
 LIGHTNING_SPELLINGS = {
     16: "16-mixed",
     32: "32",
@@ -37,8 +40,8 @@ class TrainingSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"
-    learning_rate: float = Field(1e-5, gt=0)
-    weight_decay: float = Field(0.0, ge=0)
+    learning_rate: float = Field(1e-5, gt=0, lt=LARGEST_FACTOR)
+    weight_decay: float = Field(0.0, ge=0, lt=LARGEST_FACTOR)
     scheduler: Literal["cosine", "linear", "constant"] = "cosine"
     max_epochs: int = Field(20, gt=0)
     max_steps: int = Field(-1, ge=-1)

@@ -46,10 +46,12 @@ def summary_of_test(
     """Accuracy with its confidence interval, loss, accuracy of each class, confusion matrix."""
     names = names_of(len(result.per_class), class_names)
     low, high = result.interval
+    accuracy, loss = result.figures(split)
+    width = len(loss)
     lines = [
         f"{ROWS[split]}: {result.rows:,}" + (f" ({source})" if source else ""),
-        f"test_acc_epoch   {result.accuracy:.6f}   (95 % confidence: {low:.4f} to {high:.4f})",
-        f"test_loss_epoch  {result.loss:.6f}",
+        f"{accuracy:{width}}  {result.accuracy:.6f}   (95 % confidence: {low:.4f} to {high:.4f})",
+        f"{loss:{width}}  {result.loss:.6f}",
         "",
         "Confusion matrix: rows are the true classes, columns the predicted ones",
         tabulate(
