@@ -1,9 +1,7 @@
 """What a search has left on disk, and what follows from it."""
 
 import json
-import math
 import tomllib
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,15 +12,14 @@ from pydantic import BaseModel, Field
 from chop.errors import DataError
 from chop.report.markup import Count, is_usable
 from chop.report.record import read_json
+from chop.search.importance import Effects, variance_shares
 from chop.validation import parse
 
 Stored = TypeVar("Stored", bound=BaseModel)
 Config = dict[tuple[str, ...], Any]
 """Choices by the names of the tables that they are in and their own."""
 FACTS = "search.json"
-NOT_IN_USE = "not in use"
 FRONT, DOMINATED, OUT = "front", "dominated", "out of bounds"
-FEWEST = 4  # trials; below that nothing can be said about what mattered
 
 
 class LoggedTrial(BaseModel):
@@ -242,61 +239,41 @@ def _fits(problem: Problem, trial: Trial) -> bool:
     return len(trial.objectives) == len(problem.directions)
 
 
-def importances(search: Search) -> dict[str, dict[str, float]]:
-    """How much each choice matters for each objective, by PED-ANOVA; the largest first."""
+@dataclass(frozen=True)
+class Importances:
+    """What mattered, and what it takes to tell."""
+
+    shares: dict[str, dict[str, float]]
+    """The share of the variance of each objective that each choice explains, the largest first."""
+    trials: int
+    trials_needed: int
+
+
+def importances(search: Search) -> Importances | None:
+    """How much each choice matters; None if nothing was chosen."""
     trials = [trial for trial in search.complete if _fits(search.problem, trial)]
     varied = varied_choices(trials)
-    if len(trials) < FEWEST or not varied:
-        return {}
-    found = {}
-    for place, name in enumerate(search.problem.objectives):
-        losses = [search.problem.losses(trial)[place] for trial in trials]
-        weights = _importance(trials, varied, losses)
-        if weights:
-            found[name] = weights
-    return found
+    if not varied:
+        return None
+    effects = Effects(
+        {
+            choice_name(key): [str(t.config[key]) if key in t.config else None for t in trials]
+            for key in varied
+        }
+    )
+    losses = zip(*map(search.problem.losses, trials), strict=True)
+    shares = zip(search.problem.objectives, losses, strict=True)
+    found = {name: variance_shares(effects, column) for name, column in shares}
+    return Importances(found, len(trials), effects.trials_needed)
 
 
-def varied_choices(trials: Sequence[Trial]) -> dict[tuple[str, ...], list[str]]:
-    """The choices that were not the same in all trials, with the options that were tried."""
-    keys = dict.fromkeys(key for trial in trials for key in trial.config)
-    used = {key: {str(t.config[key]) for t in trials if key in t.config} for key in keys}
-    left_out = {key: any(key not in trial.config for trial in trials) for key in keys}
-    return {
-        key: sorted(values) + [NOT_IN_USE] * left_out[key]
-        for key, values in used.items()
-        if len(values) > 1
-    }
-
-
-def _importance(
-    trials: Sequence[Trial], varied: Mapping[tuple[str, ...], list[str]], losses: Sequence[float]
-) -> dict[str, float]:
-    import optuna
-    from optuna.distributions import BaseDistribution, CategoricalDistribution
-    from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
-
-    names = {key: choice_name(key) for key in varied}
-    distributions: dict[str, BaseDistribution] = {
-        names[key]: CategoricalDistribution(varied[key]) for key in varied
-    }
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that the evaluator is new, and what it computes
-        study = optuna.create_study()
-        for trial, loss in zip(trials, losses, strict=True):
-            params = {names[key]: str(trial.config.get(key, NOT_IN_USE)) for key in varied}
-            study.add_trial(
-                optuna.trial.create_trial(params=params, distributions=distributions, value=loss)
-            )
-        try:
-            found = get_param_importances(study, evaluator=PedAnovaImportanceEvaluator())
-        except (ValueError, RuntimeError):  # too few or too equal trials to tell
-            return {}
-    # They add up to 1, so what is far below that is rounding error.
-    return {
-        n: weight if weight > 1e-9 else 0.0 for n, weight in found.items() if math.isfinite(weight)
-    }
+def varied_choices(trials: Sequence[Trial]) -> list[tuple[str, ...]]:
+    """The choices that were not the same in all trials that had them."""
+    used: dict[tuple[str, ...], set[str]] = {}
+    for trial in trials:
+        for key, value in trial.config.items():
+            used.setdefault(key, set()).add(str(value))
+    return [key for key, values in used.items() if len(values) > 1]
 
 
 def choice_name(key: tuple[str, ...]) -> str:
