@@ -3,8 +3,9 @@
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from chop.errors import SearchError
-from chop.files import write_text
+from chop.files import write_pieces, write_text
+from chop.search.hypervolume import front_of, is_feasible, losses_of
 from chop.search.store import REASON
 
 DECIMALS = 10
+ENCODER = json.JSONEncoder()
 MEASURED = ("software_metrics", "hardware_metrics", "scaled_metrics")
 
 
@@ -24,23 +27,13 @@ def best_of(study: Study, trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
 
     With one objective it is one trial, the first of equals.
     """
-    good = [
-        trial
-        for trial in trials
-        if trial.state == TrialState.COMPLETE and all(v <= 0 for v in trial.constraints.values())
-    ]
-    signs = [1 if direction.name == "MINIMIZE" else -1 for direction in study.directions]
-    losses = {t.number: [s * v for s, v in zip(signs, t.values, strict=True)] for t in good}
-    if len(signs) == 1:
-        return [min(good, key=lambda trial: (losses[trial.number], trial.number))] if good else []
-    return [trial for trial in good if not _beaten(losses[trial.number], losses.values())]
-
-
-def _beaten(losses: list[float], others: Any) -> bool:
-    return any(
-        other != losses and all(o <= own for o, own in zip(other, losses, strict=True))
-        for other in others
-    )
+    good = [trial for trial in trials if is_feasible(trial)]
+    losses = [losses_of(study, trial) for trial in good]
+    if len(study.directions) == 1:
+        best = min(zip(losses, good, strict=True), key=lambda e: (e[0], e[1].number), default=None)
+        return [best[1]] if best else []
+    front = set(front_of(losses))
+    return [trial for trial, loss in zip(good, losses, strict=True) if loss in front]
 
 
 def best_table(best: Sequence[FrozenTrial]) -> str:
@@ -104,29 +97,58 @@ def _milliseconds(moment: datetime | None) -> int | None:
 
 def as_json(value: Any) -> str:
     """JSON as pandas writes it: four spaces, no space after a colon, ten decimals."""
-    return json.dumps(_rounded(value), indent=4, separators=(",", ":")) + "\n"
+    return _json(value, "\n") + "\n"
 
 
-def _rounded(value: Any) -> Any:
+def json_pieces(table: Mapping[str, Any]) -> Iterator[str]:
+    """The same text entry by entry: of many trials it is larger than they are."""
+    begin, line = "{", "\n    "
+    for key, value in table.items():
+        yield f"{begin}{line}{_quoted(key)}:{_json(value, line)}"
+        begin = ","
+    yield "\n}\n" if table else "{}\n"
+
+
+def _json(value: Any, line: str) -> str:
+    """A value; `line` is a new line with the indentation of what the value is in.
+
+    Python's own encoder is slow, and takes much memory, where it has to indent.
+    """
+    if type(value) is int:  # a truth value is one, too, and has a text of its own
+        return repr(value)
+    if value is None:
+        return "null"
     if isinstance(value, float):
-        return round(value, DECIMALS)
-    if isinstance(value, dict):
-        return {key: _rounded(item) for key, item in value.items()}
-    return [_rounded(item) for item in value] if isinstance(value, list | tuple) else value
+        return repr(round(value, DECIMALS)) if isfinite(value) else ENCODER.encode(value)
+    inner = line + "    "
+    if isinstance(value, dict) and value:
+        items = [f"{_quoted(key)}:{_json(item, inner)}" for key, item in value.items()]
+        return f"{{{inner}{f',{inner}'.join(items)}{line}}}"
+    if isinstance(value, list | tuple) and value:
+        return f"[{inner}{f',{inner}'.join([_json(item, inner) for item in value])}{line}]"
+    return ENCODER.encode(value)
+
+
+def _quoted(key: Any) -> str:
+    return ENCODER.encode(key if isinstance(key, str) else ENCODER.encode(key))
 
 
 def table_csv(trials: Sequence[FrozenTrial]) -> str:
     """All trials as a table: state, reason, time, exact metrics and every choice."""
-    return as_csv([_csv_row(trial) for trial in trials])
+    columns = dict.fromkeys(name for trial in trials for name in _csv_row(trial))
+    return _csv(columns, map(_csv_row, trials))
 
 
 def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     """Rows as CSV, with the columns that any of them has."""
-    columns = list(dict.fromkeys(name for row in rows for name in row))
+    return _csv(dict.fromkeys(name for row in rows for name in row), rows)
+
+
+def _csv(columns: Collection[str], rows: Iterable[Mapping[str, Any]]) -> str:
     stream = io.StringIO()
-    writer = csv.DictWriter(stream, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([row.get(name) for name in columns] for row in rows)
     return stream.getvalue()
 
 
@@ -171,6 +193,7 @@ def write_results(folder: Path, study: Study, trials: Sequence[FrozenTrial]) -> 
     require_whole(study, trials)
     best = best_of(study, trials)
     write_text(folder / "best.json", as_json(best_json(best)))
-    write_text(folder / "log.json", as_json(log_json(trials, len(study.directions))))
+    log = log_json(trials, len(study.directions))
+    write_pieces(folder / "log.json", json_pieces(log))
     write_text(folder / "trials.csv", table_csv(trials))
     return best
