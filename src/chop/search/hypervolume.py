@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
@@ -56,12 +57,26 @@ def hypervolume_history(points: Sequence[Point], reference: Point) -> list[float
     front = np.empty((0, len(reference)))
     history: list[float] = []
     for point in points:
+        before = history[-1] if history else 0.0
         if (front <= point).all(axis=1).any():
-            history.append(history[-1])
+            history.append(before)
             continue
+        if len(reference) > 2:  # the volume of a large front takes long
+            history.append(before + _gain(front, point, reference))
         front = np.vstack([front[(front < point).any(axis=1)], point])
-        history.append(hypervolume(list(map(tuple, front.tolist())), reference))
+        if len(reference) <= 2:
+            history.append(hypervolume(_points(front), reference))
     return history
+
+
+def _gain(front: NDArray[np.float64], point: Point, reference: Point) -> float:
+    """What a point adds to the volume of a front: its own less what others cover of that."""
+    shared = hypervolume(_points(np.maximum(front, point)), reference)
+    return max(0.0, hypervolume([point], reference) - shared)
+
+
+def _points(table: NDArray[np.float64]) -> list[Point]:
+    return list(map(tuple, table.tolist()))
 
 
 def worst_of(points: Sequence[Point]) -> Point:
