@@ -1,6 +1,6 @@
 """Pictures of a search: the front, the metrics, what mattered, and how fast it got there."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -96,8 +96,9 @@ def _importance(
     """How much each choice matters for each objective, where there are enough trials to tell."""
     objectives = list(metrics) if len(study.directions) > 1 else ["sum of scaled metrics"]
     losses = [losses_of(study, trial) for trial in trials]
-    names = dict.fromkeys(name for trial in trials for name in trial.params)
-    effects = Effects({name: [_option(trial.params, name) for trial in trials] for name in names})
+    chosen = [{name: str(option) for name, option in t.params.items()} for t in trials]
+    names = dict.fromkeys(name for params in chosen for name in params)
+    effects = Effects({name: [params.get(name) for params in chosen] for name in names})
     found = [variance_shares(effects, column) for column in zip(*losses, strict=True)]
     if len(effects.names) < 2 or not any(found):  # the only choice there is matters most
         return None
@@ -107,10 +108,6 @@ def _importance(
         panel.barh([key.replace("/config/", " ") for key, _ in shown], [v for _, v in shown])
         panel.set(xlabel=f"share of the variance of {name}")
     return figure
-
-
-def _option(params: Mapping[str, Any], name: str) -> str | None:
-    return str(params[name]) if name in params else None
 
 
 def _panels(count: int) -> tuple[Figure, list[Any]]:

@@ -3,10 +3,12 @@
 import csv
 import io
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import cache, lru_cache
 from math import isfinite
 from pathlib import Path
+from sys import intern
 from typing import Any
 
 from optuna.study import Study
@@ -18,7 +20,7 @@ from chop.search.hypervolume import front_of, is_feasible, losses_of
 from chop.search.store import REASON
 
 DECIMALS = 10
-ENCODER = json.JSONEncoder()
+PLAIN = frozenset({int, str, bool, type(None)})
 MEASURED = ("software_metrics", "hardware_metrics", "scaled_metrics")
 
 
@@ -104,7 +106,7 @@ def json_pieces(table: Mapping[str, Any]) -> Iterator[str]:
     """The same text entry by entry: of many trials it is larger than they are."""
     begin, line = "{", "\n    "
     for key, value in table.items():
-        yield f"{begin}{line}{_quoted(key)}:{_json(value, line)}"
+        yield f"{begin}{line}{_key(key)}:{_json(value, line)}"
         begin = ","
     yield "\n}\n" if table else "{}\n"
 
@@ -114,41 +116,60 @@ def _json(value: Any, line: str) -> str:
 
     Python's own encoder is slow, and takes much memory, where it has to indent.
     """
-    if type(value) is int:  # a truth value is one, too, and has a text of its own
-        return repr(value)
-    if value is None:
-        return "null"
-    if isinstance(value, float):
-        return repr(round(value, DECIMALS)) if isfinite(value) else ENCODER.encode(value)
+    if not isinstance(value, dict | list | tuple):
+        return _leaf(value)
+    if not value:
+        return json.dumps(value)
     inner = line + "    "
-    if isinstance(value, dict) and value:
-        items = [f"{_quoted(key)}:{_json(item, inner)}" for key, item in value.items()]
+    if isinstance(value, dict):
+        if PLAIN.issuperset(map(type, value.values())):
+            return f"{{{inner}{_flat(inner).encode(value)[1:-1]}{line}}}"
+        items = [f"{_key(key)}:{_json(item, inner)}" for key, item in value.items()]
         return f"{{{inner}{f',{inner}'.join(items)}{line}}}"
-    if isinstance(value, list | tuple) and value:
-        return f"[{inner}{f',{inner}'.join([_json(item, inner) for item in value])}{line}]"
-    return ENCODER.encode(value)
+    return f"[{inner}{f',{inner}'.join([_json(item, inner) for item in value])}{line}]"
 
 
-def _quoted(key: Any) -> str:
-    return ENCODER.encode(key if isinstance(key, str) else ENCODER.encode(key))
+@cache
+def _flat(line: str) -> json.JSONEncoder:
+    """Python's encoder for a table without tables, each entry on a line; this one is fast."""
+    return json.JSONEncoder(separators=(f",{line}", ":"), check_circular=False)
+
+
+def _leaf(value: Any) -> str:
+    if type(value) is int:  # a truth value is one, too, and has another text
+        return repr(value)
+    if isinstance(value, float) and isfinite(value):
+        return repr(round(value, DECIMALS))
+    return _text(value)
+
+
+_text = lru_cache(maxsize=10_000, typed=True)(json.dumps)
+"""Names and options, most of which come again."""
+
+
+def _key(key: Any) -> str:
+    return _text(key if isinstance(key, str) else _text(key))
 
 
 def table_csv(trials: Sequence[FrozenTrial]) -> str:
     """All trials as a table: state, reason, time, exact metrics and every choice."""
-    columns = dict.fromkeys(name for trial in trials for name in _csv_row(trial))
-    return _csv(columns, map(_csv_row, trials))
+    return as_csv(map(_csv_row, trials))
 
 
-def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+def as_csv(rows: Iterable[Mapping[str, Any]]) -> str:
     """Rows as CSV, with the columns that any of them has."""
-    return _csv(dict.fromkeys(name for row in rows for name in row), rows)
-
-
-def _csv(columns: Collection[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    shapes: dict[tuple[str, ...], tuple[str, ...]] = {}  # names, which many rows have in common
+    found = []
+    for row in rows:
+        names = tuple(row)
+        found.append((shapes.setdefault(names, names), [*row.values()]))
+    columns = dict.fromkeys(name for names in shapes for name in names)
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows([row.get(name) for name in columns] for row in rows)
+    for names, values in found:
+        cells = dict(zip(names, values, strict=True))
+        writer.writerow([cells.get(name) for name in columns])
     return stream.getvalue()
 
 
@@ -169,10 +190,10 @@ def flattened(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested tables as one, keys joined by ``/``."""
     found: dict[str, Any] = {}
     for key, value in config.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, dict):
             found |= flattened(value, f"{prefix}{key}/")
         else:
-            found[f"{prefix}{key}"] = "NA" if value is None else value
+            found[intern(f"{prefix}{key}")] = "NA" if value is None else value
     return found
 
 

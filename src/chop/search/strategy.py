@@ -18,6 +18,7 @@ from chop.search.choices import Choice, Picked, key_of
 from chop.search.config import SearchConfig
 from chop.search.interrupts import heed, held_back
 from chop.search.measure import Measure
+from chop.search.memory import no_collections
 from chop.search.samplers import (
     SAMPLERS,
     Problem,
@@ -242,7 +243,7 @@ class Search:
         batch = [each for each in batch if not self.store.taken(each.key)][: self._room()]
         finished: list[tuple[Wanted, Outcome, datetime]] = []
         try:
-            with _no_collections():
+            with no_collections():  # for a tenth of a second
                 for pending in batch:
                     begun = datetime.now(UTC)
                     finished.append((self._wanted(pending), self.measure(pending.config), begun))
@@ -299,18 +300,6 @@ def _light_collections() -> Iterator[None]:
         yield
     finally:
         gc.unfreeze()
-
-
-@contextlib.contextmanager
-def _no_collections() -> Iterator[None]:
-    """Put the garbage collector off while many quick trials are measured, a tenth of a second."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def check_size(size: int, sampler: str, force: bool) -> None:
