@@ -36,7 +36,9 @@ class Replay(JournalStorageReplayResult):
         super()._apply_create_trial({**log, "distributions": {}, "params": {}})
         if trial_id in self._trials:  # else its study was deleted
             trial = self._trials[trial_id]
-            trial.distributions = shared = _distributions(tuple(options.items()))
+            shared = _distributions(tuple(options.items()))
+            # Optuna adds to those of a trial that is under way.
+            trial.distributions = shared if trial.state.is_finished() else dict(shared)
             trial.params = {
                 intern(name): shared[name].to_external_repr(place) for name, place in chosen.items()
             }

@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -245,7 +245,7 @@ class Search:
         try:
             with no_collections():  # for a tenth of a second
                 for pending in batch:
-                    begun = datetime.now(UTC)
+                    begun = datetime.now()
                     finished.append((self._wanted(pending), self.measure(pending.config), begun))
         finally:
             self.store.add(finished)
