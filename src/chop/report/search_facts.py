@@ -4,7 +4,9 @@ import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from pathlib import Path
+from sys import intern
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field
@@ -19,6 +21,7 @@ Stored = TypeVar("Stored", bound=BaseModel)
 Config = dict[tuple[str, ...], Any]
 """Choices by the names of the tables that they are in and their own."""
 FACTS = "search.json"
+LARGEST_LOG = 256 * 2**20  # bytes: some hundred thousand trials
 FRONT, DOMINATED, OUT = "front", "dominated", "out of bounds"
 
 
@@ -110,7 +113,7 @@ class Search:
     files: dict[int, str]
     """What ``best_<n>.toml`` holds, by the number of the trial."""
 
-    @property
+    @cached_property
     def complete(self) -> list[Trial]:
         return [trial for trial in self.trials if trial.is_complete]
 
@@ -127,19 +130,25 @@ class Search:
         """Whether configurations have a table for each layer, not only settings."""
         return any(len(key) > 1 for trial in self.trials for key in trial.config)
 
+    @cached_property
+    def _front(self) -> frozenset[int]:
+        return frozenset(self.front)
+
     def group(self, trial: Trial) -> str:
         """Whether a trial is on the front, dominated or out of bounds."""
-        if trial.number in self.front:
+        if trial.number in self._front:
             return FRONT
         return DOMINATED if self.problem.within(trial) else OUT
 
 
 def read_search(folder: Path) -> Search:
     """The study in a folder."""
-    log, best = read_json(folder / "log.json"), read_json(folder / "best.json")
+    log, best = read_json(folder / "log.json", LARGEST_LOG), read_json(folder / "best.json")
     if not isinstance(log, dict) or not isinstance(best, dict):
         raise DataError(f"{folder.name}: log.json and best.json must hold tables")
-    trials = [_trial(row, f"{folder.name}/log.json: {place}") for place, row in log.items()]
+    where = f"{folder.name}/log.json"
+    # Of many trials what was read is gone as soon as there is something smaller.
+    trials = [_trial(log.pop(place), f"{where}: {place}") for place in list(log)]
     front = [_table(BestTrial, entry, f"{folder.name}/best.json").number for entry in best.values()]
     files = {
         number: text
@@ -177,13 +186,25 @@ def flat(config: Mapping[str, Any], above: tuple[str, ...] = ()) -> Config:
     """Nested tables as one."""
     found: Config = {}
     for key, value in config.items():
-        inner = (*above, key)
-        found |= flat(value, inner) if isinstance(value, Mapping) else {inner: _leaf(value)}
+        inner = _shared((*above, key))
+        if isinstance(value, dict):
+            found |= flat(value, inner)
+        else:
+            found[inner] = _leaf(value)
     return found
+
+
+@lru_cache(maxsize=10_000)  # most trials have the same choices
+def _shared(key: tuple[str, ...]) -> tuple[str, ...]:
+    return key
 
 
 def _leaf(value: Any) -> Any:
     """A choice as the page can hold it: JSON has no word for what is not a number."""
+    if isinstance(value, str):
+        return intern(value)
+    if value is None or isinstance(value, int):
+        return value
     try:
         json.dumps(value, allow_nan=False)
     except ValueError:

@@ -1,6 +1,7 @@
 """The search itself: propose, claim, measure, store, until there is nothing left to do."""
 
 import contextlib
+import copy
 import gc
 import random
 import time
@@ -10,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 import numpy as np
-from optuna.trial import FrozenTrial, TrialState, create_trial
+from optuna.trial import FrozenTrial, TrialState
 
 from chop.errors import ConfigError
 from chop.search import choices as tree
@@ -272,20 +273,38 @@ class Search:
         self._learn_from([t for t in self.store.news() if t.user_attrs[KEY] not in own])
 
     def _learn_from(self, trials: list[FrozenTrial]) -> None:
-        news = [trial for trial in trials if trial.state == TrialState.COMPLETE]
-        if not (news and self.sampler.learns):
-            return
-        self.sampler.learn_from(
-            [
-                create_trial(
-                    values=trial.values,
-                    params=trial.params,
-                    distributions=trial.distributions,
-                    system_attrs=trial.system_attrs,
-                )
-                for trial in news
-            ]
-        )
+        if self.sampler.learns:
+            complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
+            self.sampler.learn_from(list(map(as_known, complete)))
+
+
+class KnownTrial(FrozenTrial):
+    """A finished trial that a sampler is told of; as nobody changes it, a copy shares its parts.
+
+    Optuna makes a deep copy of every trial that it is told of, options of all choices included.
+    """
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "KnownTrial":
+        return copy.copy(self)
+
+
+def as_known(trial: FrozenTrial) -> KnownTrial:
+    """What a sampler has to know of a finished trial."""
+    now = datetime.now()
+    return KnownTrial(
+        number=-1,
+        trial_id=-1,
+        state=trial.state,
+        value=None,
+        values=trial.values,
+        datetime_start=now,
+        datetime_complete=now,
+        params=trial.params,
+        distributions=trial.distributions,
+        user_attrs={},
+        system_attrs=dict(trial.system_attrs),
+        intermediate_values={},
+    )
 
 
 @contextlib.contextmanager
