@@ -7,7 +7,7 @@ import os
 import stat
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -44,8 +44,16 @@ def replacing(path: Path) -> Iterator[Path]:
 
 def write_text(path: Path, text: str) -> None:
     """Write a whole text file."""
-    with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8", errors=OWN_BYTES)
+    write_pieces(path, [text])
+
+
+def write_pieces(path: Path, pieces: Iterable[str]) -> None:
+    """Write a whole text file that need not be in memory as a whole."""
+    with (
+        replacing(path) as temporary,
+        temporary.open("w", encoding="utf-8", errors=OWN_BYTES) as stream,
+    ):
+        stream.writelines(pieces)
 
 
 def write_new(path: Path, text: str) -> Path:

@@ -25,7 +25,7 @@ from chop.report.graph_view import (
 )
 from chop.report.markup import Markup, escaped, number, tag
 from chop.report.search_facts import Problem, Search, Trial, importances, varied_choices
-from chop.report.search_view import MOST_POINTS, json_block, plot_data, thinned
+from chop.report.search_view import MOST_POINTS, charts, json_block, plot_data, thinned
 from chop.report.svg import Axis, nice_ticks
 
 
@@ -131,10 +131,21 @@ def make_search(count: int, front: list[int], **problem: object) -> Search:
 
 def test_the_choice_that_decides_matters_most() -> None:
     search = make_search(60, [1])
-    found = importances(search)["the sum of scaled metrics"]
+    mattered = importances(search)
+    assert mattered is not None
+    found = mattered.shares["the sum of scaled metrics"]
     assert next(iter(found)) == "a w"
     assert sum(found.values()) == pytest.approx(1)
     assert list(varied_choices(search.trials)) == [("a", "config", "w"), ("b", "config", "w")]
+
+
+@pytest.mark.parametrize(
+    ("count", "words"), [(7, "8 complete trials are needed"), (8, "variance between 8 trials")]
+)
+def test_the_page_says_what_the_shares_are_or_why_there_are_none(count: int, words: str) -> None:
+    shown = charts(make_search(count, [1]))
+    assert words in shown
+    assert ("What matters for" in shown) == (count == 8)
 
 
 def test_large_searches_keep_the_page_small() -> None:

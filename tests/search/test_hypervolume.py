@@ -29,6 +29,33 @@ def test_it_is_the_number_of_cells_that_are_dominated(dimensions: int, data: st.
     assert hypervolume(points, (5.0,) * dimensions) == covered
 
 
+@pytest.mark.parametrize("dimensions", [1, 2, 3, 4])
+@settings(deadline=None, max_examples=40)
+@given(data=st.data())
+def test_the_history_is_the_volume_of_each_beginning(dimensions: int, data: st.DataObject) -> None:
+    cell = st.tuples(*[st.integers(0, 6)] * dimensions)  # the last is as bad as the reference
+    points = [tuple(map(float, p)) for p in data.draw(st.lists(cell, max_size=8))]
+    reference = (5.0,) * dimensions
+    expected = [hypervolume(points[: end + 1], reference) for end in range(len(points))]
+    assert hypervolume_history(points, reference) == expected
+
+
+@pytest.mark.parametrize("dimensions", [1, 2, 3, 4])
+@settings(deadline=None, max_examples=40)
+@given(data=st.data())
+def test_the_front_is_what_no_other_point_dominates(dimensions: int, data: st.DataObject) -> None:
+    cell = st.tuples(*[st.integers(0, 4)] * dimensions)
+    points = data.draw(st.lists(cell, max_size=12))
+
+    def is_beaten(point: tuple[int, ...]) -> bool:
+        return any(
+            other != point and all(a <= b for a, b in zip(other, point, strict=True))
+            for other in points
+        )
+
+    assert front_of(points) == sorted({point for point in points if not is_beaten(point)})
+
+
 def test_the_history_never_falls_and_ends_at_the_whole() -> None:
     points = [(3.0, 3.0), (4.0, 4.0), (1.0, 4.0), (2.0, 2.0)]
     history = hypervolume_history(points, (5.0, 5.0))

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 from pathlib import Path
 
 import optuna
@@ -10,7 +11,15 @@ import pytest
 from optuna.trial import FrozenTrial, TrialState, create_trial
 from search_cases import TABLES, Searcher, StoreMaker
 
-from chop.search.results import as_json, best_json, best_of, best_table, log_json, write_results
+from chop.search.results import (
+    as_json,
+    best_json,
+    best_of,
+    best_table,
+    json_pieces,
+    log_json,
+    write_results,
+)
 
 
 def trial(number: int, accuracy: float, width: float, violation: float = 0.0) -> FrozenTrial:
@@ -100,6 +109,27 @@ def test_best_json_has_the_fields_and_the_form_of_the_labs() -> None:
 }
 """
     )
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {}, [], None, True, -3, "a \"quoted\" é \ud800", 0.5, 1e-9, 1e300, -0.0, math.nan, math.inf,
+        {"empty": {}, "none": [], "list": [1, [2.5, False], {"a": None}], 1: (), None: "x"},
+        {"a": {"b": {"c": 1.0}}, "d": TrialState.FAIL},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_json_is_what_python_writes_with_an_indent_of_four(value: object) -> None:
+    expected = json.dumps(value, indent=4, separators=(",", ":")) + "\n"
+    assert as_json(value) == expected
+    table = {"0": value, "1": value}
+    assert "".join(json_pieces(table)) == as_json(table)
+    assert "".join(json_pieces({})) == as_json({})
+
+
+def test_json_has_ten_decimals() -> None:
+    assert as_json({"a": [1 / 3, 1e-11]}) == as_json({"a": [0.3333333333, 0.0]})
 
 
 def test_log_json_has_the_columns_of_the_original() -> None:

@@ -91,11 +91,11 @@ def write_record(folder: Path, action: str, record: Mapping[str, Any]) -> Path:
     return write_new(folder / f"run_{action}.json", text)
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path, largest: int = LARGEST) -> Any:
     """The content of a JSON file; one that is damaged raises DataError in one line."""
     try:
-        if path.stat().st_size > LARGEST:
-            raise DataError(f"{path.name}: larger than {LARGEST >> 20} MiB")
+        if path.stat().st_size > largest:
+            raise DataError(f"{path.name}: larger than {largest >> 20} MiB")
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise DataError(f"{path.name}: cannot be read: {error.strerror}") from None

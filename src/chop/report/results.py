@@ -23,7 +23,6 @@ from chop.report.markup import (
 from chop.report.record import read_json
 from chop.validation import parse
 
-
 TILES = {
     "test": "Test accuracy",
     "val": "Validation accuracy",

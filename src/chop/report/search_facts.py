@@ -1,12 +1,12 @@
 """What a search has left on disk, and what follows from it."""
 
 import json
-import math
 import tomllib
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from pathlib import Path
+from sys import intern
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field
@@ -14,15 +14,15 @@ from pydantic import BaseModel, Field
 from chop.errors import DataError
 from chop.report.markup import Count, is_usable
 from chop.report.record import read_json
+from chop.search.importance import Effects, variance_shares
 from chop.validation import parse
 
 Stored = TypeVar("Stored", bound=BaseModel)
 Config = dict[tuple[str, ...], Any]
 """Choices by the names of the tables that they are in and their own."""
 FACTS = "search.json"
-NOT_IN_USE = "not in use"
+LARGEST_LOG = 256 * 2**20  # bytes: some hundred thousand trials
 FRONT, DOMINATED, OUT = "front", "dominated", "out of bounds"
-FEWEST = 4  # trials; below that nothing can be said about what mattered
 
 
 class LoggedTrial(BaseModel):
@@ -113,7 +113,7 @@ class Search:
     files: dict[int, str]
     """What ``best_<n>.toml`` holds, by the number of the trial."""
 
-    @property
+    @cached_property
     def complete(self) -> list[Trial]:
         return [trial for trial in self.trials if trial.is_complete]
 
@@ -130,19 +130,25 @@ class Search:
         """Whether configurations have a table for each layer, not only settings."""
         return any(len(key) > 1 for trial in self.trials for key in trial.config)
 
+    @cached_property
+    def _front(self) -> frozenset[int]:
+        return frozenset(self.front)
+
     def group(self, trial: Trial) -> str:
         """Whether a trial is on the front, dominated or out of bounds."""
-        if trial.number in self.front:
+        if trial.number in self._front:
             return FRONT
         return DOMINATED if self.problem.within(trial) else OUT
 
 
 def read_search(folder: Path) -> Search:
     """The study in a folder."""
-    log, best = read_json(folder / "log.json"), read_json(folder / "best.json")
+    log, best = read_json(folder / "log.json", LARGEST_LOG), read_json(folder / "best.json")
     if not isinstance(log, dict) or not isinstance(best, dict):
         raise DataError(f"{folder.name}: log.json and best.json must hold tables")
-    trials = [_trial(row, f"{folder.name}/log.json: {place}") for place, row in log.items()]
+    where = f"{folder.name}/log.json"
+    # Of many trials what was read is gone as soon as there is something smaller.
+    trials = [_trial(log.pop(place), f"{where}: {place}") for place in list(log)]
     front = [_table(BestTrial, entry, f"{folder.name}/best.json").number for entry in best.values()]
     files = {
         number: text
@@ -180,13 +186,25 @@ def flat(config: Mapping[str, Any], above: tuple[str, ...] = ()) -> Config:
     """Nested tables as one."""
     found: Config = {}
     for key, value in config.items():
-        inner = (*above, key)
-        found |= flat(value, inner) if isinstance(value, Mapping) else {inner: _leaf(value)}
+        inner = _shared((*above, key))
+        if isinstance(value, dict):
+            found |= flat(value, inner)
+        else:
+            found[inner] = _leaf(value)
     return found
+
+
+@lru_cache(maxsize=10_000)  # most trials have the same choices
+def _shared(key: tuple[str, ...]) -> tuple[str, ...]:
+    return key
 
 
 def _leaf(value: Any) -> Any:
     """A choice as the page can hold it: JSON has no word for what is not a number."""
+    if isinstance(value, str):
+        return intern(value)
+    if value is None or isinstance(value, int):
+        return value
     try:
         json.dumps(value, allow_nan=False)
     except ValueError:
@@ -242,61 +260,41 @@ def _fits(problem: Problem, trial: Trial) -> bool:
     return len(trial.objectives) == len(problem.directions)
 
 
-def importances(search: Search) -> dict[str, dict[str, float]]:
-    """How much each choice matters for each objective, by PED-ANOVA; the largest first."""
+@dataclass(frozen=True)
+class Importances:
+    """What mattered, and what it takes to tell."""
+
+    shares: dict[str, dict[str, float]]
+    """The share of the variance of each objective that each choice explains, the largest first."""
+    trials: int
+    trials_needed: int
+
+
+def importances(search: Search) -> Importances | None:
+    """How much each choice matters; None if nothing was chosen."""
     trials = [trial for trial in search.complete if _fits(search.problem, trial)]
     varied = varied_choices(trials)
-    if len(trials) < FEWEST or not varied:
-        return {}
-    found = {}
-    for place, name in enumerate(search.problem.objectives):
-        losses = [search.problem.losses(trial)[place] for trial in trials]
-        weights = _importance(trials, varied, losses)
-        if weights:
-            found[name] = weights
-    return found
+    if not varied:
+        return None
+    effects = Effects(
+        {
+            choice_name(key): [str(t.config[key]) if key in t.config else None for t in trials]
+            for key in varied
+        }
+    )
+    losses = zip(*map(search.problem.losses, trials), strict=True)
+    shares = zip(search.problem.objectives, losses, strict=True)
+    found = {name: variance_shares(effects, column) for name, column in shares}
+    return Importances(found, len(trials), effects.trials_needed)
 
 
-def varied_choices(trials: Sequence[Trial]) -> dict[tuple[str, ...], list[str]]:
-    """The choices that were not the same in all trials, with the options that were tried."""
-    keys = dict.fromkeys(key for trial in trials for key in trial.config)
-    used = {key: {str(t.config[key]) for t in trials if key in t.config} for key in keys}
-    left_out = {key: any(key not in trial.config for trial in trials) for key in keys}
-    return {
-        key: sorted(values) + [NOT_IN_USE] * left_out[key]
-        for key, values in used.items()
-        if len(values) > 1
-    }
-
-
-def _importance(
-    trials: Sequence[Trial], varied: Mapping[tuple[str, ...], list[str]], losses: Sequence[float]
-) -> dict[str, float]:
-    import optuna
-    from optuna.distributions import BaseDistribution, CategoricalDistribution
-    from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
-
-    names = {key: choice_name(key) for key in varied}
-    distributions: dict[str, BaseDistribution] = {
-        names[key]: CategoricalDistribution(varied[key]) for key in varied
-    }
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that the evaluator is new, and what it computes
-        study = optuna.create_study()
-        for trial, loss in zip(trials, losses, strict=True):
-            params = {names[key]: str(trial.config.get(key, NOT_IN_USE)) for key in varied}
-            study.add_trial(
-                optuna.trial.create_trial(params=params, distributions=distributions, value=loss)
-            )
-        try:
-            found = get_param_importances(study, evaluator=PedAnovaImportanceEvaluator())
-        except (ValueError, RuntimeError):  # too few or too equal trials to tell
-            return {}
-    # They add up to 1, so what is far below that is rounding error.
-    return {
-        n: weight if weight > 1e-9 else 0.0 for n, weight in found.items() if math.isfinite(weight)
-    }
+def varied_choices(trials: Sequence[Trial]) -> list[tuple[str, ...]]:
+    """The choices that were not the same in all trials that had them."""
+    used: dict[tuple[str, ...], set[str]] = {}
+    for trial in trials:
+        for key, value in trial.config.items():
+            used.setdefault(key, set()).add(str(value))
+    return [key for key, values in used.items() if len(values) > 1]
 
 
 def choice_name(key: tuple[str, ...]) -> str:

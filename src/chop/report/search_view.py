@@ -20,6 +20,7 @@ from chop.report.markup import (
 from chop.report.search_facts import (
     FRONT,
     OUT,
+    Importances,
     Search,
     Trial,
     hypervolumes,
@@ -65,7 +66,7 @@ def search_section(search: Search, name: str, place: int) -> Section:
         tag("p", summary(search)),
         scatter(search, anchor) if search.complete else None,
         front_table(search),
-        tag("div", *charts(search), class_="charts"),
+        charts(search),
         changes(search.best) if search.is_by_layer else None,
         failures(search),
     ]
@@ -220,7 +221,7 @@ def _with_unit(metric: str) -> Markup:
     return joined([metric, tag("small", unit) if unit else None])
 
 
-def charts(search: Search) -> list[Markup]:
+def charts(search: Search) -> Markup:
     """How fast the front was reached, and what mattered."""
     drawn = []
     volumes = hypervolumes(search)
@@ -228,12 +229,27 @@ def charts(search: Search) -> list[Markup]:
         labels = ("distinct configurations", "hypervolume")
         series = {"hypervolume": volumes}
         drawn.append(line_chart("Hypervolume, a product of objectives", series, labels, steps=True))
-    for objective, weights in importances(search).items():
-        bars = dict(list(weights.items())[:MOST_BARS])
+    mattered = importances(search)
+    for objective, shares in mattered.shares.items() if mattered else ():
+        bars = dict(list(shares.items())[:MOST_BARS])
         if any(bars.values()):
-            label = "importance (PED-ANOVA, adds up to 1)"
+            label = "share of the variance"
             drawn.append(bar_chart(f"What matters for {objective}", bars, label, ".3f"))
-    return drawn
+    note = tag("p", meaning(mattered), class_="quiet") if mattered else None
+    return joined([tag("div", *drawn, class_="charts"), note])
+
+
+def meaning(mattered: Importances) -> str:
+    """What the shares are, or why there are none."""
+    if mattered.trials < mattered.trials_needed:
+        return (
+            f"What matters is not shown: {number(mattered.trials_needed)} complete trials are "
+            f"needed to tell these choices apart, and there are {number(mattered.trials)}."
+        )
+    return (
+        f"What matters: the share of the variance between {number(mattered.trials)} trials that "
+        "only this choice explains. The rest is interaction of choices and noise."
+    )
 
 
 def changes(best: Sequence[Trial]) -> Markup | None:

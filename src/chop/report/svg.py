@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from chop.report.markup import Markup, joined, number, swatches, tag
 
@@ -161,8 +162,9 @@ def _series(frame: Frame, place: int, name: str, points: Points, steps: bool) ->
 def path(places: Points, steps: bool = False) -> str:
     """The line through places on the page, or the staircase."""
     first = f"M{places[0][0]:g},{places[0][1]:g}"
-    if steps:
-        return first + "".join(f"H{x:g}V{y:g}" for x, y in places[1:])
+    if steps:  # all that is on one level is one line
+        up = [(x, y) for (_, before), (x, y) in pairwise(places) if y != before]
+        return first + "".join(f"H{x:g}V{y:g}" for x, y in up) + f"H{places[-1][0]:g}"
     return first + "".join(f"L{x:g},{y:g}" for x, y in places[1:])
 
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
@@ -24,10 +26,23 @@ def is_feasible(trial: FrozenTrial) -> bool:
 
 def front_of(points: Sequence[Point]) -> list[Point]:
     """The points that no other dominates, each once."""
+    ordered = sorted(set(points))
+    if ordered and len(ordered[0]) > 2:
+        return _large_front(ordered)
     front: list[Point] = []
-    for point in sorted(set(points)):
-        if not any(_covers(other, point) for other in front):
+    for point in ordered:  # those before it are at least as good in the first of two objectives
+        if not front or point[-1] < front[-1][-1]:
             front.append(point)
+    return front
+
+
+def _large_front(ordered: Sequence[Point]) -> list[Point]:
+    """The same for many objectives: the first of those left is on the front, and covers others."""
+    front: list[Point] = []
+    left = np.array(ordered)
+    while len(left):
+        front.append(tuple(left[0].tolist()))
+        left = left[(left < left[0]).any(axis=1)]
     return front
 
 
@@ -39,25 +54,35 @@ def hypervolume(points: Sequence[Point], reference: Point) -> float:
 
 def hypervolume_history(points: Sequence[Point], reference: Point) -> list[float]:
     """The hypervolume after each point, in their order; it never falls."""
-    front: list[Point] = []
+    front = np.empty((0, len(reference)))
     history: list[float] = []
     for point in points:
-        if any(_covers(other, point) for other in front):
-            history.append(history[-1])
+        before = history[-1] if history else 0.0
+        if (front <= point).all(axis=1).any():
+            history.append(before)
             continue
-        front = [other for other in front if not _covers(point, other)] + [point]
-        history.append(hypervolume(front, reference))
+        if len(reference) > 2:  # the volume of a large front takes long
+            history.append(before + _gain(front, point, reference))
+        front = np.vstack([front[(front < point).any(axis=1)], point])
+        if len(reference) <= 2:
+            history.append(hypervolume(_points(front), reference))
     return history
+
+
+def _gain(front: NDArray[np.float64], point: Point, reference: Point) -> float:
+    """What a point adds to the volume of a front: its own less what others cover of that."""
+    shared = hypervolume(_points(np.maximum(front, point)), reference)
+    return max(0.0, hypervolume([point], reference) - shared)
+
+
+def _points(table: NDArray[np.float64]) -> list[Point]:
+    return list(map(tuple, table.tolist()))
 
 
 def worst_of(points: Sequence[Point]) -> Point:
     """A reference that is a little worse than the worst of each objective."""
     columns = list(zip(*points, strict=True))
     return tuple(max(c) + 0.01 * ((max(c) - min(c)) or abs(max(c)) or 1.0) for c in columns)
-
-
-def _covers(one: Point, other: Point) -> bool:
-    return all(a <= b for a, b in zip(one, other, strict=True))
 
 
 def _volume(front: Sequence[Point], reference: Point) -> float:
@@ -68,9 +93,9 @@ def _volume(front: Sequence[Point], reference: Point) -> float:
         return reference[0] - min(point[0] for point in front)
     ordered = sorted(front)
     ends = [point[0] for point in ordered[1:]] + [reference[0]]
-    total = 0.0
-    for place, (point, end) in enumerate(zip(ordered, ends, strict=True)):
+    total, slice_front = 0.0, list[Point]()
+    for point, end in zip(ordered, ends, strict=True):
+        slice_front = front_of([*slice_front, point[1:]])
         if end > point[0]:
-            slice_front = front_of([each[1:] for each in ordered[: place + 1]])
             total += (end - point[0]) * _volume(slice_front, reference[1:])
     return total

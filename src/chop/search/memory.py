@@ -1,7 +1,9 @@
-"""Results worth keeping, within a budget of bytes."""
+"""Results worth keeping, within a budget of bytes, and when to look for what is not."""
 
+import contextlib
+import gc
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from typing import Any, Generic, TypeVar
 
 from torch import Tensor
@@ -61,3 +63,15 @@ def bytes_of(value: Any) -> int:
     if isinstance(value, list | tuple):
         return sum(map(bytes_of, value))
     return sum(map(bytes_of, value.values())) if isinstance(value, dict) else 0
+
+
+@contextlib.contextmanager
+def no_collections() -> Iterator[None]:
+    """Put Python's garbage collector off while many small objects are made that live on."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

@@ -16,10 +16,8 @@ from chop.search.hypervolume import (
     losses_of,
     worst_of,
 )
+from chop.search.importance import Effects, variance_shares
 from chop.search.results import best_of
-from chop.tools.logger import get_logger
-
-logger = get_logger("chop")
 
 MOST_BARS = 20
 
@@ -95,41 +93,21 @@ def _hypervolume(study: optuna.Study, trials: Sequence[FrozenTrial]) -> Figure |
 def _importance(
     study: optuna.Study, trials: Sequence[FrozenTrial], metrics: Sequence[str]
 ) -> Figure | None:
-    """How much each choice matters for each objective, by PED-ANOVA."""
-    if max(len(trial.distributions) for trial in trials) < 2:
-        return None  # the only choice there is matters most
+    """How much each choice matters for each objective, where there are enough trials to tell."""
     objectives = list(metrics) if len(study.directions) > 1 else ["sum of scaled metrics"]
-    found: list[dict[str, float]] = []
-    for place in range(len(objectives)):
-        try:
-            found.append(_importances(study, place))
-        except (ValueError, RuntimeError) as error:  # too few or too equal trials
-            logger.debug("No importance of choices for %s: %s", objectives[place], error)
-            return None
-    if not any(found):
+    losses = [losses_of(study, trial) for trial in trials]
+    chosen = [{name: str(option) for name, option in t.params.items()} for t in trials]
+    names = dict.fromkeys(name for params in chosen for name in params)
+    effects = Effects({name: [params.get(name) for params in chosen] for name in names})
+    found = [variance_shares(effects, column) for column in zip(*losses, strict=True)]
+    if len(effects.names) < 2 or not any(found):  # the only choice there is matters most
         return None
     figure, axes = _panels(len(objectives))
-    for panel, name, weights in zip(axes, objectives, found, strict=True):
-        shown = list(weights.items())[:MOST_BARS][::-1]
+    for panel, name, shares in zip(axes, objectives, found, strict=True):
+        shown = list(shares.items())[:MOST_BARS][::-1]
         panel.barh([key.replace("/config/", " ") for key, _ in shown], [v for _, v in shown])
-        panel.set(xlabel=f"importance for {name}")
+        panel.set(xlabel=f"share of the variance of {name}")
     return figure
-
-
-def _importances(study: optuna.Study, place: int) -> dict[str, float]:
-    import warnings
-
-    from optuna.exceptions import ExperimentalWarning
-    from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ExperimentalWarning)
-        warnings.filterwarnings("ignore", "PedAnovaImportanceEvaluator computes")  # as wanted here
-        return get_param_importances(
-            study,
-            evaluator=PedAnovaImportanceEvaluator(),
-            target=lambda trial: losses_of(study, trial)[place],
-        )
 
 
 def _panels(count: int) -> tuple[Figure, list[Any]]:

@@ -3,6 +3,7 @@
 import sys
 import time
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from optuna.trial import FrozenTrial
@@ -37,6 +38,8 @@ class Lines:
         self._begun = self._last = time.monotonic()
         self._done_before: int | None = None
         self._seen: Store | None = None
+        self._best: list[FrozenTrial] = []
+        self._looked_at = 0
 
     def __enter__(self) -> "Lines":
         return self
@@ -69,7 +72,9 @@ class Lines:
 
     def best(self, store: Store) -> str:
         """The best so far in a few words: the value, or the ends of the front."""
-        best = best_of(store.study, list(store.done.values()))
+        news = islice(store.done.values(), self._looked_at, None)
+        best = self._best = best_of(store.study, [*self._best, *news])
+        self._looked_at = len(store.done)
         if not best:
             return "nothing within bounds yet"
         if len(store.study.directions) == 1:

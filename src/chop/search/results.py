@@ -3,19 +3,24 @@
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import cache, lru_cache
+from math import isfinite
 from pathlib import Path
+from sys import intern
 from typing import Any
 
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from chop.errors import SearchError
-from chop.files import write_text
+from chop.files import write_pieces, write_text
+from chop.search.hypervolume import front_of, is_feasible, losses_of
 from chop.search.store import REASON
 
 DECIMALS = 10
+PLAIN = frozenset({int, str, bool, type(None)})
 MEASURED = ("software_metrics", "hardware_metrics", "scaled_metrics")
 
 
@@ -24,23 +29,13 @@ def best_of(study: Study, trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
 
     With one objective it is one trial, the first of equals.
     """
-    good = [
-        trial
-        for trial in trials
-        if trial.state == TrialState.COMPLETE and all(v <= 0 for v in trial.constraints.values())
-    ]
-    signs = [1 if direction.name == "MINIMIZE" else -1 for direction in study.directions]
-    losses = {t.number: [s * v for s, v in zip(signs, t.values, strict=True)] for t in good}
-    if len(signs) == 1:
-        return [min(good, key=lambda trial: (losses[trial.number], trial.number))] if good else []
-    return [trial for trial in good if not _beaten(losses[trial.number], losses.values())]
-
-
-def _beaten(losses: list[float], others: Any) -> bool:
-    return any(
-        other != losses and all(o <= own for o, own in zip(other, losses, strict=True))
-        for other in others
-    )
+    good = [trial for trial in trials if is_feasible(trial)]
+    losses = [losses_of(study, trial) for trial in good]
+    if len(study.directions) == 1:
+        best = min(zip(losses, good, strict=True), key=lambda e: (e[0], e[1].number), default=None)
+        return [best[1]] if best else []
+    front = set(front_of(losses))
+    return [trial for trial, loss in zip(good, losses, strict=True) if loss in front]
 
 
 def best_table(best: Sequence[FrozenTrial]) -> str:
@@ -104,33 +99,77 @@ def _milliseconds(moment: datetime | None) -> int | None:
 
 def as_json(value: Any) -> str:
     """JSON as pandas writes it: four spaces, no space after a colon, ten decimals."""
-    return _dumped(_rounded(value))
+    return _json(value, "\n") + "\n"
 
 
-def _dumped(value: Any) -> str:
-    return json.dumps(value, indent=4, separators=(",", ":")) + "\n"
+def json_pieces(table: Mapping[str, Any]) -> Iterator[str]:
+    """The same text entry by entry: of many trials it is larger than they are."""
+    begin, line = "{", "\n    "
+    for key, value in table.items():
+        yield f"{begin}{line}{_key(key)}:{_json(value, line)}"
+        begin = ","
+    yield "\n}\n" if table else "{}\n"
 
 
-def _rounded(value: Any) -> Any:
-    if isinstance(value, float):
-        return round(value, DECIMALS)
+def _json(value: Any, line: str) -> str:
+    """A value; `line` is a new line with the indentation of what the value is in.
+
+    Python's own encoder is slow, and takes much memory, where it has to indent.
+    """
+    if not isinstance(value, dict | list | tuple):
+        return _leaf(value)
+    if not value:
+        return json.dumps(value)
+    inner = line + "    "
     if isinstance(value, dict):
-        return {key: _rounded(item) for key, item in value.items()}
-    return [_rounded(item) for item in value] if isinstance(value, list | tuple) else value
+        if PLAIN.issuperset(map(type, value.values())):
+            return f"{{{inner}{_flat(inner).encode(value)[1:-1]}{line}}}"
+        items = [f"{_key(key)}:{_json(item, inner)}" for key, item in value.items()]
+        return f"{{{inner}{f',{inner}'.join(items)}{line}}}"
+    return f"[{inner}{f',{inner}'.join([_json(item, inner) for item in value])}{line}]"
+
+
+@cache
+def _flat(line: str) -> json.JSONEncoder:
+    """Python's encoder for a table without tables, each entry on a line; this one is fast."""
+    return json.JSONEncoder(separators=(f",{line}", ":"), check_circular=False)
+
+
+def _leaf(value: Any) -> str:
+    if type(value) is int:  # a truth value is one, too, and has another text
+        return repr(value)
+    if isinstance(value, float) and isfinite(value):
+        return repr(round(value, DECIMALS))
+    return _text(value)
+
+
+_text = lru_cache(maxsize=10_000, typed=True)(json.dumps)
+"""Names and options, most of which come again."""
+
+
+def _key(key: Any) -> str:
+    return _text(key if isinstance(key, str) else _text(key))
 
 
 def table_csv(trials: Sequence[FrozenTrial]) -> str:
     """All trials as a table: state, reason, time, exact metrics and every choice."""
-    return as_csv([_csv_row(trial) for trial in trials])
+    return as_csv(map(_csv_row, trials))
 
 
-def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+def as_csv(rows: Iterable[Mapping[str, Any]]) -> str:
     """Rows as CSV, with the columns that any of them has."""
-    columns = list(dict.fromkeys(name for row in rows for name in row))
+    shapes: dict[tuple[str, ...], tuple[str, ...]] = {}  # names, which many rows have in common
+    found = []
+    for row in rows:
+        names = tuple(row)
+        found.append((shapes.setdefault(names, names), [*row.values()]))
+    columns = dict.fromkeys(name for names in shapes for name in names)
     stream = io.StringIO()
-    writer = csv.DictWriter(stream, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(columns)
+    for names, values in found:
+        cells = dict(zip(names, values, strict=True))
+        writer.writerow([cells.get(name) for name in columns])
     return stream.getvalue()
 
 
@@ -151,10 +190,10 @@ def flattened(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested tables as one, keys joined by ``/``."""
     found: dict[str, Any] = {}
     for key, value in config.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, dict):
             found |= flattened(value, f"{prefix}{key}/")
         else:
-            found[f"{prefix}{key}"] = "NA" if value is None else value
+            found[intern(f"{prefix}{key}")] = "NA" if value is None else value
     return found
 
 
@@ -183,10 +222,10 @@ def write_results(
     """
     require_whole(study, trials)
     best = best_of(study, trials)
-    points = {
-        place: {**point, **(features or {})} for place, point in _rounded(best_json(best)).items()
-    }
-    write_text(folder / "best.json", _dumped(points))
-    write_text(folder / "log.json", as_json(log_json(trials, len(study.directions))))
+    rounded = json.loads(as_json(best_json(best)))
+    points = {place: {**point, **(features or {})} for place, point in rounded.items()}
+    write_text(folder / "best.json", json.dumps(points, indent=4, separators=(",", ":")) + "\n")
+    log = log_json(trials, len(study.directions))
+    write_pieces(folder / "log.json", json_pieces(log))
     write_text(folder / "trials.csv", table_csv(trials))
     return best

@@ -137,12 +137,12 @@ def _check_problem(study: optuna.Study, place: Place, problem: Mapping[str, Any]
 
 
 def _storage(place: Place) -> tuple["BaseStorage", Any]:
-    from optuna.storages import JournalStorage
+    from chop.search.replay import JournalStudies
 
     if place.is_file:
         journal = _journal(place.storage)
         try:
-            return JournalStorage(journal), journal
+            return JournalStudies(journal), journal
         except OSError as error:
             raise SearchError(f"{place.storage}: cannot be read: {error.strerror}") from None
         except (KeyError, IndexError, TypeError, ValueError, AssertionError) as error:

@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import optuna
@@ -252,7 +252,7 @@ class Store:
             state = TrialState.FAIL if outcome.values is None else TrialState.COMPLETE
             trial = frozen(wanted, state, begun, outcome.stored())
             trial.values = outcome.values
-            trial.datetime_complete = datetime.now(UTC)
+            trial.datetime_complete = datetime.now()
             trial.system_attrs |= outcome.constraints()
             trial.number = self._seen + self._unread + len(templates)
             self.done[wanted.key] = trial
@@ -353,7 +353,7 @@ class Store:
 
     def counted(self) -> list[FrozenTrial]:
         """The trials that count, in the order of their numbers."""
-        self.sync()
+        self.catch_up()
         return sorted(self.done.values(), key=lambda trial: trial.number)
 
     def close(self) -> None:

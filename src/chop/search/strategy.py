@@ -1,16 +1,17 @@
 """The search itself: propose, claim, measure, store, until there is nothing left to do."""
 
 import contextlib
+import copy
 import gc
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import numpy as np
-from optuna.trial import FrozenTrial, TrialState, create_trial
+from optuna.trial import FrozenTrial, TrialState
 
 from chop.errors import ConfigError
 from chop.search import choices as tree
@@ -19,6 +20,7 @@ from chop.search.choices import Choice, Picked, key_of
 from chop.search.config import SearchConfig
 from chop.search.interrupts import heed, held_back
 from chop.search.measure import Measure
+from chop.search.memory import no_collections
 from chop.search.patience import StorageLost
 from chop.search.samplers import (
     SAMPLERS,
@@ -254,9 +256,9 @@ class Search:
         batch = [each for each in batch if not self.store.taken(each.key)][: self._room()]
         finished: list[tuple[Wanted, Outcome, datetime]] = []
         try:
-            with _no_collections():
+            with no_collections():  # for a tenth of a second
                 for pending in batch:
-                    begun = datetime.now(UTC)
+                    begun = datetime.now()
                     finished.append((self._wanted(pending), self.measure(pending.config), begun))
         finally:
             self.store.add(finished)
@@ -283,20 +285,38 @@ class Search:
         self._learn_from([t for t in self.store.news() if t.user_attrs[KEY] not in own])
 
     def _learn_from(self, trials: list[FrozenTrial]) -> None:
-        news = [trial for trial in trials if trial.state == TrialState.COMPLETE]
-        if not (news and self.sampler.learns):
-            return
-        self.sampler.learn_from(
-            [
-                create_trial(
-                    values=trial.values,
-                    params=trial.params,
-                    distributions=trial.distributions,
-                    system_attrs=trial.system_attrs,
-                )
-                for trial in news
-            ]
-        )
+        if self.sampler.learns:
+            complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
+            self.sampler.learn_from(list(map(as_known, complete)))
+
+
+class KnownTrial(FrozenTrial):
+    """A finished trial that a sampler is told of; as nobody changes it, a copy shares its parts.
+
+    Optuna makes a deep copy of every trial that it is told of, options of all choices included.
+    """
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "KnownTrial":
+        return copy.copy(self)
+
+
+def as_known(trial: FrozenTrial) -> KnownTrial:
+    """What a sampler has to know of a finished trial."""
+    now = datetime.now()
+    return KnownTrial(
+        number=-1,
+        trial_id=-1,
+        state=trial.state,
+        value=None,
+        values=trial.values,
+        datetime_start=now,
+        datetime_complete=now,
+        params=trial.params,
+        distributions=trial.distributions,
+        user_attrs={},
+        system_attrs=dict(trial.system_attrs),
+        intermediate_values={},
+    )
 
 
 @contextlib.contextmanager
@@ -311,18 +331,6 @@ def _light_collections() -> Iterator[None]:
         yield
     finally:
         gc.unfreeze()
-
-
-@contextlib.contextmanager
-def _no_collections() -> Iterator[None]:
-    """Put the garbage collector off while many quick trials are measured, a tenth of a second."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def check_size(size: int, sampler: str, force: bool) -> None:
