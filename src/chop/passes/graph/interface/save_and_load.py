@@ -26,14 +26,14 @@ from chop.passes.graph.interface.disk import (
     refuse_pickle,
     write_tensors,
 )
+from chop.passes.graph.interface.door import one_line, problem
 from chop.passes.graph.interface.graph_file import (
     GraphRecord,
     build_graph,
-    check_names,
     record_graph,
 )
 from chop.passes.graph.interface.node_meta import load_metadata, save_metadata
-from chop.passes.graph.interface.tensors import Weights, build_root, gather, plain_tensors
+from chop.passes.graph.interface.tensors import Weights, build_root, gather, prove
 
 logger = logging.getLogger("chop")
 GRAPH, WEIGHTS, METADATA = "graph.json", "weights.safetensors", "node_meta_param.toml"
@@ -75,6 +75,7 @@ def save_mase_graph_interface_pass(
 ) -> tuple[MaseGraph, Info]:
     """Save the graph, its weights and its metadata in a folder."""
     record = record_graph(graph)
+    prove(graph, record)
     gathered = gather(graph, record, args.weights)
     add_value = args.weights == "float" if args.add_value is None else args.add_value
     with new_folder(args.save_dir, args.replace) as target:
@@ -226,12 +227,11 @@ def load_mase_graph(path: str | Path, given: MaseGraph | None = None) -> MaseGra
             raise CheckpointError(f"{folder / name}: damaged, or saved with another {GRAPH}")
     tensors = read_tensors(folder / WEIGHTS)
     try:
-        check_names(record)
-        root = build_root(record, plain_tensors(record, tensors), given)
+        root = build_root(record, tensors, given)
         model = build_graph(record, root, given)
         cf_args = from_plain(record.cf_args)
-    except (ValueError, TypeError, KeyError, RuntimeError, AttributeError) as error:
-        raise CheckpointError(f"{folder / GRAPH}: {error}") from error
+    except Exception as error:  # whatever torch makes of odd numbers, it is the file's fault
+        raise CheckpointError(f"{folder / GRAPH}: {one_line(error)}") from error
     model.training = record.training
     graph = MaseGraph(model, cf_args)
     load_metadata(graph, folder / METADATA)
@@ -268,4 +268,4 @@ def read_record(path: Path) -> GraphRecord:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(str(step) for step in first["loc"])
-        raise CheckpointError(f"{path}: {place or 'file'}: {first['msg']}") from None
+        raise CheckpointError(f"{path}: {place or 'file'}: {problem(error)}") from None
