@@ -94,8 +94,8 @@ def from_plain(plain: Any, special: Special = lambda plain: None, depth: int = 0
     if isinstance(plain, dict):
         own = special(plain)
         return _table(plain, special, depth) if own is None else own
-    if plain is None or isinstance(plain, str | float):
-        return plain
+    if plain is None or isinstance(plain, str | float | torch.dtype):
+        return plain  # metadata writes number types as words, which its reader has read by now
     if not isinstance(plain, int) or abs(plain) >= LARGEST:
         raise ValueError(f"unknown value {plain!r:.60}")
     return plain

@@ -18,6 +18,7 @@ import torch
 from pydantic import AfterValidator, Field, ValidationError
 from torch import fx, nn
 
+from chop.ir.graph.mase_metadata import SECTIONS
 from chop.nn.quant_config import parse_quant_config
 from chop.ops.lookup import op_of_function, op_of_method
 from chop.passes.graph.interface.codec import from_plain
@@ -30,6 +31,8 @@ PART = re.compile(r"[\w +/-]+")  # of a path: fx puts it in double quotes if it 
 WORD = re.compile(r"[a-z0-9_]{0,32}")
 ADDED = frozenset({"config", "inplace"})  # keywords that quantising gives a function
 SIDES = frozenset({"args", "results"})
+FACTS = {"mase_type": str, "mase_op": str, "args": dict, "results": dict}  # of a node
+ENTRY = {"type": str, "precision": list, "shape": list, "torch_dtype": torch.dtype}
 Call = Literal["call_function", "call_method"]
 P = ParamSpec("P")
 
@@ -260,6 +263,30 @@ def check_fixed(plain: Any) -> None:
         raise ValueError("cf_args is a table of values")
     for name in values or ():
         identifier(name)
+
+
+@refusing
+def check_metadata(record: Mapping[str, Any], *, of_node: bool) -> None:
+    """Refuse metadata that is not nested the way every pass expects it; passes may add to it."""
+    if any(not isinstance(record.get(section), dict) for section in SECTIONS):
+        raise ValueError(f"metadata has the sections {', '.join(SECTIONS)}")
+    common, software = record["common"], record["software"]
+    check_types(common, FACTS, "metadata")
+    if of_node and 0 < len(FACTS.keys() & common.keys()) < len(FACTS):
+        raise ValueError(f"{', '.join(FACTS.keys() - common.keys())} is missing")
+    for side in SIDES:
+        for entry in common.get(side, {}).values():
+            check_types(entry if isinstance(entry, dict) else {}, ENTRY, side)
+        found = software.get(side, {})
+        if not isinstance(found, dict) or not all(isinstance(e, dict) for e in found.values()):
+            raise ValueError(f"{side} of the software section are tables")
+
+
+def check_types(table: Mapping[str, Any], types: Mapping[str, type], where: str) -> None:
+    """Refuse an entry that is there and of another type."""
+    for key, kind in types.items():
+        if not isinstance(table.get(key), kind | None):
+            raise ValueError(f"{key} of {where} is {table[key]!r:.40}")
 
 
 @refusing

@@ -267,5 +267,5 @@ def read_record(path: Path) -> GraphRecord:
         return GraphRecord.model_validate_json(text, strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        place = ".".join(str(step) for step in first["loc"])
+        place = ".".join(f"{step}"[:60] for step in first["loc"]).encode("unicode_escape").decode()
         raise CheckpointError(f"{path}: {place or 'file'}: {problem(error)}") from None

@@ -32,13 +32,18 @@ ATEN = "aten"
 ALIASES = {"self": ("input", "x"), "dim": ("axis",), "keepdim": ("keepdims",)}
 # Where a result is written, a source of random numbers, memory of a device: none of it is data.
 NOT_DATA = frozenset({"out", "generator", "pin_memory"})
-# Functions written in C that no schema describes, and keywords that torch adds to schemas.
-STATED = {
+_CAST, _SECTIONS = ("memory_format",), ("indices_or_sections",)
+# Keywords of functions written in C that are in no schema, by the last part of their names.
+STATED: Mapping[str, tuple[str, ...]] = {
     "builtins.max": ("default",), "builtins.min": ("default",), "builtins.sum": ("start",),
     "builtins.pow": ("base", "exp", "mod"), "builtins.round": ("ndigits",),
     "builtins.int": ("base",), "math.isclose": ("rel_tol", "abs_tol"), "math.prod": ("start",),
-    "torch.tensor": ("data", "dtype", "device", "requires_grad"),
-    "torch.as_tensor": ("data", "dtype", "device"), "type": ("dtype", "non_blocking"),
+    "tensor": ("data", "dtype", "device", "requires_grad"), "nonzero": ("as_tuple",),
+    "as_tensor": ("data", "dtype", "device"), "type": ("dtype", "non_blocking"),
+    "unique": ("input", "sorted", "return_inverse", "return_counts", "dim"),
+    "lu": ("A", "pivot", "get_infos"), "hsplit": _SECTIONS, "vsplit": _SECTIONS,
+    "dsplit": _SECTIONS, "tensor_split": _SECTIONS, "float": _CAST, "double": _CAST,
+    "half": _CAST, "bfloat16": _CAST, "bool": _CAST, "int": _CAST, "long": _CAST, "cpu": _CAST,
 }  # fmt: skip
 
 
@@ -132,9 +137,14 @@ def is_operator(overload: torch._ops.OpOverload) -> bool:
     """Whether an operator of ATen is on the list, and is none of TorchScript's for texts."""
     schema = overload._schema
     name = schema.name.partition("::")[2]
-    full = ".".join(filter(None, (schema.name, schema.overload_name)))
     writes = any(argument.is_out for argument in schema.arguments)
-    return (computes(name) or name in OF_ATEN) and not writes and full in _dispatched()
+    listed = computes(name) or name in OF_ATEN
+    return listed and not writes and full_name(schema) in _dispatched()
+
+
+def full_name(schema: torch.FunctionSchema) -> str:
+    """The name of an operator with its overload."""
+    return ".".join(filter(None, (schema.name, schema.overload_name)))
 
 
 @functools.cache
@@ -151,32 +161,33 @@ def is_method(name: str) -> bool:
 @functools.cache
 def keywords(op: str, target: str) -> frozenset[str]:
     """The keywords that a function or method on the list takes, by its stored name."""
-    if op == "call_method":
-        function: Any = getattr(torch.Tensor, target)
-        row = op_of_method(target)
-    else:
-        function = function_by_name(target)
-        row = op_of_function(function)
-    found = {*STATED.get(target, ()), *_parameters(function)}
+    place, _, last = target.rpartition(".")
+    if place in OF_PYTHON:
+        return frozenset(STATED.get(target, ()))
+    method = op == "call_method"
+    function: Any = getattr(torch.Tensor, target) if method else function_by_name(target)
+    row = op_of_method(target) if method else op_of_function(function)
+    found = {*STATED.get(last, ()), *_parameters(function)}
     if row is not None:
         found |= {argument.name for argument in row.arguments}
-    if target.startswith(f"{QUANTIZED}."):
+    if place == QUANTIZED:
         assert row is not None
-        found |= {"config", "inplace", *_parameters(row.function)}
-        found |= {name for each in row.functions for name in _parameters(each)}
+        found |= {"config", "inplace"}
+        for each in (row.function, *row.functions):
+            found |= _parameters(each)
     return frozenset(found - NOT_DATA - {"self"})
 
 
 def _parameters(function: Any) -> set[str]:
-    """The names of a function's arguments, from its source or from its schema."""
+    """The names of a function's arguments, from its source and from its schema."""
     try:
-        parameters = inspect.signature(function).parameters.values()
+        parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # written in C
         return _of_schemas(function)
-    found = {p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.POSITIONAL_ONLY)}
+    found = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
     if any(p.kind is p.VAR_KEYWORD for p in parameters):  # one of two functions, chosen by a flag
         whole = getattr(F, f"{getattr(function, '__name__', '')}_with_indices", None)
-        found |= set() if whole is None else _parameters(whole) | {"return_indices"}
+        found |= set() if whole is None else _parameters(whole)
     return found | _of_schemas(function)
 
 
@@ -190,7 +201,7 @@ def _of_schemas(function: Any) -> set[str]:
         argument.name
         for schema in torch._C._jit_get_schemas_for_operator(f"aten::{spelt}")
         for argument in schema.arguments
-        if not argument.is_out
+        if not argument.is_out and full_name(schema) in _dispatched()
     }
     made = {"requires_grad"} if {"dtype", "device"} <= names else set()
     return names | made | {alias for each in names for alias in ALIASES.get(each, ())}
