@@ -5,7 +5,6 @@
 
 import contextlib
 import copy
-import functools
 import io
 import json
 import logging
@@ -71,12 +70,12 @@ TEXTS = (
     "../../CANARY",
     "a." * 5_000,
 )
-VALUES = (
+VALUES: tuple[Any, ...] = (
     None, True, -1, 2**31, 10**30, 1e308, [], {}, [CODE], {"a": CODE}, {"$node": CODE},
     {"$dict": [[CODE, CODE]]}, {"$dict": [[[], 1]]}, {"$slice": [CODE]}, {"$device": CODE},
     {"$device": "cuda"}, {"$dtype": "load"}, {"$size": [CODE]}, {"$size": [10**15]},
     {"$tuple": CODE}, {"$complex": [CODE, 1]}, {"$float": CODE}, {"$code": CODE}, {"$tensor": "x"},
-    {"$parameter": CODE}, {"$str": CODE}, functools.reduce(lambda a, _: [a], range(150), CODE),
+    {"$parameter": CODE}, {"$str": CODE}, json.loads('[' * 150 + ']' * 150),
 )  # fmt: skip
 SOME = 5  # values that each field meets, and texts that each key meets
 
@@ -91,15 +90,14 @@ class Everything(nn.Module):
         self.layers = nn.ModuleDict({"block-1": nn.Conv2d(3, 4, 3), "tied": nn.Linear(4, 4)})
         self.head = nn.Linear(4, 4)
         self.layers["tied"].weight = self.head.weight
-        self.again = self.head
         self.rnn = nn.LSTM(4, 4, num_layers=2)
         self.register_buffer("offset", torch.ones(4))
         self.scale = nn.Parameter(torch.ones(4))
 
-    def forward(self, x: Tensor, factor: float = 2.0) -> dict[str, Any]:
+    def forward(self, x: Tensor, factor: float = 2.0, power: int = 1) -> dict[str, Any]:
         y = self.layers["block-1"](x).relu().amax((2, 3))
         y = F.softmax(self.head(y) * self.scale + self.offset, dim=-1).view(x.shape[0], -1)
-        y = self.rnn(self.again(self.layers["tied"](y)))[0] * factor
+        y = self.rnn(self.head(self.layers["tied"](y)))[0] * factor**power
         return {"scores": torch.cat([y, y[..., 0:2]], dim=1)}
 
 
@@ -117,13 +115,16 @@ def inputs() -> dict[str, Tensor]:
 def save_specimen(folder: Path) -> None:
     """Save a graph in which layers, functions and methods are quantised, pruned and packed."""
     torch.manual_seed(0)
-    graph, _ = init_metadata_analysis_pass(MaseGraph(Everything().eval()))
+    graph, _ = init_metadata_analysis_pass(MaseGraph(Everything().eval(), {"power": 2}))
+    graph.model.add_submodule("again", graph.model.get_submodule("head"))
+    [node for node in graph.nodes if node.target == "head"][-1].target = "again"
+    graph.model.recompile()
     graph, _ = add_common_metadata_analysis_pass(graph, {"dummy_in": inputs()})
     graph, _ = add_software_metadata_analysis_pass(graph)
     rules = {op: config("data_in") for op in ("relu", "softmax", "add", "mul")}
     rules |= {op: config("data_in", "weight", "bias") for op in ("linear", "conv2d")}
     quantize_transform_pass(graph, {"by": "type", **rules})
-    prune_transform_pass(graph, {"weight": {"sparsity": 0.5}})
+    prune_transform_pass(graph, {"weight": {"sparsity": {"layers_block_1": 0.5}}})
     args = {"save_dir": folder, "weights": "codes", "add_value": True}
     save_mase_graph_interface_pass(graph, args)
 

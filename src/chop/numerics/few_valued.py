@@ -53,7 +53,7 @@ class FewValued(NumberFormat):
         codes, scales = encoded.codes, encoded.shared
         if scales is None:
             return self.from_codes(codes).to(encoded.dtype)
-        if torch.broadcast_shapes(codes.shape, scales.shape) != codes.shape:
+        if scales.numel() > (codes.shape[0] if codes.dim() > 1 else 1):
             raise ValueError(f"there are more scales than rows: {[*scales.shape]}")
         return (self.from_codes(codes) * scales).to(encoded.dtype)
 

@@ -5,6 +5,7 @@ one key that starts with a dollar sign: ``{"$dtype": "float32"}``, ``{"$tuple": 
 """
 
 import math
+import reprlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -97,7 +98,7 @@ def from_plain(plain: Any, special: Special = lambda plain: None, depth: int = 0
     if plain is None or isinstance(plain, str | float | torch.dtype):
         return plain  # metadata writes number types as words, which its reader has read by now
     if not isinstance(plain, int) or abs(plain) >= LARGEST:
-        raise ValueError(f"unknown value {plain!r:.60}")
+        raise ValueError(f"unknown value {reprlib.repr(plain):.80}")
     return plain
 
 
@@ -108,12 +109,12 @@ def _table(plain: dict[str, Any], special: Special, depth: int) -> Any:
     content = plain[tag]
     known = TAGS.get(tag)
     if len(plain) != 1 or known is None:
-        raise ValueError(f"unknown value {plain!r:.60}")
+        raise ValueError(f"unknown value {reprlib.repr(plain):.80}")
     _, pack, unpack = known
     try:
         return unpack(from_plain(content, special, depth + 1) if pack is None else content)
     except (TypeError, KeyError, RuntimeError, ValueError) as error:
-        raise ValueError(f"unknown value {plain!r:.60}") from error
+        raise ValueError(f"unknown value {reprlib.repr(plain):.80}") from error
 
 
 def _list(parts: Any) -> list[Any]:

@@ -6,6 +6,7 @@ below, and a record exists only if all of it was found to be names, data and cal
 `harmless`. Saving makes the same records: what can be saved can be loaded.
 """
 
+import contextlib
 import functools
 import inspect
 import keyword
@@ -47,17 +48,27 @@ def problem(error: ValidationError) -> str:
     return error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
 
 
+@contextlib.contextmanager
+def saying(where: str) -> Iterator[None]:
+    """Make a ValueError that says where of whatever torch and chop raise over odd data.
+
+    A lack of memory is not the fault of the file.
+    """
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise ValueError(f"{where}{one_line(error)}") from error
+
+
 def refusing(check: Callable[P, None]) -> Callable[P, None]:
-    """A check all of whose errors, those of torch and of chop, are ValueErrors."""
+    """A check all of whose errors are ValueErrors."""
 
     @functools.wraps(check)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        try:
+        with saying(""):
             check(*args, **kwargs)
-        except ValueError:
-            raise
-        except Exception as error:  # whatever odd data brings about
-            raise ValueError(one_line(error)) from error
 
     return run
 

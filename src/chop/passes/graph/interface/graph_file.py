@@ -24,6 +24,7 @@ from chop.passes.graph.interface.door import (
     check_forward,
     check_texts,
     decoded,
+    path,
     problem,
 )
 from chop.passes.graph.interface.layers import LayerRecord, describe, known_classes
@@ -176,16 +177,24 @@ def record_layers(graph: MaseGraph) -> tuple[dict[str, LayerRecord], dict[str, s
     same: dict[str, str] = {}
     for node in graph.nodes:
         if node.op == "call_module":
-            name = str(node.target)
+            name = checked_path(str(node.target))
             known = first.setdefault(graph.model.get_submodule(name), name)
             if known != name:
                 same[name] = known
     return {name: describe(name, layer) for layer, name in first.items()}, same
 
 
+def checked_path(name: str) -> str:
+    """The name of a layer or tensor, if a file can have it."""
+    try:
+        return path(name)
+    except ValueError as error:
+        raise GraphError(f"the graph cannot be saved: {error}") from None
+
+
 def record_attribute(graph: MaseGraph, name: str) -> AttributeRecord:
     """What kind of tensor an attribute of the model is."""
-    value = attribute_of(graph.model, name)
+    value = attribute_of(graph.model, checked_path(name))
     if not isinstance(value, Tensor):
         raise GraphError(f"attribute {name!r} is a {type(value).__name__}; only tensors are saved")
     return AttributeRecord(parameter=isinstance(value, nn.Parameter), trained=value.requires_grad)

@@ -117,7 +117,7 @@ def describe(name: str, module: nn.Module) -> LayerRecord:
         built = None if own else build_float(record)
     except ValidationError as error:
         raise GraphError(f"layer {name!r} ({kind}) cannot be saved: {problem(error)}") from None
-    except Exception as error:  # of the constructor
+    except (TypeError, ValueError, RuntimeError) as error:  # of the constructor
         raise GraphError(f"layer {name!r} ({kind}) cannot be built: {one_line(error)}") from error
     if built is not None:
         check_rebuilt(name, plain, built)

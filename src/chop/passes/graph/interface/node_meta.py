@@ -181,7 +181,7 @@ def load_metadata(graph: MaseGraph, path: Path) -> None:
         found = {
             name: restored(nodes.get(name), plain, tensors) for name, plain in sections.items()
         }
-    except CheckpointError:
+    except (CheckpointError, MemoryError):
         raise
     except Exception as error:  # of whatever class odd content brings about
         raise CheckpointError(f"{path}: not metadata of this graph: {one_line(error)}") from error

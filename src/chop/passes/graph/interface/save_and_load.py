@@ -26,7 +26,7 @@ from chop.passes.graph.interface.disk import (
     refuse_pickle,
     write_tensors,
 )
-from chop.passes.graph.interface.door import one_line, problem
+from chop.passes.graph.interface.door import problem, saying
 from chop.passes.graph.interface.graph_file import (
     GraphRecord,
     build_graph,
@@ -227,11 +227,12 @@ def load_mase_graph(path: str | Path, given: MaseGraph | None = None) -> MaseGra
             raise CheckpointError(f"{folder / name}: damaged, or saved with another {GRAPH}")
     tensors = read_tensors(folder / WEIGHTS)
     try:
-        root = build_root(record, tensors, given)
-        model = build_graph(record, root, given)
-        cf_args = from_plain(record.cf_args)
-    except Exception as error:  # whatever torch makes of odd numbers, it is the file's fault
-        raise CheckpointError(f"{folder / GRAPH}: {one_line(error)}") from error
+        with saying(f"{folder / GRAPH}: "):
+            root = build_root(record, tensors, given)
+            model = build_graph(record, root, given)
+            cf_args = from_plain(record.cf_args)
+    except ValueError as error:
+        raise CheckpointError(str(error)) from error
     model.training = record.training
     graph = MaseGraph(model, cf_args)
     load_metadata(graph, folder / METADATA)

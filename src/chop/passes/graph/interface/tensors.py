@@ -1,7 +1,6 @@
 """The tensors of a graph: gathered for the file, and put back."""
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 from chop.errors import GraphError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.nn.quantized import QuantizedModule
-from chop.passes.graph.interface.door import LONGEST, one_line
+from chop.passes.graph.interface.door import LONGEST, saying
 from chop.passes.graph.interface.graph_file import GraphRecord, attribute_of, build_graph
 from chop.passes.graph.interface.layers import finish, prepare
 from chop.passes.graph.interface.packing import (
@@ -115,10 +114,8 @@ def plain_tensors(
         if name in plain or name + CODES not in plain:
             raise ValueError(f"the codes of {name!r} are missing")
         packed = Packed(how, plain.pop(name + CODES), plain.pop(name + SHARED, None))
-        try:
+        with saying(f"{name!r}: "):
             plain[name] = unpack(packed)
-        except Exception as error:  # number formats may be the user's own
-            raise ValueError(f"{name!r}: {one_line(error)}") from error
     for name in record.channels_last:
         plain[name] = plain[name].contiguous(memory_format=torch.channels_last)
     for name, first in record.tied.items():
@@ -139,12 +136,12 @@ def build_root(record: GraphRecord, tensors: Tensors, given: MaseGraph | None) -
     provided = {} if given is None else given.modules
     layers = {}
     for name, layer in record.layers.items():
-        with naming(name):
+        with saying(f"layer {name!r}: "):
             layers[name] = prepare(layer, provided.get(name), outlines[name])
     values = plain_tensors(record, tensors, unpack)
     groups = by_layer(record, values)
     for name, layer in record.layers.items():
-        with naming(name):
+        with saying(f"layer {name!r}: "):
             layers[name] = finish(layer, layers[name], groups[name])
     attributes = {
         name: nn.Parameter(values[name], how.trained) if how.parameter else values[name]
@@ -154,15 +151,6 @@ def build_root(record: GraphRecord, tensors: Tensors, given: MaseGraph | None) -
     for name, first in record.tied.items():
         put(root, name, attribute_of(root, first))
     return root
-
-
-@contextlib.contextmanager
-def naming(layer: str) -> Iterator[None]:
-    """Say in which layer something went wrong."""
-    try:
-        yield
-    except Exception as error:  # of whatever class odd arguments bring about
-        raise ValueError(f"layer {layer!r}: {one_line(error)}") from error
 
 
 def rooted(
@@ -184,10 +172,11 @@ def prove(graph: MaseGraph, record: GraphRecord) -> None:
     layers = {name: graph.model.get_submodule(name) for name in record.layers}
     attributes = {name: attribute_of(graph.model, name) for name in record.attributes}
     try:
-        built = build_graph(record, rooted(record, layers, attributes), graph)
-        found = {name: attribute_of(built, name) for name in (*layers, *attributes)}
-    except Exception as error:  # whatever loading would have met
-        raise GraphError(f"the graph cannot be saved: {one_line(error)}") from error
+        with saying("the graph cannot be saved: "):
+            built = build_graph(record, rooted(record, layers, attributes), graph)
+            found = {name: attribute_of(built, name) for name in (*layers, *attributes)}
+    except ValueError as error:
+        raise GraphError(str(error)) from error
     for name, value in found.items():
         if value is not (layers | attributes)[name]:
             raise GraphError(f"{name!r} cannot be saved: a graph has something else of that name")
