@@ -4,7 +4,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from harden import security_pins, security_source
+from harden import security_graph, security_pins, security_source
 from harden.common import Row, share
 from harden.in_process import ch
 from harden.security_hostile import CANARY, DATA, HOSTILE, MODEL, Hostile, importing
@@ -18,6 +18,7 @@ def run(scale: float) -> Iterator[Row]:
         cases = [each for each in HOSTILE if each.kind == kind]
         every = max(1, round(len(cases) / share(len(cases), scale)))
         yield hostile_row(kind, cases[::every])
+    yield security_graph.row(scale)
     yield trusted_row()
     yield source_row()
     yield pins_row()

@@ -16,7 +16,11 @@ from torch import nn
 
 from chop.config.toml import write_toml
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.passes.graph import add_common_metadata_analysis_pass, save_mase_graph_interface_pass
+from chop.passes.graph import (
+    add_common_metadata_analysis_pass,
+    quantize_transform_pass,
+    save_mase_graph_interface_pass,
+)
 from chop.search.storage import JOURNAL
 
 CANARY = "canary"
@@ -148,6 +152,50 @@ def node_with(op: str, **fields: Any) -> Callable[[dict[str, Any], Path], None]:
         found |= json.loads(json.dumps(fields).replace("CODE", code(folder)))
 
     return change
+
+
+def quantised_graph(*arguments: str) -> Callable[[Path], Arguments]:
+    """A saved graph whose quantised node is code once it is float again."""
+
+    def write(folder: Path) -> Arguments:
+        graph, _ = add_common_metadata_analysis_pass(
+            MaseGraph(Small().eval()), {"dummy_in": {"x": torch.zeros(2, 16)}}
+        )
+        rule = {"config": {"name": "integer", "data_in_width": 8, "data_in_frac_width": 4}}
+        quantize_transform_pass(graph, {"by": "type", "relu": rule})
+        save_mase_graph_interface_pass(graph, folder / "graph")
+        path = folder / "graph" / "graph.json"
+        record = json.loads(path.read_text(encoding="utf-8"))
+        del record["checksum"]
+        form = ["placeholder", f"y=({code(folder)}, 0)[1], z", ["config"], {}]
+        next(node for node in record["nodes"] if "float_form" in node)["float_form"] = form
+        path.write_text(json.dumps(record), encoding="utf-8")
+        config = folder / "back.toml"
+        tables = {"model": MODEL, "dataset": DATA, "load_name": str(folder / "graph")}
+        write_toml(config, tables | {"load_type": "mz"} | BACK_TO_FLOAT)
+        return [*arguments, "--config", str(config)]
+
+    return write
+
+
+BACK_TO_FLOAT: dict[str, Any] = {
+    "passes": {"quantize": {"by": "type", "default": {"config": {"name": "NA"}}}},
+    "search": {
+        "search_space": {
+            "name": "graph/quantize/mixed_precision_ptq",
+            "setup": {"by": "type"},
+            "seed": {"relu": {"config": {"name": ["NA"]}}},
+        },
+        "strategy": {
+            "name": "optuna",
+            "sw_runner": {"basic_train": {"max_epochs": 1, "num_samples": 64}},
+            "hw_runner": {"average_bitwidth": {}},
+            "setup": {"n_trials": 1, "plots": False},
+            "metrics": {"accuracy": {"scale": 1.0, "direction": "maximize"}},
+        },
+    },
+}
+"""A pass and a search that take every node back to floating point."""
 
 
 def metadata_with_code(folder: Path) -> Arguments:
@@ -338,6 +386,8 @@ HOSTILE = [
     Hostile("graph", "a layer of another kind", changed_graph(
         lambda record, folder: record["layers"]["head"].update(kind="Popen"))),
     Hostile("graph", "metadata that is code", metadata_with_code),
+    Hostile("graph", "a float form that is code, transformed", quantised_graph("transform")),
+    Hostile("graph", "a float form that is code, searched", quantised_graph("search")),
     Hostile("study", "a sampler's pickled state", journal_with_code),
     *(
         Hostile("configuration", f"{name} that is code", setting(name))

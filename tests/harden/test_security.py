@@ -6,7 +6,7 @@ import pytest
 
 from chop.config.commands import COMMANDS
 from chop.search import storage
-from harden import security, security_pins
+from harden import security, security_graph, security_pins
 from harden.security_hostile import CANARY, HOSTILE, Hostile
 from harden.security_source import ALLOWED, SOURCE, findings, search
 
@@ -90,6 +90,56 @@ QUICK = [each for each in HOSTILE if not {each.kind, each.name.split()[0]} & {*S
 @pytest.mark.parametrize("hostile", QUICK, ids=lambda each: f"{each.kind}: {each.name}")
 def test_nothing_in_a_file_is_run(hostile: Hostile) -> None:
     assert security.attempt(hostile) == ""
+
+
+FORMS = [each for each in HOSTILE if "float form" in each.name]
+
+
+@pytest.mark.parametrize("hostile", FORMS, ids=lambda each: each.name)
+def test_what_a_node_was_before_it_was_quantised_is_not_run(hostile: Hostile) -> None:
+    assert security.attempt(hostile) == ""
+
+
+@pytest.fixture(scope="module")
+def fuzz(tmp_path_factory: pytest.TempPathFactory) -> security_graph.Fuzz:
+    return security_graph.Fuzz(tmp_path_factory.mktemp("fuzz"))
+
+
+def test_no_field_of_a_saved_graph_is_run(fuzz: security_graph.Fuzz) -> None:
+    found = list(security_graph.cases(fuzz.documents))
+    assert len(found) > 20_000
+    chosen = [*found[:: len(found) // 30], *forms_that_are_code(found)]
+    assert [(case.name, said) for case in chosen if (said := fuzz.attempt(case))] == []
+
+
+def forms_that_are_code(found: list[security_graph.Case]) -> list[security_graph.Case]:
+    forms = [each for each in found if ".float_form = " in each.name and "of text 1" in each.name]
+    assert {each.name.split()[2] for each in forms} == set(security_graph.OPS)
+    return forms[::25]
+
+
+def test_every_field_of_a_saved_graph_is_tried(fuzz: security_graph.Fuzz) -> None:
+    names = {case.name.partition(" ")[0] for case in security_graph.cases(fuzz.documents)}
+    fields = {
+        "model", "training", "cf_args", "nodes", "layers", "same_layer", "attributes", "tied",
+        "packed", "digest", "nodes.2.float_form", "nodes.2.float_records", "layers.head.arguments",
+        "layers.head.quantized.name", "layers.layers.block-1.masks.0", "packed.head.weight.shape.0",
+    }  # fmt: skip
+    assert fields <= names
+    assert {each["op"] for each in fuzz.documents[security_graph.GRAPH]["nodes"]} == set(
+        security_graph.OPS
+    )
+
+
+def test_code_in_a_saved_graph_would_be_noticed(fuzz: security_graph.Fuzz) -> None:
+    planted = security_graph.Case(security_graph.GRAPH, "planted", lambda tree: fuzz.canary.touch())
+    assert fuzz.attempt(planted) == "the code in it was run"
+
+
+def test_a_saved_graph_that_is_as_it_was_is_taken(fuzz: security_graph.Fuzz) -> None:
+    for file in (security_graph.GRAPH, security_graph.METADATA):
+        assert fuzz.attempt(security_graph.Case(file, "control", lambda tree: None)) == ""
+    assert security_graph.load_mase_graph(fuzz.outer / security_graph.FOLDER) is not None
 
 
 IMPORTS = [each for each in HOSTILE if each.name.startswith("imports")]

@@ -96,10 +96,20 @@ class BlockFormat(GridFormat):
     def decode(self, encoded: Encoded) -> Tensor:
         assert encoded.shared is not None
         blocks = self.blocks(encoded.codes.shape)
-        codes = encoded.codes.to(torch.int64).reshape(blocks.shape)
-        scales = blocks.spread(self.shared_scales(encoded.shared.to(torch.int64)))
-        values = blocks.join(self.grid.values(blocks.cut(codes)).mul(scales))
-        return values.reshape(encoded.codes.shape).to(encoded.dtype)
+        codes = encoded.codes.reshape(blocks.shape)
+        shared = encoded.shared.reshape(blocks.count)
+        out = torch.empty(blocks.shape, dtype=encoded.dtype, device=codes.device)
+        rows = blocks.rows(CHUNK)
+        pieces = (torch.split(tensor, rows) for tensor in (codes, out))
+        depths = torch.split(shared, rows // blocks.size[0])
+        for piece, result, own in zip(*pieces, depths, strict=True):
+            result.copy_(self._decode_piece(piece, own))
+        return out.reshape(encoded.codes.shape)
+
+    def _decode_piece(self, codes: Tensor, shared: Tensor) -> Tensor:
+        blocks = self.blocks(codes.shape)
+        scales = blocks.spread(self.shared_scales(shared.to(torch.int64)))
+        return blocks.join(self.grid.values(blocks.cut(codes.to(torch.int64))).mul(scales))
 
     def storable(self, elements: Tensor) -> Tensor:
         """The elements, if all of them have codes."""

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from chop.numerics.arithmetic import apply, code_dtype, refuse_nan, run
+from chop.numerics.arithmetic import CHUNK, apply, code_dtype, refuse_nan, run
 from chop.numerics.base import Encoded
 from chop.numerics.grids import GridFormat
 
@@ -30,4 +30,9 @@ class ElementFormat(GridFormat):
         return Encoded(self.grid.codes(y).to(dtype), None, x.dtype)
 
     def decode(self, encoded: Encoded) -> Tensor:
-        return self.grid.values(encoded.codes.to(torch.int64)).to(encoded.dtype)
+        out = torch.empty(encoded.codes.shape, dtype=encoded.dtype, device=encoded.codes.device)
+        # In pieces: the values of codes are wide, and those of a whole tensor would be all at once.
+        pieces = torch.split(encoded.codes.reshape(-1), CHUNK)
+        for codes, result in zip(pieces, torch.split(out.view(-1), CHUNK), strict=True):
+            result.copy_(self.grid.values(codes.to(torch.int64)))
+        return out

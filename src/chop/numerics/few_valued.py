@@ -50,8 +50,12 @@ class FewValued(NumberFormat):
         return Encoded(self.to_codes(integers), scales, x.dtype)
 
     def decode(self, encoded: Encoded) -> Tensor:
-        scales = 1 if encoded.shared is None else encoded.shared
-        return (self.from_codes(encoded.codes) * scales).to(encoded.dtype)
+        codes, scales = encoded.codes, encoded.shared
+        if scales is None:
+            return self.from_codes(codes).to(encoded.dtype)
+        if scales.numel() > (codes.shape[0] if codes.dim() > 1 else 1):
+            raise ValueError(f"there are more scales than rows: {[*scales.shape]}")
+        return (self.from_codes(codes) * scales).to(encoded.dtype)
 
     def to_codes(self, integers: Tensor) -> Tensor:
         """The stored form of the integers."""

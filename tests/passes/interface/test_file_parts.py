@@ -82,7 +82,7 @@ def test_bits_come_back(case: tuple[int, list[int]]) -> None:
     bits, codes = case
     packed = pack_bits(np.array(codes, dtype=np.int64), bits)
     assert len(packed) == -(-len(codes) * bits // 8)
-    assert unpack_bits(packed, bits, len(codes), signed=True).tolist() == codes
+    assert unpack_bits(packed, bits, len(codes), "int64").tolist() == codes
 
 
 def test_long_tensors_are_packed_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +90,7 @@ def test_long_tensors_are_packed_in_pieces(monkeypatch: pytest.MonkeyPatch) -> N
     whole = pack_bits(codes, 3)
     monkeypatch.setattr("chop.passes.graph.interface.packing.CHUNK", 64)
     assert np.array_equal(pack_bits(codes, 3), whole)
-    assert np.array_equal(unpack_bits(whole, 3, 1000, signed=True), codes)
+    assert np.array_equal(unpack_bits(whole, 3, 1000, "int64"), codes)
 
 
 @pytest.mark.parametrize("width", range(1, 17))

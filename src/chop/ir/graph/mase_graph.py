@@ -114,8 +114,8 @@ class MaseGraph:
 
     @property
     def modules(self) -> dict[str, nn.Module]:
-        """Every module by qualified name; built anew at each access, so ask once."""
-        return dict(self.model.named_modules())
+        """Every module by each of its names; made at each access, so ask once."""
+        return dict(self.model.named_modules(remove_duplicate=False))
 
     @property
     def preprocessing(self) -> Preprocessing | None:

@@ -1,11 +1,9 @@
 """A graph as data: its nodes, its layers and its tensors, and the way back."""
 
-import keyword
-import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, ValidationError, model_validator
 from torch import Tensor, fx, nn
 from torch.fx.graph import CodeGen
 
@@ -15,18 +13,26 @@ from chop.ir.graph.shapes import MADE_FOR, FreeSize, graph_module
 from chop.passes.base import PassArgs
 from chop.passes.graph.analysis.add_metadata.formats import FLOAT_RECORDS
 from chop.passes.graph.interface.codec import NotStorable, from_plain, to_plain
-from chop.passes.graph.interface.layers import LayerRecord, describe
-from chop.passes.graph.interface.packing import PackedRecord
-from chop.passes.graph.interface.targets import (
-    check_attribute,
-    function_by_name,
-    function_name,
-    is_method,
+from chop.passes.graph.interface.door import (
+    Call,
+    Name,
+    Path,
+    Text,
+    check_call,
+    check_fixed,
+    check_float_form,
+    check_float_records,
+    check_forward,
+    check_texts,
+    decoded,
+    path,
+    problem,
 )
+from chop.passes.graph.interface.layers import LayerRecord, describe, known_classes
+from chop.passes.graph.interface.packing import PackedRecord
+from chop.passes.graph.interface.targets import function_by_name, function_name
 from chop.passes.graph.transforms.quantize.restore import FLOAT_FORM, FloatForm
 
-TAKEN = frozenset(vars(nn.Module()))  # attributes that every module has
-ATOM = re.compile(r"[A-Za-z0-9_]+")
 Op = Literal["placeholder", "get_attr", "call_function", "call_method", "call_module", "output"]
 
 
@@ -41,15 +47,27 @@ class NodeRecord(PassArgs):
         made_for: the shape of an input that the graph holds for, if not for all.
     """
 
-    name: str
+    name: Name
     op: Op
-    target: str
+    target: Text
     args: list[Any]
-    kwargs: dict[str, Any] = Field(default={})
+    kwargs: dict[Name, Any] = Field(default={})
     given: bool = False
-    float_form: tuple[Op, str, list[str], dict[str, Any]] | None = None
+    float_form: tuple[Call, Text, list[Name], dict[Name, Any]] | None = None
     float_records: Any = None
     made_for: list[int | FreeSize] | None = None
+
+    @model_validator(mode="after")
+    def _is_harmless(self) -> Self:
+        if self.given and self.op == "call_function":
+            decoded([self.args, self.kwargs])
+        else:
+            check_call(self.op, self.target, self.args, self.kwargs)
+        if self.float_form is not None:
+            check_float_form(self.target, (self.args, self.kwargs), self.float_form)
+        if self.float_records is not None:
+            check_float_records(self.float_records)
+        return self
 
 
 class AttributeRecord(PassArgs):
@@ -74,20 +92,65 @@ class GraphRecord(PassArgs):
 
     format: Literal["chop-graph"]
     version: Literal[1]
-    model: str
+    model: Name
     training: bool
     cf_args: Any = None
     nodes: list[NodeRecord]
-    layers: dict[str, LayerRecord]
-    same_layer: dict[str, str] = Field(default={})
-    attributes: dict[str, AttributeRecord] = Field(default={})
-    tied: dict[str, str] = Field(default={})
-    packed: dict[str, PackedRecord] = Field(default={})
-    channels_last: list[str] = Field(default=[])
+    layers: dict[Path, LayerRecord]
+    same_layer: dict[Path, Path] = Field(default={})
+    attributes: dict[Path, AttributeRecord] = Field(default={})
+    tied: dict[Path, Path] = Field(default={})
+    packed: dict[Text, PackedRecord] = Field(default={})
+    channels_last: list[Text] = Field(default=[])
     preprocessing: dict[str, Any] | None = None
     digest: str = ""
     digests: dict[str, str] = Field(default={})
     checksum: str = ""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        check_fixed(self.cf_args)
+        check_order(self.nodes)
+        check_layers(self)
+        for node in self.nodes:
+            check_reference(node, self)
+        return self
+
+
+def check_order(nodes: list[NodeRecord]) -> None:
+    """Refuse nodes that are not in the order in which a function of Python has them."""
+    names = {node.name for node in nodes}
+    inputs = [node.target for node in nodes if node.op == "placeholder"]
+    if len(names) != len(nodes) or len(set(inputs)) != len(inputs):
+        raise ValueError("two nodes or two arguments have the same name")
+    if [node.op for node in nodes].count("output") != 1 or nodes[-1].op != "output":
+        raise ValueError("a graph has one output, which is its last node")
+
+
+def check_layers(record: GraphRecord) -> None:
+    """Refuse layers inside layers: which of the two a tensor belongs to would be open."""
+    names = {*record.layers, *record.same_layer}
+    for name in names:
+        parts = name.split(".")
+        outer = {".".join(parts[:count]) for count in range(1, len(parts))} & names
+        if outer:
+            raise ValueError(f"layer {name!r} is inside layer {outer.pop()!r}; only one is saved")
+    for name, first in record.same_layer.items():
+        if first not in record.layers:
+            raise ValueError(f"layer {name!r} is {first!r}, which is not there")
+
+
+def check_reference(node: NodeRecord, record: GraphRecord) -> None:
+    """Refuse a node whose layer or tensor is not there, or whose layer takes no such keyword."""
+    if node.op == "get_attr" and node.target not in record.attributes:
+        raise ValueError(f"node {node.name!r} refers to {node.target!r}, which is not there")
+    if node.op != "call_module":
+        return
+    layer = record.layers.get(record.same_layer.get(node.target, node.target))
+    if layer is None:
+        raise ValueError(f"node {node.name!r} refers to {node.target!r}, which is not there")
+    if layer.kind is not None:
+        check_forward(known_classes()[layer.kind], node.kwargs)
 
 
 def record_graph(graph: MaseGraph) -> GraphRecord:
@@ -96,18 +159,22 @@ def record_graph(graph: MaseGraph) -> GraphRecord:
         raise GraphError("a graph made by torch.export has code of its own and cannot be saved")
     layers, same = record_layers(graph)
     attributes = {str(n.target) for n in graph.nodes if n.op == "get_attr"}
-    return GraphRecord(
-        format="chop-graph",
-        version=1,
-        model=type(graph.model).__name__,
-        training=graph.model.training,
-        cf_args=stored("cf_args", None if graph.cf_args is None else dict(graph.cf_args)),
-        nodes=[record_node(node) for node in graph.nodes],
-        layers=layers,
-        same_layer=same,
-        attributes={name: record_attribute(graph, name) for name in sorted(attributes)},
-        preprocessing=graph.preprocessing and graph.preprocessing.as_plain(),
-    )
+    nodes = [record_node(node) for node in graph.nodes]
+    try:
+        return GraphRecord(
+            format="chop-graph",
+            version=1,
+            model=type(graph.model).__name__,
+            training=graph.model.training,
+            cf_args=stored("cf_args", None if graph.cf_args is None else dict(graph.cf_args)),
+            nodes=nodes,
+            layers=layers,
+            same_layer=same,
+            attributes={name: record_attribute(graph, name) for name in sorted(attributes)},
+            preprocessing=graph.preprocessing and graph.preprocessing.as_plain(),
+        )
+    except ValidationError as error:
+        raise GraphError(f"the graph cannot be saved: {problem(error)}") from None
 
 
 def record_layers(graph: MaseGraph) -> tuple[dict[str, LayerRecord], dict[str, str]]:
@@ -116,16 +183,24 @@ def record_layers(graph: MaseGraph) -> tuple[dict[str, LayerRecord], dict[str, s
     same: dict[str, str] = {}
     for node in graph.nodes:
         if node.op == "call_module":
-            name = str(node.target)
+            name = checked_path(str(node.target))
             known = first.setdefault(graph.model.get_submodule(name), name)
             if known != name:
                 same[name] = known
     return {name: describe(name, layer) for layer, name in first.items()}, same
 
 
+def checked_path(name: str) -> str:
+    """The name of a layer or tensor, if a file can have it."""
+    try:
+        return path(name)
+    except ValueError as error:
+        raise GraphError(f"the graph cannot be saved: {error}") from None
+
+
 def record_attribute(graph: MaseGraph, name: str) -> AttributeRecord:
     """What kind of tensor an attribute of the model is."""
-    value = attribute_of(graph.model, name)
+    value = attribute_of(graph.model, checked_path(name))
     if not isinstance(value, Tensor):
         raise GraphError(f"attribute {name!r} is a {type(value).__name__}; only tensors are saved")
     return AttributeRecord(parameter=isinstance(value, nn.Parameter), trained=value.requires_grad)
@@ -140,21 +215,21 @@ def attribute_of(model: nn.Module, name: str) -> Any:
 def record_node(node: fx.Node) -> NodeRecord:
     """One node."""
     target = function_name(node.target) if node.op == "call_function" else str(node.target)
-    if node.op == "call_method" and not is_method(str(node.target)):
-        raise GraphError(f"node {node.name!r} calls the method {node.target!r}, which is not saved")
-    refuse(node, node.op, node.target, node.args)
     form: FloatForm | None = node.meta.get(FLOAT_FORM)
-    return NodeRecord(
-        name=node.name,
-        op=node.op,
-        target=target or qualified(node.target),
-        args=stored(node.name, list(node.args)),
-        kwargs=stored(node.name, dict(node.kwargs)),
-        given=target is None,
-        float_form=None if form is None else stored_form(node.name, form),
-        float_records=stored(node.name, node.meta.get(FLOAT_RECORDS)),
-        made_for=node.meta.get(MADE_FOR),
-    )
+    try:
+        return NodeRecord(
+            name=node.name,
+            op=node.op,
+            target=target or qualified(node.target),
+            args=stored(node.name, list(node.args)),
+            kwargs=stored(node.name, dict(node.kwargs)),
+            given=target is None,
+            float_form=None if form is None else stored_form(node.name, form),
+            float_records=stored(node.name, node.meta.get(FLOAT_RECORDS)),
+            made_for=node.meta.get(MADE_FOR),
+        )
+    except ValidationError as error:
+        raise GraphError(f"node {node.name!r} cannot be saved: {problem(error)}") from None
 
 
 def stored_form(name: str, form: FloatForm) -> tuple[Any, str, list[str], dict[str, Any]]:
@@ -162,15 +237,6 @@ def stored_form(name: str, form: FloatForm) -> tuple[Any, str, list[str], dict[s
     target = function_name(form.target) if form.op == "call_function" else form.target
     removed = stored(name, form.removed)
     return form.op, target or qualified(form.target), list(form.added), removed
-
-
-def refuse(node: fx.Node, op: str, target: Any, args: Any) -> None:
-    """Raise for a node that loading would refuse."""
-    try:
-        if op == "call_function":
-            check_attribute(target, args)
-    except ValueError as error:
-        raise GraphError(f"node {node.name!r} cannot be saved: {error}") from None
 
 
 def qualified(function: Any) -> str:
@@ -186,32 +252,6 @@ def stored(name: str, value: Any) -> Any:
         raise GraphError(f"node {name!r} has an argument that cannot be saved: {error}") from None
 
 
-def check_names(record: GraphRecord) -> None:
-    """Raise ValueError for names that are none: fx writes them into the code it runs."""
-    if not record.model.isidentifier():
-        raise ValueError(f"{record.model!r:.60} is not the name of a model")
-    for node in record.nodes:
-        removed = () if node.float_form is None else node.float_form[3]
-        for name in (node.name, *node.kwargs, *removed, *placeholder_name(node)):
-            if not name.isidentifier() or keyword.iskeyword(name):
-                raise ValueError(f"{name!r:.60} is not a name")
-    for path in (*record.layers, *record.same_layer, *record.attributes):
-        check_path(path)
-
-
-def placeholder_name(node: NodeRecord) -> list[str]:
-    """The argument that a placeholder stands for, without stars."""
-    return [node.target.lstrip("*")] if node.op == "placeholder" else []
-
-
-def check_path(path: str) -> None:
-    """Raise ValueError unless every part of a dotted path can be the name of a submodule."""
-    for part in path.split("."):
-        taken = hasattr(fx.GraphModule, part) or part in TAKEN
-        if not ATOM.fullmatch(part) or part.startswith("__") or taken:
-            raise ValueError(f"{path!r:.60} is not the name of a layer or tensor")
-
-
 def build_graph(record: GraphRecord, root: nn.Module, given: MaseGraph | None) -> fx.GraphModule:
     """A GraphModule of the nodes; what does not fit raises ValueError.
 
@@ -225,14 +265,13 @@ def build_graph(record: GraphRecord, root: nn.Module, given: MaseGraph | None) -
     for each in record.nodes:
         node = graph.create_node(
             each.op,
-            target_of(each, record, own.get(each.name)),
+            target_of(each, own.get(each.name)),
             tuple(loaded(each.args, nodes)),
             loaded(each.kwargs, nodes),
             name=each.name,
         )
         if node.name != each.name:
             raise ValueError(f"the name {each.name!r} is used twice or reserved")
-        check_attribute(node.target, node.args)
         nodes[each.name] = node
         restore_meta(node, each)
     graph.lint()
@@ -253,17 +292,11 @@ def loaded(plain: Any, nodes: Mapping[str, fx.Node]) -> Any:
     return from_plain(plain, find)
 
 
-def target_of(each: NodeRecord, record: GraphRecord, own: fx.Node | None) -> Any:
+def target_of(each: NodeRecord, own: fx.Node | None) -> Any:
     """What a node calls or stands for."""
-    if each.op == "call_function":
-        return given_function(each, own) if each.given else function_by_name(each.target)
-    if each.op == "call_method" and not is_method(each.target):
-        raise ValueError(f"{each.target!r} is not a method that a graph may call")
-    is_layer = each.target in record.layers or each.target in record.same_layer
-    there = {"call_module": is_layer, "get_attr": each.target in record.attributes}
-    if not there.get(each.op, True):
-        raise ValueError(f"node {each.name!r} refers to {each.target!r}, which is not there")
-    return each.target
+    if each.op != "call_function":
+        return each.target
+    return given_function(each, own) if each.given else function_by_name(each.target)
 
 
 def given_function(each: NodeRecord, own: fx.Node | None) -> Any:
@@ -273,6 +306,7 @@ def given_function(each: NodeRecord, own: fx.Node | None) -> Any:
             f"node {each.name!r} calls {each.target}, which no file can provide: "
             "load into a graph that calls it"
         )
+    check_texts(each.name, [each.args, each.kwargs], own)
     return own.target
 
 
@@ -280,8 +314,6 @@ def restore_meta(node: fx.Node, each: NodeRecord) -> None:
     """Give a node what it needs to become float again, and the shape it was made for."""
     if each.float_form is not None:
         op, name, added, removed = each.float_form
-        if op == "call_method" and not is_method(name):
-            raise ValueError(f"{name!r} is not a method that a graph may call")
         target = function_by_name(name) if op == "call_function" else name
         node.meta[FLOAT_FORM] = FloatForm(op, target, tuple(added), from_plain(removed))
     if each.float_records is not None:

@@ -3,11 +3,11 @@
 import copy
 import functools
 import inspect
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Self
 
 import torch
-from pydantic import Field
+from pydantic import Field, ValidationError, model_validator
 from torch import Tensor, nn
 
 from chop.errors import GraphError
@@ -18,6 +18,8 @@ from chop.ops.table import OPS
 from chop.passes.base import PassArgs
 from chop.passes.graph.analysis.add_metadata.arguments import plain_name
 from chop.passes.graph.interface.codec import NotStorable, from_plain, to_plain
+from chop.passes.graph.interface.door import Text, check_arguments, one_line, problem
+from chop.passes.graph.interface.harmless import LAYERS
 from chop.passes.graph.transforms.pruning.masks import (
     INPUT_BUFFERS,
     INPUT_MASK,
@@ -41,7 +43,8 @@ PRESENCE = {
     "add_bias_kv": ("bias_k",),
 }
 MASK_TYPES = {MASK: torch.bool, INPUT_MASK: torch.bool, INPUT_PATTERN: torch.int64}
-MOST_LAYERS = 1000  # in one recurrent module; a file must not keep us building for ever
+
+WIDEST_GROUP = 1 << 16  # channels of a pruning pattern
 
 
 class LayerRecord(PassArgs):
@@ -61,8 +64,18 @@ class LayerRecord(PassArgs):
     arguments: dict[str, Any] = Field(default={})
     training: bool = True
     quantized: dict[str, Any] | None = None
-    masks: list[str] = Field(default=[])
-    frozen: list[str] = Field(default=[])
+    masks: list[Text] = Field(default=[])
+    frozen: list[Text] = Field(default=[])
+
+    @model_validator(mode="after")
+    def _can_be_built(self) -> Self:
+        if self.kind is None:
+            return self
+        cls = known_classes().get(self.kind)
+        if cls is None:
+            raise ValueError(f"{self.kind!r:.60} is not a layer that a file may have")
+        check_arguments(self.kind, accepted(cls), self.arguments)
+        return self
 
 
 def known_classes() -> dict[str, type[nn.Module]]:
@@ -74,15 +87,12 @@ def known_classes() -> dict[str, type[nn.Module]]:
 def _known_classes(size: int) -> dict[str, type[nn.Module]]:
     """The same while the table has `size` rows: rows are only ever added."""
     found = {op.module.__name__: op.module for op in OPS.values() if op.module is not None}
-    for name, value in vars(nn).items():
-        if isinstance(value, type) and issubclass(value, nn.Module) and name not in CONTAINERS:
-            found.setdefault(name, value)
-    return found
+    return {name: getattr(nn, name) for name in LAYERS} | found
 
 
-CONTAINERS = frozenset(
-    {"Module", "Sequential", "ModuleList", "ModuleDict", "ParameterList", "ParameterDict"}
-)
+def accepted(cls: type[nn.Module]) -> list[str]:
+    """The arguments of a class that a file may state: never where its tensors live."""
+    return list(RECURRENT) if issubclass(cls, nn.RNNBase) else parameter_names(cls.__init__)
 
 
 def describe(name: str, module: nn.Module) -> LayerRecord:
@@ -94,17 +104,23 @@ def describe(name: str, module: nn.Module) -> LayerRecord:
     kind = type(plain).__name__
     own = known_classes().get(kind) is not type(plain)
     cls = type(plain)
-    record = LayerRecord(
-        kind=None if own else kind,
-        known_as=f"{cls.__module__}.{cls.__qualname__}",
-        arguments={} if own else stored_arguments(name, plain),
-        training=module.training,
-        quantized=to_plain(module.config) if quantised else None,
-        masks=mask_names(module),
-        frozen=[plain_name(k) for k, p in module.named_parameters() if not p.requires_grad],
-    )
-    if not own:
-        check_rebuilt(name, plain, build_float(record))
+    try:
+        record = LayerRecord(
+            kind=None if own else kind,
+            known_as=f"{cls.__module__}.{cls.__qualname__}",
+            arguments={} if own else stored_arguments(name, plain),
+            training=module.training,
+            quantized=to_plain(module.config) if quantised else None,
+            masks=mask_names(module),
+            frozen=[plain_name(k) for k, p in module.named_parameters() if not p.requires_grad],
+        )
+        built = None if own else build_float(record)
+    except ValidationError as error:
+        raise GraphError(f"layer {name!r} ({kind}) cannot be saved: {problem(error)}") from None
+    except (TypeError, ValueError, RuntimeError) as error:  # of the constructor
+        raise GraphError(f"layer {name!r} ({kind}) cannot be built: {one_line(error)}") from error
+    if built is not None:
+        check_rebuilt(name, plain, built)
     return record
 
 
@@ -136,9 +152,7 @@ def stored_arguments(name: str, module: nn.Module) -> dict[str, Any]:
 
 def argument_names(module: nn.Module) -> list[str]:
     """The arguments of a layer's class that the layer remembers."""
-    if isinstance(module, nn.RNNBase):
-        return list(RECURRENT)
-    return [name for name in parameter_names(type(module).__init__) if remembers(module, name)]
+    return [name for name in accepted(type(module)) if remembers(module, name)]
 
 
 def remembers(module: nn.Module, name: str) -> bool:
@@ -164,14 +178,9 @@ def argument(module: nn.Module, name: str) -> Any:
 
 def build_float(record: LayerRecord) -> nn.Module:
     """The layer before quantisation and pruning, its tensors without memory."""
-    cls = known_classes().get(record.kind or "")
-    if cls is None:
-        raise ValueError(f"unknown class {record.kind!r}")
-    arguments = {key: from_plain(value) for key, value in record.arguments.items()}
-    if arguments.get("num_layers", 0) > MOST_LAYERS:
-        raise ValueError(f"{arguments['num_layers']} layers in one {record.kind}")
+    cls = known_classes()[str(record.kind)]
     with torch.device("meta"):
-        built = cls(**arguments)
+        built = cls(**{key: from_plain(value) for key, value in record.arguments.items()})
     return built.train(record.training)
 
 
@@ -199,17 +208,44 @@ def attributes(module: nn.Module) -> dict[str, Any]:
     }
 
 
-def build(record: LayerRecord, given: nn.Module | None, tensors: dict[str, Tensor]) -> nn.Module:
-    """A layer from its description and its tensors; what does not fit raises ValueError.
+def prepare(
+    record: LayerRecord, given: nn.Module | None, tensors: Mapping[str, Tensor]
+) -> nn.Module:
+    """A float layer without values; tensors that do not fit it raise ValueError.
 
     Args:
         given: the layer of the model that the caller gave, for classes of the user's own.
+        tensors: without values, too: nothing large is read until all of it is known to fit.
     """
     missing = [key for key in record.masks if key not in tensors]
     if missing:
         raise ValueError(f"{missing[0]} is missing")
+    check_masks({key: tensors[key] for key in record.masks}, tensors.get("weight"))
+    own = {key: value for key, value in tensors.items() if key not in record.masks}
+    # Each layer of a recurrent one has tensors, so a file cannot ask for more than it holds.
+    if from_plain(record.arguments.get("num_layers", 0)) > len(own):
+        raise ValueError(f"it has more layers than tensors ({len(own)})")
     layer = plain_layer(record, given)
-    fill(layer, {k: v for k, v in tensors.items() if k not in record.masks}, record.frozen)
+    if record.kind is None:  # which tensors it takes, its own loading says
+        return layer
+    wanted = layer.state_dict()
+    if odd := sorted(wanted.keys() ^ own.keys()):
+        raise ValueError(f"tensor {odd[0]!r:.60} is {'missing' if odd[0] in wanted else 'surplus'}")
+    for key, value in wanted.items():
+        stored = own[key]
+        if stored.dtype.is_floating_point != value.dtype.is_floating_point:
+            raise ValueError(f"{key} is {stored.dtype}")
+        if stored.shape != value.shape:
+            raise ValueError(f"{key} has the shape {[*stored.shape]}, not {[*value.shape]}")
+    return layer
+
+
+def finish(record: LayerRecord, layer: nn.Module, tensors: dict[str, Tensor]) -> nn.Module:
+    """A prepared layer with its values, quantised and pruned as it was."""
+    own = {key: value for key, value in tensors.items() if key not in record.masks}
+    layer.load_state_dict(own, strict=True, assign=True)
+    for key, parameter in layer.named_parameters():
+        parameter.requires_grad_(plain_name(key) not in record.frozen)
     if record.quantized is not None:
         op = op_of_module(layer)
         if op is None:
@@ -220,17 +256,26 @@ def build(record: LayerRecord, given: nn.Module | None, tensors: dict[str, Tenso
     return layer.train(record.training)
 
 
-def masked(layer: nn.Module, masks: dict[str, Tensor]) -> nn.Module:
-    """The layer pruned as it was."""
-    inputs = {key: mask for key, mask in masks.items() if key in INPUT_BUFFERS}
+def check_masks(masks: Mapping[str, Tensor], weight: Tensor | None) -> None:
+    """Refuse masks that do not go together, or are not of their type or shape."""
+    inputs = [key for key in masks if key in INPUT_BUFFERS]
     if len(inputs) > 1 or not masks.keys() <= {*INPUT_BUFFERS, MASK}:
         raise ValueError(f"masks {sorted(masks)} do not go together")
     if any(mask.dtype != MASK_TYPES.get(key, mask.dtype) for key, mask in masks.items()):
         raise ValueError("masks are of the wrong type")
+    if MASK in masks and (weight is None or masks[MASK].shape != weight.shape):
+        raise ValueError("the mask has not the shape of the weight")
+
+
+def masked(layer: nn.Module, masks: dict[str, Tensor]) -> nn.Module:
+    """The layer pruned as it was."""
     if MASK in masks:
-        if masks[MASK].shape != getattr(layer, "weight", torch.empty(())).shape:
-            raise ValueError("the mask has not the shape of the weight")
         layer = with_weight_mask(layer, masks[MASK])
+    inputs = {key: mask for key, mask in masks.items() if key in INPUT_BUFFERS}
+    if INPUT_PATTERN in inputs:
+        keep, group = inputs[INPUT_PATTERN].tolist()
+        if not 0 <= keep <= group <= WIDEST_GROUP:
+            raise ValueError(f"of {group} channels {keep} cannot stay")
     return with_input_mask(layer, **inputs) if inputs else layer
 
 
@@ -245,18 +290,3 @@ def plain_layer(record: LayerRecord, given: nn.Module | None) -> nn.Module:
             f"it is a {record.known_as}, which no file can build: load into a graph that has it"
         )
     return copy.deepcopy(plain)
-
-
-def fill(layer: nn.Module, tensors: dict[str, Tensor], frozen: list[str]) -> None:
-    """Give a layer its tensors."""
-    for key, value in layer.state_dict().items():
-        stored = tensors.get(key)
-        if stored is not None and stored.dtype.is_floating_point != value.dtype.is_floating_point:
-            raise ValueError(f"{key} is {stored.dtype}")
-    try:
-        layer.load_state_dict(tensors, strict=True, assign=True)
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())
-        raise ValueError(reason) from None
-    for key, parameter in layer.named_parameters():
-        parameter.requires_grad_(plain_name(key) not in frozen)

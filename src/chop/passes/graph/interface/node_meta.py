@@ -1,5 +1,6 @@
 """The metadata of nodes as TOML, with tensors beside it or left out."""
 
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,10 +17,15 @@ from chop.passes.base import Info, PassArgs, interface_pass
 from chop.passes.graph.analysis.add_metadata.arguments import module_parameters
 from chop.passes.graph.interface.codec import DTYPES, NotStorable, from_plain, to_plain
 from chop.passes.graph.interface.disk import read_tensors, read_text, write_tensors
+from chop.passes.graph.interface.door import check_metadata, one_line
 from chop.passes.graph.interface.toml_text import toml_text
 
 VALUES_SUFFIX = ".safetensors"
 NOTHING, DTYPE = "NA", "torch."  # how None and number types of torch are written
+# The time that Python's parser takes grows with the square of the parts of a key.
+DEEP_KEY = re.compile(
+    r"""(?<![\w-])(?:(?:[\w-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')[ \t]*\.[ \t]*){200}"""
+)
 
 
 class SaveNodeMetaParamArgs(PassArgs):
@@ -142,6 +148,11 @@ def save_metadata(graph: MaseGraph, path: Path, add_value: bool) -> int:
         (("graph",), None, graph.meta["mase"].parameters),
         *((("nodes", node.name), node, metadata_of(node).parameters) for node in graph.nodes),
     ]
+    for at, node, parameters in records:
+        try:
+            check_metadata(parameters, of_node=node is not None)
+        except ValueError as error:
+            raise GraphError(f"metadata of {at[-1]!r} cannot be saved: {error}") from None
     tables = {
         (*path, section): storing.section(path, node, parameters[section])
         for path, node, parameters in records
@@ -158,8 +169,9 @@ def save_metadata(graph: MaseGraph, path: Path, add_value: bool) -> int:
 
 def load_metadata(graph: MaseGraph, path: Path) -> None:
     """Read the metadata; a file that is damaged or of another graph raises CheckpointError."""
+    text = read_text(path)
     try:
-        document = tomllib.loads(read_text(path))
+        document = parsed(text)
         sections = {"": document["graph"], **document["nodes"]}
         values = path.with_suffix(VALUES_SUFFIX)
         tensors = read_tensors(values) if values.exists() else {}
@@ -169,11 +181,20 @@ def load_metadata(graph: MaseGraph, path: Path) -> None:
         found = {
             name: restored(nodes.get(name), plain, tensors) for name, plain in sections.items()
         }
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise CheckpointError(f"{path}: not metadata of this graph: {error}") from error
+    except (CheckpointError, MemoryError):
+        raise
+    except Exception as error:  # of whatever class odd content brings about
+        raise CheckpointError(f"{path}: not metadata of this graph: {one_line(error)}") from error
     graph.meta["mase"].parameters = found.pop("")
     for name, record in found.items():
         metadata_of(nodes[name]).parameters = record
+
+
+def parsed(text: str) -> dict[str, Any]:
+    """A document of TOML, unless it would take for ever to read."""
+    if DEEP_KEY.search(text):
+        raise ValueError("a key has too many parts")
+    return tomllib.loads(text)
 
 
 def restored(node: fx.Node | None, plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Any:
@@ -187,9 +208,11 @@ def restored(node: fx.Node | None, plain: Mapping[str, Any], tensors: Mapping[st
             return tensors[stored["$tensor"]]
         if "$parameter" in stored:
             return own[stored["$parameter"]].detach()
-        return stored.get("$str")
+        return None if "$str" not in stored else str(stored["$str"])
 
-    return from_plain(read_words(plain), special)
+    record = from_plain(read_words(plain), special)
+    check_metadata(record, of_node=node is not None)
+    return record
 
 
 def read_words(value: Any) -> Any:

@@ -26,14 +26,14 @@ from chop.passes.graph.interface.disk import (
     refuse_pickle,
     write_tensors,
 )
+from chop.passes.graph.interface.door import problem, saying
 from chop.passes.graph.interface.graph_file import (
     GraphRecord,
     build_graph,
-    check_names,
     record_graph,
 )
 from chop.passes.graph.interface.node_meta import load_metadata, save_metadata
-from chop.passes.graph.interface.tensors import Weights, build_root, gather, plain_tensors
+from chop.passes.graph.interface.tensors import Weights, build_root, gather, prove
 from chop.preprocessing import from_plain as read_preprocessing
 
 logger = logging.getLogger("chop")
@@ -76,6 +76,7 @@ def save_mase_graph_interface_pass(
 ) -> tuple[MaseGraph, Info]:
     """Save the graph, its weights and its metadata in a folder."""
     record = record_graph(graph)
+    prove(graph, record)
     gathered = gather(graph, record, args.weights)
     add_value = args.weights == "float" if args.add_value is None else args.add_value
     with new_folder(args.save_dir, args.replace) as target:
@@ -227,12 +228,12 @@ def load_mase_graph(path: str | Path, given: MaseGraph | None = None) -> MaseGra
             raise CheckpointError(f"{folder / name}: damaged, or saved with another {GRAPH}")
     tensors = read_tensors(folder / WEIGHTS)
     try:
-        check_names(record)
-        root = build_root(record, plain_tensors(record, tensors), given)
-        model = build_graph(record, root, given)
-        cf_args = from_plain(record.cf_args)
-    except (ValueError, TypeError, KeyError, RuntimeError, AttributeError) as error:
-        raise CheckpointError(f"{folder / GRAPH}: {error}") from error
+        with saying(f"{folder / GRAPH}: "):
+            root = build_root(record, tensors, given)
+            model = build_graph(record, root, given)
+            cf_args = from_plain(record.cf_args)
+    except ValueError as error:
+        raise CheckpointError(str(error)) from error
     model.training = record.training
     graph = MaseGraph(model, cf_args)
     graph.preprocessing = read_preprocessing(record.preprocessing, folder / GRAPH)
@@ -269,5 +270,5 @@ def read_record(path: Path) -> GraphRecord:
         return GraphRecord.model_validate_json(text, strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        place = ".".join(str(step) for step in first["loc"])
-        raise CheckpointError(f"{path}: {place or 'file'}: {first['msg']}") from None
+        place = ".".join(f"{step}"[:60] for step in first["loc"]).encode("unicode_escape").decode()
+        raise CheckpointError(f"{path}: {place or 'file'}: {problem(error)}") from None

@@ -1,6 +1,6 @@
 """The tensors of a graph: gathered for the file, and put back."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import torch
@@ -9,12 +9,14 @@ from torch import Tensor, nn
 from chop.errors import GraphError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.nn.quantized import QuantizedModule
-from chop.passes.graph.interface.graph_file import GraphRecord, attribute_of
-from chop.passes.graph.interface.layers import build
+from chop.passes.graph.interface.door import LONGEST, saying
+from chop.passes.graph.interface.graph_file import GraphRecord, attribute_of, build_graph
+from chop.passes.graph.interface.layers import finish, prepare
 from chop.passes.graph.interface.packing import (
     Packed,
     PackedRecord,
     formats_of,
+    outline,
     pack,
     pack_mask,
     unpack,
@@ -103,17 +105,17 @@ def packer(layer: nn.Module, key: str) -> Packer:
     return pack_mask if key in ("weight_mask", "activation_mask") else not_packed
 
 
-def plain_tensors(record: GraphRecord, tensors: Tensors) -> Tensors:
+def plain_tensors(
+    record: GraphRecord, tensors: Tensors, unpack: Callable[[Packed], Tensor]
+) -> Tensors:
     """The tensors under their names in the model, unpacked; what does not fit raises ValueError."""
     plain = dict(tensors)
     for name, how in record.packed.items():
         if name in plain or name + CODES not in plain:
             raise ValueError(f"the codes of {name!r} are missing")
         packed = Packed(how, plain.pop(name + CODES), plain.pop(name + SHARED, None))
-        try:
+        with saying(f"{name!r}: "):
             plain[name] = unpack(packed)
-        except (ValueError, KeyError, RuntimeError) as error:
-            raise ValueError(f"{name!r}: {error}") from error
     for name in record.channels_last:
         plain[name] = plain[name].contiguous(memory_format=torch.channels_last)
     for name, first in record.tied.items():
@@ -124,32 +126,72 @@ def plain_tensors(record: GraphRecord, tensors: Tensors) -> Tensors:
 
 
 def build_root(record: GraphRecord, tensors: Tensors, given: MaseGraph | None) -> nn.Module:
-    """A module that holds every layer and tensor under its name; errors are ValueErrors."""
-    root = nn.Module()
-    groups = by_layer(record, tensors)
+    """A module that holds every layer and tensor under its name; errors are ValueErrors.
+
+    Layers and shapes are compared first, without values: a file whose parts do not fit is refused
+    before any of it is unpacked.
+    """
+    without_values = {name: tensor.to("meta") for name, tensor in tensors.items()}
+    outlines = by_layer(record, plain_tensors(record, without_values, outline))
     provided = {} if given is None else given.modules
+    layers = {}
     for name, layer in record.layers.items():
-        try:
-            put(root, name, build(layer, provided.get(name), groups[name]))
-        except (ValueError, TypeError, KeyError, RuntimeError, AttributeError) as error:
-            raise ValueError(f"layer {name!r}: {error}") from error
-    for name, first in record.same_layer.items():
-        put(root, name, root.get_submodule(first))
-    for name, attribute in record.attributes.items():
-        value = tensors[name]
-        if attribute.parameter:
-            put(root, name, nn.Parameter(value, attribute.trained))
-        else:
-            put(root, name, value)
+        with saying(f"layer {name!r}: "):
+            layers[name] = prepare(layer, provided.get(name), outlines[name])
+    values = plain_tensors(record, tensors, unpack)
+    groups = by_layer(record, values)
+    for name, layer in record.layers.items():
+        with saying(f"layer {name!r}: "):
+            layers[name] = finish(layer, layers[name], groups[name])
+    attributes = {
+        name: nn.Parameter(values[name], how.trained) if how.parameter else values[name]
+        for name, how in record.attributes.items()
+    }
+    root = rooted(record, layers, attributes)
     for name, first in record.tied.items():
         put(root, name, attribute_of(root, first))
     return root
+
+
+def rooted(
+    record: GraphRecord, layers: Mapping[str, nn.Module], attributes: Mapping[str, Tensor]
+) -> nn.Module:
+    """A module with the layers and tensors of a graph under their names."""
+    root = nn.Module()
+    for name, layer in layers.items():
+        put(root, name, layer)
+    for name, first in record.same_layer.items():
+        put(root, name, layers[first])
+    for name, value in attributes.items():
+        put(root, name, value)
+    return root
+
+
+def prove(graph: MaseGraph, record: GraphRecord) -> None:
+    """Raise unless the record brings the graph back: its nodes are built from it and compared."""
+    layers = {name: graph.model.get_submodule(name) for name in record.layers}
+    attributes = {name: attribute_of(graph.model, name) for name in record.attributes}
+    try:
+        with saying("the graph cannot be saved: "):
+            built = build_graph(record, rooted(record, layers, attributes), graph)
+            found = {name: attribute_of(built, name) for name in (*layers, *attributes)}
+    except ValueError as error:
+        raise GraphError(str(error)) from error
+    for name, value in found.items():
+        if value is not (layers | attributes)[name]:
+            raise GraphError(f"{name!r} cannot be saved: a graph has something else of that name")
+    for node, twin in zip(graph.nodes, built.graph.nodes, strict=True):
+        facts = [(n.name, n.op, n.target, repr(n.args), repr(n.kwargs)) for n in (node, twin)]
+        if facts[0] != facts[1]:
+            raise GraphError(f"node {node.name!r} cannot be saved: it would come back otherwise")
 
 
 def by_layer(record: GraphRecord, tensors: Tensors) -> dict[str, Tensors]:
     """The tensors of each layer by their names in it; a tensor of no layer is an error."""
     groups: dict[str, Tensors] = {name: {} for name in record.layers}
     for name, tensor in tensors.items():
+        if len(name) > LONGEST:
+            raise ValueError(f"tensor {name!r:.60} has too long a name")
         owner, _, last = name.rpartition(".")
         while owner and owner not in groups:
             owner, _, outer = owner.rpartition(".")

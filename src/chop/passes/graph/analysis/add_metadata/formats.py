@@ -45,7 +45,7 @@ def restore_records(node: fx.Node) -> None:
     for side, names in node.meta.pop(FLOAT_RECORDS, {}).items():
         entries = node.meta["mase"]["common"].get(side, {})
         for name, (kind, width) in names.items():
-            if name in entries:
+            if isinstance(entries.get(name), dict):
                 entries[name] |= {"type": kind, "precision": width}
 
 
