@@ -40,9 +40,8 @@ def test(  # noqa: PLR0913, PLR0917  (the labs' signature)
     Args:
         data_module: as for `train`; a single loader holds the test rows.
         save_path: the folder of ``test_results.json``; None stores nothing.
-        load_name: weights or a graph to test; without it the model is tested as it is.
-        settings: fields of `TrainingSettings`, as the labs hand the same to every action;
-            `record`, stored with the result; `split`, one of test, val and all.
+        load_name: weights or a graph to test; by default the model as it is.
+        settings: as for `train`; and `split`, one of test, val and all.
     """
     from chop.tools.training.evaluation import evaluate_job
     from chop.tools.training.job import Job
@@ -64,14 +63,14 @@ def test(  # noqa: PLR0913, PLR0917  (the labs' signature)
     names = (dataset_info or rows.dataset_info).class_names
     shown = summary_of_test(result, names, getattr(rows, "source", ""), split)
     known = common.known_preprocessing(job.model, rows)
-    features = known or "taken as they are"
-    logger.info("Result\n%s\n\nFeatures: %s", shown, features, extra=RESULT)
+    shown += f"\n\nFeatures: {known or 'taken as they are'}"
+    logger.info("Result\n%s", shown, extra=RESULT)
     if visualizer is not None:
         _log(visualizer, result.figures(split), job.folder)
     if save_path is not None:
-        facts = {"split": split, "load_name": load_name, "run": job.record}
-        facts["preprocessing"] = known and known.as_plain()
-        _store(job.folder, {**result.as_dict(names, split), **facts})
+        run = {"split": split, "load_name": load_name, "run": job.record}
+        features = {"preprocessing": known and known.as_plain()}
+        _store(job.folder, {**result.as_dict(names, split), **run, **features})
     logger.info("Testing is completed")
     return result
 

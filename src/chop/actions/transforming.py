@@ -128,17 +128,9 @@ def transform(  # noqa: PLR0913  # what a run consists of, by the names of the l
         model = load_model(load_name, load_type, model)
     elif not pretrained:
         logger.warning(UNTRAINED)
-
-    def context_for(model: nn.Module) -> PassContext:
-        scaled = rows_for(model, rows)
-        return PassContext(
-            info.name,
-            Path(save_dir),
-            lambda: InputGenerator(info, scaled, task, which_dataloader="train"),
-        )
-
     logger.info("Transforming model '%s'...", info.name)
-    context = context_for(model)
+    folder = Path(save_dir)
+    context = PassContext(info.name, folder, batches_for(model, info, rows, task))
     graph = with_metadata(
         MaseGraph(model, dict(cf_args or get_cf_args(info, task, model))), context
     )
@@ -147,11 +139,18 @@ def transform(  # noqa: PLR0913  # what a run consists of, by the names of the l
         before = graph.preprocessing
         graph, found[name] = _run_pass(graph, name, context.complete(name, given), context)
         if graph.preprocessing != before:  # the passes that follow need rows of another scale
-            context = context_for(graph.model)
-    saved = context.save_dir / "transformed_ckpt"
-    graph, _ = save_mase_graph_interface_pass(graph, saved)
+            context = PassContext(info.name, folder, batches_for(graph.model, info, rows, task))
+    graph, _ = save_mase_graph_interface_pass(graph, folder / "transformed_ckpt")
     logger.info("Transformation is completed")
     return graph, found
+
+
+def batches_for(
+    model: nn.Module, info: MaseModelInfo, rows: Any, task: str
+) -> Callable[[], InputGenerator]:
+    """Makes batches of training rows, scaled as the model was trained on them."""
+    scaled = rows_for(model, rows)
+    return lambda: InputGenerator(info, scaled, task, which_dataloader="train")
 
 
 def with_metadata(graph: MaseGraph, context: PassContext) -> MaseGraph:
