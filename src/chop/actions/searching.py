@@ -350,10 +350,11 @@ class SearchJob:
         return f"{heading(study, self.config)}\n{study_table(study)}"
 
 
-def rows_read(data_module: "MaseDataModule") -> str:
-    """A text that stands for the rows, and for constants that are not their own."""
-    asked = data_module.request.preprocessing
-    return data_module.fingerprint + ("" if asked is None else f", scaled as {asked.digest}")
+def rows_read(data_module: Any) -> str | None:
+    """A text that stands for the rows and for constants that are not their own, if known."""
+    asked = getattr(getattr(data_module, "request", None), "preprocessing", None)
+    fingerprint: str | None = data_module.fingerprint
+    return fingerprint if asked is None else f"{fingerprint}, scaled as {asked.digest}"
 
 
 def fingerprint_of(texts: list[str]) -> str:

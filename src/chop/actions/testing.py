@@ -62,15 +62,14 @@ def test(  # noqa: PLR0913, PLR0917  (the labs' signature)
     result = evaluate_job(job, chosen, split)
     names = (dataset_info or rows.dataset_info).class_names
     shown = summary_of_test(result, names, getattr(rows, "source", ""), split)
-    known = common.known_preprocessing(job.model, rows)
-    shown += f"\n\nFeatures: {known or 'taken as they are'}"
-    logger.info("Result\n%s", shown, extra=RESULT)
+    known = common.known_preprocessing(job.model, rows) or "taken as they are"
+    logger.info("Result\n%s\n\nFeatures: %s", shown, known, extra=RESULT)
     if visualizer is not None:
         _log(visualizer, result.figures(split), job.folder)
     if save_path is not None:
         run = {"split": split, "load_name": load_name, "run": job.record}
-        features = {"preprocessing": known and known.as_plain()}
-        _store(job.folder, {**result.as_dict(names, split), **run, **features})
+        run |= common.features_of(job.model, rows)
+        _store(job.folder, {**result.as_dict(names, split), **run})
     logger.info("Testing is completed")
     return result
 
