@@ -3,8 +3,10 @@
 ``python -m harden.security_graph NUMBER`` shows a case again.
 """
 
+import atexit
 import contextlib
 import copy
+import functools
 import io
 import json
 import logging
@@ -37,6 +39,7 @@ from chop.passes.graph import (
 )
 from chop.passes.graph.interface.toml_text import toml_text
 from harden.common import Row, share
+from harden.forked import Verdict, run_all
 
 GRAPH, METADATA, WEIGHTS = "graph.json", "node_meta_param.toml", "weights.safetensors"
 FOLDER = "saved"
@@ -78,6 +81,8 @@ VALUES: tuple[Any, ...] = (
     {"$parameter": CODE}, {"$str": CODE}, json.loads('[' * 150 + ']' * 150),
 )  # fmt: skip
 SOME = 5  # values that each field meets, and texts that each key meets
+
+WHAT = "a field of a saved graph replaced by what would run code"
 
 Place = tuple[str | int, ...]
 
@@ -339,27 +344,49 @@ def loading_problem(folder: Path) -> str | None:
     return None
 
 
+@functools.cache
+def prepared() -> tuple[Fuzz, list[Case]]:
+    """The graph of this process and its cases."""
+    outer = tempfile.mkdtemp(prefix="chop-harden-")
+    atexit.register(shutil.rmtree, outer, ignore_errors=True)
+    fuzz = Fuzz(Path(outer))
+    return fuzz, list(cases(fuzz.documents))
+
+
+def prepare() -> None:
+    """Save the graph, once for all children."""
+    prepared()
+
+
+def kind_of(number: int) -> str:
+    """What a case is called in the table."""
+    return WHAT
+
+
+def judge(number: int) -> Verdict:
+    """Try one case."""
+    fuzz, found = prepared()
+    problem = fuzz.attempt(found[number])
+    again = f"{found[number].file}: {found[number].name}: {problem}"
+    return Verdict(number, WHAT, "unharmed", problem and again)
+
+
 def row(scale: float) -> Row:
-    """The line of the table."""
-    with tempfile.TemporaryDirectory() as outer:
-        fuzz = Fuzz(Path(outer))
-        found = list(enumerate(cases(fuzz.documents)))
-        chosen = found[:: max(1, round(len(found) / share(len(found), scale)))]
-        failures = tuple(
-            f"{case.file}: {case.name}: {problem}; python -m harden.security_graph {number}"
-            for number, case in chosen
-            if (problem := fuzz.attempt(case))
-        )
-    what = "a field of a saved graph replaced by what would run code"
-    return Row("security", what, len(chosen), len(failures), failures)
+    """The line of the table; each case in a process that may take little memory."""
+    total = len(prepared()[1])
+    numbers = range(0, total, max(1, round(total / share(total, scale))))
+    verdicts = list(run_all("harden.security_graph", numbers))
+    failures = tuple(
+        f"{each.problem}; python -m harden.security_graph {each.number}"
+        for each in verdicts
+        if each.problem
+    )
+    return Row("security", WHAT, len(verdicts), len(failures), failures)
 
 
 def show(number: int) -> None:
     """Try one case again."""
-    with tempfile.TemporaryDirectory() as outer:
-        fuzz = Fuzz(Path(outer))
-        case = list(cases(fuzz.documents))[number]
-        print(f"{case.file}: {case.name}\n{fuzz.attempt(case) or 'as it must be'}")
+    print(judge(number).problem or "as it must be")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,9 @@
 
 import contextlib
 import os
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -195,6 +198,35 @@ def test_a_server_that_says_nothing_is_given_up(
     storage._database(f"postgresql+psycopg://me@host/db{query}")
     assert given.get("connect_timeout") == timeout
     assert given["tcp_user_timeout"] == 30_000
+
+
+PROXY = """
+import sys, warnings
+from optuna.storages import get_storage, run_grpc_proxy_server
+warnings.simplefilter("ignore")
+run_grpc_proxy_server(get_storage(sys.argv[1]), host="127.0.0.1", port=int(sys.argv[2]))
+"""
+
+
+def test_a_proxy_may_be_restarted(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    command = [sys.executable, "-c", PROXY, f"sqlite:///{tmp_path}/study.db", port]
+    proxy = subprocess.Popen(command)
+    try:
+        store = open_store(Place(f"grpc://127.0.0.1:{port}", "search"), ["minimize"], {})
+        (trial,) = store.claim([wanted("x")], None)
+        assert trial is not None
+        proxy.kill()
+        proxy.wait()
+        proxy = subprocess.Popen(command)
+        store.finish([(trial, Outcome([1.0]))])  # which waits for it
+        assert store.done["x"].values == [1.0]
+    finally:
+        proxy.kill()
+        proxy.wait()
+    assert "does not answer" in capfd.readouterr().out
 
 
 @pytest.fixture(scope="module", autouse=True)

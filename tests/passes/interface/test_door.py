@@ -439,6 +439,33 @@ def test_a_layer_with_layers_inside_comes_from_the_graph_given(tmp_path: Path) -
         load_mase_graph(tmp_path)
 
 
+class Counting(nn.Module):
+    """Follows the shape of its input, which only torch.export can trace."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3)
+        self.norm = nn.GroupNorm(2, 8)
+        self.rnn = nn.LSTM(8, 8, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.max_pool2d(F.gelu(self.norm(self.conv(x))), 2).flatten(2).transpose(1, 2)
+        y = F.scaled_dot_product_attention(y, y, self.rnn(y)[0])
+        for step in range(len(x)):
+            y = torch.where(y > step, y, y * 0.5).to(torch.float64) + torch.zeros(1)
+        return F.log_softmax(y.mean(1).clamp(min=0), dim=-1)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_graphs_of_torch_export_come_back(tmp_path: Path) -> None:
+    inputs = {"x": torch.randn(2, 3, 6, 6)}
+    graph = MaseGraph(Counting().eval(), example_inputs=inputs)
+    save_mase_graph_interface_pass(graph, tmp_path)
+    loaded = load_mase_graph(tmp_path)
+    assert loaded.model.code == graph.model.code
+    assert torch.equal(loaded.model(**inputs), graph.model(**inputs))
+
+
 def test_what_cannot_come_back_is_refused_when_it_is_saved(tmp_path: Path) -> None:
     class Inside(nn.Module):
         def __init__(self) -> None:

@@ -160,6 +160,7 @@ TAGS: dict[str, tuple[type, Callable[[Any], Any] | None, Callable[[Any], Any]]] 
     "$complex": (complex, None, _complex),
     "$dtype": (torch.dtype, lambda value: str(value).removeprefix("torch."), DTYPES.__getitem__),
     "$device": (torch.device, str, torch.device),
+    "$layout": (torch.layout, str, {str(torch.strided): torch.strided}.__getitem__),
     "$memory_format": (
         torch.memory_format,
         lambda value: str(value).removeprefix("torch."),

@@ -24,7 +24,13 @@ from chop.nn.quant_config import parse_quant_config
 from chop.ops.lookup import op_of_function, op_of_method
 from chop.passes.graph.interface.codec import from_plain
 from chop.passes.graph.interface.harmless import ATTRIBUTES
-from chop.passes.graph.interface.targets import QUANTIZED, function_by_name, is_method, keywords
+from chop.passes.graph.interface.targets import (
+    NOT_DATA,
+    QUANTIZED,
+    function_by_name,
+    is_method,
+    keywords,
+)
 
 LONGEST, DEEPEST, WIDEST = 1000, 64, 16  # characters, parts of a path, numbers of an argument
 LARGEST = 2**31 - 1
@@ -110,7 +116,7 @@ def taken() -> tuple[frozenset[str], frozenset[str]]:
 
 Name = Annotated[str, AfterValidator(identifier)]
 Path = Annotated[str, AfterValidator(path)]
-Text = Annotated[str, Field(max_length=LONGEST)]
+Text = Annotated[str, Field(max_length=2 * LONGEST)]  # a path and a name in what it leads to
 
 
 class Reference(NamedTuple):
@@ -215,9 +221,10 @@ def check_function(target: str, args: list[Any], kwargs: dict[str, Any]) -> None
 
 
 def check_keywords(target: str, given: Mapping[str, Any], known: frozenset[str]) -> None:
-    """Refuse a keyword that is none of the callable's."""
-    if odd := sorted(given.keys() - known):
-        raise ValueError(f"{target} takes no argument {odd[0]!r}")
+    """Refuse a keyword that is none of the callable's, or one that is no data unless it is off."""
+    off = {name for name in NOT_DATA & given.keys() if given[name] in (None, False)}
+    if odd := sorted(given.keys() - known - off):
+        raise ValueError(f"{target} takes no argument {odd[0]!r:.60}")
 
 
 CHECKS: dict[str, Callable[[str, list[Any], dict[str, Any]], None]] = {

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from chop.errors import CheckpointError, OutputError
+from chop.errors import CheckpointError, GraphError, OutputError
 from chop.files import one_at_a_time, regular, versioned, write_text
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.base import PASSES, Info, Pass, PassArgs, interface_pass
@@ -33,7 +33,7 @@ from chop.passes.graph.interface.graph_file import (
     record_graph,
 )
 from chop.passes.graph.interface.node_meta import load_metadata, save_metadata
-from chop.passes.graph.interface.tensors import Weights, build_root, gather, prove
+from chop.passes.graph.interface.tensors import Gathered, Weights, build_root, gather, prove
 from chop.preprocessing import from_plain as read_preprocessing
 
 logger = logging.getLogger("chop")
@@ -83,19 +83,7 @@ def save_mase_graph_interface_pass(
         temporary = target.temporary
         write_tensors(temporary / WEIGHTS, gathered.tensors)
         left_out = save_metadata(graph, temporary / METADATA, add_value)
-        record = record.model_copy(
-            update={
-                "tied": gathered.tied,
-                "packed": gathered.packed,
-                "channels_last": gathered.channels_last,
-                "digest": digest(temporary / WEIGHTS),
-                "digests": {
-                    name: digest(temporary / name)
-                    for name in (METADATA, VALUES)
-                    if (temporary / name).exists()
-                },
-            }
-        )
+        record = completed(record, gathered, temporary)
         write_text(temporary / GRAPH, sealed(record.model_dump(exclude_defaults=True)))
     final = target.final
     logger.info("Saved mase graph to %s", final, extra={"result": True})  # `--quiet` leaves it
@@ -106,6 +94,22 @@ def save_mase_graph_interface_pass(
         "packed": sorted(gathered.packed),
         "values_left_out": left_out,
     }
+
+
+def completed(record: GraphRecord, gathered: Gathered, folder: Path) -> GraphRecord:
+    """The record of a graph whose other files are written."""
+    names = [name for name in (METADATA, VALUES) if (folder / name).exists()]
+    found = {
+        "tied": gathered.tied,
+        "packed": gathered.packed,
+        "channels_last": gathered.channels_last,
+        "digest": digest(folder / WEIGHTS),
+        "digests": {name: digest(folder / name) for name in names},
+    }
+    try:
+        return GraphRecord(**dict(record) | found)
+    except ValidationError as error:
+        raise GraphError(f"the graph cannot be saved: {problem(error)}") from None
 
 
 @dataclass

@@ -13,6 +13,7 @@ from chop.passes.graph.interface.door import LONGEST, saying
 from chop.passes.graph.interface.graph_file import GraphRecord, attribute_of, build_graph
 from chop.passes.graph.interface.layers import finish, prepare
 from chop.passes.graph.interface.packing import (
+    MOST_DIMENSIONS,
     Packed,
     PackedRecord,
     formats_of,
@@ -52,7 +53,8 @@ class Gathered:
         if not value.is_contiguous() and is_channels_last(value):
             self.channels_last.append(name)
         tensor = value.detach().cpu().contiguous()
-        packed = pack_it(tensor) if self.weights == "codes" else None
+        codes = self.weights == "codes" and tensor.dim() <= MOST_DIMENSIONS
+        packed = pack_it(tensor) if codes else None
         if packed is None:
             self.tensors[name] = self._own_memory(tensor)
             return
@@ -190,7 +192,7 @@ def by_layer(record: GraphRecord, tensors: Tensors) -> dict[str, Tensors]:
     """The tensors of each layer by their names in it; a tensor of no layer is an error."""
     groups: dict[str, Tensors] = {name: {} for name in record.layers}
     for name, tensor in tensors.items():
-        if len(name) > LONGEST:
+        if len(name) > 2 * LONGEST:
             raise ValueError(f"tensor {name!r:.60} has too long a name")
         owner, _, last = name.rpartition(".")
         while owner and owner not in groups:
