@@ -1,5 +1,6 @@
 import os
 import signal
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -72,3 +73,12 @@ def test_a_failure_leaves_no_empty_folder_but_every_file(tmp_path: Path) -> None
         (folder / "result").touch()
         raise RuntimeError
     assert sorted(path.name for path in folder.iterdir()) == ["result"]
+
+
+def test_a_pipe_or_a_device_is_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(OutputError, match="is a device or a pipe; name a file to write"):
+        write_text(pipe, "text")
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert os.listdir(tmp_path) == ["pipe"]

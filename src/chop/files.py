@@ -34,8 +34,13 @@ def replacing(path: Path) -> Iterator[Path]:
     """A temporary file beside `path` that takes its place when the block ends well.
 
     A reader sees the old file or the new one, never half of one, whatever kills the writer. A
-    disk that is full or cannot be written raises OutputError.
+    disk that is full or cannot be written raises OutputError, and so does a device or a pipe,
+    which a file must not take the place of: ``/dev/null`` would be gone for everybody.
     """
+    with contextlib.suppress(OSError):  # where there is nothing yet
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            raise OutputError(f"{path}: is a device or a pipe; name a file to write")
     with _temporary(path) as temporary:
         yield temporary
         _flush(temporary)
