@@ -35,7 +35,7 @@ from chop.passes.graph.interface.targets import (
 LONGEST, DEEPEST, WIDEST = 1000, 64, 16  # characters, parts of a path, numbers of an argument
 LARGEST = 2**31 - 1
 PART = re.compile(r"[\w +/-]+")  # of a path: fx puts it in double quotes if it is no identifier
-WORD = re.compile(r"[a-z0-9_]{0,32}")
+WORD = re.compile(r"[\w -]{0,64}")  # of a setting, such as "same": no path of a file
 ADDED = frozenset({"config", "inplace"})  # keywords that quantising gives a function
 SIDES = frozenset({"args", "results"})
 FACTS = {"mase_type": str, "mase_op": str, "args": dict, "results": dict}  # of a node
