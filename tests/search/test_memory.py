@@ -1,6 +1,11 @@
 """What a search keeps of its results."""
 
+from typing import Any
+
+from search_cases import Searcher
+
 from chop.search.memory import Remembered
+from chop.search.variants import ACTIVATION_BYTES, RUNS_KEPT
 
 
 def remember(kept: Remembered[str], key: str, size: int) -> None:
@@ -41,3 +46,12 @@ def test_forgetting_forgets_what_was_met_as_well() -> None:
     kept.clear()
     kept.put("a", "value", 10)
     assert kept.get("a") is None
+
+
+def test_a_small_network_keeps_the_results_of_some_runs_and_no_more(search_with: Searcher) -> None:
+    search = search_with(sampler="brute")
+    space: Any = search.space
+    kept = space.variants.activations
+    rows = 2 * 64 * (16 + 16 + 16 + 5 + 5) * 4  # 128 rows in two batches: x, and four layers
+    assert kept.budget == RUNS_KEPT * rows < ACTIVATION_BYTES
+    assert 0 < kept.used <= kept.budget

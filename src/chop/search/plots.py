@@ -96,9 +96,11 @@ def _importance(
     """How much each choice matters for each objective, where there are enough trials to tell."""
     objectives = list(metrics) if len(study.directions) > 1 else ["sum of scaled metrics"]
     losses = [losses_of(study, trial) for trial in trials]
-    chosen = [{name: str(option) for name, option in t.params.items()} for t in trials]
+    chosen = [trial.params for trial in trials]
     names = dict.fromkeys(name for params in chosen for name in params)
-    effects = Effects({name: [params.get(name) for params in chosen] for name in names})
+    effects = Effects(
+        {name: [str(each[name]) if name in each else None for each in chosen] for name in names}
+    )
     found = [variance_shares(effects, column) for column in zip(*losses, strict=True)]
     if len(effects.names) < 2 or not any(found):  # the only choice there is matters most
         return None

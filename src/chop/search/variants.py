@@ -26,7 +26,9 @@ from chop.search.memory import Remembered, bytes_of
 
 ACTIVATION_BYTES = 512 * 2**20
 WEIGHT_BYTES = 512 * 2**20
-KEYS_KEPT = 1_000_000
+RUNS_KEPT = 100
+"""Results of how many runs are worth keeping; those of a small network never come to the limit."""
+KEYS_KEPT = 100_000
 FIXED = ("placeholder", "get_attr", "output")
 
 Quants = Mapping[str, tuple[Hashable, QuantConfig]]
@@ -93,12 +95,13 @@ class Variants:
         places = {node: place for place, node in enumerate(graph.nodes)}
         self.model = graph.model
         self.steps = [make_step(node, modules, places) for node in graph.nodes]
-        self.activations: Remembered[Any] = Remembered(ACTIVATION_BYTES)
+        self.activations: Remembered[Any] = Remembered(0)
         self.weights: Remembered[Tensor] = Remembered(WEIGHT_BYTES)
         self._last = _last(self.steps)
         self._names = [step.node.name for step in self.steps]
         self._placeholders = [p for p, s in enumerate(self.steps) if s.node.op == "placeholder"]
         self._keys: dict[Hashable, int] = {}
+        self._batches: set[Hashable] = set()
         self._calls: dict[Hashable, Callable[..., Any]] = {}
 
     def run(self, quants: Quants, batch: Hashable, inputs: tuple[Tensor, ...]) -> Any:
@@ -107,7 +110,12 @@ class Variants:
         keys = self._keys_of(quants, batch)
         given = iter(inputs)
         values: dict[int, Any] = {place: next(given) for place in self._placeholders}
-        return self._value(self._last, keys, values, quants)
+        result = self._value(self._last, keys, values, quants)
+        if batch not in self._batches:
+            self._batches.add(batch)
+            room = self.activations.budget + RUNS_KEPT * bytes_of(values)
+            self.activations.budget = min(room, ACTIVATION_BYTES)
+        return result
 
     def _make_room(self) -> None:
         if len(self._keys) > KEYS_KEPT:
