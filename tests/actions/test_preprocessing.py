@@ -185,7 +185,10 @@ def test_measured_rows_through_a_function_of_the_users(
     assert "Features: 3 features, standardised ('mass': mean 10" in shown
 
 
-def test_the_command_line_scales_measured_rows(run: Path, tmp_path: Path) -> None:
+def test_the_command_line_scales_measured_rows(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DATASETS, "_entries", dict(DATASETS.items()))
     code = tmp_path / "mine.py"
     code.write_text(
         "import numpy as np\n"

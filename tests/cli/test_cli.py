@@ -150,10 +150,20 @@ def test_people_add_their_own_models(tmp_path: Path) -> None:
 
 
 def test_a_taken_name_is_one_line(tmp_path: Path) -> None:
+    for file in ("mine.py", "other.py"):
+        (tmp_path / file).write_text(MODEL.format(name="my-net"))
+    done = ch("info", "models", "--import", "mine.py", "--import", "other.py", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("ch: other.py: model 'my-net' is already registered by ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_built_in_name_may_be_taken(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(MODEL.format(name="jsc-tiny"))
     done = ch("info", "models", "--import", "mine.py", cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr == "ch: mine.py: model 'jsc-tiny' is already registered\n"
+    assert done.returncode == 0
+    assert "mine.py takes the place of the built-in model 'jsc-tiny'" in done.stderr + done.stdout
+    assert "A model of my own." in done.stdout
 
 
 def test_a_file_that_fails_to_import_is_one_line(tmp_path: Path) -> None:
