@@ -211,7 +211,7 @@ def arguments(condition: Condition, action: str, folder: Path) -> list[str]:
     write_toml(folder / "run.toml", tables(condition))
     return [
         action, condition.model, *condition.source(folder), "--config", str(folder / "run.toml"),
-        "--import", str(MODELS_FILE), "--max-epochs", "2", *condition.options,
+        "--import", str(MODELS_FILE), *condition.options,
     ]  # fmt: skip
 
 
@@ -222,6 +222,7 @@ def tables(condition: Condition) -> dict[str, Any]:
         condition.cost: {"scale": 1.0, "direction": "minimize"},
     }
     return {
+        "max_epochs": 2,
         "passes": {
             "quantize": {"by": "type", "default": {"config": {"name": "integer", **WIDTHS}}},
             "count_operations": {},

@@ -47,7 +47,7 @@ def weights(data: MaseDataModule, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 def ch(tmp_path: Path, action: str, config: Path, *arguments: str) -> int:
-    where = ("--project-dir", str(tmp_path), "--project", "out", "--cpu=0")
+    where = ("--project-dir", str(tmp_path), "--project", "out", "--cpu=0", "--report-to", "none")
     return main([action, "--config", str(config), *where, *arguments])
 
 

@@ -60,7 +60,7 @@ class RunConfig:
     ] = "info"
     report_to: Annotated[
         Literal["wandb", "tensorboard", "none"],
-        Option("where metrics are logged", GENERAL, actions=MEASURING),
+        Option("where metrics are logged", GENERAL),
     ] = "tensorboard"
     seed: Annotated[
         int, Option("seed of every random choice", GENERAL, at_least=0, below=2**32)
