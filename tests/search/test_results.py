@@ -116,14 +116,15 @@ def test_best_json_has_the_fields_and_the_form_of_the_labs() -> None:
     [
         {}, [], None, True, -3, "a \"quoted\" é \ud800", 0.5, 1e-9, 1e300, -0.0, math.nan, math.inf,
         {"empty": {}, "none": [], "list": [1, [2.5, False], {"a": None}], 1: (), None: "x"},
-        {"a": {"b": {"c": 1.0}}, "d": TrialState.FAIL},
+        {"a": {"b": {"c": 1.0}}, "d": TrialState.FAIL}, [{"a": {"b": [{}]}}],
     ],
     ids=str,
 )  # fmt: skip
 def test_json_is_what_python_writes_with_an_indent_of_four(value: object) -> None:
     expected = json.dumps(value, indent=4, separators=(",", ":")) + "\n"
     assert as_json(value) == expected
-    table = {"0": value, "1": value}
+    row = {"a%s": value, "b": {"c": {"%": value, "d": value}, "e": {}}, "f": 1}
+    table = {"0": row, "1": row | {"a%s": 2}, "2": {}, "3": {"a": {}}}
     assert "".join(json_pieces(table)) == as_json(table)
     assert "".join(json_pieces({})) == as_json({})
 

@@ -23,6 +23,7 @@ from chop.search.config import SearchConfig, parse_search
 from chop.search.context import SearchContext
 from chop.search.hyperparameters import CHOICES, Hyperparameters
 from chop.search.measure import fingerprint
+from chop.search.memory import no_collections
 from chop.search.space import SPACES, SearchSpace, make_space
 from chop.tools.checkpoint_load import load_model
 from chop.tools.devices import device_of
@@ -297,7 +298,7 @@ class SearchJob:
                     process.join()
                 found.run()  # what a process that died has left behind
         finally:
-            with one_at_a_time(folder):  # who writes last knows of all trials
+            with one_at_a_time(folder), no_collections():  # who writes last knows of all trials
                 result = self.report(space, found.store, folder, found)
         logger.info("Searching is completed")
         return result

@@ -5,7 +5,7 @@ import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import cache, lru_cache
+from functools import lru_cache
 from math import isfinite
 from pathlib import Path
 from sys import intern
@@ -20,7 +20,8 @@ from chop.search.hypervolume import front_of, is_feasible, losses_of
 from chop.search.store import REASON
 
 DECIMALS = 10
-PLAIN = frozenset({int, str, bool, type(None)})
+END = object()
+"""Stands behind the names in a table."""
 MEASURED = ("software_metrics", "hardware_metrics", "scaled_metrics")
 
 
@@ -102,45 +103,67 @@ def as_json(value: Any) -> str:
     return _json(value, "\n") + "\n"
 
 
-def json_pieces(table: Mapping[str, Any]) -> Iterator[str]:
-    """The same text entry by entry: of many trials it is larger than they are."""
+def json_pieces(table: Mapping[str, dict[str, Any]]) -> Iterator[str]:
+    """The same text row by row: of many trials it is larger than they are.
+
+    What depends on names alone is made once for all rows that have the same.
+    """
     begin, line = "{", "\n    "
-    for key, value in table.items():
-        yield f"{begin}{line}{_key(key)}:{_json(value, line)}"
+    for key, row in table.items():
+        shape: list[Any] = []
+        texts: list[str] = []
+        _take_apart(row, line, shape, texts)
+        yield f"{begin}{line}{_key(key)}:{_template(tuple(shape)) % tuple(texts)}"
         begin = ","
     yield "\n}\n" if table else "{}\n"
 
 
-def _json(value: Any, line: str) -> str:
-    """A value; `line` is a new line with the indentation of what the value is in.
+def _take_apart(table: dict[Any, Any], line: str, shape: list[Any], texts: list[str]) -> None:
+    """Add the names in a table to `shape`, those of tables as tuples, and the texts of the rest."""
+    inner = line + "    "
+    for key, item in table.items():
+        if isinstance(item, dict):
+            shape.append((key,))
+            _take_apart(item, inner, shape, texts)
+            shape.append(END)
+        else:
+            shape.append(key)
+            texts.append(repr(item) if type(item) is int else _json(item, inner))
 
-    Python's own encoder is slow, and takes much memory, where it has to indent.
-    """
+
+@lru_cache(maxsize=100)
+def _template(shape: tuple[Any, ...]) -> str:
+    return _template_of_table(iter(shape), "\n    ")
+
+
+def _template_of_table(names: Iterator[Any], line: str) -> str:
+    inner = line + "    "
+    items = []
+    for name in iter(lambda: next(names, END), END):
+        if isinstance(name, tuple):
+            items.append(f"{_name(name[0])}:{_template_of_table(names, inner)}")
+        else:
+            items.append(f"{_name(name)}:%s")
+    return f"{{{inner}{f',{inner}'.join(items)}{line}}}" if items else "{}"
+
+
+def _name(key: Any) -> str:
+    return _key(key).replace("%", "%%")
+
+
+def _json(value: Any, line: str) -> str:
+    """A value; `line` is a new line with the indentation of what the value is in."""
+    if isinstance(value, float) and isfinite(value):
+        return repr(round(value, DECIMALS))
     if not isinstance(value, dict | list | tuple):
-        return _leaf(value)
+        return _text(value)
     if not value:
         return json.dumps(value)
     inner = line + "    "
     if isinstance(value, dict):
-        if PLAIN.issuperset(map(type, value.values())):
-            return f"{{{inner}{_flat(inner).encode(value)[1:-1]}{line}}}"
         items = [f"{_key(key)}:{_json(item, inner)}" for key, item in value.items()]
         return f"{{{inner}{f',{inner}'.join(items)}{line}}}"
     return f"[{inner}{f',{inner}'.join([_json(item, inner) for item in value])}{line}]"
-
-
-@cache
-def _flat(line: str) -> json.JSONEncoder:
-    """Python's encoder for a table without tables, each entry on a line; this one is fast."""
-    return json.JSONEncoder(separators=(f",{line}", ":"), check_circular=False)
-
-
-def _leaf(value: Any) -> str:
-    if type(value) is int:  # a truth value is one, too, and has another text
-        return repr(value)
-    if isinstance(value, float) and isfinite(value):
-        return repr(round(value, DECIMALS))
-    return _text(value)
 
 
 _text = lru_cache(maxsize=10_000, typed=True)(json.dumps)
