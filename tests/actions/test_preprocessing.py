@@ -83,26 +83,15 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     file = csv(folder / "rows.csv", MEASURED)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CHOP_CACHE", str(folder / "cache"))
-        assert (
-            main(
-                [
-                    "train",
-                    "--learning-rate",
-                    "1e-2",
-                    "--report-to",
-                    "none",
-                    *common(folder, file),
-                    "--max-epochs",
-                    "8",
-                ]
-            )
-            == 0
-        )
+        assert main([*TRAIN, *common(folder, file), "--max-epochs", "8"]) == 0
         load = ["--load", str(checkpoint(folder)), "--load-type", "pl"]
         config = folder / "passes.toml"
         config.write_text("[passes.report_graph]\n", encoding="utf-8")
         assert main(["transform", *common(folder, file), *load, "--config", str(config)]) == 0
         yield folder
+
+
+TRAIN = ("train", "--learning-rate", "1e-2", "--report-to", "none")
 
 
 def common(folder: Path, file: Path) -> list[str]:
@@ -424,20 +413,7 @@ def test_training_that_starts_from_a_model_keeps_its_constants(
 ) -> None:
     other = csv(tmp_path / "other.csv", MEASURED[::-1] * np.float32(1.01))
     load = ["--load", str(checkpoint(run)), "--load-type", "pl", "--max-epochs", "1"]
-    assert (
-        main(
-            [
-                "train",
-                "--learning-rate",
-                "1e-2",
-                "--report-to",
-                "none",
-                *common(tmp_path, other),
-                *load,
-            ]
-        )
-        == 0
-    )
+    assert main([*TRAIN, *common(tmp_path, other), *load]) == 0
     assert "with the constants of the model" in capsys.readouterr().out
     content = torch.load(checkpoint(tmp_path), weights_only=True)
     assert Preprocessing(**content["chop"]["preprocessing"]) == trained_with(run)
@@ -445,22 +421,7 @@ def test_training_that_starts_from_a_model_keeps_its_constants(
     assert Preprocessing(**record["preprocessing"]) == trained_with(run)
     # Without --load it is the run that goes on that says how its rows are scaled.
     capsys.readouterr()
-    assert (
-        main(
-            [
-                "train",
-                "--learning-rate",
-                "1e-2",
-                "--report-to",
-                "none",
-                *common(tmp_path, other),
-                "--max-epochs",
-                "1",
-                "--resume",
-            ]
-        )
-        == 0
-    )
+    assert main([*TRAIN, *common(tmp_path, other), "--max-epochs", "1", "--resume"]) == 0
     assert "with the constants of the model" in capsys.readouterr().out
 
 
