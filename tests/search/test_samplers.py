@@ -9,7 +9,7 @@ from chop.errors import ConfigError
 from chop.search.choices import Choice, key_of, size
 from chop.search.config import parse_search
 from chop.search.context import SearchContext
-from chop.search.samplers import SAMPLERS, Problem, params_of
+from chop.search.samplers import SAMPLERS, Learning, Problem, Proposal, params_of
 from chop.search.store import Outcome
 from chop.search.strategy import Search, check_size
 
@@ -87,6 +87,24 @@ def test_no_configuration_is_evaluated_twice_and_the_space_can_be_exhausted(
     found = search_with(sampler=name, n_trials=50)
     keys = [trial.user_attrs["key"] for trial in found.store.counted()]
     assert len(keys) == len(set(keys)) == found.size == 18
+
+
+@pytest.mark.parametrize("name", ["tpe", "nsgaii"])
+def test_a_sampler_that_repeats_itself_is_told_the_known_result(
+    name: str, search_with: Searcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[list[float] | None] = []
+    learn = Learning.learn
+
+    def noted(self: Learning, proposal: Proposal, values: Any, violations: Any) -> None:
+        told.append(values)
+        learn(self, proposal, values, violations)
+
+    monkeypatch.setattr(Learning, "learn", noted)
+    found = search_with(sampler=name, n_trials=50)
+    measured = [trial.values for trial in found.store.counted()]
+    assert len(told) > found.progress.repeats > 0
+    assert [values for values in told if values not in measured] == []
 
 
 @pytest.mark.parametrize("name", ["random", "tpe", "qmc", "grid"])

@@ -189,12 +189,15 @@ class Search:
         return key in batch or self.store.taken(key)
 
     def _repeated(self, pending: Pending) -> None:
-        """Tell the sampler that nothing comes of a configuration it has proposed again.
+        """Tell the sampler the known result of a configuration it has proposed again.
 
-        Its study holds the result already, once; a second time would give it twice the weight.
+        Told of a failure, gp proposes the same again and again; for tpe and nsgaii it makes no
+        difference that could be measured (benchmarks/bench_repeats.py).
         """
         self.progress.repeats += pending.key not in self._known_before
-        self.sampler.learn(pending.proposal, None, {})
+        known = self.store.done.get(pending.key)  # not if it is still being measured
+        values, violations = (known.values, known.constraints) if known else (None, {})
+        self.sampler.learn(pending.proposal, values, violations)
 
     def _unseen(self, batch: dict[str, Pending], near: Picked) -> Pending | None:
         """A configuration that is not taken: a neighbour of `near`, else the first there is."""
