@@ -1,5 +1,6 @@
 """Hypervolumes, by hand and against a count of cells."""
 
+import random
 from itertools import product
 
 import pytest
@@ -38,6 +39,17 @@ def test_the_history_is_the_volume_of_each_beginning(dimensions: int, data: st.D
     reference = (5.0,) * dimensions
     expected = [hypervolume(points[: end + 1], reference) for end in range(len(points))]
     assert hypervolume_history(points, reference) == expected
+
+
+@pytest.mark.parametrize("dimensions", [2, 3])
+def test_the_history_of_many_points(dimensions: int) -> None:
+    rng = random.Random(0)
+    points = [tuple(float(rng.randrange(20)) for _ in range(dimensions)) for _ in range(250)]
+    reference = (20.0,) * dimensions
+    history = hypervolume_history(points, reference)
+    assert len(history) == len(points)
+    for end in (1, 99, 100, 101, 180, 250):
+        assert history[end - 1] == hypervolume(points[:end], reference)
 
 
 @pytest.mark.parametrize("dimensions", [1, 2, 3, 4])

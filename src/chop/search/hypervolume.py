@@ -8,6 +8,8 @@ from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 Point = tuple[float, ...]
+AT_ONCE = 100
+"""Points that are compared with a front in one go."""
 
 
 def losses_of(study: Study, trial: FrozenTrial) -> Point:
@@ -56,16 +58,20 @@ def hypervolume_history(points: Sequence[Point], reference: Point) -> list[float
     """The hypervolume after each point, in their order; it never falls."""
     front = np.empty((0, len(reference)))
     history: list[float] = []
-    for point in points:
-        before = history[-1] if history else 0.0
-        if (front <= point).all(axis=1).any():
-            history.append(before)
-            continue
-        if len(reference) > 2:  # the volume of a large front takes long
-            history.append(before + _gain(front, point, reference))
-        front = np.vstack([front[(front < point).any(axis=1)], point])
-        if len(reference) <= 2:
-            history.append(hypervolume(_points(front), reference))
+    for start in range(0, len(points), AT_ONCE):
+        some = points[start : start + AT_ONCE]
+        # What the front covers already, it will cover: most points are seen to in one go.
+        covered = np.any((front[:, None] <= np.array(some)).all(axis=2), axis=0).tolist()
+        for point, is_covered in zip(some, covered, strict=True):
+            before = history[-1] if history else 0.0
+            if is_covered or (front <= point).all(axis=1).any():
+                history.append(before)
+                continue
+            if len(reference) > 2:  # the volume of a large front takes long
+                history.append(before + _gain(front, point, reference))
+            front = np.vstack([front[(front < point).any(axis=1)], point])
+            if len(reference) <= 2:
+                history.append(hypervolume(_points(front), reference))
     return history
 
 

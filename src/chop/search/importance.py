@@ -8,6 +8,7 @@ the others cannot explain, so shares add up to 1 or less; the rest is interactio
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -39,6 +40,7 @@ class Effects:
                 # What always changed together cannot be told apart.
                 first, _ = columns.get(codes.tobytes(), ("", codes))
                 columns[codes.tobytes()] = f"{first} with {name}" if first else name, codes
+        self._trials = len(next(iter(choices.values()), ()))
         self.names = [name for name, _ in columns.values()]
         self._codes = [codes for _, codes in columns.values()]
         ends = list(accumulate((int(codes.max()) for codes in self._codes), initial=0))
@@ -47,8 +49,25 @@ class Effects:
         self.trials_needed = TRIALS_PER_EFFECT * (1 + self.count)
         self._means = [np.bincount(c[c >= 0])[1:] / (c >= 0).sum() for c in self._codes]
 
-    def rows(self, start: int) -> Table:
-        """Some rows of the table."""
+    @cached_property
+    def inverse(self) -> Table:
+        """Of the products of all columns with each other."""
+        products = np.zeros((self.count, self.count))
+        for start in range(0, self._trials, ROWS_AT_ONCE):
+            rows = self._rows(start)
+            products += rows.T @ rows
+        ridge = RIDGE * self._trials * np.eye(self.count)
+        return np.asarray(np.linalg.inv(products + ridge), np.float64)
+
+    def products(self, values: Table) -> Table:
+        """Of each column with `values`."""
+        found = []
+        for codes, means in zip(self._codes, self._means, strict=True):
+            sums = np.bincount(codes[codes >= 0], values[codes >= 0])
+            found.append(sums[1:] - means * sums.sum())
+        return np.concatenate(found)
+
+    def _rows(self, start: int) -> Table:
         end = start + ROWS_AT_ONCE
         blocks = [
             (codes[start:end, None] == np.arange(1, len(means) + 1)) - means
@@ -79,12 +98,7 @@ def variance_shares(effects: Effects, values: Sequence[float]) -> dict[str, floa
     whole = float(found @ found)
     if whole <= len(found) * 1e-24:  # all are the same but for rounding
         return {}
-    products, targets = np.zeros((effects.count, effects.count)), np.zeros(effects.count)
-    for start in range(0, len(found), ROWS_AT_ONCE):
-        rows = effects.rows(start)
-        products += rows.T @ rows
-        targets += rows.T @ found[start : start + ROWS_AT_ONCE]
-    inverse = np.linalg.inv(products + RIDGE * len(found) * np.eye(effects.count))
+    inverse, targets = effects.inverse, effects.products(found)
     fitted = inverse @ targets
     noise = max(0.0, whole - float(fitted @ targets)) / (len(found) - 1 - effects.count)
     shares = {}

@@ -186,13 +186,15 @@ def as_csv(rows: Iterable[Mapping[str, Any]]) -> str:
     for row in rows:
         names = tuple(row)
         found.append((shapes.setdefault(names, names), [*row.values()]))
-    columns = dict.fromkeys(name for names in shapes for name in names)
+    columns = tuple(dict.fromkeys(name for names in shapes for name in names))
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(columns)
     for names, values in found:
-        cells = dict(zip(names, values, strict=True))
-        writer.writerow([cells.get(name) for name in columns])
+        if names != columns:
+            cells = dict(zip(names, values, strict=True))
+            values = [cells.get(name) for name in columns]
+        writer.writerow(values)
     return stream.getvalue()
 
 
