@@ -19,12 +19,21 @@ torch.set_num_threads(1)
 logger = get_logger("chop")
 
 
+STATE = ("handlers", "filters", "level", "disabled", "propagate")
+PRISTINE = {name: getattr(logger, name) for name in STATE}
+
+
 @pytest.fixture(autouse=True)
-def _same_level() -> Iterator[None]:
-    """A run inside a test sets the level of messages for all that follow, as it should."""
-    level = logger.level
+def _same_messages() -> Iterator[None]:
+    """A run inside a test, or in a fixture of several, sets what is shown for all that follow."""
+    _restore()
     yield
-    logger.setLevel(level)
+    _restore()
+
+
+def _restore() -> None:
+    vars(logger).update(PRISTINE)
+    logger.setLevel(PRISTINE["level"])  # which forgets what was looked up
 
 
 @pytest.fixture(autouse=True)
