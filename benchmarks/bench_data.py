@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from chop.dataset import MaseDataModule
-from chop.dataset.loader import TensorLoader
+from chop.dataset.data_module import TensorLoader
 from chop.dataset.physical.jets import CERNBOX_ROWS, FEATURES, GROUP, ONE_HOT
 
 RESULTS = Path(__file__).parent / "results"

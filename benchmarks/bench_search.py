@@ -31,7 +31,7 @@ import torch
 from tabulate import tabulate
 
 from chop.dataset import MaseDataModule, get_dataset_info
-from chop.dataset.loader import TensorLoader
+from chop.dataset.data_module import TensorLoader
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.models import get_model, get_model_info
 from chop.passes.graph import (
@@ -41,16 +41,16 @@ from chop.passes.graph import (
     init_metadata_analysis_pass,
     quantize_transform_pass,
 )
-from chop.search.choices import every, walk
 from chop.search.config import parse_search
-from chop.search.context import SearchContext
-from chop.search.crew import helpers, make_task
-from chop.search.measure import Measure
+from chop.search.evaluation.context import SearchContext
+from chop.search.evaluation.measure import Measure
+from chop.search.processes import helpers, make_task
 from chop.search.samplers import SAMPLERS, Problem, params_of
-from chop.search.space import make_space
-from chop.search.storage import Place, open_store
+from chop.search.spaces.choices import every, walk
+from chop.search.spaces.space import make_space
 from chop.search.strategy import Search
-from chop.tools.training.metrics import evaluate
+from chop.search.study.storage import Place, open_store
+from chop.training.metrics import evaluate
 
 WIDTHS = [2, 3, 4, 5, 6, 7, 8]
 ROWS = 512

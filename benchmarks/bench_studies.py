@@ -21,9 +21,9 @@ from tabulate import tabulate
 
 from chop.dataset import MaseDataModule
 from chop.models import get_model, get_model_info
-from chop.search.context import Candidate, SearchContext
-from chop.search.study_runs import Repeats, Rows, fresh_weights, with_batch_size
-from chop.tools.training.metrics import evaluate
+from chop.search.evaluation.context import Candidate, SearchContext
+from chop.search.sweeps.trainings import Repeats, Rows, fresh_weights, with_batch_size
+from chop.training.metrics import evaluate
 
 RESULTS = Path(__file__).parent / "results" / "studies.jsonl"
 SETTINGS = ((256, 1), (256, 10), (1024, 10), (64, 10))

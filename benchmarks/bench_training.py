@@ -27,12 +27,11 @@ from tabulate import tabulate
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-import chop.tools.training.fit as fitting
+import chop.training.fit as fitting
 from chop.actions import train
-from chop.dataset.loader import TensorLoader
+from chop.dataset.data_module import TensorLoader
 from chop.models import get_model, get_model_info
-from chop.tools.training.loggers import make_logger
-from chop.tools.training.progress import Bar
+from chop.training.report import Bar, make_logger
 
 ROWS, VALIDATION_ROWS, FEATURES, CLASSES, BATCH = 789_444, 197_362, 16, 5, 256
 MODELS = ("jsc-tiny", "jsc-mlp")

@@ -24,7 +24,7 @@ AT_WORK = (
 """What is called once everything is checked and built: from here on a run takes as long as it was
 told to."""
 MORE_PROCESSES = (
-    ("chop.tools.training.fit", None, "strategy_of"),
+    ("chop.training.fit", None, "strategy_of"),
     ("multiprocessing.process", "BaseProcess", "start"),
 )
 """What is called to start further processes, which a case inside this process must not."""

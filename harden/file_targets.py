@@ -127,7 +127,7 @@ def study_seen(path: Path) -> str:
     """The finished trials of a study: the configuration and the values of each."""
     import optuna
 
-    from chop.search.journal import Journal
+    from chop.search.study.journal import Journal
 
     storage = optuna.storages.JournalStorage(Journal(str(path)))
     trials = optuna.load_study(study_name="search", storage=storage).trials

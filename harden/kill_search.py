@@ -13,13 +13,13 @@ import optuna
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
-from chop.config.toml import read_toml, write_toml
+from chop.config.layers import read_toml, write_toml
 from harden.kill_server import ROOT, Answer, Request, Server
 
 EXAMPLE = ROOT / "configs" / "examples" / "jsc_toy_by_type.toml"
 OWN_RUNNER = """
 import os, time
-from chop.search.choices import key_of
+from chop.search.spaces.choices import key_of
 from chop.search.runners import software_runner
 
 @software_runner("noted", metrics=("noted",))

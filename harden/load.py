@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from chop.search.storage import Place, open_store
+from chop.search.study.storage import Place, open_store
 from harden import postgres
 from harden.common import Row, share
 from harden.kill_search import RESULTS, Disturbed, Flavour, project
@@ -21,7 +21,7 @@ PART = "load"
 TRIALS, WORKERS = 2_000, 4
 RUNNER = """
 import os, time
-from chop.search.choices import key_of
+from chop.search.spaces.choices import key_of
 from chop.search.runners import software_runner
 
 def note(text):

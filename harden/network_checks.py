@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from chop.errors import ConfigError
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.ir.graph.modes import undisturbed
+from chop.ir.graph.recorder import undisturbed
 from chop.passes.graph import (
     add_common_metadata_analysis_pass,
     add_software_metadata_analysis_pass,

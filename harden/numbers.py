@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from chop.config.toml import write_toml
+from chop.config.layers import write_toml
 from chop.dataset.info import DATASETS
 from chop.models.info import MODELS
 from chop.models.weights import read_state_dict

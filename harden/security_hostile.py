@@ -14,14 +14,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from chop.config.toml import write_toml
+from chop.config.layers import write_toml
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.graph import (
     add_common_metadata_analysis_pass,
     quantize_transform_pass,
     save_mase_graph_interface_pass,
 )
-from chop.search.storage import JOURNAL
+from chop.search.study.storage import JOURNAL
 
 CANARY = "canary"
 MODEL, DATA = "jsc-tiny", "jsc-sim"

@@ -11,10 +11,10 @@ from chop import cli
 from chop.config.layers import Layers, settings_table
 from chop.errors import ConfigError
 from chop.masking import masked, masked_url, without_secrets
-from chop.report.markup import escaped
-from chop.report.record import write_record
+from chop.report.html.markup import escaped
+from chop.runs import write_record
 from chop.search.config import parse_search
-from chop.search.storage import Place, open_store, shown
+from chop.search.study.storage import Place, open_store, shown
 from chop.tools.logger import CurrentStdout, get_logger, only_results
 
 FORMS = {
@@ -183,8 +183,8 @@ def test_a_storage_that_cannot_be_opened_keeps_its_password(
     assert_no_secret(str(caught.value))
     if "://" not in url:  # it would be the name of a file
         return
-    monkeypatch.setattr("chop.search.storage._database", _repeating)
-    monkeypatch.setattr("chop.search.storage._proxy", _repeating)
+    monkeypatch.setattr("chop.search.study.storage._database", _repeating)
+    monkeypatch.setattr("chop.search.study.storage._proxy", _repeating)
     with pytest.raises(ConfigError, match="cannot be opened") as caught:
         open_store(Place(url, "search"), ["minimize"], {})
     assert_no_secret(str(caught.value))

@@ -11,8 +11,14 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from chop.actions import run_action
-from chop.config.arguments import action_help, main_help, parse_arguments
-from chop.config.commands import COMMANDS, SHELLS, check_words
+from chop.config.command_line import (
+    COMMANDS,
+    SHELLS,
+    action_help,
+    check_words,
+    main_help,
+    parse_arguments,
+)
 from chop.errors import ChopError, ConfigError, UnknownNameError
 from chop.masking import masked
 from chop.tools.streams import flushed, lacking, make_writable

@@ -15,15 +15,15 @@ import torch
 
 from chop.actions.comparing import ComparisonResult, compare
 from chop.cli import main
-from chop.config.toml import read_toml
+from chop.config.layers import read_toml
 from chop.dataset import MaseDataModule
 from chop.errors import ChopError, ConfigError, SearchError
 from chop.models import get_model, get_model_info
-from chop.search.comparison import BEST_FRONT, TRUE_FRONT, Comparison
-from chop.search.comparison_runs import Contest, Run
+from chop.search.comparison.comparison import BEST_FRONT, TRUE_FRONT, Comparison
+from chop.search.comparison.runs import Contest, Run
 from chop.search.config import parse_search
-from chop.search.measure import Measure
-from chop.search.store import Outcome
+from chop.search.evaluation.measure import Measure
+from chop.search.study.store import Outcome
 
 EXAMPLE = Path(__file__).parents[2] / "configs" / "examples" / "jsc_compare.toml"
 PNG = b"\x89PNG\r\n\x1a\n"

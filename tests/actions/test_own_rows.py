@@ -17,7 +17,7 @@ from chop.dataset.given import as_data_module
 from chop.errors import ConfigError, DataError
 from chop.models import get_model_info
 from chop.passes import PASSES
-from chop.tools.training.batches import Epochs
+from chop.training.batches import Epochs
 
 
 def rows(seed: int, count: int = 60) -> TensorDataset:

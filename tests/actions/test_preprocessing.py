@@ -18,7 +18,7 @@ from chop.cli import main
 from chop.dataset import DATASETS, MaseDataModule, Preprocessing, Splits, register_dataset
 from chop.dataset.preprocess import standardise
 from chop.errors import CheckpointError, DataError, GraphError
-from chop.ir.graph.preprocessing import preprocessing_of, set_preprocessing
+from chop.ir.graph.mase_graph import preprocessing_of, set_preprocessing
 from chop.models import get_model, get_model_info
 from chop.passes.graph import (
     load_mase_graph,
@@ -26,8 +26,8 @@ from chop.passes.graph import (
     save_mase_graph_interface_pass,
 )
 from chop.tools.checkpoint_load import load_model
-from chop.tools.row_scaling import rows_for
-from chop.tools.training.summary import feature_summary
+from chop.tools.get_input import rows_for
+from chop.training.metrics import feature_summary
 
 ROWS = 600
 RNG = np.random.default_rng(7)

@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from chop.config.toml import read_toml, write_toml
-from chop.search.storage import Place, open_store
+from chop.config.layers import read_toml, write_toml
+from chop.search.study.storage import Place, open_store
 
 EXAMPLE = Path(__file__).parents[2] / "configs" / "examples" / "jsc_toy_by_type.toml"
 OWN = """

@@ -14,7 +14,7 @@ import torch
 from chop.actions import search
 from chop.actions.search_files import own_folder
 from chop.cli import main
-from chop.config.toml import read_toml
+from chop.config.layers import read_toml
 from chop.dataset import MaseDataModule
 from chop.errors import ChopError, ConfigError
 from chop.models import get_model, get_model_info
@@ -60,7 +60,7 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.graph import (add_common_metadata_analysis_pass, init_metadata_analysis_pass,
     calculate_avg_bits_mg_analysis_pass, quantize_transform_pass)
 from chop.tools.checkpoint_load import load_model
-from chop.tools.training.metrics import evaluate
+from chop.training.metrics import evaluate
 
 torch.set_num_threads(1)
 data = MaseDataModule("jsc-sim", batch_size=512)
@@ -116,7 +116,7 @@ def test_ch_transform_makes_the_best_configuration(
     assert ch(tmp_path, "transform", folder / "best_0.toml") == 0
     capsys.readouterr()
     from chop.tools.checkpoint_load import load_model
-    from chop.tools.training.metrics import evaluate
+    from chop.training.metrics import evaluate
 
     saved = load_model(tmp_path / "out" / "software" / "transform" / "transformed_ckpt", "mz")
     data = MaseDataModule("jsc-sim", batch_size=512)
@@ -165,7 +165,7 @@ def imports_of_processes(
         found.append(task.imports)
         raise Stopped
 
-    monkeypatch.setattr("chop.search.crew.helpers", stop)
+    monkeypatch.setattr("chop.search.processes.helpers", stop)
     with pytest.raises(Stopped):
         run(data, folder, search_config=tables(n_trials=5, n_jobs=2), **kwargs)
     return found[0]

@@ -15,14 +15,13 @@ import torch
 
 from chop.actions import search
 from chop.cli import main
-from chop.config.layers import checked_file
-from chop.config.toml import read_toml, write_toml
+from chop.config.layers import checked_file, read_toml, write_toml
 from chop.dataset import MaseDataModule
 from chop.errors import ChopError
 from chop.models import get_model, get_model_info
 from chop.search.config import parse_search
-from chop.search.context import SearchContext
-from chop.search.space import make_space
+from chop.search.evaluation.context import SearchContext
+from chop.search.spaces.space import make_space
 
 EXAMPLES = Path(__file__).parents[2] / "configs" / "examples"
 

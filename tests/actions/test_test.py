@@ -18,7 +18,7 @@ from chop.cli import main
 from chop.dataset import MaseDataModule
 from chop.errors import DataError, TrainingError
 from chop.models import get_model_info
-from chop.tools.training.metrics import (
+from chop.training.metrics import (
     Evaluation,
     accuracy,
     evaluate,
@@ -102,8 +102,8 @@ def test_rows_are_where_the_model_is(monkeypatch: pytest.MonkeyPatch) -> None:
         return Evaluation(0.5, torch.eye(2))
 
     meta = torch.device("meta")
-    monkeypatch.setattr("chop.tools.training.evaluation.device_of", lambda accelerator: meta)
-    monkeypatch.setattr("chop.tools.training.evaluation.evaluate", look)
+    monkeypatch.setattr("chop.training.job.device_of", lambda accelerator: meta)
+    monkeypatch.setattr("chop.training.job.evaluate", look)
     model = Fixed()
     run(model)
     assert set(seen.values()) == {meta}

@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader
 
 from chop.dataset import MaseDataModule
 from chop.errors import ConfigError, DataError
-from chop.tools.training.optimisers import learning_rate
-from chop.tools.training.settings import TrainingSettings
+from chop.training.optimisers import learning_rate
+from chop.training.settings import TrainingSettings
 
 
 class RowByRow(MaseDataModule):

@@ -12,8 +12,8 @@ import train_bench as bench
 from test_train_resume import ch, checkpoints
 
 from chop.cli import main
-from chop.dataset.loader import TensorLoader
-from chop.tools.training.batches import Epochs
+from chop.dataset.data_module import TensorLoader
+from chop.training.batches import Epochs
 
 
 def test_two_processes_compute_what_one_does_with_twice_the_batch(tmp_path: Path) -> None:

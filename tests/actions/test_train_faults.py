@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from chop.dataset import MaseDataModule
 from chop.errors import CheckpointError, ConfigError, OutputError, TrainingError
-from chop.tools.training.optimisers import decays_too_fast
-from chop.tools.training.settings import TrainingSettings
+from chop.training.optimisers import decays_too_fast
+from chop.training.settings import TrainingSettings
 
 
 class BreaksAt(nn.Module):

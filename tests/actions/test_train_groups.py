@@ -13,8 +13,8 @@ from torch import Tensor, nn, optim
 
 from chop.dataset import MaseDataModule
 from chop.errors import CheckpointError, TrainingError
-from chop.tools.training.optimisers import make_optimiser, parameter_groups, step_function
-from chop.tools.training.settings import TrainingSettings
+from chop.training.optimisers import make_optimiser, parameter_groups, step_function
+from chop.training.settings import TrainingSettings
 
 EPOCHS, RATE, DECAY = 3, 0.01, 0.02
 PLAIN: dict[str, Callable[..., optim.Optimizer]] = {

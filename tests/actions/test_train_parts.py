@@ -9,15 +9,14 @@ from rich.console import Console
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from chop.dataset.loader import TensorLoader
+from chop.dataset.data_module import TensorLoader
 from chop.errors import ConfigError
-from chop.tools.training.batches import normalisable
-from chop.tools.training.loggers import make_logger
-from chop.tools.training.optimisers import make_optimiser, step_function
-from chop.tools.training.progress import Bar
-from chop.tools.training.settings import TrainingSettings
-from chop.tools.training.state import random_state, restore_random_state
-from chop.tools.training.threads import SMALL_FLOPS, forward_operations, using_threads
+from chop.tools.devices import SMALL_FLOPS, forward_operations, using_threads
+from chop.training.batches import normalisable
+from chop.training.optimisers import make_optimiser, step_function
+from chop.training.report import Bar, make_logger
+from chop.training.settings import TrainingSettings
+from chop.training.state import random_state, restore_random_state
 
 
 class Branches(nn.Module):
@@ -136,7 +135,7 @@ def test_the_bar_shows_the_names_of_the_labs() -> None:
 
 def test_where_metrics_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert make_logger("none", tmp_path, "p") is None
-    monkeypatch.setattr("chop.tools.training.loggers.find_spec", lambda name: None)
+    monkeypatch.setattr("chop.training.report.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'machop\[wandb\]'"):
         make_logger("wandb", tmp_path, "p")
 

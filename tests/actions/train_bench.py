@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from chop.actions import train
 from chop.dataset import MaseDataModule
 from chop.models import get_model, get_model_info
-from chop.tools.training.fit import TrainingResult
+from chop.training.fit import TrainingResult
 
 BATCH = 1024  # ten steps an epoch of toy_tiny
 

@@ -12,7 +12,7 @@ import pytest
 
 from chop import __version__
 from chop.cli import main
-from chop.config.commands import COMMANDS, OPTIONS, flags_of
+from chop.config.command_line import COMMANDS, OPTIONS, flags_of
 
 MODEL = """
 from torch import nn

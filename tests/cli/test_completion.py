@@ -9,9 +9,8 @@ import pytest
 
 from chop.catalogue import TOPICS, stored
 from chop.cli import main
-from chop.config import commands
-from chop.config.arguments import action_help
-from chop.config.commands import COMMANDS, OPTIONS, SHELLS, flags_of
+from chop.config import command_line as commands
+from chop.config.command_line import COMMANDS, OPTIONS, SHELLS, action_help, flags_of
 from chop.config.completion import completion_script
 
 RUNS = ("train", "test", "transform", "search")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from chop.cli import main
-from chop.config.commands import COMMANDS
-from chop.config.toml import write_toml
+from chop.config.command_line import COMMANDS
+from chop.config.layers import write_toml
 
 WITH_CONFIG = [name for name, command in COMMANDS.items() if "config" in command.options]
 CANARY = "open('canary', 'w').close()\nraise ValueError('that far and no further')\n"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from chop.config.arguments import SETTINGS, flags_of, parse_arguments
+from chop.config.command_line import SETTINGS, flags_of, parse_arguments
 from chop.config.layers import GREY, Layers, checked_argument, settings_table, wants_colour
 from chop.config.run import REMOVED, RunConfig
 from chop.errors import ChopError

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from chop.catalogue import stored
-from chop.config.arguments import build_parser
-from chop.config.commands import COMMANDS, SETTINGS
+from chop.config.command_line import COMMANDS, SETTINGS, build_parser
 from chop.config.facts import stored_schema, values_of
 from chop.config.pages import cli_page, toml_page
 

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from chop.config import toml
-from chop.config.toml import na_to_none, none_to_na, read_toml, write_toml
+from chop.config import layers as toml
+from chop.config.layers import na_to_none, none_to_na, read_toml, write_toml
 from chop.errors import ConfigError
 
 

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from chop.config.toml import load_config
-from chop.config.trust import check_imports
+from chop.config.layers import check_imports, load_config
 from chop.errors import ConfigError
 
 ITS, THEIR = (f"which would run {whose} code: add" for whose in ("its", "their"))

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from chop.dataset.loader import CHUNK_ROWS, TensorLoader, permutation
+from chop.dataset.data_module import CHUNK_ROWS, TensorLoader, permutation
 
 
 def loader(rows: int = 1_000, batch_size: int = 64, **options: int) -> TensorLoader:

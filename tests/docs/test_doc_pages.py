@@ -14,7 +14,7 @@ import pytest
 import yaml
 from doc_blocks import PAGES, ROOT, Block, PageRun, blocks_of, commands_of, is_shown
 
-from chop.config.arguments import COMMANDS, parse_arguments
+from chop.config.command_line import COMMANDS, parse_arguments
 from chop.errors import ChopError
 from chop.search.runners import HW_RUNNERS
 

@@ -15,17 +15,17 @@ from torch import Tensor, nn
 
 from chop.actions import train
 from chop.dataset import MaseDataModule
-from chop.dataset.loader import TensorLoader
+from chop.dataset.data_module import TensorLoader
 from chop.errors import OutputError
 from chop.files import filled, held, new_folder, replacing, write_new, write_text
 from chop.models import get_model, get_model_info
-from chop.search.results import log_json, table_csv
-from chop.search.storage import Place, open_store
-from chop.search.store import Outcome, Store, Wanted
+from chop.search.results.files import log_json, table_csv
+from chop.search.study.storage import Place, open_store
+from chop.search.study.store import Outcome, Store, Wanted
 from chop.tools.streams import lacking
-from chop.tools.training.batches import Epochs, normalisable
-from chop.tools.training.checkpoints import own_suffix
-from chop.tools.training.fit import TrainingResult
+from chop.training.batches import Epochs, normalisable
+from chop.training.fit import TrainingResult
+from chop.training.lightning_setup import own_suffix
 
 DONE = Outcome([1.0, 2.0], {"software_metrics": {}, "hardware_metrics": {}, "scaled_metrics": {}})
 
@@ -40,8 +40,8 @@ def wanted(key: str) -> Wanted:
 
 CLAIM_AND_DIE = """
 import os, signal, sys
-from chop.search.storage import Place, open_store
-from chop.search.store import Wanted
+from chop.search.study.storage import Place, open_store
+from chop.search.study.store import Wanted
 store = open_store(Place(sys.argv[1], "search"), ["maximize", "minimize"], {})
 store.claim([Wanted(key, {"a": key}, {}, {}) for key in "xyz"], None)
 os.kill(os.getpid(), signal.SIGKILL)
@@ -191,7 +191,7 @@ def test_a_full_disk_is_one_line_for_a_study(
     store = store_in(tmp_path)
     (trial,) = store.claim([wanted("a")], None)
     assert trial is not None
-    monkeypatch.setattr("chop.search.journal._cut_torn_line", full)
+    monkeypatch.setattr("chop.search.study.journal._cut_torn_line", full)
     with pytest.raises(OutputError, match=r"study.log: cannot be written: No space left"):
         store.finish([(trial, DONE)])
 

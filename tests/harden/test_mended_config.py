@@ -8,9 +8,9 @@ import torch
 
 from chop.actions.environment import check_counts
 from chop.cli import LONGEST, main
+from chop.config.layers import DEEPEST, read_toml
 from chop.config.run import RunConfig
-from chop.config.toml import DEEPEST, read_toml
-from chop.dataset.loader import TensorLoader
+from chop.dataset.data_module import TensorLoader
 from chop.errors import ConfigError, UnknownNameError
 from chop.registry import Registry
 from chop.search.config import StrategySetup

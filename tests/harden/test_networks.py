@@ -14,7 +14,7 @@ import harden.network_checks
 from chop.errors import ConfigError
 from chop.files import read_safetensors, write_safetensors
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.ir.graph.modes import undisturbed
+from chop.ir.graph.recorder import undisturbed
 from chop.nn.quant_config import parse_quant_config
 from chop.ops.table import OPS
 from chop.passes.graph import (

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from chop.config.commands import COMMANDS
-from chop.search import storage
+from chop.config.command_line import COMMANDS
+from chop.search.study import storage
 from harden import security, security_graph, security_pins
 from harden.security_hostile import CANARY, HOSTILE, Hostile
 from harden.security_source import ALLOWED, SOURCE, findings, search

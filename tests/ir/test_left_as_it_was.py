@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from chop.errors import GraphError
 from chop.ir.graph.mase_graph import MaseGraph, MaseTracer
-from chop.ir.graph.modes import undisturbed
-from chop.ir.graph.recorder import run_graph
+from chop.ir.graph.recorder import run_graph, undisturbed
 from chop.passes.graph import add_common_metadata_analysis_pass, init_metadata_analysis_pass
 
 

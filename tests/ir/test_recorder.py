@@ -8,8 +8,7 @@ from torch import Tensor, fx, nn
 
 from chop.errors import GraphError
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.ir.graph.modes import undisturbed
-from chop.ir.graph.recorder import meta_twin, run_graph
+from chop.ir.graph.recorder import meta_twin, run_graph, undisturbed
 
 
 class Two(nn.Module):

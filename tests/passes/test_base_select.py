@@ -10,8 +10,8 @@ from chop.ops.op import MaseType
 from chop.ops.table import OPS
 from chop.passes.graph import add_common_metadata_analysis_pass
 from chop.passes.graph.common import MASE_TYPE_MAP, MASE_TYPES
-from chop.passes.graph.select import By, select
 from chop.passes.graph.utils import (
+    By,
     deepcopy_mase_graph,
     get_mase_op,
     get_mase_type,
@@ -19,6 +19,7 @@ from chop.passes.graph.utils import (
     get_node_actual_target,
     get_node_by_name,
     get_parent_name,
+    select,
 )
 
 

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 from report_pages import put
 
-from chop.config.arguments import parse_arguments
+from chop.config.command_line import parse_arguments
 
 ROOT = Path(__file__).parents[2]
 NUMBERS = {"accuracy": 0.7, "loss": 0.8, "average_bitwidth": 4.5, "bitops": 1000.0}

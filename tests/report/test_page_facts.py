@@ -12,9 +12,11 @@ from report_pages import Page, logged, put
 
 from chop.actions.reporting import report
 from chop.numerics import FORMATS
-from chop.report.folders import RunFolder
-from chop.report.graph_facts import NodeFacts, rounded_tensor, sqnr
-from chop.report.graph_view import (
+from chop.report.html.charts import Axis, nice_ticks
+from chop.report.html.markup import Markup, escaped, number, tag
+from chop.report.read.graph import NodeFacts, rounded_tensor, sqnr
+from chop.report.read.search import Problem, Search, Trial, importances, varied_choices
+from chop.report.sections.graph import (
     DEEPEST,
     bit_colour,
     error_colour,
@@ -23,10 +25,8 @@ from chop.report.graph_view import (
     shown,
     together,
 )
-from chop.report.markup import Markup, escaped, number, tag
-from chop.report.search_facts import Problem, Search, Trial, importances, varied_choices
-from chop.report.search_view import MOST_POINTS, charts, json_block, plot_data, thinned
-from chop.report.svg import Axis, nice_ticks
+from chop.report.sections.search import MOST_POINTS, charts, json_block, plot_data, thinned
+from chop.runs import RunFolder
 
 
 def test_sqnr_is_the_ratio_of_powers() -> None:

@@ -14,7 +14,7 @@ from report_pages import a_result, logged, page_of, put
 from chop.actions.reporting import report
 from chop.cli import main
 from chop.errors import ChopError
-from chop.report.record import write_record
+from chop.runs import write_record
 
 ALL = ["run", "training", "test", "graph", "statistics", "quantisation", "costs", "search-0"]
 NETWORK = ("http://", "https://", "@import", "url(")

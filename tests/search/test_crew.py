@@ -19,10 +19,10 @@ from torch import nn
 from chop.dataset import MaseDataModule
 from chop.errors import SearchError
 from chop.models import get_model_info
-from chop.search.context import SearchContext
-from chop.search.crew import Task, helpers, make_task
-from chop.search.storage import PROXY, Place, open_store
-from chop.search.store import Store
+from chop.search.evaluation.context import SearchContext
+from chop.search.processes import Task, helpers, make_task
+from chop.search.study.storage import PROXY, Place, open_store
+from chop.search.study.store import Store
 
 OWN_MODEL = """
 from torch import nn
@@ -154,16 +154,16 @@ def test_processes_end_when_the_first_is_killed(tmp_path: Path) -> None:
     """Nobody would report what they find, and who killed it wants an end to all of it."""
     script = textwrap.dedent("""
         import os, sys, time
-        from chop.search.crew import helpers, make_task
-        from chop.search.storage import Place
-        from chop.search.context import SearchContext
+        from chop.search.processes import helpers, make_task
+        from chop.search.study.storage import Place
+        from chop.search.evaluation.context import SearchContext
         from torch import nn
         def forever(task, space, config, worker):
             print(os.getpid(), flush=True)
             with at_any_moment():
                 time.sleep(600)
-        from chop.search import crew
-        from chop.search.interrupts import at_any_moment
+        from chop.search import processes as crew
+        from chop.search.study.workers import at_any_moment
         crew.make_space = lambda *_: None
         crew.parse_search = lambda tables: type("C", (), {"search_space": SPACE})
         SPACE = type("S", (), {"name": "", "setup": {}, "seed": {}})

@@ -8,11 +8,11 @@ import pytest
 from search_cases import space_of, tables
 
 from chop.search.config import parse_search
-from chop.search.context import SearchContext
-from chop.search.measure import Measure
-from chop.search.space import SPACES
-from chop.search.storage import Place, open_store
+from chop.search.evaluation.context import SearchContext
+from chop.search.evaluation.measure import Measure
+from chop.search.spaces.space import SPACES
 from chop.search.strategy import Search
+from chop.search.study.storage import Place, open_store
 
 DOCS = Path(__file__).parents[2] / "docs" / "search.md"
 NAME = "model/channel_multiplier"

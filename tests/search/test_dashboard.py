@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from search_cases import Searcher
 
-from chop.search.storage import Place, open_store
+from chop.search.study.storage import Place, open_store
 
 pytestmark = pytest.mark.skipif(
     find_spec("optuna_dashboard") is None, reason="pip install 'machop[dashboard]'"

@@ -8,9 +8,9 @@ from search_cases import space_of
 
 from chop.errors import ChopError
 from chop.search.config import parse_search
-from chop.search.context import SearchContext
-from chop.search.storage import Place, open_store
+from chop.search.evaluation.context import SearchContext
 from chop.search.strategy import Search
+from chop.search.study.storage import Place, open_store
 
 
 def tables(seed: dict[str, Any], **fixed: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from chop.search.interrupts import at_any_moment, heed, held_back
+from chop.search.study.workers import at_any_moment, heed, held_back
 
 
 def ctrl_c() -> None:

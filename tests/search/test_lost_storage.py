@@ -15,16 +15,16 @@ import pytest
 from sqlalchemy.exc import DataError, InterfaceError, OperationalError
 
 from chop import cli
-from chop.config.toml import read_toml, write_toml
+from chop.config.layers import read_toml, write_toml
 from chop.errors import ConfigError, SearchError
-from chop.search import patience, storage
-from chop.search import store as stores
-from chop.search.context import Candidate
-from chop.search.patience import Patience, StorageLost, is_outage
+from chop.search.evaluation.context import Candidate
 from chop.search.runners import SW_RUNNERS, software_runner
-from chop.search.storage import Place, open_store
-from chop.search.store import Outcome, Store, Wanted
-from chop.search.workers import SILENCE
+from chop.search.study import storage
+from chop.search.study import storage as patience
+from chop.search.study import store as stores
+from chop.search.study.storage import Patience, Place, StorageLost, is_outage, open_store
+from chop.search.study.store import Outcome, Store, Wanted
+from chop.search.study.workers import SILENCE
 from harden import postgres
 
 EXAMPLE = Path(__file__).parents[2] / "configs" / "examples" / "jsc_toy_by_type.toml"

@@ -11,8 +11,8 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from search_cases import StoreMaker
 
-from chop.search.journal import OPTIONS
-from chop.search.store import Outcome, Store, Wanted
+from chop.search.study.journal import OPTIONS
+from chop.search.study.store import Outcome, Store, Wanted
 
 CHOICES = {"a": CategoricalDistribution([2, None, "x"]), "b/é": CategoricalDistribution([1.5, 2])}
 MEASURED = {"software_metrics": {"accuracy": 0.1}, "hardware_metrics": {}, "scaled_metrics": {}}

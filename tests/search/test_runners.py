@@ -8,14 +8,14 @@ import torch
 from search_cases import PTQ, tables
 
 from chop.errors import ChopError, SearchError
-from chop.search.choices import every
 from chop.search.config import parse_search
-from chop.search.context import Candidate, SearchContext
-from chop.search.measure import Measure
-from chop.search.mixed_precision_ptq import MixedPrecisionPTQ
+from chop.search.evaluation.context import Candidate, SearchContext
+from chop.search.evaluation.measure import Measure
 from chop.search.runners import HW_RUNNERS, SW_RUNNERS, RunnerArgs, hardware_runner
-from chop.search.space import make_space
-from chop.tools.training.metrics import evaluate
+from chop.search.spaces.choices import every
+from chop.search.spaces.mixed_precision import MixedPrecisionPTQ
+from chop.search.spaces.space import make_space
+from chop.training.metrics import evaluate
 
 LINEAR = {
     "name": ["integer"], "data_in_width": [8], "weight_width": [4], "bias_width": [8],
@@ -128,7 +128,7 @@ def test_a_metric_of_ones_own_is_one_decorated_function(space: MixedPrecisionPTQ
 def test_what_a_runner_gives_is_checked(
     given: dict[str, float], message: str, candidate: Candidate
 ) -> None:
-    from chop.search.runners.base import Runner
+    from chop.search.runners import Runner
 
     runner = Runner(lambda candidate: given, "odd", ("x",))
     with pytest.raises(SearchError, match=message):

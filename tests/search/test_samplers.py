@@ -6,12 +6,12 @@ import pytest
 from search_cases import Searcher, StoreMaker, space_of, tables
 
 from chop.errors import ConfigError
-from chop.search.choices import Choice, key_of, size
 from chop.search.config import parse_search
-from chop.search.context import SearchContext
+from chop.search.evaluation.context import SearchContext
 from chop.search.samplers import SAMPLERS, Learning, Problem, Proposal, params_of
-from chop.search.store import Outcome
+from chop.search.spaces.choices import Choice, key_of, size
 from chop.search.strategy import Search, check_size
+from chop.search.study.store import Outcome
 
 WIDTH = Choice("width", (2, 4, 8))
 TREE = (Choice("name", (None, "integer"), ((), (WIDTH,))), Choice("other", tuple(range(5))))
@@ -124,7 +124,7 @@ def test_a_stored_configuration_is_not_evaluated_again(
 ) -> None:
     search_with(sampler="random", n_trials=7, seed=3)
     measured: list[str] = []
-    from chop.search.measure import Measure
+    from chop.search.evaluation.measure import Measure
 
     before = Measure.__call__
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from search_cases import opened_together
 
-from chop.config.toml import read_toml, write_toml
+from chop.config.layers import read_toml, write_toml
 from chop.errors import ConfigError
-from chop.search import storage
-from chop.search.storage import Place, open_store
+from chop.search.study import storage
+from chop.search.study.storage import Place, open_store
 from harden import postgres
 
 EXAMPLE = Path(__file__).parents[2] / "configs" / "examples" / "jsc_toy_by_type.toml"

@@ -12,12 +12,12 @@ import pytest
 from search_cases import Searcher, opened_together, space_of, tables
 
 from chop.errors import ConfigError, SearchError
-from chop.search import storage
 from chop.search.config import parse_search
-from chop.search.context import SearchContext
-from chop.search.storage import PROBLEM, Place, open_store
-from chop.search.store import Outcome, Wanted
+from chop.search.evaluation.context import SearchContext
 from chop.search.strategy import Search
+from chop.search.study import storage
+from chop.search.study.storage import PROBLEM, Place, open_store
+from chop.search.study.store import Outcome, Wanted
 
 PROXY = """
 import sys, warnings

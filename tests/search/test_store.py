@@ -18,10 +18,10 @@ from optuna.trial import TrialState
 from search_cases import StoreMaker
 
 from chop.errors import ChopError, ConfigError, SearchError
-from chop.search.journal import FinishedTrials
-from chop.search.storage import Place, open_store, shown
-from chop.search.store import Outcome, Store, Wanted, frozen
-from chop.search.workers import is_alive, this_machine, this_worker
+from chop.search.study.journal import FinishedTrials
+from chop.search.study.storage import Place, open_store, shown
+from chop.search.study.store import Outcome, Store, Wanted, frozen
+from chop.search.study.workers import is_alive, this_machine, this_worker
 
 
 def wanted(key: str) -> Wanted:
@@ -87,8 +87,8 @@ def test_who_is_alone_stores_without_claims_and_others_see_it(open_at: StoreMake
 
 CLAIM_AND_DIE = """
 import os, signal, sys
-from chop.search.storage import Place, open_store
-from chop.search.store import Wanted
+from chop.search.study.storage import Place, open_store
+from chop.search.study.store import Wanted
 store = open_store(Place(sys.argv[1], "search"), ["maximize", "minimize"], {})
 assert store.claim([Wanted("x", {}, {}, {})], None)[0] is not None
 os.kill(os.getpid(), signal.SIGKILL)

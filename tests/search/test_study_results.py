@@ -11,15 +11,14 @@ from search_cases import space_of
 from study_cases import SETTING, study_tables
 
 from chop.errors import ChopError
-from chop.search import study_plots
 from chop.search.config import parse_search
-from chop.search.context import SearchContext
-from chop.search.hyperparameters import Hyperparameters
-from chop.search.storage import Place, open_store
+from chop.search.evaluation.context import SearchContext
 from chop.search.strategy import Search
-from chop.search.study_plots import curve_of, draw_study, groups_of
-from chop.search.study_runs import Repeats, Run
-from chop.search.study_table import (
+from chop.search.study.storage import Place, open_store
+from chop.search.sweeps import plots as study_plots
+from chop.search.sweeps.hyperparameters import Hyperparameters
+from chop.search.sweeps.plots import curve_of, draw_study, groups_of
+from chop.search.sweeps.table import (
     Setting,
     StudyOfSettings,
     heading,
@@ -27,6 +26,7 @@ from chop.search.study_table import (
     study_table,
     write_study,
 )
+from chop.search.sweeps.trainings import Repeats, Run
 
 SWEEPS = {
     "epochs": {"max_epochs": [1, 2]},

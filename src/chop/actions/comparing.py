@@ -10,26 +10,26 @@ from typing import TYPE_CHECKING, Any
 
 from chop.actions.search_files import latest, own_folder, undone_if_it_fails
 from chop.actions.searching import SearchJob, make_context, operations_of
-from chop.config.toml import na_to_none
+from chop.config.layers import na_to_none
 from chop.errors import ConfigError
 from chop.files import writable_folder, write_text
 from chop.search.config import parse_search
-from chop.search.space import make_space
-from chop.search.storage import JOURNAL, Place
+from chop.search.spaces.space import make_space
+from chop.search.study.storage import JOURNAL, Place
+from chop.tools.devices import using_threads
 from chop.tools.logger import RESULT, get_logger
-from chop.tools.training.threads import using_threads
 
 if TYPE_CHECKING:
     from torch import nn
 
     from chop.dataset import MaseDataModule
     from chop.models import MaseModelInfo
-    from chop.search.comparison import Comparison
-    from chop.search.comparison_runs import Plan, Run
+    from chop.search.comparison.comparison import Comparison
+    from chop.search.comparison.runs import Plan, Run
     from chop.search.config import SearchConfig
-    from chop.search.context import SearchContext
-    from chop.search.crew import Task
-    from chop.search.space import SearchSpace
+    from chop.search.evaluation.context import SearchContext
+    from chop.search.processes import Task
+    from chop.search.spaces.space import SearchSpace
 
 logger = get_logger("chop")
 
@@ -128,9 +128,9 @@ class ContestJob:
         self, samplers: Sequence[str], seeds: Sequence[int], threads: int
     ) -> "tuple[Comparison, int]":
         """All runs on one space, and the size of that."""
-        from chop.search.comparison import Comparison
-        from chop.search.comparison_runs import Contest, plans_of
-        from chop.search.crew import helpers
+        from chop.search.comparison.comparison import Comparison
+        from chop.search.comparison.runs import Contest, plans_of
+        from chop.search.processes import helpers
 
         stated = self.config.search_space
         with self.beginning:
@@ -150,7 +150,7 @@ class ContestJob:
         return Comparison(self.config, runs, outcomes, complete=complete), space.size
 
     def _task(self, plans: "list[Plan]", problem: Mapping[str, Any], threads: int) -> "Task":
-        from chop.search.crew import make_task
+        from chop.search.processes import make_task
 
         return make_task(
             self.context, work=partial(compete, plans=plans), search=self.tables,
@@ -163,7 +163,7 @@ def compete(
     task: "Task", space: "SearchSpace", config: "SearchConfig", worker: int, plans: "list[Plan]"
 ) -> None:
     """Take part in a comparison, as one of the processes that were started together."""
-    from chop.search.comparison_runs import Contest
+    from chop.search.comparison.runs import Contest
 
     Contest(space, task.search, Path(task.place.storage).parent, task.problem).run(plans)
 
@@ -177,7 +177,7 @@ def _write(folder: Path, comparison: "Comparison", summary: dict[str, Any], plot
     write_text(folder / "comparison.json", json.dumps(summary, indent=2) + "\n")
     write_text(folder / "comparison.csv", comparison.csv())
     if plot:
-        from chop.search.comparison_plot import draw_comparison
+        from chop.search.comparison.comparison import draw_comparison
 
         draw_comparison(folder / "comparison.png", comparison)
     logger.info(

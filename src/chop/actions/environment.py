@@ -9,7 +9,7 @@ import torch
 from chop.config.run import RunConfig
 from chop.errors import ConfigError
 from chop.tools.devices import check_accelerator
-from chop.tools.training.settings import MOST_PROCESSES
+from chop.training.settings import MOST_PROCESSES
 
 
 def prepare(config: RunConfig) -> None:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from chop.errors import ConfigError, OutputError
 from chop.files import write_text
-from chop.report.folders import open_run
 from chop.report.page import build_page
+from chop.runs import open_run
 
 FILE_NAME = "report.html"
 

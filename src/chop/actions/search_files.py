@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chop.config.toml import write_toml
+from chop.config.layers import write_toml
 from chop.errors import SearchError
 from chop.files import filled, new_folder, one_at_a_time, writable_folder, write_text
 from chop.search.config import SearchConfig
-from chop.search.space import SearchSpace
-from chop.search.storage import JOURNAL, Place, shown, study_names
+from chop.search.spaces.space import SearchSpace
+from chop.search.study.storage import JOURNAL, Place, shown, study_names
 from chop.tools.logger import get_logger
 
 if TYPE_CHECKING:

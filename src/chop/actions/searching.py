@@ -15,21 +15,20 @@ from chop.actions.search_files import (
 )
 from chop.actions.session import Findings, Session
 from chop.actions.train_common import UNTRAINED, facts_of, features_of, rows_of, settings_of
+from chop.config.layers import na_to_none
 from chop.config.run import RunConfig
-from chop.config.toml import na_to_none
 from chop.errors import SearchError
 from chop.files import one_at_a_time, writable_folder
 from chop.search.config import SearchConfig, parse_search
-from chop.search.context import SearchContext
-from chop.search.hyperparameters import CHOICES, Hyperparameters
-from chop.search.measure import fingerprint
-from chop.search.memory import no_collections
-from chop.search.space import SPACES, SearchSpace, make_space
+from chop.search.evaluation.context import SearchContext
+from chop.search.evaluation.measure import fingerprint
+from chop.search.spaces.space import SPACES, SearchSpace, make_space
+from chop.search.study.memory import no_collections
+from chop.search.sweeps.hyperparameters import CHOICES, Hyperparameters
 from chop.tools.checkpoint_load import load_model
-from chop.tools.devices import device_of
+from chop.tools.devices import device_of, forward_operations, using_threads
+from chop.tools.get_input import rows_for
 from chop.tools.logger import RESULT, get_logger
-from chop.tools.row_scaling import rows_for
-from chop.tools.training.threads import forward_operations, using_threads
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -37,8 +36,8 @@ if TYPE_CHECKING:
 
     from chop.dataset import MaseDataModule
     from chop.models import MaseModelInfo
-    from chop.search.store import Store
     from chop.search.strategy import Search
+    from chop.search.study.store import Store
 
 logger = get_logger("chop")
 
@@ -232,10 +231,10 @@ class SearchJob:
         was_there = self.save_dir.is_dir()
         place, folder = study_place(self.config, self.save_dir, resume)
         self.context = replace(self.context, folder=folder)
-        from chop.search.crew import Task, make_task
-        from chop.search.storage import open_store
+        from chop.search.processes import Task, make_task
         from chop.search.strategy import Search
-        from chop.search.unstored import put_back
+        from chop.search.study.storage import open_store
+        from chop.search.study.unstored import put_back
 
         is_new = not (was_there and folder == self.save_dir)
         with undone_if_it_fails(folder, is_new) if not resume else contextlib.nullcontext():
@@ -280,8 +279,8 @@ class SearchJob:
         self, space: SearchSpace, found: "Search", folder: Path, task: Any
     ) -> SearchResult:
         """Search with all processes; whatever ends it, the results so far are written."""
-        from chop.search.crew import helpers
-        from chop.search.progress import make_progress
+        from chop.search.processes import helpers
+        from chop.search.results.progress import make_progress
 
         if found.limit < self.config.strategy.setup.n_trials:
             logger.info("All %s configurations will be evaluated", f"{space.size:,}")
@@ -305,8 +304,8 @@ class SearchJob:
 
     def report(self, space: SearchSpace, store: "Store", folder: Path, found: Any) -> SearchResult:
         """Write and print what was found."""
-        from chop.search.results import best_table, write_results
-        from chop.search.study_table import is_study
+        from chop.search.results.files import best_table, write_results
+        from chop.search.sweeps.table import is_study
 
         trials = store.counted()
         features = features_of(self.context.model, self.context.data_module)
@@ -314,7 +313,7 @@ class SearchJob:
         write_tables(folder, space, best, self.settings)
         write_facts(folder, self.config, space.size, found.progress.repeats, features)
         if self.config.strategy.setup.plots:
-            from chop.search.plots import draw_plots
+            from chop.search.results.plots import draw_plots
 
             draw_plots(folder, store.study, trials, list(self.config.metrics))
         if isinstance(space, Hyperparameters) and is_study(self.config):
@@ -340,12 +339,12 @@ class SearchJob:
         self, space: Hyperparameters, folder: Path, trials: "list[FrozenTrial]"
     ) -> str:
         """Write the tables and pictures of a study of settings; the table of the settings."""
-        from chop.search.study_table import heading, read_study, study_table, write_study
+        from chop.search.sweeps.table import heading, read_study, study_table, write_study
 
         study = read_study(folder, space, self.config, trials)
         write_study(folder, study)
         if self.config.strategy.setup.plots:
-            from chop.search.study_plots import draw_study
+            from chop.search.sweeps.plots import draw_study
 
             draw_study(folder, study)
         return f"{heading(study, self.config)}\n{study_table(study)}"
@@ -360,6 +359,6 @@ def rows_read(data_module: Any) -> str | None:
 
 def fingerprint_of(texts: list[str]) -> str:
     """A short text that stands for these."""
-    from chop.search.choices import key_of
+    from chop.search.spaces.choices import key_of
 
     return key_of({"texts": texts})

@@ -130,7 +130,7 @@ class Findings:
 
 def keep_record(session: Session, action: str, found: Findings | None = None) -> None:
     """Store what was run beside its results; of several processes the first one does."""
-    from chop.report.record import write_record
+    from chop.runs import write_record
 
     if os.environ.get("LOCAL_RANK", "0") == "0":
         data = session.data_module

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from chop.actions.session import Session
-    from chop.tools.training.loggers import MetricLogger
-    from chop.tools.training.metrics import Evaluation
+    from chop.training.metrics import Evaluation
+    from chop.training.report import MetricLogger
 
 logger = get_logger("chop")
 
@@ -43,9 +43,8 @@ def test(  # noqa: PLR0913, PLR0917  (the labs' signature)
         load_name: weights or a graph to test; by default the model as it is.
         settings: as for `train`; and `split`, one of test, val and all.
     """
-    from chop.tools.training.evaluation import evaluate_job
-    from chop.tools.training.job import Job
-    from chop.tools.training.summary import summary_of_test
+    from chop.training.job import Job, evaluate_job
+    from chop.training.metrics import summary_of_test
 
     common.check_task(task)
     rows = common.rows_of(data_module, "test", "test")
@@ -76,7 +75,7 @@ def test(  # noqa: PLR0913, PLR0917  (the labs' signature)
 
 def run(session: "Session") -> None:
     """Test as the command line asks."""
-    from chop.tools.training.loggers import make_test_logger
+    from chop.training.report import make_test_logger
 
     config, folder = session.config, session.software_folder
     if config.load_name is None and not config.is_pretrained:
@@ -98,7 +97,7 @@ def run(session: "Session") -> None:
 
 
 def _log(visualizer: "MetricLogger", figures: dict[str, float], folder: Path) -> None:
-    from chop.tools.training.job import one_line_if_full
+    from chop.training.job import one_line_if_full
 
     with one_line_if_full(folder):
         visualizer.log_metrics(figures, 0)

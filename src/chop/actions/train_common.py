@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from chop.config.run import RunConfig
     from chop.models import MaseModelInfo
     from chop.preprocessing import Preprocessing
-    from chop.tools.training.settings import TrainingSettings
+    from chop.training.settings import TrainingSettings
 
 logger = get_logger("chop")
 
@@ -28,7 +28,7 @@ UNTRAINED = (
 
 def settings_of(config: "RunConfig") -> dict[str, Any]:
     """The settings of the command line under the names that Lightning has for them."""
-    from chop.tools.training.settings import TrainingSettings
+    from chop.training.settings import TrainingSettings
 
     same = TrainingSettings.model_fields.keys() & {field.name for field in fields(config)}
     return {name: getattr(config, name) for name in same} | {
@@ -43,7 +43,7 @@ def chosen_settings(
     action: str, plt_trainer_args: Mapping[str, Any] | None, given: Mapping[str, Any]
 ) -> "TrainingSettings":
     """The settings that were given in either of two ways, checked."""
-    from chop.tools.training.settings import TrainingSettings
+    from chop.training.settings import TrainingSettings
 
     return parse(TrainingSettings, {**(plt_trainer_args or {}), **given}, action)
 
@@ -65,7 +65,7 @@ def loaded(
 
 def known_preprocessing(model: "nn.Module", data_module: Any) -> "Preprocessing | None":
     """What was done to the features: as the model says it, else as the rows do."""
-    from chop.ir.graph.preprocessing import preprocessing_of
+    from chop.ir.graph.mase_graph import preprocessing_of
 
     return preprocessing_of(model) or getattr(data_module, "preprocessing", None)
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from chop.actions.session import Findings, Session
-    from chop.tools.training.fit import TrainingResult
-    from chop.tools.training.job import Job
+    from chop.training.fit import TrainingResult
+    from chop.training.job import Job
 
 logger = get_logger("chop")
 
@@ -46,8 +46,8 @@ def train(  # noqa: PLR0913, PLR0917  (the labs' signature)
         settings: further fields of `TrainingSettings`, such as `scheduler` or `seed`; `resume`
             to go on with the last run in `save_path`; `record`, stored in the checkpoints.
     """
-    from chop.tools.training.fit import fit
-    from chop.tools.training.job import Job
+    from chop.training.fit import fit
+    from chop.training.job import Job
 
     common.check_task(task)
     rows = common.rows_of(data_module, "train", "train")
@@ -75,7 +75,7 @@ def save_trained_graph(job: "Job") -> None:
     """Save a graph that was trained, to be loaded as a graph again."""
     from chop.ir.graph.mase_graph import MaseGraph
     from chop.passes.graph.interface import save_mase_graph_interface_pass
-    from chop.tools.training.fit import is_first_process
+    from chop.training.fit import is_first_process
 
     if is_first_process():
         where = {"save_dir": job.folder / "transformed_ckpt", "replace": job.resume}
@@ -85,7 +85,7 @@ def save_trained_graph(job: "Job") -> None:
 def run(session: "Session") -> "Findings":
     """Train as the command line asks; what is to be in the record of the run."""
     from chop.actions.session import Findings
-    from chop.tools.training.loggers import make_logger
+    from chop.training.report import make_logger
 
     config, folder = session.config, session.software_folder
     result = train(

@@ -24,9 +24,8 @@ from chop.passes.graph import (
 )
 from chop.passes.graph.utils import deepcopy_mase_graph
 from chop.tools.checkpoint_load import load_model
-from chop.tools.get_input import InputGenerator, get_cf_args
+from chop.tools.get_input import InputGenerator, get_cf_args, rows_for
 from chop.tools.logger import get_logger
-from chop.tools.row_scaling import rows_for
 
 logger = get_logger("chop")
 

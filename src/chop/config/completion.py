@@ -7,8 +7,7 @@ import argparse
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from chop.config.arguments import action_help, main_help
-from chop.config.commands import COMMANDS, OPTIONS
+from chop.config.command_line import COMMANDS, OPTIONS, action_help, main_help
 
 Names = Mapping[str, Iterable[str]]
 """What there is of each topic of ``ch info``."""

@@ -7,11 +7,19 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from chop.config.arguments import INFORMATION, opposite_of, sentence
-from chop.config.commands import COMMANDS, OPTIONS, SETTINGS, Command, flags_of, value_of
+from chop.config.command_line import (
+    COMMANDS,
+    INFORMATION,
+    OPTIONS,
+    SETTINGS,
+    Command,
+    flags_of,
+    opposite_of,
+    sentence,
+    value_of,
+)
 from chop.config.facts import default_of, key_rows, stored_schema, table_in, values_of
-from chop.config.option import Setting
-from chop.config.run import REMOVED
+from chop.config.run import REMOVED, Setting
 from chop.config.schema import Schema
 from chop.files import write_text
 

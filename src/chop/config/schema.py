@@ -8,9 +8,9 @@ follows from the settings alone; `chop.actions.schema` adds passes and searches.
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
-from chop.config.commands import SETTINGS
-from chop.config.option import Setting
-from chop.config.toml import NOTHING
+from chop.config.command_line import SETTINGS
+from chop.config.layers import NOTHING
+from chop.config.run import Setting
 
 FILE = Path(__file__).with_name("chop.schema.json")
 NONE = {"const": NOTHING, "description": "none"}

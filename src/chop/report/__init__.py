@@ -1,1 +1,4 @@
-"""A run as one page that a person can read: files to facts, facts to HTML."""
+"""A run as one HTML page: `read` finds the facts, `sections` describe them, `html` writes them.
+
+`page` puts the sections together.
+"""

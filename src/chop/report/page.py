@@ -10,11 +10,10 @@ from pathlib import Path
 
 from chop import __version__
 from chop.errors import ChopError
-from chop.report.curves import learning_curves
-from chop.report.folders import RunFolder
-from chop.report.markup import Markup, Section, Tile, joined, table, tag
-from chop.report.overview import overview, read_records
-from chop.report.results import tested
+from chop.report.html.markup import Markup, Section, Tile, joined, table, tag
+from chop.report.sections.overview import overview, read_records
+from chop.report.sections.training import learning_curves, tested
+from chop.runs import RunFolder
 
 MOST_SEARCHES = 4
 
@@ -51,10 +50,9 @@ def _kept(
 
 def graph_sections(run: RunFolder, problems: list[str]) -> list[Section]:
     """What the newest saved graph shows."""
-    from chop.report.costs_view import costs_section
-    from chop.report.graph_facts import read_graph
-    from chop.report.graph_view import graph_section, statistics_section
-    from chop.report.weights_view import weights_section
+    from chop.report.read.graph import read_graph
+    from chop.report.sections.graph import costs_section, graph_section, statistics_section
+    from chop.report.sections.quantisation import weights_section
 
     newest, *older = run.graphs
     where = run.name_of(newest)
@@ -76,9 +74,9 @@ def graph_sections(run: RunFolder, problems: list[str]) -> list[Section]:
 
 def search_sections(run: RunFolder, problems: list[str]) -> list[Section]:
     """The newest searches."""
-    from chop.report.search_facts import read_search
-    from chop.report.search_view import search_section
-    from chop.report.study_view import read_study, study_section
+    from chop.report.read.search import read_search
+    from chop.report.sections.search import search_section
+    from chop.report.sections.sweep import read_study, study_section
 
     def searched(folder: Path, name: str, place: int) -> list[Section | None]:
         search = read_search(folder)
@@ -98,7 +96,7 @@ def search_sections(run: RunFolder, problems: list[str]) -> list[Section]:
 
 def comparison_sections(run: RunFolder, problems: list[str]) -> list[Section]:
     """The newest comparison of samplers."""
-    from chop.report.comparison_view import comparison_section, read_comparison
+    from chop.report.sections.comparison import comparison_section, read_comparison
 
     newest = run.comparisons[0]
     return _kept(

@@ -9,8 +9,10 @@ from chop.errors import ConfigError, UnknownNameError
 from chop.masking import masked
 from chop.search.runners import HW_RUNNERS, SW_RUNNERS, Runner, RunnerArgs
 from chop.search.samplers import SAMPLERS
-from chop.search.spaces import SPACES
-from chop.tools.training.settings import MOST_PROCESSES
+from chop.search.spaces import mixed_precision  # noqa: F401  # registers its space
+from chop.search.spaces.space import SPACES
+from chop.search.sweeps import hyperparameters  # noqa: F401  # registers its space
+from chop.training.settings import MOST_PROCESSES
 from chop.validation import parse
 
 Direction = Literal["maximize", "minimize"]

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from chop.errors import ConfigError
 from chop.registry import Registry
-from chop.search import choices as tree
-from chop.search.choices import Choice, Picked
+from chop.search.spaces import choices as tree
+from chop.search.spaces.choices import Choice, Picked
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler

@@ -14,14 +14,8 @@ import numpy as np
 from optuna.trial import FrozenTrial, TrialState
 
 from chop.errors import ConfigError
-from chop.search import choices as tree
-from chop.search import unstored
-from chop.search.choices import Choice, Picked, key_of
 from chop.search.config import SearchConfig
-from chop.search.interrupts import heed, held_back
-from chop.search.measure import Measure
-from chop.search.memory import no_collections
-from chop.search.patience import StorageLost
+from chop.search.evaluation.measure import Measure
 from chop.search.samplers import (
     SAMPLERS,
     Problem,
@@ -30,8 +24,14 @@ from chop.search.samplers import (
     params_of,
     proposal,
 )
-from chop.search.space import SearchSpace
-from chop.search.store import KEY, Outcome, Store, Wanted
+from chop.search.spaces import choices as tree
+from chop.search.spaces.choices import Choice, Picked, key_of
+from chop.search.spaces.space import SearchSpace
+from chop.search.study import unstored
+from chop.search.study.memory import no_collections
+from chop.search.study.storage import StorageLost
+from chop.search.study.store import KEY, Outcome, Store, Wanted
+from chop.search.study.workers import heed, held_back
 from chop.tools.logger import get_logger
 
 logger = get_logger("chop")

@@ -17,7 +17,7 @@ _HOMES = {
     "get_dummy_input": "chop.tools.get_input",
     "get_logger": "chop.tools.logger",
     # The settings stand above the tools, but this is where the original's users look.
-    "load_config": "chop.config.toml",
+    "load_config": "chop.config.layers",
     "load_model": "chop.tools.checkpoint_load",
     "set_logging_verbosity": "chop.tools.logger",
 }

@@ -24,8 +24,7 @@ from chop.passes.graph import (
     verify_metadata_analysis_pass,
     verify_software_metadata_analysis_pass,
 )
-from chop.passes.graph.analysis.add_metadata.arguments import bare
-from chop.passes.graph.analysis.add_metadata.formats import precision
+from chop.passes.graph.analysis.add_metadata.entries import bare, precision
 
 
 def common(graph: MaseGraph, name: str) -> dict[str, Any]:

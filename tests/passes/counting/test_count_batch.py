@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from chop.errors import GraphError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.graph import add_common_metadata_analysis_pass, count_operations_analysis_pass
-from chop.passes.graph.analysis.flops import observe
+from chop.passes.graph.analysis.flops import operands as observe
 
 
 def batches(*shape: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:

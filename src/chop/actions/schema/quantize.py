@@ -7,8 +7,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from chop.actions.schema.tables import field_schema, one_or_several
+from chop.config.layers import NOTHING
 from chop.config.schema import NONE, Schema
-from chop.config.toml import NOTHING
 from chop.nn.quant_config import known_keys, required_fields
 from chop.numerics import FORMATS, NumberFormat
 from chop.ops.table import OPS

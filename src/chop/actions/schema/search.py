@@ -10,12 +10,13 @@ from chop.actions.schema.tables import described, one_or_several, plain, table_s
 from chop.config.schema import Schema
 from chop.registry import Registry, description
 from chop.search.config import Metric, SearchConfig, StrategyConfig, StrategySetup
-from chop.search.hyperparameters import CHOICES
 from chop.search.runners import HW_RUNNERS, SW_RUNNERS, Runner, RunnerArgs
 from chop.search.samplers import SAMPLERS
-from chop.search.spaces import SPACES, Hyperparameters, MixedPrecisionPTQ
-from chop.search.study_runs import BATCH_SIZE
-from chop.tools.training.settings import LIGHTNING_SPELLINGS, TrainingSettings
+from chop.search.spaces.mixed_precision import MixedPrecisionPTQ
+from chop.search.spaces.space import SPACES
+from chop.search.sweeps.hyperparameters import CHOICES, Hyperparameters
+from chop.search.sweeps.trainings import BATCH_SIZE
+from chop.training.settings import LIGHTNING_SPELLINGS, TrainingSettings
 
 METRIC = "metric"
 GONE = ("pkl_ckpt", "save_every_n_trials")

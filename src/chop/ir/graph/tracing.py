@@ -18,7 +18,7 @@ from torch.fx.graph import CodeGen, _PyTreeCodeGen
 from torch.utils import _pytree as pytree
 
 from chop.errors import GraphError
-from chop.ir.graph.shapes import graph_module, note_shapes, placeholders
+from chop.ir.graph.recorder import graph_module, note_shapes, placeholders
 from chop.ir.graph.snapshot import Snapshot
 from chop.nn.quantized import QuantizedModule
 

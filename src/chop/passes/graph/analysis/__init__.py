@@ -5,11 +5,11 @@ from chop.passes.graph.analysis.add_metadata import (
     add_common_metadata_analysis_pass,
     add_software_metadata_analysis_pass,
 )
+from chop.passes.graph.analysis.add_metadata.add_metadata import (
+    init_metadata_analysis_pass,
+)
 from chop.passes.graph.analysis.flops import (
     count_operations_analysis_pass,
-)
-from chop.passes.graph.analysis.init_metadata import (
-    init_metadata_analysis_pass,
 )
 from chop.passes.graph.analysis.pruning import (
     add_natural_sparsity_metadata_analysis_pass,

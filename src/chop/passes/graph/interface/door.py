@@ -22,7 +22,6 @@ from torch import fx, nn
 from chop.ir.graph.mase_metadata import SECTIONS
 from chop.nn.quant_config import parse_quant_config
 from chop.ops.lookup import op_of_function, op_of_method
-from chop.passes.graph.interface.codec import from_plain
 from chop.passes.graph.interface.harmless import ATTRIBUTES
 from chop.passes.graph.interface.targets import (
     NOT_DATA,
@@ -31,6 +30,7 @@ from chop.passes.graph.interface.targets import (
     is_method,
     keywords,
 )
+from chop.passes.graph.interface.values import from_plain
 
 LONGEST, DEEPEST, WIDEST = 1000, 64, 16  # characters, parts of a path, numbers of an argument
 LARGEST = 2**31 - 1

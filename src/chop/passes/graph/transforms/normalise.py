@@ -11,10 +11,10 @@ from chop.errors import GraphError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import MaseMetadata
 from chop.passes.base import Info, transform_pass
-from chop.passes.graph.analysis.add_metadata.add_common_metadata import (
+from chop.passes.graph.analysis.add_metadata.add_metadata import (
     add_common_metadata_analysis_pass,
+    software_of,
 )
-from chop.passes.graph.analysis.add_metadata.add_software_metadata import software_of
 from chop.passes.graph.transforms.fusion import result_shape
 from chop.preprocessing import Preprocessing
 

@@ -1,9 +1,7 @@
 """Passes that fill the metadata."""
 
-from chop.passes.graph.analysis.add_metadata.add_common_metadata import (
+from chop.passes.graph.analysis.add_metadata.add_metadata import (
     add_common_metadata_analysis_pass,
-)
-from chop.passes.graph.analysis.add_metadata.add_software_metadata import (
     add_software_metadata_analysis_pass,
 )
 

@@ -1,15 +1,21 @@
-"""Records of tensors, and snapshots of values that later operations may overwrite."""
+"""What the metadata of a node holds: operands, results, and their number formats."""
 
 import functools
+import inspect
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from chop.ir.graph.mase_metadata import ParameterEntry, TensorEntry
+from chop.nn.quant_config import OUTPUT, QuantConfig, parse_quant_config
+from chop.nn.quantized import QuantizedModule
+from chop.numerics import NumberFormat
+from chop.ops.op import Op
+from chop.passes.graph.analysis.add_metadata.add_metadata import target_name
 
 UNKNOWN: TensorEntry = {"type": None, "precision": None, "shape": None, "torch_dtype": None}
 """What is recorded of a tensor when the model was not run."""
@@ -87,3 +93,253 @@ def result_entries(result: Any, snapshots: Snapshots | None) -> dict[str, Any]:
         else {"type": type(value).__name__, "shape": [1], "value": value}
         for name, value in named_results(result)
     }
+
+
+PARAMETER_NAMES = ("weight", "bias", "running_mean", "running_var")
+# Functions that neither Python nor ATen has a signature for.
+OTHER_SIGNATURES = {"getitem": ("input", "index"), "getattr": ("input", "attribute")}
+
+
+def named_arguments(
+    node: fx.Node, op: str, module: nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Iterator[tuple[str, Any]]:
+    """The arguments of a call under the names that metadata uses, in the order of the call.
+
+    Tensors are called `data_in_0`, `data_in_1`, …, except for the parameters that a function such
+    as `F.linear` takes, which keep their name. Other arguments have the name the callee gives them.
+
+    Args:
+        op: the MASE operation, whose signature stands in where a function has none.
+        args: values, or nodes where nothing was run; a node counts as a tensor.
+    """
+    inputs = 0
+    if hasattr(node.target, "op"):  # a quantised function, whose `config` is no operand
+        kwargs = {name: value for name, value in kwargs.items() if name != "config"}
+    for name, value in [*positional(node, op, module, args), *kwargs.items()]:
+        for part_name, part in parts(name, value):
+            if not is_tensor(part):
+                yield part_name, part
+            elif node.op == "call_function" and name in PARAMETER_NAMES:
+                yield name, part
+            else:
+                yield f"data_in_{inputs}", part
+                inputs += 1
+
+
+def is_tensor(value: object) -> bool:
+    """Whether a value is a tensor, or a node that stands for one."""
+    return isinstance(value, Tensor | fx.Node)
+
+
+def parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """A sequence with tensors in it, as in `torch.cat`, taken apart; anything else whole."""
+    if isinstance(value, list | tuple) and any(is_tensor(item) for item in value):
+        for index, item in enumerate(value):
+            yield f"{name}_{index}", item
+    else:
+        yield name, value
+
+
+def positional(
+    node: fx.Node, op: str, module: nn.Module | None, args: tuple[Any, ...]
+) -> Iterator[tuple[str, Any]]:
+    """Positional arguments with their names; `view(8, -1)` gives `shape_0` and `shape_1`."""
+    names, variadic = signature_of(node, op, module, len(args))
+    for index, value in enumerate(args):
+        if variadic is not None and index >= len(names):
+            yield f"{variadic}_{index - len(names)}", value
+        else:
+            yield names[index] if index < len(names) else f"arg_{index}", value
+
+
+def signature_of(
+    node: fx.Node, op: str, module: nn.Module | None, count: int
+) -> tuple[tuple[str, ...], str | None]:
+    """Names of the first arguments of the callee, and the name of its starred one, if any."""
+    if module is not None:
+        kind = module.base if isinstance(module, QuantizedModule) else type(module)
+        return python_signature(kind.forward, skip_self=True)
+    target = node.target
+    if inspect.isfunction(target) and not takes_any(target):
+        return python_signature(target)
+    found = aten_signature(target_name(target), count)
+    return found if found[0] else aten_signature(op, count)
+
+
+@functools.cache
+def takes_any(function: Callable[..., Any]) -> bool:
+    """Whether a function's signature says nothing: it is all `*args`."""
+    return python_signature(function)[0] == ()
+
+
+@functools.cache
+def python_signature(
+    function: Callable[..., Any], skip_self: bool = False
+) -> tuple[tuple[str, ...], str | None]:
+    """The positional names of a Python function and the name of its `*args`."""
+    parameters = list(inspect.signature(function).parameters.values())[int(skip_self) :]
+    starred = [p.name for p in parameters if p.kind is p.VAR_POSITIONAL]
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return tuple(p.name for p in parameters if p.kind in kinds), next(iter(starred), None)
+
+
+@functools.cache
+def aten_signature(name: str, count: int) -> tuple[tuple[str, ...], str | None]:
+    """The same for an ATen operator called with `count` positional arguments.
+
+    A list at the end may be written out, as in `x.view(8, -1)`.
+    """
+    if name in OTHER_SIGNATURES:
+        return OTHER_SIGNATURES[name], None
+    schemas = list(aten_schemas(name))
+    for schema in schemas:
+        names = [argument_name(a) for a in schema.arguments if not a.kwarg_only]
+        if len(names) >= count and not is_list(schema.arguments[count - 1]):
+            return tuple(names), None
+    for schema in schemas:
+        names = [argument_name(a) for a in schema.arguments if not a.kwarg_only]
+        if len(names) > 1 and is_list(schema.arguments[len(names) - 1]):
+            return tuple(names[:-1]), names[-1]
+    return (), None
+
+
+def aten_schemas(name: str) -> Iterator[Any]:
+    """The schemas of the overloads of an ATen operator; none if there is no such operator."""
+    packet = getattr(torch.ops.aten, name, None)
+    for overload in () if packet is None else packet.overloads():
+        yield getattr(packet, overload)._schema
+
+
+def is_list(argument: Any) -> bool:
+    """Whether a schema's argument is a list."""
+    return isinstance(argument.type, torch.ListType)
+
+
+def argument_name(argument: Any) -> str:
+    """ATen says `size` where the methods' documentation says `shape`."""
+    return "shape" if argument.name == "size" else str(argument.name)
+
+
+def module_parameters(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The parameters by the names the layer knows them by, parametrised (pruned) ones included."""
+    seen = set()
+    for name, parameter in module.named_parameters():
+        plain = plain_name(name)
+        if plain not in seen:
+            seen.add(plain)
+            yield plain, parameter if plain == name else attribute(module, plain)
+
+
+def module_buffers(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The buffers that are data: neither call counters nor masks of a parametrisation."""
+    for name, buffer in module.named_buffers():
+        if not name.endswith("num_batches_tracked") and "parametrizations." not in name:
+            yield name, buffer
+
+
+def plain_name(name: str) -> str:
+    """`parametrizations.weight.original` is the `weight`."""
+    before, found, after = name.partition("parametrizations.")
+    return before + after.partition(".")[0] if found else name
+
+
+def attribute(module: nn.Module, name: str) -> Tensor:
+    """An attribute by its dotted name."""
+    owner, _, last = name.rpartition(".")
+    value: Tensor = getattr(module.get_submodule(owner), last)
+    return value
+
+
+def bare(value: Mapping[str, Any] | Any) -> bool:
+    """Whether an entry of `args` is a bare argument rather than the record of a tensor."""
+    return not (isinstance(value, dict) and "precision" in value)
+
+
+FLOAT_RECORDS = "float_records"
+"""The key of `node.meta` for types and precisions as they were in floating point."""
+NOT_PRECISION = {"signed", "skip_first_dim", "rounding", "overflow"}
+"""Where an operand stands and how it is rounded, not how precise it is."""
+PRECISION = (
+    "width", "frac_width", "exponent_width", "exponent_bias", "exponent_bias_width", "block_size",
+)  # fmt: skip
+PARAMETERS = ("weight", "bias", "running_mean", "running_var")
+
+
+def record_formats(node: fx.Node) -> None:
+    """Write the format and the precision of each operand of a quantised node, and of its result.
+
+    Passes that quantise call this after they change a node; other nodes are left alone.
+    """
+    found = quantization_of(node)
+    if found is None:
+        return
+    op, quant = found
+    before: dict[str, dict[str, Any]] = {"args": {}, "results": {}}
+    node.meta[FLOAT_RECORDS] = before
+    places = [("args", name, role) for role, name in operands(node, op)]
+    for side, name, role in (*places, ("results", "data_out_0", OUTPUT)):
+        entry = node.meta["mase"]["common"][side].get(name)
+        fmt = quant.operands.get(role)
+        if fmt is not None and isinstance(entry, dict):
+            before[side][name] = (entry.get("type"), entry.get("precision"))
+            entry |= {"type": quant.name, "precision": precision(fmt)}
+
+
+def restore_records(node: fx.Node) -> None:
+    """Give the operands the types they had in floating point."""
+    for side, names in node.meta.pop(FLOAT_RECORDS, {}).items():
+        entries = node.meta["mase"]["common"].get(side, {})
+        for name, (kind, width) in names.items():
+            if isinstance(entries.get(name), dict):
+                entries[name] |= {"type": kind, "precision": width}
+
+
+def quantization_of(node: fx.Node) -> tuple[Op, QuantConfig] | None:
+    """The operation of a quantised node and its configuration; None if it is in floating point."""
+    module = node.meta["mase"].module
+    if isinstance(module, QuantizedModule):
+        return None if module.quant.bypass else (module.op, module.quant)
+    target: Any = node.target
+    config: Any = node.kwargs.get("config")
+    op = getattr(target, "op", None)
+    if node.op != "call_function" or not isinstance(op, Op):
+        return None
+    if isinstance(config, Mapping):
+        named = {"name": target.__name__.removeprefix(f"{op.name}_")} | dict(config)
+        config = parse_quant_config(op, named, f"node {node.name!r}")
+    return (op, config) if isinstance(config, QuantConfig) and not config.bypass else None
+
+
+def precision(fmt: NumberFormat) -> list[Any]:
+    """The settings of a format in the order in which the labs list them."""
+    fields = fmt.model_dump(exclude=NOT_PRECISION)
+    first = [fields.pop(name) for name in PRECISION if name in fields]
+    return [list(v) if isinstance(v, tuple) else v for v in (*first, *fields.values())]
+
+
+def operands(node: fx.Node, op: Op) -> Iterator[tuple[str, str]]:
+    """The role of each operand and the name it has in the metadata."""
+    if node.op != "call_module":
+        yield from function_operands(node, op)
+        return
+    module = node.meta["mase"].module
+    yield from ((role, f"data_in_{index}") for index, role in enumerate(op.inputs))
+    yield from ((n, n) for n in op.params if isinstance(getattr(module, n, None), Tensor))
+
+
+def function_operands(node: fx.Node, op: Op) -> Iterator[tuple[str, str]]:
+    """The same for a function, whose tensors are counted in the order of the call."""
+    roles = {argument.name: argument.role for argument in op.arguments}
+    inputs = 0
+    for name, value in op.bind(node.args, node.kwargs).items():
+        parts = value if isinstance(value, list | tuple) else [value]
+        for part in parts:
+            if not isinstance(part, fx.Node):
+                continue
+            role = roles.get(name)
+            if name in PARAMETERS:
+                yield role or name, name
+                continue
+            if role is not None:
+                yield role, f"data_in_{inputs}"
+            inputs += 1

@@ -1,9 +1,8 @@
 """Operations, bits and buffers, counted from shapes."""
 
-from chop.passes.graph.analysis.flops.count import Counts, NodeCount, count
+from chop.passes.graph.analysis.flops.count import Counts, NodeCount, count, report_counts
 from chop.passes.graph.analysis.flops.count_operations import count_operations_analysis_pass
 from chop.passes.graph.analysis.flops.module import calculate_flops_pass
-from chop.passes.graph.analysis.flops.report import report_counts
 
 __all__ = [
     "Counts",

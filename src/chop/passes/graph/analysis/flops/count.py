@@ -5,27 +5,85 @@ from dataclasses import asdict, dataclass, replace
 from math import prod
 from typing import Any
 
+from tabulate import tabulate
 from torch import fx, nn
 
 from chop.errors import GraphError
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.ir.graph.modes import undisturbed
+from chop.ir.graph.recorder import undisturbed
 from chop.ops.cost import Cost
-from chop.passes.graph.analysis.add_metadata.classify import classify, target_name
-from chop.passes.graph.analysis.flops.observe import (
+from chop.passes.graph.analysis.add_metadata.add_metadata import classify, target_name
+from chop.passes.graph.analysis.flops.operands import (
     Results,
+    StoredParameter,
+    Use,
     batch_size,
     inputs_of_batch,
     observe,
     run_shapes,
-)
-from chop.passes.graph.analysis.flops.operands import Use, use_of
-from chop.passes.graph.analysis.flops.widths import (
-    StoredParameter,
     stored_bits,
     stored_parameters,
+    use_of,
     widest,
 )
+
+COLUMNS = {
+    "macs": "MACs",
+    "flops": "FLOPs",
+    "backward_flops": "Backward FLOPs",
+    "bitops": "BitOPs",
+    "parameters": "Parameters",
+    "parameter_bits": "Parameter bits",
+    "input_buffer_size": "Input buffer",
+    "output_buffer_size": "Output buffer",
+}
+UNKNOWN = "?"
+
+
+def report_counts(info: Mapping[str, Any]) -> str:
+    """The information of the pass `count_operations` as text: nodes, total, and what is missing."""
+    columns = [name for name in COLUMNS if name in info["total"]]
+    rows = [
+        [name, count["op"], *cells(count, columns)]
+        for name, count in info["nodes"].items()
+        if any(count[column] != 0 for column in columns)
+    ]
+    rows.append(["Total", "", *cells(info["total"], columns)])
+    headers = ["Node name", "Mase op", *(COLUMNS[name] for name in columns)]
+    table = tabulate(
+        rows,
+        headers=headers,
+        tablefmt="orgtbl",
+        disable_numparse=True,
+        colalign=("left", "left", *("right" for _ in columns)),
+    )
+    return "\n".join([table, rounded_line(info["total"]), *remarks(info)])
+
+
+def cells(count: Mapping[str, Any], columns: list[str]) -> list[str]:
+    """Numbers with their thousands apart."""
+    return [UNKNOWN if count[name] is None else f"{count[name]:,}" for name in columns]
+
+
+def remarks(info: Mapping[str, Any]) -> list[str]:
+    """What the numbers are per, and what is not in them."""
+    batch = "" if info["batch_size"] is None else f" of {info['batch_size']}"
+    if info["per"] == "sample":
+        lines = [f"Per sample, counted on a batch{batch}."]
+    else:
+        lines = [f"For the whole batch{batch}, not per sample: {info['note']}."]
+    missing = ", ".join(f"{each['node']} ({each['op']})" for each in info["uncounted"])
+    return [*lines, f"Not counted: {missing}."] if missing else lines
+
+
+def rounded_line(total: Mapping[str, Any]) -> str:
+    """One sentence: the share of all MACs whose operands are really rounded."""
+    macs, both, one = (total[n] for n in ("macs", "rounded_macs", "half_rounded_macs"))
+    if not macs:
+        return "There are no MACs."
+    shares = f"both operands rounded: {both / macs:.1%} ({both:,} of {macs:,})"
+    return f"MACs with {shares}; with one of the two: {one / macs:.1%}."
+
 
 OUTPUT_ROLE = "data_out"
 

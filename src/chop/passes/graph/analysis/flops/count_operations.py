@@ -6,8 +6,7 @@ from typing import Any
 from chop.files import write_text
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.base import Info, PassArgs, analysis_pass
-from chop.passes.graph.analysis.flops.count import as_info, count
-from chop.passes.graph.analysis.flops.report import report_counts
+from chop.passes.graph.analysis.flops.count import as_info, count, report_counts
 from chop.passes.graph.analysis.report.output import show
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from chop.errors import GraphError
-from chop.ir.graph.modes import undisturbed
+from chop.ir.graph.recorder import undisturbed
 from chop.ops.calls import call_of_module
 from chop.ops.cost import Cost
 from chop.ops.lookup import op_of_module

@@ -1,19 +1,216 @@
-"""What meets in a node: its operands by role, their number formats, and the call as shapes."""
+"""The operands that each operation meets: their sizes, and the widths of their numbers."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 
+from chop.errors import GraphError
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.ir.graph.recorder import run_graph
+from chop.nn.quant_config import QuantConfig, parse_quant_config
+from chop.nn.quantized import QuantizedModule
+from chop.numerics import NumberFormat
 from chop.ops.cost import Call, Cost
 from chop.ops.op import Op
-from chop.passes.graph.analysis.add_metadata.arguments import plain_name
-from chop.passes.graph.analysis.add_metadata.classify import find_op
-from chop.passes.graph.analysis.flops.observe import Fact, Results, facts
-from chop.passes.graph.analysis.flops.widths import Formats, element_bits, formats_of_node
+from chop.passes.graph.analysis.add_metadata.add_metadata import find_op
+from chop.passes.graph.analysis.add_metadata.entries import (
+    bare,
+    dtype_format,
+    plain_name,
+    result_entries,
+)
+
+Formats = Mapping[str, NumberFormat]
+"""The number format of each operand that is rounded, by role; what is missing is not rounded."""
+
+
+class StoredParameter(NamedTuple):
+    """A parameter and the bits that storing it takes."""
+
+    parameter: nn.Parameter
+    bits: int
+
+
+def formats_of_module(module: nn.Module | None) -> Formats:
+    """The formats a module rounds its operands to; none if it is not quantised or bypassed."""
+    return in_effect(module.quant) if isinstance(module, QuantizedModule) else {}
+
+
+def formats_of_node(node: fx.Node, module: nn.Module | None) -> Formats:
+    """The formats the module or the function of a node rounds its operands to."""
+    op: Any = getattr(node.target, "op", None)
+    if node.op != "call_function" or not isinstance(op, Op):
+        return formats_of_module(module)
+    config: Any = node.kwargs.get("config", {})
+    if isinstance(config, QuantConfig):
+        return in_effect(config)
+    name = str(getattr(node.target, "__name__", "")).removeprefix(f"{op.name}_")
+    return in_effect(parse_quant_config(op, {"name": name, **config}, f"node {node.name!r}"))
+
+
+def in_effect(quant: QuantConfig) -> Formats:
+    """The formats of a configuration, of which a bypassed one has none."""
+    return {} if quant.bypass else quant.operands
+
+
+def element_bits(fmt: NumberFormat | None, dtype: torch.dtype) -> int:
+    """The width at which one element enters a multiplier; what a block shares stays outside.
+
+    Only floating-point tensors are rounded, so any other keeps the width of its dtype.
+    """
+    rounded = fmt is not None and dtype.is_floating_point
+    return fmt.element_bits if fmt is not None and rounded else dtype_format(dtype)[1]
+
+
+def stored_bits(fmt: NumberFormat | None, shape: tuple[int, ...], dtype: torch.dtype) -> int:
+    """The bits of a whole tensor, what its blocks share included."""
+    if fmt is None or not dtype.is_floating_point:
+        return dtype_format(dtype)[1] * prod(shape)
+    return round(fmt.bits_of(shape) * prod(shape))
+
+
+def stored_parameters(module: nn.Module, formats: Formats) -> Iterator[StoredParameter]:
+    """The parameters of a module and of what is inside it, pruned ones included."""
+    for name, parameter in module.named_parameters():
+        fmt = formats.get(plain_name(name))
+        bits = stored_bits(fmt, tuple(parameter.shape), parameter.dtype)
+        yield StoredParameter(parameter, bits)
+
+
+def widest(stored: Iterable[StoredParameter]) -> dict[nn.Parameter, int]:
+    """Each parameter once; one that several layers share must be stored for the most exacting."""
+    found: dict[nn.Parameter, int] = {}
+    for parameter, bits in stored:
+        found[parameter] = max(bits, found.get(parameter, 0))
+    return found
+
+
+def model_parameters(model: nn.Module) -> dict[nn.Parameter, int]:
+    """Every parameter of a model once, with the bits that storing it takes."""
+    quantised = [module for module in model.modules() if isinstance(module, QuantizedModule)]
+    inside = {part for module in quantised for part in module.modules()}
+    return widest(
+        [
+            found
+            for module in quantised
+            for found in stored_parameters(module, formats_of_module(module))
+        ]
+        + [
+            StoredParameter(parameter, stored_bits(None, tuple(parameter.shape), parameter.dtype))
+            for module in model.modules()
+            if module not in inside
+            for parameter in module.parameters(recurse=False)
+        ]
+    )
+
+
+Results = dict[fx.Node, Mapping[str, Any]]
+"""What each node gives, as the `results` of common metadata say it."""
+QUICK = 2e9
+"""Parameters times input elements up to which a model runs in a second or less."""
+
+
+class Fact(NamedTuple):
+    """What has to be known of a tensor to count with it."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+def facts(entries: Mapping[str, Any]) -> list[Fact]:
+    """The tensors among the results of a node."""
+    tensors = (entry for entry in entries.values() if not bare(entry))
+    return [Fact(tuple(entry["shape"]), entry["torch_dtype"]) for entry in tensors]
+
+
+def observe(graph: MaseGraph, dummy_in: Mapping[str, Any] | None) -> Results:
+    """The results of every node: of a run on `dummy_in`, else those that metadata recorded."""
+    if dummy_in is not None:
+        return run_shapes(graph, dummy_in)
+    return {node: recorded_results(node) for node in graph.nodes}
+
+
+def recorded_results(node: fx.Node) -> Mapping[str, Any]:
+    """The results in the common metadata of a node."""
+    record = node.meta.get("mase")
+    results: Mapping[str, Any] = {} if record is None else record["common"].get("results", {})
+    if not results or any(entry.get("shape") is None for entry in results.values()):
+        raise GraphError(
+            f"the shape of node {node.name!r} is not known: run add_common_metadata_analysis_pass "
+            "with dummy_in first, or give dummy_in to this pass"
+        )
+    return results
+
+
+def run_shapes(graph: MaseGraph, inputs: Mapping[str, Any]) -> Results:
+    """The results of every node of a run; of a large model nothing is calculated if possible."""
+    results: Results = {}
+
+    def keep(node: fx.Node, result: Any) -> None:
+        results[node] = result_entries(result, None)
+
+    values = with_values(graph, inputs)
+    if is_quick(graph, values):
+        run_graph(graph, values, after=keep)
+        return results
+    try:
+        run_graph(graph, inputs, after=keep, on_meta=True)
+    except GraphError:  # some operation looks at values
+        run_graph(graph, values, after=keep)
+    return results
+
+
+def is_quick(graph: MaseGraph, inputs: Mapping[str, Any]) -> bool:
+    """Whether running the model takes less time than running it without values.
+
+    The estimate is high: hardly a layer uses each parameter once for each element of the input.
+    """
+    elements = sum(value.numel() for value in inputs.values() if isinstance(value, Tensor))
+    parameters = sum(parameter.numel() for parameter in graph.model.parameters())
+    return elements * max(parameters, 1) <= QUICK
+
+
+def with_values(graph: MaseGraph, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs, zeros standing in for those that have only a shape."""
+    device = next((parameter.device for parameter in graph.model.parameters()), None)
+    return {
+        name: torch.zeros_like(value, device=device)
+        if isinstance(value, Tensor) and value.is_meta
+        else value
+        for name, value in inputs.items()
+    }
+
+
+def batch_size(results: Results) -> int | None:
+    """The leading dimension that all tensors fed to the model share, if they do."""
+    fed = [fact for node in placeholders(results) for fact in facts(results[node]) if fact.shape]
+    sizes = {fact.shape[0] for fact in fed}
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def inputs_of_batch(results: Results, batch: int) -> dict[str, Any]:
+    """Inputs like those observed, with another leading dimension."""
+    return {node.name: resized(results[node], batch) for node in placeholders(results)}
+
+
+def resized(entries: Mapping[str, Any], batch: int) -> Any:
+    """What a placeholder takes: zeros, or the value itself if it is no tensor."""
+    tensors = facts(entries)
+    if not tensors:
+        return entries["data_out_0"]["value"]
+    (shape, dtype), *_ = tensors
+    # One zero, seen many times: it takes no memory and, unlike a meta tensor, can be computed with.
+    return torch.zeros((), dtype=dtype).expand((batch, *shape[1:]) if shape else ())
+
+
+def placeholders(results: Results) -> list[fx.Node]:
+    """The nodes through which the model is fed."""
+    return [node for node in results if node.op == "placeholder"]
 
 
 class Operand(NamedTuple):

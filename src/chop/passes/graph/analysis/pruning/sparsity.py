@@ -10,7 +10,7 @@ from chop.errors import GraphError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.recorder import run_graph
 from chop.nn.quantized import QuantizedModule
-from chop.passes.graph.analysis.flops.observe import placeholders, recorded_results
+from chop.passes.graph.analysis.flops.operands import placeholders, recorded_results
 
 
 class Zeros(NamedTuple):

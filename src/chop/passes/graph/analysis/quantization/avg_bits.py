@@ -6,7 +6,7 @@ from typing import Any
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.base import Info, PassArgs, analysis_pass
 from chop.passes.graph.analysis.flops.count import NodeCount, NodeCounter
-from chop.passes.graph.analysis.flops.observe import observe
+from chop.passes.graph.analysis.flops.operands import observe
 
 
 class CalculateAvgBitsArgs(PassArgs):

@@ -12,7 +12,7 @@ from torch import Tensor, fx
 from chop.files import write_text
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.base import Info, PassArgs, analysis_pass
-from chop.passes.graph.analysis.add_metadata.arguments import bare
+from chop.passes.graph.analysis.add_metadata.entries import bare
 from chop.passes.graph.analysis.report.output import show
 from chop.passes.graph.utils import get_mase_op, get_mase_type
 

@@ -11,16 +11,15 @@ from chop.errors import ConfigError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.recorder import run_graph
 from chop.passes.base import Batches, Info, PassArgs, analysis_pass
-from chop.passes.graph.analysis.add_metadata.arguments import (
+from chop.passes.graph.analysis.add_metadata.entries import (
     attribute,
     module_buffers,
     module_parameters,
     named_arguments,
+    named_results,
 )
-from chop.passes.graph.analysis.add_metadata.entries import named_results
 from chop.passes.graph.analysis.statistical_profiler.stat import Statistic, create_new_stat
-from chop.passes.graph.select import By, select
-from chop.passes.graph.utils import get_mase_op
+from chop.passes.graph.utils import By, get_mase_op, select
 
 logger = logging.getLogger("chop")
 WHERE = "pass 'profile_statistics'"

@@ -14,8 +14,7 @@ from chop.ops.lookup import op_of_node
 from chop.ops.op import Op
 from chop.ops.table import OPS
 from chop.passes.base import PassArgs
-from chop.passes.graph.select import SELECTORS, By, select
-from chop.passes.graph.utils import get_mase_op
+from chop.passes.graph.utils import SELECTORS, By, get_mase_op, select
 from chop.validation import parse
 
 WHERE = "pass 'quantize'"

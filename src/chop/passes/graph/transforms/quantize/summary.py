@@ -15,8 +15,7 @@ from chop.errors import ConfigError, GraphError, UnknownNameError
 from chop.files import write_text
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.base import Info
-from chop.passes.graph.analysis.flops.count import rounded_macs
-from chop.passes.graph.analysis.flops.report import rounded_line
+from chop.passes.graph.analysis.flops.count import rounded_line, rounded_macs
 from chop.passes.graph.utils import get_mase_op, get_mase_type, get_node_actual_target
 
 logger = logging.getLogger("chop")

@@ -1,0 +1,1 @@
+"""HTML and SVG: escaped markup and charts that know nothing of runs."""

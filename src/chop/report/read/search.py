@@ -1,0 +1,340 @@
+"""What a search has left on disk, and what follows from it."""
+
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from pathlib import Path
+from sys import intern
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, Field
+
+from chop.errors import DataError
+from chop.report.html.markup import Count, is_usable
+from chop.runs import read_json
+from chop.search.results.plots import Effects, variance_shares
+from chop.validation import parse
+
+Stored = TypeVar("Stored", bound=BaseModel)
+Config = dict[tuple[str, ...], Any]
+"""Choices by the names of the tables that they are in and their own."""
+FACTS = "search.json"
+LARGEST_LOG = 256 * 2**20  # bytes: some hundred thousand trials
+FRONT, DOMINATED, OUT = "front", "dominated", "out of bounds"
+
+
+class LoggedTrial(BaseModel):
+    """One entry of ``log.json``."""
+
+    number: Count
+    state: str
+    software: dict[str, float] | None = Field(None, alias="user_attrs_software_metrics")
+    hardware: dict[str, float] | None = Field(None, alias="user_attrs_hardware_metrics")
+    config: dict[str, Any] | None = Field(None, alias="user_attrs_sampled_config")
+    reason: str | None = Field(None, alias="user_attrs_reason")
+
+
+class BestTrial(BaseModel):
+    """What ties an entry of ``best.json`` to the log."""
+
+    number: Count
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A configuration and what it measured."""
+
+    number: int
+    metrics: dict[str, float]
+    objectives: tuple[float, ...]
+    config: Config
+    reason: str | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        return bool(self.objectives)
+
+
+class MetricRule(BaseModel):
+    """What was wanted of a metric."""
+
+    direction: str = ""
+    max: float | None = None
+    min: float | None = None
+
+    def allows(self, value: float | None) -> bool:
+        """Whether a value is within the bounds; one that is missing breaks none."""
+        if value is None:
+            return True
+        return (self.max is None or value <= self.max) and (self.min is None or value >= self.min)
+
+
+class Problem(BaseModel):
+    """What was searched for; empty where no file tells."""
+
+    directions: tuple[Literal["maximize", "minimize"], ...] = ()
+    metrics: dict[str, MetricRule] = Field(default_factory=dict)
+    space: str | None = None
+    sampler: str | None = None
+    space_size: int | None = None
+    repeats: int | None = None
+
+    def within(self, trial: Trial) -> bool:
+        """Whether a trial keeps to all bounds."""
+        return all(rule.allows(trial.metrics.get(name)) for name, rule in self.metrics.items())
+
+    def losses(self, trial: Trial) -> tuple[float, ...]:
+        """The objectives of a trial, turned so that less is better."""
+        return tuple(
+            -value if direction == "maximize" else value
+            for value, direction in zip(trial.objectives, self.directions, strict=True)
+        )
+
+    @property
+    def objectives(self) -> list[str]:
+        """The names of the objectives."""
+        if len(self.directions) > 1 and len(self.metrics) == len(self.directions):
+            return list(self.metrics)
+        if len(self.directions) == 1:
+            return ["the sum of scaled metrics"]
+        return [f"objective {place}" for place in range(len(self.directions))]
+
+
+@dataclass(frozen=True)
+class Search:
+    """A study as it is on disk."""
+
+    trials: list[Trial]
+    front: list[int]
+    """Numbers of the best trials, in the order of ``best_0.toml`` and so on."""
+    problem: Problem
+    files: dict[int, str]
+    """What ``best_<n>.toml`` holds, by the number of the trial."""
+
+    @cached_property
+    def complete(self) -> list[Trial]:
+        return [trial for trial in self.trials if trial.is_complete]
+
+    @property
+    def best(self) -> list[Trial]:
+        """The trials on the front, by what was searched for last: usually what they cost."""
+        known = {trial.number: trial for trial in self.trials}
+        found = [known[number] for number in self.front if number in known]
+        *_, by = ("", *self.problem.metrics)
+        return sorted(found, key=lambda trial: trial.metrics.get(by, 0.0))
+
+    @property
+    def is_by_layer(self) -> bool:
+        """Whether configurations have a table for each layer, not only settings."""
+        return any(len(key) > 1 for trial in self.trials for key in trial.config)
+
+    @cached_property
+    def _front(self) -> frozenset[int]:
+        return frozenset(self.front)
+
+    def group(self, trial: Trial) -> str:
+        """Whether a trial is on the front, dominated or out of bounds."""
+        if trial.number in self._front:
+            return FRONT
+        return DOMINATED if self.problem.within(trial) else OUT
+
+
+def read_search(folder: Path) -> Search:
+    """The study in a folder."""
+    log, best = read_json(folder / "log.json", LARGEST_LOG), read_json(folder / "best.json")
+    if not isinstance(log, dict) or not isinstance(best, dict):
+        raise DataError(f"{folder.name}: log.json and best.json must hold tables")
+    where = f"{folder.name}/log.json"
+    # Of many trials what was read is gone as soon as there is something smaller.
+    trials = [_trial(log.pop(place), f"{where}: {place}") for place in list(log)]
+    front = [_table(BestTrial, entry, f"{folder.name}/best.json").number for entry in best.values()]
+    files = {
+        number: text
+        for place, number in enumerate(front)
+        if (text := _text(folder / f"best_{place}.toml")) is not None
+    }
+    return Search(trials, front, read_problem(folder), files)
+
+
+def _table(schema: type[Stored], content: Any, where: str) -> Stored:
+    """What a file holds, as it should be."""
+    if not isinstance(content, dict):
+        raise DataError(f"{where}: a table is expected")
+    return parse(schema, content, where)
+
+
+def _trial(row: Any, where: str) -> Trial:
+    found = _table(LoggedTrial, row, where)
+    values = [value for name, value in row.items() if name == "value" or name.startswith("values_")]
+    done = found.state == "COMPLETE" and all(map(is_usable, values))
+    return Trial(
+        found.number,
+        {
+            name: value
+            for name, value in ((found.software or {}) | (found.hardware or {})).items()
+            if is_usable(value)
+        },
+        tuple(float(value) for value in values) if done else (),
+        flat(found.config or {}),
+        found.reason,
+    )
+
+
+def flat(config: Mapping[str, Any], above: tuple[str, ...] = ()) -> Config:
+    """Nested tables as one."""
+    found: Config = {}
+    for key, value in config.items():
+        inner = _shared((*above, key))
+        if isinstance(value, dict):
+            found |= flat(value, inner)
+        else:
+            found[inner] = _leaf(value)
+    return found
+
+
+@lru_cache(maxsize=10_000)  # most trials have the same choices
+def _shared(key: tuple[str, ...]) -> tuple[str, ...]:
+    return key
+
+
+def _leaf(value: Any) -> Any:
+    """A choice as the page can hold it: JSON has no word for what is not a number."""
+    if isinstance(value, str):
+        return intern(value)
+    if value is None or isinstance(value, int):
+        return value
+    try:
+        json.dumps(value, allow_nan=False)
+    except ValueError:
+        return str(value)
+    return value
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def read_problem(folder: Path) -> Problem:
+    """What was searched for: from ``search.json``, else from the journal of the study."""
+    if (folder / FACTS).is_file():
+        return _table(Problem, read_json(folder / FACTS), f"{folder.name}/{FACTS}")
+    journal = folder / "study.log"
+    return parse(Problem, _journal(journal), journal.name) if journal.is_file() else Problem()
+
+
+def _journal(path: Path) -> dict[str, Any]:
+    """Directions and metrics of the last study in an Optuna journal."""
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    try:
+        studies = JournalStorage(JournalFileBackend(str(path))).get_all_studies()
+    except Exception as error:  # noqa: BLE001  # whatever a damaged journal makes Optuna raise
+        raise DataError(f"{path.name}: cannot be read: {error}") from None
+    if not studies:
+        return {}
+    attributes = studies[-1].user_attrs.get("problem", {})
+    directions = [each.name.lower() for each in studies[-1].directions]
+    return {"directions": directions, "metrics": attributes.get("metrics", {})}
+
+
+def hypervolumes(search: Search) -> list[tuple[float, float]]:
+    """The hypervolume after each configuration within bounds; nothing if directions are unknown."""
+    from chop.search.results.hypervolume import hypervolume_history, worst_of
+
+    problem = search.problem
+    inside = [t for t in search.complete if problem.within(t) and _fits(problem, t)]
+    if not inside:
+        return []
+    points = [problem.losses(trial) for trial in inside]
+    history = hypervolume_history(points, worst_of(points))
+    return [(float(place), volume) for place, volume in enumerate(history, 1)]
+
+
+def _fits(problem: Problem, trial: Trial) -> bool:
+    return len(trial.objectives) == len(problem.directions)
+
+
+@dataclass(frozen=True)
+class Importances:
+    """What mattered, and what it takes to tell."""
+
+    shares: dict[str, dict[str, float]]
+    """The share of the variance of each objective that each choice explains, the largest first."""
+    trials: int
+    trials_needed: int
+
+
+def importances(search: Search) -> Importances | None:
+    """How much each choice matters; None if nothing was chosen."""
+    trials = [trial for trial in search.complete if _fits(search.problem, trial)]
+    varied = varied_choices(trials)
+    if not varied:
+        return None
+    effects = Effects(
+        {
+            choice_name(key): [str(t.config[key]) if key in t.config else None for t in trials]
+            for key in varied
+        }
+    )
+    losses = zip(*map(search.problem.losses, trials), strict=True)
+    shares = zip(search.problem.objectives, losses, strict=True)
+    found = {name: variance_shares(effects, column) for name, column in shares}
+    return Importances(found, len(trials), effects.trials_needed)
+
+
+def varied_choices(trials: Sequence[Trial]) -> list[tuple[str, ...]]:
+    """The choices that were not the same in all trials that had them."""
+    used: dict[tuple[str, ...], set[str]] = {}
+    for trial in trials:
+        for key, value in trial.config.items():
+            used.setdefault(key, set()).add(str(value))
+    return [key for key, values in used.items() if len(values) > 1]
+
+
+def choice_name(key: tuple[str, ...]) -> str:
+    """A choice in words: the table ``config`` says nothing."""
+    return " ".join(part for part in key if part != "config")
+
+
+@dataclass(frozen=True)
+class Template:
+    """How the configuration of a trial becomes a file that ``ch`` can read."""
+
+    head: str = ""
+    """The settings that all files have in common."""
+    prefix: tuple[str, ...] = ()
+    """The tables that a configuration is inside of."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Settings that have another name on the command line."""
+
+
+def template(search: Search) -> Template:
+    """That of the files ``best_<n>.toml``, if there are any that make sense."""
+    for text in search.files.values():
+        try:
+            content = tomllib.loads(text)
+        except tomllib.TOMLDecodeError:
+            continue
+        if not search.is_by_layer:
+            return _of_settings(search, content, text)
+        passes = content.get("passes")
+        rules = passes.get("quantize") if isinstance(passes, dict) else None
+        if isinstance(rules, dict) and rules.get("by") == "name":
+            return Template(text.partition("\n[")[0].strip(), ("passes", "quantize"))
+    return Template()
+
+
+def _of_settings(search: Search, content: Mapping[str, Any], text: str) -> Template:
+    chosen = dict.fromkeys(key[0] for trial in search.trials for key in trial.config)
+    found = {
+        name: next((key for key in content if key == name or key.endswith(f"_{name}")), name)
+        for name in chosen
+    }
+    kept = [line for line in text.splitlines() if line.partition(" =")[0] not in found.values()]
+    return Template("\n".join(kept).strip(), (), found)

@@ -1,0 +1,305 @@
+"""The graph, and what each layer of it costs."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.passes.graph import count_operations_analysis_pass
+from chop.passes.graph.analysis.flops.count import COLUMNS, cells, remarks
+from chop.report.html.charts import bar_chart, shortened, text
+from chop.report.html.markup import (
+    UNKNOWN,
+    Markup,
+    Section,
+    Tile,
+    counted,
+    joined,
+    number,
+    table,
+    tag,
+)
+from chop.report.read.graph import FLOAT_BITS, NodeFacts
+
+Statistics = Sequence[tuple[str, str, Mapping[str, Any]]]
+"""Tensor, name of the statistic, its numbers."""
+
+BOX, TALL, ACROSS, DOWN, MARGIN = 300.0, 62.0, 28.0, 30.0, 12.0
+AROUND = 92.0  # room at the right for lines that pass boxes
+LINE = 46  # characters that fit into a box
+QUIET_DB, LOUD_DB = 50.0, 5.0  # no colour at this SQNR and above, full colour at that and below
+DEEPEST = 65  # per cent; text on a fuller colour would be hard to read
+
+
+def graph_section(
+    nodes: Sequence[NodeFacts], where: str, others: Sequence[str], features: str = ""
+) -> Section:
+    """The section of the graph itself."""
+    has_errors = any(each.worst_sqnr is not None for each in nodes)
+    parts = [
+        tag("p", f"{where}: {counted(len(nodes), 'node')}, drawn from input to output."),
+        tag("p", f"Features: {features}.") if features else None,
+        _chooser(has_errors),
+        tag(
+            "div",
+            tag("div", picture(nodes), class_="scroll tall", tabindex=0, role="region",
+                aria_label="Graph"),
+            _legend(has_errors),
+            class_="graph",
+            data_colour="bits",
+        ),
+        node_table(nodes),
+        tag("p", f"Saved earlier and not shown: {', '.join(others)}.") if others else None,
+    ]  # fmt: skip
+    return Section("graph", "Graph", joined(parts))
+
+
+def _chooser(has_errors: bool) -> Markup | None:
+    if not has_errors:
+        return None
+    options = (
+        tag("option", "bits of the weight, else of the input", value="bits"),
+        tag("option", "quantisation error (SQNR of the worst operand)", value="error"),
+    )
+    choice = tag("select", *options, class_="colour-by")
+    return tag("p", tag("label", "Colour by ", choice), class_="control")
+
+
+def _legend(has_errors: bool) -> Markup:
+    bits = tag("span", "32 bits", tag("i", class_="ramp"), "1 bit", class_="for-bits")
+    error = tag(
+        "span", f"≥ {QUIET_DB:g} dB", tag("i", class_="ramp error"), f"≤ {LOUD_DB:g} dB",
+        class_="for-error",
+    )  # fmt: skip
+    return tag("p", bits, error if has_errors else None, class_="legend")
+
+
+def placed(nodes: Sequence[NodeFacts]) -> dict[str, tuple[int, int]]:
+    """Row and column of each node: a node is below all that it reads."""
+    rows: dict[str, int] = {}
+    for node in nodes:
+        rows[node.name] = max((rows[each] + 1 for each in node.inputs if each in rows), default=0)
+    taken: dict[int, int] = {}
+    places = {}
+    for name, row in rows.items():
+        places[name] = (row, taken.get(row, 0))
+        taken[row] = taken.get(row, 0) + 1
+    return places
+
+
+def picture(nodes: Sequence[NodeFacts]) -> Markup:
+    """Boxes and the lines between them."""
+    places = placed(nodes)
+    columns = max((column for _, column in places.values()), default=0) + 1
+    depth = max((row for row, _ in places.values()), default=0) + 1
+    corners = {
+        name: (MARGIN + column * (BOX + ACROSS), MARGIN + row * (TALL + DOWN))
+        for name, (row, column) in places.items()
+    }
+    lines = [
+        edge(corners[source], corners[node.name], places[node.name][0] - places[source][0])
+        for node in nodes
+        for source in node.inputs
+        if source in corners
+    ]
+    boxes = [box(node, *corners[node.name]) for node in nodes]
+    passing = any(
+        places[node.name][0] - places[source][0] > 1
+        for node in nodes
+        for source in node.inputs
+        if source in places
+    )
+    width = 2 * MARGIN + columns * BOX + (columns - 1) * ACROSS + AROUND * passing
+    height = 2 * MARGIN + depth * TALL + (depth - 1) * DOWN
+    return tag(
+        "svg", tag("title", "Graph"), *lines, *boxes, width=width, height=height,
+        viewBox=f"0 0 {width:g} {height:g}", class_="nodes", role="img", aria_label="Graph",
+    )  # fmt: skip
+
+
+def edge(source: tuple[float, float], target: tuple[float, float], rows: int) -> Markup:
+    """From below a box to the top of the next; around the boxes between, if there are any."""
+    (x1, y1), (x2, y2) = source, target
+    if rows <= 1:
+        start, end = (x1 + BOX / 2, y1 + TALL), (x2 + BOX / 2, y2)
+        bend = f"C{start[0]:g},{start[1] + 15:g} {end[0]:g},{end[1] - 15:g}"
+    else:
+        start, end = (x1 + BOX, y1 + TALL / 2), (x2 + BOX, y2 + TALL / 2)
+        out = max(x1, x2) + BOX + 20 + 12 * min(rows, 6)
+        bend = f"C{out:g},{start[1]:g} {out:g},{end[1]:g}"
+    drawn = f"M{start[0]:g},{start[1]:g}{bend} {end[0]:g},{end[1]:g}"
+    return tag("path", d=drawn, class_="edge")
+
+
+def box(node: NodeFacts, x: float, y: float) -> Markup:
+    """A node: its name, its operation and shape, its formats; coloured by bits or by error."""
+    first = f"{node.op} · {node.kind}" if node.kind not in (node.op, node.name) else node.op
+    words = "\n".join(
+        [node.name, first, node.shape, *(f"{role}: {fmt}" for role, fmt in node.formats.items())]
+    )
+    colours = f"--bits:{bit_colour(node.bits):.0f}%;--error:{error_colour(node.worst_sqnr):.0f}%"
+    return tag(
+        "g",
+        tag("title", words),
+        tag("rect", x=x, y=y, width=BOX, height=TALL, rx=7, class_="heat"),
+        text(x + 10, y + 18, shortened(node.name, 27), "start", "name"),
+        text(x + BOX - 10, y + 18, f"{node.bits:g} bit", "end", "bits for-bits"),
+        text(x + BOX - 10, y + 18, decibels(node.worst_sqnr), "end", "bits for-error"),
+        text(x + 10, y + 36, shortened(f"{first}   → {node.shape or UNKNOWN}", LINE), "start"),
+        text(x + 10, y + 53, shortened(brief(node.formats), LINE), "start", "quiet"),
+        style=colours,
+        class_="node",
+    )
+
+
+def decibels(found: float | None) -> str:
+    """The error of a node in a word; nothing where nothing is rounded."""
+    return "" if found is None else f"{number(found, 3)} dB"
+
+
+def grouped(formats: Mapping[str, str]) -> list[str]:
+    """The formats of all operands, equal ones together."""
+    roles: dict[str, list[str]] = {}
+    for role, words in formats.items():
+        roles.setdefault(words, []).append(role)
+    return [f"{', '.join(names)}: {words}" for words, names in roles.items()] or ["not rounded"]
+
+
+def brief(formats: Mapping[str, str]) -> str:
+    """The formats in one short line: ``Integer: data_in, bias 8 bit; weight 6 bit``."""
+    heads = {role: words.partition(" (")[0].rsplit(" ", 2) for role, words in formats.items()}
+    kinds = {kind for kind, *_ in heads.values()}
+    if len(kinds) != 1:
+        return "; ".join(grouped({role: " ".join(head) for role, head in heads.items()}))
+    widths: dict[str, list[str]] = {}
+    for role, (_, width, unit) in heads.items():
+        widths.setdefault(f"{width} {unit}", []).append(role)
+    shown = "; ".join(f"{', '.join(roles)} {width}" for width, roles in widths.items())
+    return f"{kinds.pop()}: {shown}"
+
+
+def bit_colour(bits: float) -> float:
+    """How full the colour is, in per cent: none for a float, the fewer bits the fuller."""
+    share = 1 - math.log2(max(bits, 1.0)) / math.log2(FLOAT_BITS)
+    return DEEPEST * min(1.0, max(0.0, share))
+
+
+def error_colour(found: float | None) -> float:
+    """The same for an SQNR in dB: none where nothing is lost."""
+    if found is None:
+        return 0.0
+    share = (QUIET_DB - found) / (QUIET_DB - LOUD_DB)
+    return DEEPEST * min(1.0, max(0.0, share))
+
+
+def node_table(nodes: Sequence[NodeFacts]) -> Markup:
+    """The same facts for those who would rather read, search or copy them."""
+    headers = (
+        "Node", "Operation", "Computed by", "Output shape", "Formats", "Bits",
+        "Weight SQNR (dB)", "Input SQNR (dB)",
+    )  # fmt: skip
+    rows = [
+        (node.name, node.op, UNKNOWN if node.kind == node.name else node.kind,
+         node.shape or UNKNOWN,
+         joined(tag("div", words, class_="formats") for words in grouped(node.formats)),
+         number(node.bits), number(node.sqnr("weight"), 3), number(node.sqnr("data_in"), 3))
+        for node in nodes
+    ]  # fmt: skip
+    return table(headers, rows, "Nodes", text_columns=5)
+
+
+def statistics_section(nodes: Sequence[NodeFacts]) -> Section | None:
+    """The statistics that profiling has left in the metadata, if it has."""
+    found = [(node.name, *each) for node in nodes for each in together(node.statistics)]
+    if not found:
+        return None
+    fields = list(dict.fromkeys(key for *_, numbers in found for key in numbers))
+    rows = [
+        (node, tensor, name, *(shown(numbers.get(key)) for key in fields))
+        for node, tensor, name, numbers in found
+    ]
+    headers = ("Node", "Tensor", "Statistic", *fields)
+    body = table(headers, rows, "Statistics", text_columns=3)
+    return Section("statistics", "Statistics per node", body)
+
+
+def together(statistics: Statistics) -> Statistics:
+    """The statistics of each tensor in one, where they do not contradict each other."""
+    found: list[tuple[str, str, dict[str, Any]]] = []
+    for tensor, name, numbers in statistics:
+        last = found[-1] if found else ("", "", {})
+        known = {key: shown(value) for key, value in last[2].items()}
+        agree = all(known.get(key, shown(value)) == shown(value) for key, value in numbers.items())
+        if last[0] == tensor and agree:
+            found[-1] = (tensor, f"{last[1]}, {name}", last[2] | dict(numbers))
+        else:
+            found.append((tensor, name, dict(numbers)))
+    return found
+
+
+def shown(value: Any) -> str:
+    """A statistic; one that has many numbers is told by their range."""
+    numbers = _flat(value)
+    if numbers is None or not numbers:
+        return UNKNOWN
+    if len(numbers) == 1:
+        return number(numbers[0])
+    return f"{number(min(numbers))} … {number(max(numbers))} ({len(numbers)} values)"
+
+
+def _flat(value: Any) -> list[float] | None:
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [leaf for item in value for leaf in _flat(item) or ()]
+    return [value] if isinstance(value, int | float) else None
+
+
+CHARTS = {
+    "macs": ("MACs", "multiply-accumulates per {per}"),
+    "bitops": ("Bit operations", "bit operations per {per}"),
+    "parameter_bits": ("Parameters", "bits"),
+}
+MOST_BARS = 24
+
+
+def costs_section(graph: MaseGraph) -> Section:
+    """MACs, FLOPs, bit operations and bits of every layer, and of the whole model."""
+    _, info = count_operations_analysis_pass(graph, {"report": False})
+    columns = [name for name in COLUMNS if name in info["total"]]
+    rows = [
+        (name, count["op"], *cells(count, columns))
+        for name, count in info["nodes"].items()
+        if any(count[column] != 0 for column in columns)
+    ]
+    total = ("Total", "", *cells(info["total"], columns))
+    headers = ("Node", "Operation", *(COLUMNS[name] for name in columns))
+    parts = [
+        table(headers, [*rows, [tag("th", total[0]), *total[1:]]], "Costs", text_columns=2),
+        tag("p", " ".join(remarks(info)), class_="quiet"),
+        tag("div", *charts(info), class_="charts"),
+    ]
+    return Section("costs", "Costs per layer", joined(parts), tiles(info["total"]))
+
+
+def charts(info: Mapping[str, Any]) -> list[object]:
+    """The layers that cost most, for each kind of cost."""
+    drawn: list[object] = []
+    for column, (title, unit) in CHARTS.items():
+        counts = {
+            name: float(count[column]) for name, count in info["nodes"].items() if count[column]
+        }
+        largest = sorted(counts, key=counts.__getitem__, reverse=True)[:MOST_BARS]
+        bars = {name: counts[name] for name in counts if name in largest}
+        if bars:
+            drawn.append(bar_chart(title, bars, unit.format(per=info["per"])))
+    return drawn
+
+
+def tiles(total: Mapping[str, Any]) -> tuple[Tile, ...]:
+    """The size of the model."""
+    if not total.get("parameters"):
+        return ()
+    bits = total["parameter_bits"] / total["parameters"]
+    detail = f"{number(round(bits, 2))} bits each on average"
+    return (Tile("Parameters", number(total["parameters"]), detail),)

@@ -1,0 +1,319 @@
+"""Searches: the front to explore, how it was reached, and what its configurations change."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from chop.report.html.charts import bar_chart, line_chart
+from chop.report.html.markup import (
+    Markup,
+    Section,
+    Tile,
+    counted,
+    escaped,
+    joined,
+    number,
+    table,
+    tag,
+    without_halves,
+)
+from chop.report.read.search import (
+    FRONT,
+    OUT,
+    Importances,
+    Search,
+    Trial,
+    hypervolumes,
+    importances,
+    template,
+)
+from chop.report.sections.graph import bit_colour
+
+UNITS = {
+    "accuracy": "fraction of rows",
+    "loss": "nats",
+    "train_accuracy": "fraction of rows",
+    "train_loss": "nats",
+    "average_bitwidth": "bits per parameter",
+    "activation_bitwidth": "bits per activation",
+    "memory_density": "times denser than floats",
+    "model_size": "bytes",
+    "flops": "operations per sample",
+    "bitops": "bit operations per sample",
+    "latency": "ms",
+    "latency_low": "ms",
+    "latency_high": "ms",
+    "latency_batch_size": "rows",
+}
+SPREADS = {"_spread": "standard deviation", "_best": "best training", "_worst": "worst training"}
+"""What endings of metrics say that are measured by several trainings."""
+MOST_POINTS, MOST_COLUMNS, MOST_BARS, MOST_FAILURES = 3000, 24, 20, 10
+MOST_CHOICES = 250_000  # of all configurations that are drawn
+MOST_FILES = 400_000  # characters of configurations that go into the page as they are
+HINT = (
+    "Point at or focus a configuration to see it; click it or press Enter to copy its TOML. "
+    "← and → go through all configurations, ↑ and ↓ through the front. Filled: on the front; "
+    "hollow: dominated; crosses: out of bounds."
+)
+
+
+def search_section(search: Search, name: str, place: int) -> Section:
+    """The section of one study; `name` tells it from others, if there are any."""
+    anchor = f"search-{place}"
+    sampler = search.problem.sampler
+    title = f"Search with {sampler}" if sampler else "Search"
+    parts = [
+        tag("p", summary(search)),
+        scatter(search, anchor) if search.complete else None,
+        front_table(search),
+        charts(search),
+        changes(search.best) if search.is_by_layer else None,
+        failures(search),
+    ]
+    front = "On the front" + (f", {sampler or name}" if name else "")
+    tile = Tile(front, number(len(search.front)), f"of {number(len(search.trials))} tried")
+    title += f" ({name})" if name else ""
+    return Section(anchor, title, joined(parts), (tile,))
+
+
+def summary(search: Search) -> str:
+    """What was tried, in a sentence."""
+    size, repeats = search.problem.space_size, search.problem.repeats
+    failed = len(search.trials) - len(search.complete)
+    out = sum(search.group(trial) == OUT for trial in search.complete)
+    words = [
+        counted(len(search.trials), "distinct configuration")
+        + (f" of {number(size)}" if size is not None else "")
+        + f" evaluated: {number(len(search.front))} on the front",
+        f"{number(out)} out of bounds" if out else None,
+        f"{number(failed)} failed",
+        f"{counted(repeats, 'repeated proposal')} not evaluated again" if repeats else None,
+    ]
+    return ", ".join(word for word in words if word) + "."
+
+
+def scatter(search: Search, anchor: str) -> Markup:
+    """The plot that the page's script draws, with its data."""
+    metrics = metric_names(search)
+    chosen = [name for name in search.problem.metrics if name in metrics] or metrics
+    x, y = (chosen[1], chosen[0]) if len(chosen) > 1 else (metrics[-1], metrics[0])
+    data = plot_data(search, metrics)
+    select = [
+        tag("label", f"{name} axis ", tag("select", *_options(metrics, at), class_=f"axis-{name}"))
+        for name, at in (("x", x), ("y", y))
+    ]
+    shown = len(data["trials"])
+    note = f" {number(shown)} of {number(len(search.complete))} are drawn."
+    return tag(
+        "div",
+        tag("p", *select, class_="control"),
+        tag(
+            "div",
+            tag("div", class_="plot"),
+            tag("div", tag("p", "No configuration is chosen."), class_="detail", tabindex=0),
+            class_="plot-and-detail",
+        ),
+        tag("p", HINT + (note if shown < len(search.complete) else ""), class_="quiet"),
+        tag("p", class_="status", role="status"),
+        json_block(data, f"{anchor}-data"),
+        class_="scatter",
+        data_source=f"{anchor}-data",
+    )
+
+
+def _options(metrics: Sequence[str], chosen: str) -> list[Markup]:
+    return [
+        tag("option", name, value=place, selected="" if name == chosen else None)
+        for place, name in enumerate(metrics)
+    ]
+
+
+def metric_names(search: Search) -> list[str]:
+    """Everything that was measured."""
+    return list(dict.fromkeys(name for trial in search.complete for name in trial.metrics))
+
+
+def plot_data(search: Search, metrics: Sequence[str]) -> dict[str, Any]:
+    """What the script needs: numbers, and choices as places in lists of options, which is small."""
+    trials = thinned(search)
+    keys = list(dict.fromkeys(key for trial in trials for key in trial.config))
+    options = [
+        list(dict.fromkeys(_json(t.config[key]) for t in trials if key in t.config)) for key in keys
+    ]
+    form = template(search)
+    rules = search.problem.metrics
+    files = search.files if sum(map(len, search.files.values())) <= MOST_FILES else {}
+    return {
+        "metrics": [
+            {"name": name, "unit": unit_of(name),
+             "direction": rules[name].direction if name in rules else ""}
+            for name in metrics
+        ],
+        "keys": [[form.names.get(part, part) for part in key] for key in keys],
+        "options": [[json.loads(option) for option in each] for each in options],
+        "head": form.head,
+        "prefix": form.prefix,
+        "first": 'by = "name"' if form.prefix else "",
+        "trials": [
+            {
+                "n": trial.number,
+                "g": search.group(trial),
+                "m": [trial.metrics.get(name) for name in metrics],
+                "c": [
+                    each.index(_json(trial.config[key])) if key in trial.config else -1
+                    for key, each in zip(keys, options, strict=True)
+                ],
+                **({"toml": files[trial.number]} if trial.number in files else {}),
+            }
+            for trial in trials
+        ],
+    }  # fmt: skip
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, default=str)
+
+
+def thinned(search: Search) -> list[Trial]:
+    """All of the front, and evenly chosen others if there are more than can be drawn."""
+    best = [t for t in search.complete if search.group(t) == FRONT]
+    others = [t for t in search.complete if search.group(t) != FRONT]
+    choices = max((len(trial.config) for trial in search.complete), default=1) or 1
+    room = max(1, min(MOST_POINTS, MOST_CHOICES // choices) - len(best))
+    every = -(-len(others) // room) if len(others) > room else 1
+    return [*best, *others[::every]]
+
+
+def json_block(data: Any, anchor: str) -> Markup:
+    """Data inside the page; a ``<`` in it cannot end the block."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    safe = Markup(
+        without_halves(text).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    )
+    return tag("script", safe, type="application/json", id=anchor)
+
+
+def front_table(search: Search) -> Markup | None:
+    """The best configurations by their numbers."""
+    if not search.best:
+        return None
+    metrics = metric_names(search)
+    headers = ["File", "Trial", *map(_with_unit, metrics)]
+    rows = [
+        (f"best_{place}.toml" if trial.number in search.files else "", str(trial.number),
+         *(number(trial.metrics.get(name)) for name in metrics))
+        for trial in search.best
+        for place in [search.front.index(trial.number)]
+    ]  # fmt: skip
+    return joined([tag("h3", "The front"), table(headers, rows, "The front")])
+
+
+def unit_of(metric: str) -> str:
+    """What a metric is counted in; empty if that is not known."""
+    for ending, words in SPREADS.items():
+        if metric.endswith(ending) and metric.removesuffix(ending) in UNITS:
+            return f"{UNITS[metric.removesuffix(ending)]}, {words}"
+    return UNITS.get(metric, "")
+
+
+def _with_unit(metric: str) -> Markup:
+    unit = unit_of(metric)
+    return joined([metric, tag("small", unit) if unit else None])
+
+
+def charts(search: Search) -> Markup:
+    """How fast the front was reached, and what mattered."""
+    drawn = []
+    volumes = hypervolumes(search)
+    if len(volumes) > 1:
+        labels = ("distinct configurations", "hypervolume")
+        series = {"hypervolume": volumes}
+        drawn.append(line_chart("Hypervolume, a product of objectives", series, labels, steps=True))
+    mattered = importances(search)
+    for objective, shares in mattered.shares.items() if mattered else ():
+        bars = dict(list(shares.items())[:MOST_BARS])
+        if any(bars.values()):
+            label = "share of the variance"
+            drawn.append(bar_chart(f"What matters for {objective}", bars, label, ".3f"))
+    note = tag("p", meaning(mattered), class_="quiet") if mattered else None
+    return joined([tag("div", *drawn, class_="charts"), note])
+
+
+def meaning(mattered: Importances) -> str:
+    """What the shares are, or why there are none."""
+    if mattered.trials < mattered.trials_needed:
+        return (
+            f"What matters is not shown: {number(mattered.trials_needed)} complete trials are "
+            f"needed to tell these choices apart, and there are {number(mattered.trials)}."
+        )
+    return (
+        f"What matters: the share of the variance between {number(mattered.trials)} trials that "
+        "only this choice explains. The rest is interaction of choices and noise."
+    )
+
+
+def changes(best: Sequence[Trial]) -> Markup | None:
+    """What each configuration of the front does to each layer, side by side."""
+    shown = best[:MOST_COLUMNS]
+    layers = layer_settings(shown)
+    rows = [
+        [tag("th", layer, scope="row"), *(_cell(each.get(trial.number)) for trial in shown)]
+        for layer, each in layers.items()
+    ]
+    if not rows:
+        return None
+    headers = ("Layer", *(f"trial {trial.number}" for trial in shown))
+    left = len(best) - len(shown)
+    return joined(
+        [
+            tag("h3", "What each configuration of the front changes"),
+            table(headers, rows, "Changes layer by layer", text_columns=len(headers)),
+            tag("p", f"{counted(left, 'further configuration')} not shown.") if left else None,
+        ]
+    )
+
+
+def layer_settings(trials: Sequence[Trial]) -> dict[str, dict[int, dict[str, Any]]]:
+    """The settings of each layer in each trial; layers that are never changed are left out."""
+    found: dict[str, dict[int, dict[str, Any]]] = {}
+    for trial in trials:
+        for key, value in trial.config.items():
+            layer = key[0] if len(key) > 1 else key[-1]
+            settings = found.setdefault(layer, {}).setdefault(trial.number, {})
+            settings[key[-1]] = value
+    return {
+        layer: each
+        for layer, each in found.items()
+        if any(value is not None for settings in each.values() for value in settings.values())
+    }
+
+
+def _cell(settings: Mapping[str, Any] | None) -> Markup:
+    """The settings of a layer in a few words, coloured by the width of its weight."""
+    given = {name: value for name, value in (settings or {}).items() if value is not None}
+    if not given:
+        return tag("td", "float" if "name" in (settings or {}) else "none", class_="quiet")
+    name = given.pop("name", None)
+    lines = [f"{key.removesuffix('_width')} {value}" for key, value in given.items()]
+    width = given.get("weight_width", given.get("data_in_width"))
+    colour = bit_colour(width) if isinstance(width, int | float) else 0.0
+    words = [tag("strong", name) if name is not None else None, *map(escaped, lines)]
+    broken = [joined([Markup("<br>") if place else None, word]) for place, word in
+              enumerate(word for word in words if word is not None)]  # fmt: skip
+    return tag("td", *broken, class_="heat change", style=f"--t:{colour:.0f}%")
+
+
+def failures(search: Search) -> Markup | None:
+    """The trials that failed, with their reasons."""
+    failed = [trial for trial in search.trials if not trial.is_complete]
+    if not failed:
+        return None
+    rows = [(str(t.number), t.reason or "no reason is stored") for t in failed[:MOST_FAILURES]]
+    left = len(failed) - len(rows)
+    return joined(
+        [
+            tag("h3", "Failed"),
+            table(("Trial", "Reason"), rows, "Failed trials", text_columns=2),
+            tag("p", f"{left} more failed.") if left else None,
+        ]
+    )

@@ -1,0 +1,220 @@
+"""What matters in a search, and pictures of its results."""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from itertools import accumulate, combinations, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from optuna.trial import FrozenTrial
+
+from chop.files import replacing
+from chop.search.results.files import best_of
+from chop.search.results.hypervolume import (
+    hypervolume_history,
+    is_feasible,
+    losses_of,
+    worst_of,
+)
+
+TRIALS_PER_EFFECT = 2
+"""With fewer, the fit follows the noise."""
+ROWS_AT_ONCE = 2_000
+RIDGE = 1e-9
+"""Weight of the effects themselves in the fit: without it, what no trial tells apart has none."""
+
+Options = Sequence[str | None]
+"""The option of one choice in each trial; None where the choice did not come up."""
+Table = NDArray[np.float64]
+
+
+class Effects:
+    """The effects of all options of all choices, as columns of a table with a row for each trial.
+
+    Each column is centred over the trials in which its choice came up and zero in the others, so
+    what it means that a choice comes up at all is the effect of the choice that leads to it.
+    """
+
+    def __init__(self, choices: Mapping[str, Options]) -> None:
+        columns: dict[bytes, tuple[str, NDArray[np.int32]]] = {}
+        for name, options in choices.items():
+            codes = _codes(options)
+            if codes.max(initial=0) > 0:
+                # What always changed together cannot be told apart.
+                first, _ = columns.get(codes.tobytes(), ("", codes))
+                columns[codes.tobytes()] = f"{first} with {name}" if first else name, codes
+        self._trials = len(next(iter(choices.values()), ()))
+        self.names = [name for name, _ in columns.values()]
+        self._codes = [codes for _, codes in columns.values()]
+        ends = list(accumulate((int(codes.max()) for codes in self._codes), initial=0))
+        self.of_choice = [slice(start, end) for start, end in pairwise(ends)]
+        self.count = ends[-1]
+        self.trials_needed = TRIALS_PER_EFFECT * (1 + self.count)
+        self._means = [np.bincount(c[c >= 0])[1:] / (c >= 0).sum() for c in self._codes]
+
+    @cached_property
+    def inverse(self) -> Table:
+        """Of the products of all columns with each other."""
+        products = np.zeros((self.count, self.count))
+        for start in range(0, self._trials, ROWS_AT_ONCE):
+            rows = self._rows(start)
+            products += rows.T @ rows
+        ridge = RIDGE * self._trials * np.eye(self.count)
+        return np.asarray(np.linalg.inv(products + ridge), np.float64)
+
+    def products(self, values: Table) -> Table:
+        """Of each column with `values`."""
+        found = []
+        for codes, means in zip(self._codes, self._means, strict=True):
+            sums = np.bincount(codes[codes >= 0], values[codes >= 0])
+            found.append(sums[1:] - means * sums.sum())
+        return np.concatenate(found)
+
+    def _rows(self, start: int) -> Table:
+        end = start + ROWS_AT_ONCE
+        blocks = [
+            (codes[start:end, None] == np.arange(1, len(means) + 1)) - means
+            for codes, means in zip(self._codes, self._means, strict=True)
+        ]
+        for block, codes in zip(blocks, self._codes, strict=True):
+            block[codes[start:end] < 0] = 0.0
+        return np.hstack(blocks)
+
+
+def _codes(options: Options) -> NDArray[np.int32]:
+    """Options as numbers in the order in which they first came up; -1 for none."""
+    places: dict[str | None, int] = {None: -1}
+    return np.array([places.setdefault(each, len(places) - 1) for each in options], np.int32)
+
+
+def variance_shares(effects: Effects, values: Sequence[float]) -> dict[str, float]:
+    """The share of each choice, the largest first; empty where too few trials can tell.
+
+    Args:
+        values: an objective of each trial.
+    """
+    found = np.asarray(values, np.float64)
+    if not effects.count or len(found) < effects.trials_needed:
+        return {}
+    found = found / (np.abs(found).max() or 1.0)  # so that no square is too large
+    found -= found.mean()
+    whole = float(found @ found)
+    if whole <= len(found) * 1e-24:  # all are the same but for rounding
+        return {}
+    inverse, targets = effects.inverse, effects.products(found)
+    fitted = inverse @ targets
+    noise = max(0.0, whole - float(fitted @ targets)) / (len(found) - 1 - effects.count)
+    shares = {}
+    for name, own in zip(effects.names, effects.of_choice, strict=True):
+        lost = fitted[own] @ np.linalg.solve(inverse[own, own], fitted[own])
+        by_chance = noise * (own.stop - own.start)
+        shares[name] = max(0.0, float(lost - by_chance) / whole)
+    return dict(sorted(shares.items(), key=lambda each: -each[1]))
+
+
+MOST_BARS = 20
+
+
+def draw_plots(
+    folder: Path, study: optuna.Study, trials: Sequence[FrozenTrial], metrics: Sequence[str]
+) -> list[Path]:
+    """Draw what the trials allow; the files that were written."""
+    complete = [trial for trial in trials if trial.state.name == "COMPLETE"]
+    if not complete:
+        return []
+    figures = {
+        "front": _front(study, complete, metrics),
+        "metrics": _metrics(complete, metrics),
+        "hypervolume": _hypervolume(study, complete),
+        "importance": _importance(study, complete, metrics),
+    }
+    return [_save(folder / f"{name}.png", figure) for name, figure in figures.items() if figure]
+
+
+def measured(trial: FrozenTrial, metric: str) -> float:
+    """A metric of a trial as it was measured, before scaling."""
+    both = trial.user_attrs["software_metrics"] | trial.user_attrs["hardware_metrics"]
+    return float(both[metric])
+
+
+def _front(
+    study: optuna.Study, trials: Sequence[FrozenTrial], metrics: Sequence[str]
+) -> Figure | None:
+    """Each pair of metrics: what is on the front, what is dominated, what is out of bounds."""
+    pairs = list(combinations(metrics, 2))
+    if not pairs:
+        return None
+    best = {trial.number for trial in best_of(study, trials)}
+    groups = {
+        "out of bounds": [t for t in trials if not is_feasible(t)],
+        "dominated": [t for t in trials if is_feasible(t) and t.number not in best],
+        "front": [t for t in trials if t.number in best],
+    }
+    figure, axes = _panels(len(pairs))
+    for panel, (x, y) in zip(axes, pairs, strict=True):
+        for (label, group), style in zip(groups.items(), ("x", ".", "o"), strict=True):
+            points = sorted((measured(t, x), measured(t, y)) for t in group)
+            line = "-" if label == "front" and len(metrics) == 2 else ""
+            if points:
+                panel.plot(*zip(*points, strict=True), style + line, label=label)
+        panel.set(xlabel=x, ylabel=y)
+        panel.legend()
+    return figure
+
+
+def _metrics(trials: Sequence[FrozenTrial], metrics: Sequence[str]) -> Figure:
+    """Each metric against the number of the trial."""
+    figure, axes = _panels(len(metrics))
+    for panel, metric in zip(axes, metrics, strict=True):
+        panel.plot([t.number for t in trials], [measured(t, metric) for t in trials], ".")
+        panel.set(xlabel="trial", ylabel=metric)
+    return figure
+
+
+def _hypervolume(study: optuna.Study, trials: Sequence[FrozenTrial]) -> Figure | None:
+    feasible = [trial for trial in trials if is_feasible(trial)]
+    if not feasible:
+        return None
+    points = [losses_of(study, trial) for trial in feasible]
+    history = hypervolume_history(points, worst_of(points))
+    figure, (panel,) = _panels(1)
+    panel.step(range(1, len(history) + 1), history, where="post")
+    panel.set(xlabel="distinct configurations", ylabel="hypervolume")
+    return figure
+
+
+def _importance(
+    study: optuna.Study, trials: Sequence[FrozenTrial], metrics: Sequence[str]
+) -> Figure | None:
+    """How much each choice matters for each objective, where there are enough trials to tell."""
+    objectives = list(metrics) if len(study.directions) > 1 else ["sum of scaled metrics"]
+    losses = [losses_of(study, trial) for trial in trials]
+    chosen = [trial.params for trial in trials]
+    names = dict.fromkeys(name for params in chosen for name in params)
+    effects = Effects(
+        {name: [str(each[name]) if name in each else None for each in chosen] for name in names}
+    )
+    found = [variance_shares(effects, column) for column in zip(*losses, strict=True)]
+    if len(effects.names) < 2 or not any(found):  # the only choice there is matters most
+        return None
+    figure, axes = _panels(len(objectives))
+    for panel, name, shares in zip(axes, objectives, found, strict=True):
+        shown = list(shares.items())[:MOST_BARS][::-1]
+        panel.barh([key.replace("/config/", " ") for key, _ in shown], [v for _, v in shown])
+        panel.set(xlabel=f"share of the variance of {name}")
+    return figure
+
+
+def _panels(count: int) -> tuple[Figure, list[Any]]:
+    figure = Figure(figsize=(6.4 * count, 4.8), layout="constrained")
+    return figure, list(figure.subplots(1, count, squeeze=False)[0])
+
+
+def _save(path: Path, figure: Figure) -> Path:
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=120)
+    return path

@@ -1,0 +1,304 @@
+"""What measures candidates: software (how good) and hardware (how costly) metrics.
+
+A metric of your own is one decorated function:
+
+    @hardware_runner("weights", metrics=("weight_count",))
+    def weights(candidate: Candidate) -> dict[str, float]:
+        return {"weight_count": sum(p.numel() for p in candidate.model.parameters())}
+
+``[search.strategy.hw_runner.weights]`` then measures it. A second argument that is annotated with
+a class derived from `RunnerArgs` receives the keys of that table, checked.
+"""
+
+import contextlib
+import inspect
+import io
+import logging
+import math
+import time
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+from torch import Tensor
+
+from chop.errors import ConfigError, SearchError
+from chop.passes.graph.analysis.flops.count_operations import count_operations_analysis_pass
+from chop.passes.graph.analysis.flops.operands import model_parameters
+from chop.registry import Registry
+from chop.search.evaluation.context import Candidate
+from chop.training.metrics import evaluate, summed_loss
+from chop.training.settings import TrainingSettings
+from chop.validation import parse
+
+Metrics = Mapping[str, float]
+Helper = Callable[[Candidate, Any], bool]
+
+
+class RunnerArgs(BaseModel):
+    """The settings of a runner: frozen, and no key but its own."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Runner:
+    """A named function that measures candidates.
+
+    Args:
+        helper: does one part of what `function` does, for a process that has nothing else to do;
+            False if there is none left.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Metrics],
+        name: str,
+        metrics: tuple[str, ...],
+        helper: Helper | None = None,
+    ) -> None:
+        self.function = function
+        self.name = name
+        self.metrics = metrics
+        self._promised = set(metrics)
+        self.helper = helper
+        self.__doc__ = function.__doc__
+        self.schema = _schema(function)
+
+    def parse(self, given: Mapping[str, Any], where: str) -> RunnerArgs:
+        """The settings as the function takes them."""
+        return parse(self.schema or RunnerArgs, given, where)
+
+    def __call__(self, candidate: Candidate, args: RunnerArgs) -> dict[str, float]:
+        """Measure; what comes back must be what was promised."""
+        found = self.function(candidate, args) if self.schema else self.function(candidate)
+        if found.keys() != self._promised:
+            raise SearchError(
+                f"runner {self.name!r} promises {sorted(self.metrics)} and gave {sorted(found)}"
+            )
+        for name, value in found.items():
+            if not math.isfinite(value):
+                raise SearchError(f"{name} is {value}")
+        return {name: float(found[name]) for name in self.metrics}
+
+
+SW_RUNNERS: Registry[Runner] = Registry("software runner")
+HW_RUNNERS: Registry[Runner] = Registry("hardware runner")
+
+Declare = Callable[[Callable[..., Metrics]], Callable[..., Metrics]]
+
+
+def software_runner(name: str, metrics: tuple[str, ...], helper: Helper | None = None) -> Declare:
+    """Declare what measures how well a candidate does its work."""
+    return _declare(SW_RUNNERS, name, metrics, helper)
+
+
+def hardware_runner(name: str, metrics: tuple[str, ...]) -> Declare:
+    """Declare what measures what a candidate costs."""
+    return _declare(HW_RUNNERS, name, metrics)
+
+
+def _declare(
+    registry: Registry[Runner], name: str, metrics: tuple[str, ...], helper: Helper | None = None
+) -> Declare:
+    def add(function: Callable[..., Metrics]) -> Callable[..., Metrics]:
+        registry.add(name, Runner(function, name, tuple(metrics), helper))
+        return function
+
+    return add
+
+
+def _schema(function: Callable[..., Any]) -> type[RunnerArgs] | None:
+    """The class that annotates the second argument, if there is one."""
+    parameters = list(inspect.signature(function).parameters.values())
+    if len(parameters) < 2:
+        return None
+    annotation = typing.get_type_hints(function).get(parameters[1].name)
+    if isinstance(annotation, type) and issubclass(annotation, RunnerArgs):
+        return annotation
+    raise ConfigError(
+        f"{function.__name__}: its second argument must be annotated with a RunnerArgs class"
+    )
+
+
+LoaderName = Literal["train_dataloader", "val_dataloader", "test_dataloader"]
+
+
+class EvaluationArgs(RunnerArgs):
+    """Which rows: the first `num_samples` of a loader, or all of them.
+
+    The original documents the key `data_loader` and reads `dataloader`; both are read here.
+    """
+
+    data_loader: LoaderName = Field(
+        "val_dataloader", validation_alias=AliasChoices("data_loader", "dataloader")
+    )
+    num_samples: int | None = Field(None, ge=1)
+
+
+@software_runner("basic_evaluation", metrics=("loss", "accuracy"))
+def basic_evaluation(candidate: Candidate, args: EvaluationArgs) -> dict[str, float]:
+    """Mean cross entropy and micro accuracy, as training defines them."""
+    loss, right, rows = 0.0, 0, 0
+    no_gradients = torch.inference_mode() if candidate.context.eval_mode else torch.no_grad()
+    with no_gradients:
+        for scores, labels in candidate.predictions(args.data_loader, args.num_samples):
+            # The sums of `tools.training.metrics.Tally` without its table of classes, which takes
+            # longer than a small network does; a test holds that the two agree to the last bit.
+            loss += float(summed_loss(scores, labels))
+            right += int((scores.argmax(dim=1) == labels).count_nonzero())
+            rows += labels.shape[0]
+    return {"loss": loss / rows, "accuracy": right / rows}
+
+
+class LatencyArgs(RunnerArgs):
+    """How the time of a forward pass is taken.
+
+    Attributes:
+        batch_size: rows of a pass.
+        warm_up: passes that are not counted.
+        repeats: passes that are.
+    """
+
+    data_loader: LoaderName = Field(
+        "val_dataloader", validation_alias=AliasChoices("data_loader", "dataloader")
+    )
+    batch_size: int = Field(1, ge=1)
+    warm_up: int = Field(10, ge=0)
+    repeats: int = Field(100, ge=1)
+
+
+@software_runner(
+    "latency", metrics=("latency", "latency_low", "latency_high", "latency_batch_size")
+)
+def latency(candidate: Candidate, args: LatencyArgs) -> dict[str, float]:
+    """Milliseconds of a forward pass here: median, and the interval that holds 90 % of passes."""
+    batches = candidate.context.batches(args.data_loader, args.batch_size)
+    features = torch.cat([each for each, _ in batches])
+    with torch.inference_mode():
+        for _ in range(args.warm_up):
+            candidate.model(features.clone())
+        times = torch.tensor([_timed(candidate, features) for _ in range(args.repeats)])
+    low, median, high = torch.quantile(times, torch.tensor([0.05, 0.5, 0.95])).tolist()
+    return {
+        "latency": median,
+        "latency_low": low,
+        "latency_high": high,
+        "latency_batch_size": args.batch_size,
+    }
+
+
+def _timed(candidate: Candidate, features: Tensor) -> float:
+    """Milliseconds of one pass; the copy that protects the rows is not timed."""
+    own = features.clone()
+    _wait(features.device)
+    start = time.perf_counter()
+    candidate.model(own)
+    _wait(features.device)
+    return (time.perf_counter() - start) * 1e3
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Only warnings are shown; the progress of a training would drown that of the search."""
+    logger = logging.getLogger("chop")
+    level = logger.level
+    logger.setLevel(max(level, logging.WARNING))
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+class TrainArgs(RunnerArgs):
+    """How to train, then which rows to evaluate on."""
+
+    max_epochs: int = Field(1, ge=1)
+    max_steps: int = Field(-1, ge=-1)
+    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
+    learning_rate: float = Field(1e-3, gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+    scheduler: Literal["cosine", "linear", "constant"] = Field(
+        "cosine", validation_alias=AliasChoices("scheduler", "lr_scheduler")
+    )
+    accumulate_grad_batches: int = Field(
+        1, ge=1, validation_alias=AliasChoices("accumulate_grad_batches",
+                                               "gradient_accumulation_steps")
+    )  # fmt: skip
+    data_loader: LoaderName = Field(
+        "val_dataloader", validation_alias=AliasChoices("data_loader", "dataloader")
+    )
+    num_samples: int | None = Field(None, ge=1)
+
+
+@software_runner("basic_train", metrics=("loss", "accuracy"))
+def basic_train(candidate: Candidate, args: TrainArgs) -> dict[str, float]:
+    """Loss and accuracy after some epochs of (quantisation-aware) training of a private copy."""
+    from chop.training.fit import fit_in_memory
+    from chop.training.job import Job
+
+    context = candidate.context
+    settings = TrainingSettings(
+        seed=context.seed,
+        accelerator="cpu" if context.device.type == "cpu" else "auto",
+        **args.model_dump(exclude={"data_loader", "num_samples"}),
+    )
+    torch.manual_seed(context.seed)
+    with quietly():
+        fit_in_memory(Job(candidate.model, context.data_module, Path()), settings)
+    batches = context.batches(args.data_loader, args.num_samples)
+    result = evaluate(candidate.model.to(context.device), batches, context.device)
+    return {"loss": result.loss, "accuracy": result.accuracy}
+
+
+class BitwidthArgs(RunnerArgs):
+    """What to compare the stored bits with."""
+
+    compare_to: float = Field(32, gt=0)
+
+
+@hardware_runner("average_bitwidth", metrics=("average_bitwidth", "memory_density"))
+def average_bitwidth(candidate: Candidate, args: BitwidthArgs) -> dict[str, float]:
+    """Bits of a parameter, averaged over all of them; an unquantised one counts in full."""
+    bits = candidate.parameter_width()
+    return {"average_bitwidth": bits, "memory_density": args.compare_to / bits}
+
+
+@hardware_runner("activation_bitwidth", metrics=("activation_bitwidth",))
+def activation_bitwidth(candidate: Candidate) -> dict[str, float]:
+    """Bits of an activation that arithmetic reads, averaged over all of them."""
+    return {"activation_bitwidth": candidate.activation_width()}
+
+
+@hardware_runner("model_size", metrics=("model_size",))
+def model_size(candidate: Candidate) -> dict[str, float]:
+    """Bytes of all parameters as codes of their formats, packed tensor by tensor, and buffers."""
+    parameters = model_parameters(candidate.model)
+    packed = sum(-(-bits // 8) for bits in parameters.values())
+    return {"model_size": packed + sum(buffer.nbytes for buffer in candidate.model.buffers())}
+
+
+@hardware_runner("flops", metrics=("flops",))
+def flops(candidate: Candidate) -> dict[str, float]:
+    """Floating-point operations of one sample."""
+    return {"flops": _counts(candidate)["flops"]}
+
+
+@hardware_runner("bitops", metrics=("bitops",))
+def bitops(candidate: Candidate) -> dict[str, float]:
+    """Bit operations of one sample: each multiplication times the widths that meet in it."""
+    return {"bitops": _counts(candidate)["bitops"]}
+
+
+def _counts(candidate: Candidate) -> dict[str, Any]:
+    _, found = count_operations_analysis_pass(candidate.graph, {"report": False})
+    total: dict[str, Any] = found["total"]
+    return total

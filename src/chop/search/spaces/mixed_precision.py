@@ -1,0 +1,250 @@
+"""Post-training quantisation in which every node may have number formats of its own."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
+from typing import Any, Literal
+
+import torch
+from torch import fx, nn
+
+from chop.errors import ConfigError, UnknownNameError
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.nn.quant_config import OUTPUT, known_keys
+from chop.numerics import FORMATS, NumberFormat
+from chop.ops.lookup import op_of_node
+from chop.ops.op import Op
+from chop.ops.table import OPS
+from chop.passes.graph.transforms.quantize.plan import can_be_quantised
+from chop.passes.graph.transforms.quantize.quantize import quantize_transform_pass
+from chop.passes.graph.utils import get_mase_op, get_node_actual_target
+from chop.search.evaluation.bits import BitCounter
+from chop.search.evaluation.context import Batch, Candidate, SearchContext
+from chop.search.evaluation.formats import Formats
+from chop.search.evaluation.variants import Quants, Variants, can_vary
+from chop.search.spaces.choices import Choice, flat
+from chop.search.spaces.space import SPACES, SearchSpace, SpaceSetup, options
+
+DEFAULT = "default"
+UNQUANTISED: dict[str, Any] = {"name": None}
+
+
+class MixedPrecisionSetup(SpaceSetup):
+    """How seeds are given to nodes: each by its name, or each by its operation."""
+
+    by: Literal["name", "type"] = "name"
+
+
+@SPACES.register("graph/quantize/mixed_precision_ptq")
+class MixedPrecisionPTQ(SearchSpace):
+    """A number format and its widths for each operation of a graph, without training."""
+
+    Setup = MixedPrecisionSetup
+
+    def __init__(self, context: SearchContext, setup: Any, seed: Mapping[str, Any]) -> None:
+        super().__init__(context, setup, seed)
+        model = context.pristine().train(not context.eval_mode).to(context.device)
+        self.graph = context.graph(model)
+        self.nodes, self.first = quantisable(self.graph)
+        if not self.nodes:
+            raise ConfigError("no operation of the model can be quantised: there is no choice")
+        self.variants = Variants(self.graph) if context.eval_mode and can_vary(self.graph) else None
+        self.bits = BitCounter(self.graph)
+        self._repeated = [name for name in self.nodes if self.first[name] != name]
+        self.formats = Formats()
+
+    @classmethod
+    def check(cls, setup: Any, seed: Mapping[str, Any]) -> None:
+        """Refuse seeds without a format, unknown formats, and keys that no listed format has."""
+        if not seed:
+            raise ConfigError("search.search_space.seed: there is no seed to choose from")
+        for name, block in seed.items():
+            where = f"search.search_space.seed.{name}"
+            if not isinstance(block, dict) or set(block) != {"config"}:
+                raise ConfigError(f"{where}: a table 'config' is expected, and nothing else")
+            _check_seed(block["config"], f"{where}.config")
+
+    def choices(self) -> tuple[Choice, ...]:
+        """For each node its format, then what that format needs."""
+        by_name = {node.name: node for node in self.graph.nodes}
+        self._check_seed_names(by_name)
+        return tuple(
+            _format_choice(name, self._seed_of(name, op), _roles_of(op, by_name[name]))
+            for name, op in self.nodes.items()
+            if self.first[name] == name
+        )
+
+    def config_of(self, chosen: dict[str, Any]) -> dict[str, Any]:
+        """One block for each node that can be quantised; any other is left as it is."""
+        blocks: dict[str, dict[str, Any]] = {name: {} for name in self.nodes}
+        for path, value in chosen.items():
+            node, key = self._paths[path]
+            blocks[node][key] = value
+        for name in self._repeated:
+            blocks[name] = dict(blocks[self.first[name]])
+        blocks[DEFAULT] = dict(UNQUANTISED)
+        return {name: {"config": block} for name, block in blocks.items()}
+
+    @cached_property
+    def _paths(self) -> dict[str, tuple[str, str]]:
+        """The node and the key that each choice is about."""
+        names = (choice.name.partition("/config/") for choice in flat(self.tree))
+        return {"".join(name): (name[0], name[2]) for name in names}
+
+    def candidate(self, config: dict[str, Any]) -> Candidate:
+        """The pristine network, quantised as `config` says."""
+        return QuantisedCandidate(self, config)
+
+    def toml_of(self, config: dict[str, Any]) -> dict[str, Any]:
+        """``[passes.quantize]`` by name."""
+        return {"passes": {"quantize": pass_args(config)}}
+
+    def quantised(self, config: dict[str, Any]) -> nn.Module:
+        """A model of its own, made by the quantise pass."""
+        graph = self.context.graph(self.context.pristine())
+        graph, _ = quantize_transform_pass(graph, pass_args(config))
+        return graph.model
+
+    def quants(self, config: dict[str, Any]) -> Quants:
+        """The quantised nodes of a configuration."""
+        found = {}
+        for name, op in self.nodes.items():
+            rule = config[name]["config"]
+            if rule["name"] is not None:
+                quant = self.formats.parse(op, rule, f"search space: {name}")
+                found[name] = (repr(rule), quant)
+        return found
+
+    def _seed_of(self, name: str, op: Op) -> dict[str, Any]:
+        key = name if self.setup.by == "name" else op.name
+        block = self.seed.get(key, self.seed.get(DEFAULT, {"config": UNQUANTISED}))
+        seed: dict[str, Any] = block["config"]
+        return seed
+
+    def _check_seed_names(self, nodes: Mapping[str, fx.Node]) -> None:
+        """A seed for nodes may stand beside seeds for types; one for neither is misspelt."""
+        for name in self.seed:
+            if name not in (DEFAULT, *nodes, *OPS):
+                known = nodes if self.setup.by == "name" else self._types()
+                kind = "node" if self.setup.by == "name" else "operation"
+                raise UnknownNameError(kind, name, known, "search.search_space.seed")
+            if name in nodes and self.setup.by == "name" and name not in self.nodes:
+                raise ConfigError(
+                    f"search.search_space.seed.{name}: "
+                    f"{get_mase_op(nodes[name])} cannot be quantised"
+                )
+
+    def _types(self) -> set[str]:
+        return {op.name for op in self.nodes.values()}
+
+
+class QuantisedCandidate(Candidate):
+    """A quantised network, run as a variant of the one graph where that is possible."""
+
+    def __init__(self, space: MixedPrecisionPTQ, config: dict[str, Any]) -> None:
+        super().__init__(space.context, config, lambda: space.quantised(config))
+        self.space = space
+        self.quants = space.quants(config)
+
+    def predictions(self, loader: str, num_samples: int | None) -> Iterator[Batch]:
+        variants = self.space.variants
+        if variants is None or self._is_random():
+            torch.manual_seed(self.context.seed)  # stochastic rounding must not depend on the past
+            yield from super().predictions(loader, num_samples)
+            return
+        for index, (features, labels) in enumerate(self.context.batches(loader, num_samples)):
+            with _without_gradients():
+                scores = variants.run(self.quants, (loader, num_samples, index), (features,))
+            yield scores, labels
+
+    def _is_random(self) -> bool:
+        random = self.space.formats.random
+        return bool(random) and any(
+            fmt in random for _, quant in self.quants.values() for fmt in quant.operands.values()
+        )
+
+    def parameter_width(self) -> float:
+        return self.space.bits.parameter_width(self.quants)
+
+    def activation_width(self) -> float:
+        return self.space.bits.activation_width(self.quants)
+
+
+def quantisable(graph: MaseGraph) -> tuple[dict[str, Op], dict[str, str]]:
+    """The operation of each node that can be quantised, and the first node with the same layer."""
+    modules = graph.modules
+    nodes: dict[str, Op] = {}
+    first: dict[str, str] = {}
+    owners: dict[Any, str] = {}
+    for node in graph.nodes:
+        op = op_of_node(node, modules)
+        if op is None or not can_be_quantised(node, op):
+            continue
+        nodes[node.name] = op
+        # Nodes that call one layer are quantised alike, for the layer can have one form only.
+        owner = modules[str(node.target)] if node.op == "call_module" else node
+        first[node.name] = owners.setdefault(owner, node.name)
+    return nodes, first
+
+
+def _without_gradients() -> AbstractContextManager[object]:
+    """Inference mode, which takes its time to enter, if it is not on already."""
+    return nullcontext() if torch.is_inference_mode_enabled() else torch.inference_mode()
+
+
+def pass_args(config: dict[str, Any]) -> dict[str, Any]:
+    """A sampled configuration as the arguments of the quantise pass."""
+    return {"by": "name", **config}
+
+
+def _format_choice(node: str, seed: dict[str, Any], roles: frozenset[str]) -> Choice:
+    """The format of a node, and for each format the keys that are its own."""
+    names = options(seed["name"], node)
+    return Choice(
+        f"{node}/config/name",
+        names,
+        tuple(
+            ()
+            if name is None
+            else tuple(
+                Choice(f"{node}/config/{key}", options(value, key))
+                for key, value in seed.items()
+                if key == "bypass" or _role_of(key, FORMATS[name]) in roles
+            )
+            for name in names
+        ),
+    )
+
+
+def _roles_of(op: Op, node: fx.Node) -> frozenset[str]:
+    """The roles whose settings make a difference to a node."""
+    module = get_node_actual_target(node) if node.op == "call_module" else None
+    absent = {
+        role
+        for role in op.params
+        if isinstance(module, nn.Module) and getattr(module, role, None) is None
+    }
+    # What is not stated for an input is taken from data_in, for a bias from the weight.
+    return frozenset({*op.roles, OUTPUT, *(["data_in"] if op.inputs else [])} - absent)
+
+
+def _role_of(key: str, fmt: type[NumberFormat]) -> str | None:
+    """The operand that a key is about, if it is a key of the format."""
+    role, _ = known_keys(fmt, len(OPS)).get(key, (None, None))
+    return role
+
+
+def _check_seed(seed: Any, where: str) -> None:
+    if not isinstance(seed, dict) or "name" not in seed:
+        raise ConfigError(f"{where}: 'name', a list of number formats, is missing")
+    names = options(seed["name"], f"{where}.name")
+    formats = []
+    for name in names:
+        if name is not None and name not in FORMATS:
+            raise UnknownNameError("number format", name, FORMATS, f"{where}.name")
+        formats += [] if name is None else [FORMATS[name]]
+    for key in seed.keys() - {"name", "bypass"}:
+        options(seed[key], f"{where}.{key}")
+        if formats and not any(_role_of(key, fmt) for fmt in formats):
+            known = {each for fmt in formats for each in known_keys(fmt, len(OPS))}
+            raise UnknownNameError("key", key, known, where)

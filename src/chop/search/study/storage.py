@@ -1,0 +1,353 @@
+"""Where a study is kept, how it is opened, and how long a lost storage is waited for."""
+
+import contextlib
+import fcntl
+import logging
+import multiprocessing
+import os
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
+
+import optuna
+from optuna.exceptions import DuplicatedStudyError
+from optuna.storages import BaseStorage
+from optuna.study import StudyDirection
+
+from chop.errors import ConfigError, SearchError
+from chop.files import regular
+from chop.masking import masked_url, without_secrets
+from chop.search.config import Direction
+from chop.search.study.store import Store, close
+from chop.search.study.workers import at_any_moment
+from chop.tools.logger import get_logger
+
+if TYPE_CHECKING:
+    from optuna.storages import BaseStorage
+
+    from chop.search.study.journal import Journal
+
+
+logger = get_logger("chop")
+
+LONGEST_OUTAGE = 60.0
+"""Seconds that a storage may be away; less than `workers.SILENCE`, so that nobody seems dead."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
+"""Seconds before a storage is asked again: the first time, and at most; each is twice the last."""
+AWAY = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "UNKNOWN")
+"""What gRPC says of a proxy that is away, or whose own database is."""
+
+Answer = TypeVar("Answer")
+
+
+class StorageLost(SearchError):
+    """A storage that has not answered for `LONGEST_OUTAGE`."""
+
+
+class Patience:
+    """Asks a storage again until it answers or the time is up.
+
+    Only the thread that has opened the storage waits: others give signs of life, which are given
+    again anyway.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._thread = threading.get_ident()
+        self._is_lost = False
+
+    def __call__(self, ask: Callable[[], Answer]) -> Answer:
+        """The answer of a storage."""
+        started = time.monotonic()
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                answer = ask()
+            except Exception as error:
+                if not is_outage(error) or threading.get_ident() != self._thread:
+                    raise
+                self._is_lost |= time.monotonic() + pause - started > LONGEST_OUTAGE
+                if self._is_lost:
+                    raise StorageLost(self._words(error)) from None
+            else:
+                if pause > FIRST_PAUSE:
+                    _tell("The storage answers again")
+                return answer
+            if pause == FIRST_PAUSE:
+                _tell("%s does not answer; it is asked again for %g s", self, LONGEST_OUTAGE)
+            with at_any_moment() if _is_main_thread() else contextlib.nullcontext():
+                time.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    def __str__(self) -> str:
+        return f"Storage {masked_url(self.url)}"
+
+    def _words(self, error: BaseException) -> str:
+        reason = without_secrets((_outage(error) or "").strip().partition("\n")[0], self.url)
+        return (
+            f"storage {masked_url(self.url)}: has not answered for {LONGEST_OUTAGE:g} s "
+            f"({reason}); what was finished is kept: when it answers again, go on with --resume"
+        )
+
+
+def make_patient(storage: BaseStorage, patience: Patience) -> BaseStorage:
+    """`storage`, each of whose public methods asks again while it is away."""
+    for name in vars(BaseStorage):
+        if not name.startswith("_"):
+            setattr(storage, name, _patient(getattr(storage, name), patience))
+    return storage
+
+
+def _patient(method: Callable[..., Answer], patience: Patience) -> Callable[..., Answer]:
+    @wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Answer:
+        return patience(lambda: method(*args, **kwargs))
+
+    return call
+
+
+def is_outage(error: BaseException) -> bool:
+    """Whether an error says that a storage is away."""
+    return _outage(error) is not None
+
+
+def _outage(error: BaseException | None) -> str | None:
+    """What a driver says of a storage that is away, whatever Optuna or we have put around it."""
+    from sqlalchemy.exc import InterfaceError, OperationalError, PendingRollbackError
+
+    grpc: Any = sys.modules.get("grpc")
+    while error is not None:
+        if isinstance(error, OperationalError | InterfaceError):
+            return str(error.orig)
+        if isinstance(error, PendingRollbackError):
+            return "the connection was lost"
+        if grpc and isinstance(error, grpc.RpcError) and error.code().name in AWAY:
+            return str(error.details())
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _is_main_thread() -> bool:
+    """Whether this is the thread that Ctrl-C comes to."""
+    return threading.current_thread() is threading.main_thread()
+
+
+def _tell(message: str, *values: object) -> None:
+    """Say something once, although all processes of a search learn of it."""
+    if multiprocessing.parent_process() is None:
+        logger.warning(message, *values)
+
+
+JOURNAL = "study.log"
+PROXY = "grpc://"
+GRPC_PORT = 13000  # Optuna's own default
+PROBLEM = "problem"
+DRIVERS = {"postgresql": "psycopg", "mysql": "pymysql"}
+"""What reaches a database whose URL names no driver; SQLAlchemy would take those of long ago."""
+PACKAGES = {"psycopg": "'machop[postgres]'", "MySQLdb": "mysqlclient", "grpc": "grpcio"}
+"""What to install for a module, where that has another name."""
+OPENING = 0x63686F70
+"""Names the lock in a PostgreSQL database that is held while one process opens it."""
+LONGEST_OPENING = 60
+"""Seconds to wait for others to open a database."""
+LONGEST_ANSWER = 10.0
+"""Seconds in which a proxy has to answer."""
+LIBPQ = ("postgresql+psycopg", "postgresql+psycopg2")
+LIMITS = {
+    "connect_timeout": 10,  # seconds
+    "tcp_user_timeout": 30_000,  # milliseconds
+    "keepalives_idle": 20,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+}
+"""When libpq takes a server for gone that says nothing at all; the system would wait for long."""
+LONGEST_NAMING = 5.0
+"""Seconds that who makes a study has to say what it is for."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A study: its storage and its name there; whatever process opens it finds the same."""
+
+    storage: str
+    """The path of a journal file, or a URL."""
+    study_name: str
+
+    @property
+    def is_file(self) -> bool:
+        return "://" not in self.storage
+
+
+def open_store(
+    place: Place, directions: list[Direction], problem: Mapping[str, Any], *, create: bool = True
+) -> Store:
+    """The study at a place, made if it is not there.
+
+    Args:
+        problem: what is searched and measured; a stored study of another problem is refused.
+    """
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    storage, journal = _storage(place)
+    is_new = create and _made(storage, place.study_name, directions)
+    try:
+        study = optuna.load_study(storage=storage, study_name=place.study_name)
+    except KeyError:
+        raise SearchError(f"{shown(place)}: there is no study {place.study_name!r}") from None
+    if is_new:
+        study.set_user_attr(PROBLEM, dict(problem))
+    elif problem:
+        _check_problem(study, place, problem)
+    return Store(storage, study, journal)
+
+
+def _made(storage: "BaseStorage", name: str, directions: list[Direction]) -> bool:
+    """Make a study if it is not there; of several processes that try, one is told that it did."""
+    with contextlib.suppress(KeyError):
+        storage.get_study_id_from_name(name)
+        return False
+    try:
+        storage.create_new_study([StudyDirection[each.upper()] for each in directions], name)
+    except DuplicatedStudyError:
+        return False
+    return True
+
+
+def study_names(storage: str) -> list[str]:
+    """The names of the studies in a database."""
+    found, _ = _storage(Place(storage, ""))
+    names = [study.study_name for study in found.get_all_studies()]
+    close(found)
+    return names
+
+
+def shown(place: Place) -> str:
+    """The place without the password that a URL may hold."""
+    return masked_url(place.storage)
+
+
+def _check_problem(study: optuna.Study, place: Place, problem: Mapping[str, Any]) -> None:
+    deadline = time.monotonic() + LONGEST_NAMING
+    while (stored := study.user_attrs.get(PROBLEM)) is None:
+        if time.monotonic() > deadline:
+            if study.get_trials(deepcopy=False):
+                raise SearchError(
+                    f"{shown(place)}: study {study.study_name!r} does not say what its trials are "
+                    "of, so it is none of ours; start a new study without --resume"
+                )
+            # Who made it was killed before it could say so.
+            study.set_user_attr(PROBLEM, dict(problem))
+            return
+        time.sleep(0.05)
+    for name, value in problem.items():
+        if stored.get(name) != value:
+            raise SearchError(
+                f"{shown(place)}: the stored study had another {name}, so its trials cannot be "
+                "compared with new ones; start a new study without --resume"
+            )
+
+
+def _storage(place: Place) -> tuple["BaseStorage", Any]:
+    from chop.search.study.journal import JournalStudies
+
+    if place.is_file:
+        journal = _journal(place.storage)
+        try:
+            return JournalStudies(journal), journal
+        except OSError as error:
+            raise SearchError(f"{place.storage}: cannot be read: {error.strerror}") from None
+        except (KeyError, IndexError, TypeError, ValueError, AssertionError) as error:
+            raise SearchError(
+                f"{place.storage}: is no study: record {journal.records_read} makes no sense "
+                f"({type(error).__name__}: {error})"
+            ) from None
+    try:
+        reach = _proxy if place.storage.startswith(PROXY) else _database
+        return make_patient(reach(place.storage), Patience(place.storage)), None
+    except ImportError as error:
+        missing = error.name or getattr(error.__cause__, "name", None) or str(error)
+        package = PACKAGES.get(missing, missing)
+        raise ConfigError(
+            f"storage {shown(place)}: needs {missing}: pip install {package}"
+        ) from None
+    except Exception as error:  # noqa: BLE001  # each driver has errors of its own
+        reason = without_secrets(str(error).strip().partition("\n")[0], place.storage)
+        raise ConfigError(f"storage {shown(place)}: cannot be opened: {reason}") from None
+
+
+def _journal(name: str) -> "Journal":
+    """The journal in a file, which is made if it is not there."""
+    from chop.search.study.journal import Journal
+
+    path = Path(name)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return Journal(str(regular(path) if path.exists() else path))
+    except (OSError, ValueError) as error:  # a ValueError for a name that no file can have
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise SearchError(f"{name}: cannot be opened: {reason}") from None
+
+
+def _database(url: str) -> "BaseStorage":
+    from optuna.storages import RDBStorage, get_storage
+    from sqlalchemy import make_url
+
+    kind, separator, rest = url.partition("://")
+    if kind in DRIVERS:
+        url = f"{kind}+{DRIVERS[kind]}{separator}{rest}"
+    parsed = make_url(url)
+    limits = LIMITS if parsed.drivername in LIBPQ else {}
+    arguments = {name: limit for name, limit in limits.items() if name not in parsed.query}
+    # It logs a traceback for each connection that is found broken when it is put back.
+    if not logging.getLogger("chop").isEnabledFor(logging.DEBUG):
+        logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
+    with _one_at_a_time(url):
+        return get_storage(RDBStorage(url, engine_kwargs={"connect_args": arguments}))
+
+
+@contextlib.contextmanager
+def _one_at_a_time(url: str) -> Iterator[None]:
+    """Keep others from opening a database while this process does.
+
+    Optuna looks which of its tables are there and makes the others. Of processes that do so at
+    the same time all but one fail, on a table or a type that another has just made.
+    """
+    from sqlalchemy import NullPool, create_engine, make_url, text
+
+    kind, file = make_url(url).get_backend_name(), make_url(url).database
+    if kind == "postgresql":  # the server lets go of the lock when its holder dies
+        with create_engine(url, poolclass=NullPool).begin() as connection:
+            connection.execute(text(f"SET LOCAL lock_timeout = '{LONGEST_OPENING}s'"))
+            connection.execute(text(f"SELECT pg_advisory_xact_lock({OPENING})"))
+            yield
+    elif kind == "sqlite" and file:
+        folder = os.open(Path(file).parent, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(folder)
+    else:
+        yield
+
+
+def _proxy(url: str) -> "BaseStorage":
+    from optuna.exceptions import ExperimentalWarning
+    from optuna.storages import GrpcStorageProxy
+
+    parts = urlsplit(url)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        proxy = GrpcStorageProxy(host=parts.hostname or "localhost", port=parts.port or GRPC_PORT)
+    try:
+        proxy.wait_server_ready(LONGEST_ANSWER)
+    except ConnectionError:
+        proxy.close()
+        raise ConnectionError(f"no Optuna proxy answers within {LONGEST_ANSWER:g} s") from None
+    return proxy

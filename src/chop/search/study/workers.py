@@ -1,0 +1,123 @@
+"""Which process a trial belongs to, whether it is alive, and when Ctrl-C may end it."""
+
+import contextlib
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+SILENCE = 120.0
+"""Seconds without a sign of life after which a process on another machine counts as gone."""
+BEAT = 20.0
+"""Seconds between two signs of life."""
+
+
+def this_worker() -> str:
+    """A text that names this process among all processes of all machines, over all time."""
+    return f"{this_machine()}/{os.getpid()}/{_started(os.getpid())}"
+
+
+@cache
+def this_machine() -> str:
+    """A text that names this machine; two containers count as two."""
+    try:
+        namespace = os.readlink("/proc/self/ns/pid")
+    except OSError:
+        namespace = ""
+    return f"{socket.gethostname()}{namespace}"
+
+
+def is_alive(worker: str, last_beat: float | None) -> bool:
+    """Whether a process is still there; one on another machine must have given a sign of life."""
+    machine, pid, started = worker.rsplit("/", 2)
+    if machine == this_machine():
+        return _exists(int(pid)) and _started(int(pid)) == started
+    return last_beat is not None and time.time() - last_beat < SILENCE
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return not _stat(pid).startswith("Z")  # a killed child that its parent has not noticed yet
+
+
+def _started(pid: int) -> str:
+    """When a process began, so that a number that is used again names another; empty if unknown."""
+    fields = _stat(pid).split()
+    return fields[19] if len(fields) > 19 else ""
+
+
+def _stat(pid: int) -> str:
+    """What the kernel says of a process, from its state on."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(") ")[2]
+    except OSError:
+        return ""
+
+
+class Interrupts:
+    """What has come for this process, and whether it may be let through."""
+
+    def __init__(self) -> None:
+        self.held = self.open = self.came = self.once = False
+
+    def __call__(self, number: int, frame: object) -> None:
+        """Note an interrupt; let it through where that does no harm, or if the user insists."""
+        insisted, self.came = self.came and not self.once, True
+        if self.open or insisted:
+            self.open = False  # what is done about it is not to be interrupted by the next
+            raise KeyboardInterrupt
+
+
+_interrupts = Interrupts()
+
+
+@contextlib.contextmanager
+def held_back(helper: bool = False) -> Iterator[None]:
+    """Let interrupts through only inside `at_any_moment`, until the block ends.
+
+    Args:
+        helper: this process was started by another, which interrupts it although a terminal may
+            have done so, too, or may want no process to be interrupted. Otherwise a second
+            interrupt comes through wherever it comes.
+    """
+    state = _interrupts
+    in_main = threading.current_thread() is threading.main_thread()
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN and not helper
+    if state.held or not in_main or ignored:
+        yield
+        return
+    before = signal.signal(signal.SIGINT, state)
+    state.held, state.once = True, helper
+    try:
+        yield
+        heed()
+    finally:
+        signal.signal(signal.SIGINT, before)
+        state.held = state.came = False
+
+
+@contextlib.contextmanager
+def at_any_moment() -> Iterator[None]:
+    """Let interrupts through in this block, and one that came before it."""
+    state = _interrupts
+    heed()
+    state.open = state.held
+    try:
+        yield
+    finally:
+        state.open = False
+
+
+def heed() -> None:
+    """Raise for an interrupt that was held back, or that Python lost in destroying an object."""
+    if _interrupts.came:
+        raise KeyboardInterrupt

@@ -1,0 +1,273 @@
+"""Trainings of one setting, each kept in a file of its own as soon as it is done.
+
+A study of 12 settings and 10 repeats is 120 trainings, and none of them is done twice: a repeat is
+a function of its setting and its seed, its result is a file, and a lock of the kernel, which lets
+go when its holder dies, keeps two processes from training the same one. So a process that is
+killed loses the training that it was at, and one that has no setting of its own left can train
+repeats of those that others are at.
+"""
+
+import contextlib
+import copy
+import fcntl
+import multiprocessing
+import re
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from pydantic import BaseModel, ConfigDict, ValidationError
+from torch import nn
+
+from chop.dataset.data_module import MaseDataModule
+from chop.errors import SearchError
+from chop.files import write_text
+from chop.search.evaluation.context import Candidate
+from chop.search.runners import quietly
+from chop.search.spaces.choices import key_of
+from chop.tools.logger import get_logger
+from chop.training.metrics import evaluate
+from chop.training.settings import TrainingSettings
+from chop.validation import parse
+
+logger = get_logger("chop")
+
+BATCH_SIZE = "batch_size"
+RUNS = "runs"
+"""The folder of a study in which its trainings are."""
+PAUSE = 0.05
+"""Seconds between two looks at whether others have finished what they train."""
+LINES_EVERY = 10.0
+"""Seconds between two lines that tell how far a setting is."""
+LONGEST_NAME = 100
+SMALLER_IS_BETTER = {"accuracy": False, "loss": True, "train_accuracy": False, "train_loss": True}
+"""What each training is measured by."""
+STATISTICS = ("", "_spread", "_best", "_worst")
+
+
+class Run(BaseModel):
+    """One training of one setting, as its file holds it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    identity: str
+    """Stands for all that decides the result: network, data, setting, seed, rows measured on."""
+    config: dict[str, Any]
+    repeat: int
+    seed: int
+    accuracy: float
+    loss: float
+    train_accuracy: float
+    train_loss: float
+    seconds: float
+    history: list[dict[str, int | float]]
+    """The learning curves: a table for each epoch, as in ``training_log.csv``."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows that a trained network is measured on."""
+
+    data_loader: str
+    num_samples: int | None
+
+
+class Repeats:
+    """The trainings of one setting, in whatever process and whenever they were done."""
+
+    _told: ClassVar[float] = time.monotonic()
+    """When a line was last written, whatever setting it was about."""
+
+    def __init__(self, candidate: Candidate, count: int, rows: Rows) -> None:
+        self.candidate = candidate
+        self.count = count
+        self.rows = rows
+        self._found: dict[int, Run] = {}
+
+    def complete(self) -> list[Run]:
+        """Every repeat; those that nobody has trained or is training are trained here."""
+        while True:
+            while self.train_one():
+                pass
+            runs = [self._known(repeat) for repeat in range(self.count)]
+            if all(runs):
+                return [run for run in runs if run is not None]
+            time.sleep(PAUSE)
+
+    def train_one(self) -> bool:
+        """Train a repeat that nobody else is at; False if there is none."""
+        for repeat in range(self.count):
+            if self._known(repeat) is None:
+                with self._claimed(repeat) as ours:
+                    # Whoever has let go of it in the meantime may have finished it.
+                    if ours and self._known(repeat) is None:
+                        self._keep(self._trained(repeat))
+                        return True
+        return False
+
+    @cached_property
+    def folder(self) -> Path | None:
+        """Where the files of this setting are; a search without a folder keeps none."""
+        above = self.candidate.context.folder
+        if above is None:
+            return None
+        folder = above / RUNS / name_of(self.candidate.config)
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    @cached_property
+    def _problem(self) -> dict[str, Any]:
+        context = self.candidate.context
+        return {
+            "network": repr(context.model),
+            "data": context.data_module.fingerprint,
+            "rows": [self.rows.data_loader, self.rows.num_samples],
+            "config": self.candidate.config,
+        }
+
+    def _identity(self, repeat: int) -> str:
+        return key_of({**self._problem, "seed": self._seed(repeat)})
+
+    def _seed(self, repeat: int) -> int:
+        """The same for all settings, so that they are compared on the same initial weights."""
+        return self.candidate.context.seed + repeat
+
+    def _path(self, repeat: int) -> Path | None:
+        return None if self.folder is None else self.folder / f"repeat_{repeat}.json"
+
+    def _known(self, repeat: int) -> Run | None:
+        """A repeat that is done, whoever did it."""
+        path = self._path(repeat)
+        if repeat not in self._found and path is not None and path.exists():
+            run = read_run(path)
+            if run is not None and run.identity == self._identity(repeat):
+                self._found[repeat] = run
+        return self._found.get(repeat)
+
+    def _keep(self, run: Run) -> None:
+        self._found[run.repeat] = run
+        path = self._path(run.repeat)
+        if path is not None:
+            write_text(path, run.model_dump_json(indent=1) + "\n")
+        self._tell()
+
+    def _tell(self) -> None:
+        """A line now and then, as a setting of many epochs takes long; helpers say nothing."""
+        now = time.monotonic()
+        if now - Repeats._told > LINES_EVERY and multiprocessing.parent_process() is None:
+            Repeats._told = now
+            setting = ", ".join(f"{name} {value}" for name, value in self.candidate.config.items())
+            logger.info("%s: %d of %d repeats are done", setting, len(self._found), self.count)
+
+    @contextlib.contextmanager
+    def _claimed(self, repeat: int) -> Iterator[bool]:
+        """Whether this process alone may train a repeat now."""
+        if self.folder is None:
+            yield True
+            return
+        with open(self.folder / ".lock", "ab") as file:  # a byte of it for each repeat
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, repeat)
+                is_ours = True
+            except (BlockingIOError, PermissionError):
+                is_ours = False
+            yield is_ours
+
+    def _trained(self, repeat: int) -> Run:
+        from chop.training.fit import fit_in_memory
+        from chop.training.job import Job
+
+        context, config, seed = self.candidate.context, self.candidate.config, self._seed(repeat)
+        began = time.perf_counter()
+        model = fresh_weights(copy.deepcopy(self.candidate.model), seed)
+        data = with_batch_size(context.data_module, config.get(BATCH_SIZE), seed)
+        settings = training_settings(config, seed, context.device)
+        with quietly():
+            history = fit_in_memory(Job(model, data, Path(), context.model_info.name), settings)
+        batches = context.batches(self.rows.data_loader, self.rows.num_samples)
+        result = evaluate(model.to(context.device), batches, context.device)
+        return Run(
+            identity=self._identity(repeat),
+            config=config,
+            repeat=repeat,
+            seed=seed,
+            accuracy=result.accuracy,
+            loss=result.loss,
+            train_accuracy=history[-1]["train_acc"],
+            train_loss=history[-1]["train_loss"],
+            seconds=time.perf_counter() - began,
+            history=history,
+        )
+
+
+def read_run(path: Path) -> Run | None:
+    """The training in a file; one that is damaged is told of and counts as not done."""
+    try:
+        return Run.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        reason = str(error).partition("\n")[0]
+        logger.warning("%s: not the result of a training (%s); it is done again", path, reason)
+        return None
+
+
+def stored_runs(folder: Path) -> list[Run]:
+    """All trainings of a study, setting by setting."""
+    paths = sorted((folder / RUNS).glob("*/repeat_*.json"))
+    runs = [run for path in paths if (run := read_run(path)) is not None]
+    return sorted(runs, key=lambda run: (name_of(run.config), run.repeat))
+
+
+def summary(runs: Sequence[Run]) -> dict[str, float]:
+    """Mean, standard deviation, best and worst of everything that trainings are measured by."""
+    found: dict[str, float] = {}
+    for name, smaller in SMALLER_IS_BETTER.items():
+        values = [float(getattr(run, name)) for run in runs]
+        best, worst = (min(values), max(values)) if smaller else (max(values), min(values))
+        spread = statistics.stdev(values) if len(values) > 1 else 0.0
+        numbers = (statistics.fmean(values), spread, best, worst)
+        found |= {f"{name}{kind}": n for kind, n in zip(STATISTICS, numbers, strict=True)}
+    return found
+
+
+def name_of(config: Mapping[str, Any]) -> str:
+    """A name for the files of a setting that tells what it is, and is different for each."""
+    words = "_".join(f"{name}-{value}" for name, value in sorted(config.items()))
+    plain = re.sub(r"[^\w.+-]", "", words)[:LONGEST_NAME]
+    return f"{plain}_{key_of(config)[:6]}"
+
+
+def training_settings(
+    config: Mapping[str, Any], seed: int, device: torch.device | None = None
+) -> TrainingSettings:
+    """The settings of a training; the batch size belongs to the data."""
+    given = {name: value for name, value in config.items() if name != BATCH_SIZE}
+    accelerator = "cpu" if device is None or device.type == "cpu" else "auto"
+    return parse(
+        TrainingSettings, {**given, "seed": seed, "accelerator": accelerator}, "search space"
+    )
+
+
+def fresh_weights(model: nn.Module, seed: int) -> nn.Module:
+    """The model with new initial weights, which depend on the seed alone."""
+    torch.manual_seed(seed)
+    for module in model.modules():
+        reset: Any = getattr(module, "reset_parameters", None)
+        if reset is None and next(module.parameters(recurse=False), None) is not None:
+            raise SearchError(f"{type(module).__name__} cannot be given new initial weights")
+        if reset is not None:
+            reset()
+    return model
+
+
+def with_batch_size(data: MaseDataModule, size: int | None, seed: int) -> MaseDataModule:
+    """The same rows in batches of another size and in another order; nothing is read again."""
+    data.setup()
+    twin = copy.copy(data)
+    # A copy is made as for another process, which would have to read the rows itself.
+    vars(twin).update(vars(data), batch_size=size or data.batch_size, seed=seed)
+    return twin

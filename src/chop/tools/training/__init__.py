@@ -1,1 +1,0 @@
-"""Training on Lightning at the speed of a bare loop: settings, loop, checkpoints, reports."""

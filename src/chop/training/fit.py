@@ -1,0 +1,249 @@
+"""One training run from beginning to end, on a Lightning `Trainer`."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import Callback, Checkpoint, EarlyStopping
+from lightning.pytorch.utilities import rank_zero_only
+
+from chop.errors import ConfigError, TrainingError
+from chop.files import writable_folder
+from chop.ir.graph.mase_graph import preprocessing_of, set_preprocessing
+from chop.models.weights import load_weights
+from chop.preprocessing import Preprocessing
+from chop.tools.devices import using_threads
+from chop.tools.get_input import remember_rows, rows_for
+from chop.tools.logger import get_logger
+from chop.training.batches import Epochs
+from chop.training.job import (
+    Job,
+    check_batch_size,
+    first_look,
+    on_this_machine,
+    one_line_if_full,
+)
+from chop.training.lightning_setup import (
+    AtomicCheckpointIO,
+    BestAndLast,
+    connected,
+    honest_interrupts,
+    own_suffix,
+    quiet_lightning,
+    requeued,
+    requeueing,
+    strategy_of,
+)
+from chop.training.metrics import feature_summary, parameter_summary
+from chop.training.module import TRAIN_LOSS, VALIDATION_LOSS, TrainingModule, count_steps
+from chop.training.optimisers import parameter_groups
+from chop.training.report import Report, Silent, draw_curves, make_progress
+from chop.training.settings import TrainingSettings
+from chop.training.state import (
+    History,
+    Resumed,
+    newest,
+    preprocessing_in,
+    read_resumed,
+)
+
+logger = get_logger("chop")
+
+LIGHTNING_PRECISION: dict[str, Any] = {
+    "16-mixed": "16-mixed",
+    "bf16-mixed": "bf16-mixed",
+    "32": "32-true",
+    "64": "64-true",
+}
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """Where the checkpoints of a run are, the metrics of its epochs, how rows were scaled."""
+
+    best: Path
+    last: Path
+    history: History
+    preprocessing: Preprocessing | None = None
+
+
+def fit(job: Job, settings: TrainingSettings) -> TrainingResult:
+    """Train until the epochs, the steps or the patience are used up."""
+    parameter_groups(job.model)  # asked before anything is written
+    writable_folder(job.folder)
+    job.data.prepare_data()
+    job.data.setup()
+    settings = on_this_machine(settings)
+    resume = job.resume or requeued(settings.auto_requeue)
+    last = newest(job.folder) if resume else None
+    writes = is_first_process()  # the others write nothing
+    with own_suffix(job.folder, last, resume) if writes else contextlib.nullcontext("") as suffix:
+        resumed = _resumed(job, settings, last) if resume else None
+        return _fit(_with_rows(job, resumed), settings, resumed, suffix)
+
+
+def _with_rows(job: Job, resumed: Resumed | None) -> Job:
+    """The job with its rows scaled as in the run that goes on."""
+    if resumed is not None:
+        known = preprocessing_in(resumed.checkpoint, resumed.path)
+        if known is not None:
+            set_preprocessing(job.model, known)
+    job = replace(job, data=rows_for(job.model, job.data))
+    remember_rows(job.model, job.data)
+    return job
+
+
+def _fit(
+    job: Job, settings: TrainingSettings, resumed: Resumed | None, suffix: str
+) -> TrainingResult:
+    report = Report(
+        make_progress(shown=is_first_process()),
+        job.logger,
+        job.record,
+        job.folder / f"training_log{suffix}.csv" if is_first_process() else None,
+        resumed.history if resumed else None,
+    )
+    curves = job.folder / f"learning_curves{suffix}.png"
+    monitor = TRAIN_LOSS if job.validation is None else VALIDATION_LOSS
+    checkpoints = BestAndLast(job.folder, suffix, monitor)
+    known = preprocessing_of(job.model)
+    result = TrainingResult(checkpoints.best, checkpoints.last, report.history, known)
+    callbacks = [checkpoints, *_early_stopping(settings, monitor)]
+    module = TrainingModule(job.model, settings, report, resumed)
+    trainer = make_trainer(settings, callbacks, job)
+    if resumed is not None:
+        _restore(trainer, module, resumed)
+        if _finished(trainer, settings, resumed):
+            logger.info("Nothing is left to train: %d epochs are done", resumed.epoch)
+            if is_first_process() and not curves.exists():  # killed after its last epoch
+                draw_curves(report.history, curves, job.name)
+            return result
+    _run(trainer, module, job)
+    if is_first_process():
+        draw_curves(report.history, curves, job.name)
+    return result
+
+
+def fit_in_memory(job: Job, settings: TrainingSettings) -> History:
+    """Train and write nothing: the metrics of the epochs, for a search that trains many times."""
+    settings = on_this_machine(settings)
+    report = Report(Silent(), record=job.record)
+    monitor = TRAIN_LOSS if job.validation is None else VALIDATION_LOSS
+    trainer = make_trainer(settings, _early_stopping(settings, monitor), job)
+    _run(trainer, TrainingModule(job.model, settings, report), job)
+    return report.history
+
+
+def make_trainer(settings: TrainingSettings, callbacks: list[Callback], job: Job) -> Trainer:
+    """Lightning's trainer with its own bar, summary and sampler switched off: ours are faster."""
+    with quiet_lightning():
+        try:
+            return Trainer(
+                accelerator=settings.accelerator,
+                devices=settings.devices,
+                num_nodes=settings.num_nodes,
+                strategy=strategy_of(settings),
+                precision=LIGHTNING_PRECISION[settings.precision],
+                max_epochs=settings.max_epochs,
+                max_steps=settings.step_limit or -1,
+                num_sanity_val_steps=0,
+                callbacks=callbacks,
+                logger=job.logger or False,
+                default_root_dir=job.folder,
+                plugins=_plugins(),
+                use_distributed_sampler=False,
+                enable_progress_bar=False,
+                enable_model_summary=False,
+                enable_checkpointing=any(isinstance(each, Checkpoint) for each in callbacks),
+            )
+        except MisconfigurationException as error:
+            raise ConfigError(" ".join(str(error).split())) from None
+
+
+def _plugins() -> list[Any]:
+    # Lightning would requeue by itself and go on in a way of its own; see `requeue.py`.
+    slurm = [SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else []
+    return [AtomicCheckpointIO(), *slurm]
+
+
+def _run(trainer: Trainer, module: TrainingModule, job: Job) -> None:
+    settings = module.settings
+    loader = job.data.train_dataloader()
+    check_batch_size(job, loader)
+    known = preprocessing_of(job.model)
+    features = f"\n\n{feature_summary(known)}" if known else ""
+    logger.info("Seed %d\n%s%s", settings.seed, parameter_summary(job.model), features)
+    if job.logger is not None:
+        shown = {"model": job.name, "batch_size": job.data.batch_size}
+        job.logger.log_hyperparams(shown | settings.model_dump())
+    validation = None if job.validation is None else Epochs(job.validation)
+    try:
+        with _environment(job, settings, loader), requeueing(settings.auto_requeue), connected():
+            module.train()
+            trainer.fit(module, Epochs(loader, settings.seed, even=True), validation)
+    except TrainingError:
+        if is_first_process():
+            raise
+        raise SystemExit(2) from None  # the first process says why
+    finally:
+        module.report.progress.close()
+
+
+@contextlib.contextmanager
+def _environment(job: Job, settings: TrainingSettings, loader: Any) -> Iterator[None]:
+    """Calm output, the right number of threads, and one-line errors."""
+    with using_threads(settings.num_threads, first_look(job, loader)) as threads:
+        logger.debug("%d threads", threads)
+        with quiet_lightning(), honest_interrupts(), one_line_if_full(job.folder):
+            yield
+
+
+def _resumed(job: Job, settings: TrainingSettings, last: Path | None) -> Resumed | None:
+    if last is None:
+        logger.warning(
+            "No run in %s has finished an epoch; starting from the beginning", job.folder
+        )
+        return None
+    resumed = read_resumed(last, settings, job.record)
+    logger.info("Resuming %s after epoch %d", resumed.path, resumed.epoch - 1)
+    return resumed
+
+
+def _restore(trainer: Trainer, module: TrainingModule, resumed: Resumed) -> None:
+    """Put everything back where it was but what the module itself restores."""
+    load_weights(module, resumed.checkpoint["state_dict"], str(resumed.path))
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]  # made in its constructor
+        with resumed.put_back("state of " + type(callback).__name__):
+            callback.load_state_dict(resumed.callback(callback.state_key))
+    epochs: Any = trainer.fit_loop.epoch_progress.current
+    epochs.ready = epochs.started = epochs.processed = epochs.completed = resumed.epoch
+    count_steps(trainer, resumed.step)
+    scaler = resumed.checkpoint.get(type(trainer.precision_plugin).__qualname__)
+    if scaler is not None:
+        trainer.precision_plugin.load_state_dict(scaler)
+
+
+def _finished(trainer: Trainer, settings: TrainingSettings, resumed: Resumed) -> bool:
+    out_of_steps = settings.step_limit is not None and resumed.step >= settings.step_limit
+    return out_of_steps or resumed.epoch >= settings.max_epochs or _out_of_patience(trainer)
+
+
+def _early_stopping(settings: TrainingSettings, monitor: str) -> list[Callback]:
+    if settings.early_stopping is None:
+        return []
+    return [EarlyStopping(monitor, patience=settings.early_stopping, check_on_train_epoch_end=True)]
+
+
+def _out_of_patience(trainer: Trainer) -> bool:
+    stopper = trainer.early_stopping_callback
+    return stopper is not None and stopper.wait_count >= stopper.patience
+
+
+def is_first_process() -> bool:
+    """Whether this is the process of the run that writes and shows."""
+    return bool(getattr(rank_zero_only, "rank", 0) == 0)

@@ -1,0 +1,154 @@
+"""What to train or test, the first look at it, and the test itself.
+
+Nothing here imports Lightning, which takes seconds.
+"""
+
+import contextlib
+import copy
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from chop.errors import ConfigError, DataError, OutputError, TrainingError, UnknownNameError
+from chop.tools.devices import device_of, forward_operations, using_threads
+from chop.tools.get_input import rows_for
+from chop.tools.logger import get_logger
+from chop.tools.streams import FULL_DISK
+from chop.training.batches import Epochs, moved, normalisable
+from chop.training.metrics import Evaluation, evaluate
+from chop.training.settings import TrainingSettings
+
+if TYPE_CHECKING:
+    from lightning.pytorch.loggers import Logger
+
+
+logger = get_logger("chop")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to train or test, on what, and where to put the result."""
+
+    model: nn.Module
+    data: Any
+    """A data module: prepare_data, setup and the loaders of its splits."""
+    folder: Path
+    name: str = "model"
+    logger: "Logger | None" = None
+    record: dict[str, Any] = field(default_factory=dict)
+    resume: bool = False
+
+    @cached_property
+    def validation(self) -> Any | None:
+        """The loader of the validation rows, if there are any."""
+        available = self.data.dataset_info.validation_split_available
+        return self.data.val_dataloader() if available else None
+
+
+def on_this_machine(settings: TrainingSettings) -> TrainingSettings:
+    """The settings with half precision off where there is only a CPU, which lacks it."""
+    if settings.precision == "16-mixed" and device_of(settings.accelerator).type == "cpu":
+        logger.warning("precision 16-mixed needs a GPU; 32 is used")
+        return settings.model_copy(update={"precision": "32"})
+    return settings
+
+
+def first_look(job: Job, loader: Any) -> int:
+    """Run one batch to see that the model fits the data; the operations that it takes."""
+    first = next(Epochs(loader).batches(0), None)
+    if first is None:
+        raise DataError("there are no rows")
+    if first[1].ndim != 1 or first[1].is_floating_point():
+        shown = f"{first[1].dtype} of shape {tuple(first[1].shape)}"
+        raise DataError(f"labels must be class indices, one for each row, not {shown}")
+    ((features, labels),) = moved(iter([first]), job.model)
+    job.model.eval()
+    try:
+        operations, classes = forward_operations(job.model, features)
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        shape = tuple(features.shape)
+        raise DataError(f"{job.name} cannot take a batch of shape {shape}: {reason}") from None
+    if int(labels.max()) >= classes:
+        raise DataError(f"{job.name} tells {classes} classes apart; a label is {int(labels.max())}")
+    return operations
+
+
+def check_batch_size(job: Job, loader: Any) -> None:
+    """Refuse batches of one row if batch normalisation can learn nothing from them."""
+    if getattr(loader, "batch_size", None) == 1:
+        one = islice(moved(Epochs(loader).batches(0), job.model), 1)
+        if not list(normalisable(one, job.model)):
+            raise ConfigError(
+                "batch_size = 1: batch normalisation needs two rows in each batch; give 2 or more"
+            )
+
+
+@contextlib.contextmanager
+def one_line_if_full(folder: Path) -> Iterator[None]:
+    """One line when something that is not ours, such as TensorBoard, finds the disk full."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL_DISK:
+            raise
+        raise OutputError(f"{folder}: cannot be written: {error.strerror}") from None
+
+
+SPLITS = ("test", "val", "all")
+HALF = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
+
+
+def evaluate_job(job: Job, settings: TrainingSettings, split: str = "test") -> Evaluation:
+    """Evaluate the model of a job on the test rows, the validation rows or all, on one device."""
+    job.data.prepare_data()
+    job.data.setup()
+    job = replace(job, data=rows_for(job.model, job.data))
+    loader = _loader(job, split)
+    if loader is None:
+        raise ConfigError(f"{job.data.name} has no validation rows to measure")
+    settings = on_this_machine(settings)
+    with (
+        using_threads(settings.num_threads, first_look(job, loader)),
+        ready(job.model, settings) as model,
+    ):
+        batches = moved(Epochs(loader).batches(0), model)
+        result = evaluate(model, batches, device_of(settings.accelerator))
+    if not math.isfinite(result.loss):
+        raise TrainingError(
+            f"the {split} loss is {result.loss}: some scores of the model are not finite numbers"
+        )
+    return result
+
+
+def _loader(job: Job, split: str) -> Any:
+    """The loader of the rows to measure, if there are any."""
+    if split not in SPLITS:
+        raise UnknownNameError("split", split, SPLITS)
+    if split == "val":
+        return job.validation
+    if split == "test":
+        return job.data.test_dataloader()
+    if not hasattr(job.data, "all_dataloader"):
+        raise ConfigError(f"split {split!r}: a {type(job.data).__name__} has only test and val")
+    return job.data.all_dataloader()
+
+
+@contextlib.contextmanager
+def ready(model: nn.Module, settings: TrainingSettings) -> Iterator[nn.Module]:
+    """The model on its device and in the precision asked for; the given one stays as it is."""
+    device = device_of(settings.accelerator)
+    if settings.precision == "64" or device.type != "cpu":
+        model = copy.deepcopy(model).to(device)
+    if settings.precision == "64":
+        model = model.double()
+    half = HALF.get(settings.precision)
+    with torch.autocast(device.type, half) if half else contextlib.nullcontext():
+        yield model

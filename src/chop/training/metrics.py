@@ -1,0 +1,222 @@
+"""Loss, accuracy and confusion of a classifier, and how a run sums them up in words."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from tabulate import tabulate
+from torch import Tensor, nn
+
+from chop.errors import DataError
+from chop.preprocessing import Preprocessing
+
+Z_95 = 1.959963984540054  # standard deviations on either side that hold 95 % of a normal curve
+
+
+def accuracy(logits: Tensor, labels: Tensor) -> Tensor:
+    """The fraction of rows whose largest output is at the label (micro accuracy)."""
+    return (logits.argmax(dim=1) == labels).float().mean()
+
+
+def wilson_interval(right: int, total: int, z: float = Z_95) -> tuple[float, float]:
+    """The interval that holds the true fraction with 95 % confidence, after Wilson."""
+    if total == 0:
+        return 0.0, 1.0
+    share, weight = right / total, z * z / total
+    middle = (share + weight / 2) / (1 + weight)
+    half = z * math.sqrt(share * (1 - share) / total + weight / (4 * total)) / (1 + weight)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The result of running a classifier over labelled rows.
+
+    Args:
+        loss: the mean cross entropy over the rows.
+        confusion: rows counted by true class (first axis) and predicted class.
+    """
+
+    loss: float
+    confusion: Tensor
+
+    @property
+    def rows(self) -> int:
+        return int(self.confusion.sum())
+
+    @property
+    def right(self) -> int:
+        return int(self.confusion.diagonal().sum())
+
+    @property
+    def accuracy(self) -> float:
+        return self.right / self.rows if self.rows else math.nan
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % confidence interval of the accuracy."""
+        return wilson_interval(self.right, self.rows)
+
+    @property
+    def per_class(self) -> list[float]:
+        """The accuracy among the rows of each class; not a number for a class without rows."""
+        counts = self.confusion.sum(dim=1).tolist()
+        found = self.confusion.diagonal().tolist()
+        return [
+            hit / count if count else math.nan for hit, count in zip(found, counts, strict=True)
+        ]
+
+    def figures(self, split: str) -> dict[str, float]:
+        """Accuracy and loss by the names they have on the rows of a split: test, val."""
+        return {f"{split}_acc_epoch": self.accuracy, f"{split}_loss_epoch": self.loss}
+
+    def as_dict(self, class_names: Sequence[str] = (), split: str = "test") -> dict[str, Any]:
+        """The result as plain values, for JSON."""
+        names = names_of(len(self.per_class), class_names)
+        shares = [None if math.isnan(share) else share for share in self.per_class]
+        return {
+            **self.figures(split),
+            "rows": self.rows,
+            "right": self.right,
+            "accuracy_95_percent_interval": list(self.interval),
+            "per_class_accuracy": dict(zip(names, shares, strict=True)),
+            "class_names": names,
+            "confusion_matrix": self.confusion.tolist(),
+        }
+
+
+def names_of(classes: int, class_names: Sequence[str] = ()) -> list[str]:
+    """The names of the classes, or their numbers where they have none."""
+    return list(class_names) if len(class_names) == classes else [str(i) for i in range(classes)]
+
+
+def summed_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """The sum of the cross entropies of the rows.
+
+    torch works along the classes of a row, in vectors of eight: of many rows with fewer classes it
+    is faster at the transposed matrix, with five classes two to four times.
+    """
+    if logits.ndim == 2 and logits.is_cpu:
+        rows, classes = logits.shape
+        if classes < 8 and rows >= 256:
+            return -torch.log_softmax(logits.t(), 0).gather(0, labels[None]).sum()
+    return F.cross_entropy(logits, labels, reduction="sum")
+
+
+class Tally:
+    """Losses and predictions summed on the device, read once at the end."""
+
+    def __init__(self) -> None:
+        self.loss = torch.zeros((), dtype=torch.float64)
+        self.pairs = torch.zeros(0, dtype=torch.int64)
+        self.classes = 0
+
+    def add(self, logits: Tensor, labels: Tensor) -> None:
+        """Count one batch."""
+        if not self.classes:
+            self.classes = logits.shape[1]
+            self.loss = torch.zeros((), dtype=_sum_dtype(logits.device), device=logits.device)
+            self.pairs = torch.zeros(self.classes**2, dtype=torch.int64, device=logits.device)
+        self.loss += summed_loss(logits, labels)
+        places = labels * self.classes + logits.argmax(dim=1)
+        self.pairs += torch.bincount(places, minlength=self.classes**2)
+
+    def result(self) -> Evaluation:
+        """What was counted so far."""
+        confusion = self.pairs.reshape(self.classes, self.classes).cpu()
+        rows = int(confusion.sum())
+        return Evaluation(float(self.loss) / rows if rows else math.nan, confusion)
+
+
+def tally(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> Tally:
+    """Run `model` as it is over `batches`, and count."""
+    counted = Tally()
+    for features, labels in batches:
+        counted.add(model(features), labels)
+    return counted
+
+
+def evaluate(
+    model: nn.Module,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    device: torch.device | str = "cpu",
+) -> Evaluation:
+    """Evaluate `model` in evaluation mode, without gradients, and leave its mode as it was."""
+    training = model.training
+    model.eval()
+    try:
+        with torch.inference_mode():
+            moved = ((x.to(device), y.to(device)) for x, y in batches)
+            result = tally(model, moved).result()
+    finally:
+        model.train(training)
+    if result.rows == 0:
+        raise DataError("there are no rows to evaluate on")
+    return result
+
+
+def _sum_dtype(device: torch.device) -> torch.dtype:
+    return torch.float32 if device.type == "mps" else torch.float64  # mps has no doubles
+
+
+def parameter_summary(model: nn.Module) -> str:
+    """The layers that hold parameters, how many, and the total."""
+    rows = [
+        [name or type(module).__name__, type(module).__name__, f"{count:,}"]
+        for name, module in model.named_modules()
+        if (count := sum(value.numel() for value in module.parameters(recurse=False)))
+    ]
+    total = sum(value.numel() for value in model.parameters())
+    trainable = sum(value.numel() for value in model.parameters() if value.requires_grad)
+    table = tabulate(
+        rows, ["Layer", "Type", "Parameters"], "simple", colalign=("left", "left", "right")
+    )
+    return f"{table}\n{total:,} parameters, {trainable:,} of them trainable"
+
+
+def feature_summary(known: Preprocessing) -> str:
+    """The mean and deviation that each feature is scaled with."""
+    rows = [
+        [known.name_of(place), f"{mean:.6g}", f"{scale:.6g}"]
+        for place, (mean, scale) in enumerate(zip(known.mean, known.scale, strict=True))
+    ]
+    shown, more = rows[:MOST_FEATURES], len(rows) - MOST_FEATURES
+    table = tabulate(shown, ["Feature", "Mean", "Deviation"], "simple", disable_numparse=True)
+    return f"{table}\n… and {more} more" if more > 0 else table
+
+
+MOST_FEATURES = 32
+ROWS = {"test": "Test rows", "val": "Validation rows", "all": "All rows"}
+
+
+def summary_of_test(
+    result: Evaluation, class_names: Sequence[str], source: str, split: str = "test"
+) -> str:
+    """Accuracy with its confidence interval, loss, accuracy of each class, confusion matrix."""
+    names = names_of(len(result.per_class), class_names)
+    low, high = result.interval
+    accuracy, loss = result.figures(split)
+    width = len(loss)
+    lines = [
+        f"{ROWS[split]}: {result.rows:,}" + (f" ({source})" if source else ""),
+        f"{accuracy:{width}}  {result.accuracy:.6f}   (95 % confidence: {low:.4f} to {high:.4f})",
+        f"{loss:{width}}  {result.loss:.6f}",
+        "",
+        "Confusion matrix: rows are the true classes, columns the predicted ones",
+        tabulate(
+            [
+                [name, *counts, "-" if math.isnan(share) else f"{share:.4f}"]
+                for name, counts, share in zip(
+                    names, result.confusion.tolist(), result.per_class, strict=True
+                )
+            ],
+            ["class", *names, "accuracy"],
+            "simple",
+            disable_numparse=True,
+            colalign=["left", *["right"] * (len(names) + 1)],
+        ),
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,354 @@
+"""What a training run shows and writes: progress, a table of epochs, curves, metrics."""
+
+import csv
+import io
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from torch import Tensor
+
+from chop.errors import ConfigError
+from chop.files import replacing, write_text
+from chop.tools.logger import get_logger
+from chop.training.metrics import accuracy
+from chop.training.state import History
+
+if TYPE_CHECKING:
+    from lightning.pytorch.loggers import Logger
+    from rich.console import Console
+
+
+logger = get_logger("chop")
+
+REFRESH_SECONDS = 0.25
+Metrics = dict[str, float]
+
+
+class Progress(Protocol):
+    """What a training loop tells of its progress."""
+
+    def start(self, epoch: int, steps: int | None) -> None: ...
+
+    def advance(self, steps: int, metrics: Metrics) -> None: ...
+
+    def end(self, metrics: Metrics) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Silent:
+    """Shows nothing, in the second and further processes of a run."""
+
+    def start(self, epoch: int, steps: int | None) -> None:
+        pass
+
+    def advance(self, steps: int, metrics: Metrics) -> None:
+        pass
+
+    def end(self, metrics: Metrics) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class Lines(Silent):
+    """One line when an epoch is done."""
+
+    def __init__(self) -> None:
+        self.epoch = self.done = 0
+        self.began = self.trained = time.perf_counter()
+
+    def start(self, epoch: int, steps: int | None) -> None:
+        self.epoch, self.done, self.began = epoch, 0, time.perf_counter()
+
+    def advance(self, steps: int, metrics: Metrics) -> None:
+        self.done += steps
+        self.trained = time.perf_counter()
+
+    def end(self, metrics: Metrics) -> None:
+        seconds = time.perf_counter() - self.began
+        rate = self.done / max(self.trained - self.began, 1e-9)
+        spent = f"{int(seconds) // 60:02d}:{int(seconds) % 60:02d}"
+        shown = ", ".join([f"{rate:.2f}it/s", shown_metrics(metrics)])
+        logger.info(
+            "Epoch %d: 100%% %d/%d [%s, %s]", self.epoch, self.done, self.done, spent, shown
+        )
+
+
+class Bar:
+    """A bar that is drawn a few times a second."""
+
+    def __init__(self, console: "Console | None" = None) -> None:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+        from rich.progress import Progress as RichProgress
+        from rich.table import Column
+
+        self._columns = (
+            TextColumn("Epoch {task.fields[epoch]}"),
+            BarColumn(bar_width=12),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TextColumn("{task.fields[metrics]}", table_column=Column(no_wrap=False)),
+        )
+        self._make = RichProgress
+        self._console = console or Console()
+        self._bar: RichProgress | None = None
+        self._began = self._drawn = 0.0
+
+    def start(self, epoch: int, steps: int | None) -> None:
+        self._began = self._drawn = time.perf_counter()
+        self._bar = self._make(*self._columns, console=self._console, auto_refresh=False)
+        self._bar.add_task("", total=steps, epoch=epoch, rate="", metrics="")
+        self._bar.start()
+
+    def advance(self, steps: int, metrics: Metrics) -> None:
+        self._show(steps, metrics, refresh=time.perf_counter() - self._drawn > REFRESH_SECONDS)
+
+    def end(self, metrics: Metrics) -> None:
+        self._show(0, metrics, refresh=True)
+        self.close()
+
+    def close(self) -> None:
+        """Give the terminal back."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def _show(self, steps: int, metrics: Metrics, *, refresh: bool) -> None:
+        assert self._bar is not None
+        task = self._bar.tasks[0]
+        rate = (task.completed + steps) / (time.perf_counter() - self._began)
+        self._bar.update(
+            task.id, advance=steps, rate=f"{rate:.0f}it/s", metrics=shown_metrics(metrics)
+        )
+        if refresh:
+            self._bar.refresh()
+            self._drawn = time.perf_counter()
+
+
+def shown_metrics(metrics: Metrics) -> str:
+    """Metrics as the labs show them."""
+    return ", ".join(f"{name}={value:.3f}" for name, value in metrics.items())
+
+
+def make_progress(*, shown: bool) -> Progress:
+    """The kind of progress that fits where the output goes."""
+    if not shown:
+        return Silent()
+    return Bar() if sys.stdout.isatty() else Lines()
+
+
+COLUMNS = (
+    "epoch",
+    "step",
+    "learning_rate",
+    "train_loss",
+    "train_acc",
+    "train_loss_step",
+    "train_acc_step",
+    "val_loss_epoch",
+    "val_acc_epoch",
+    "seconds",
+)
+
+
+Outcome = tuple[Tensor, Tensor, Tensor]
+"""What a step leaves behind: its loss, and the outputs and labels of its last batch."""
+
+
+class Report:
+    """Collects the metrics of a run and passes them on.
+
+    Args:
+        record: what was run, stored in every checkpoint.
+        table: the CSV file of the epochs; None writes none.
+        history: the rows of the epochs that an earlier part of the run has done.
+    """
+
+    def __init__(
+        self,
+        progress: Progress,
+        logger: "Logger | None" = None,
+        record: dict[str, Any] | None = None,
+        table: Path | None = None,
+        history: History | None = None,
+    ) -> None:
+        self.progress = progress
+        self.logger = logger
+        self.record = record or {}
+        self.table = table
+        self.history: History = list(history or [])
+        self._epoch = self._steps = 0
+        self._loss_sum = self._right_sum = self._began = 0.0
+        self._shown: Metrics = {}
+
+    def start_epoch(self, epoch: int, steps: int | None) -> None:
+        self._epoch, self._steps, self._loss_sum, self._right_sum = epoch, 0, 0.0, 0.0
+        self._began = time.perf_counter()
+        self.progress.start(epoch, steps)
+
+    def log_step(self, step: int, outcome: Outcome, rates: Metrics) -> None:
+        """Log the loss and accuracy of one step."""
+        self._step_metrics(outcome)
+        chosen = ("train_loss_step", "train_acc_step")
+        self.log({name: self._shown[name] for name in chosen} | rates, step)
+
+    def advance(self, steps: int, loss: float, right: float) -> None:
+        """Count steps that are done, with their mean loss and accuracy."""
+        self._steps += steps
+        self._loss_sum += loss * steps
+        self._right_sum += right * steps
+        self.progress.advance(steps, self._visible())
+
+    def end_training(self, last: Outcome) -> None:
+        """Keep the metrics of the last step of the epoch."""
+        self._step_metrics(last)
+
+    def evaluated(self, metrics: Metrics, step: int) -> None:
+        """Keep and log the metrics of an evaluation."""
+        self._shown |= metrics
+        self.log(metrics, step)
+
+    def end_epoch(self, step: int, rate: float) -> None:
+        """Close the epoch: show it, and write it to the table."""
+        row = {
+            "epoch": self._epoch,
+            "step": step,
+            "learning_rate": rate,
+            "train_loss": self.mean_loss,
+            "train_acc": self._right_sum / max(self._steps, 1),
+            "seconds": time.perf_counter() - self._began,
+        } | self._shown
+        self.history.append({name: row[name] for name in COLUMNS if name in row})
+        self.progress.end(self._visible())
+        if self.table is not None:
+            write_table(self.table, self.history)
+
+    def log(self, metrics: Metrics, step: int) -> None:
+        """Pass metrics on to TensorBoard or whatever else was asked for."""
+        if self.logger is not None:
+            self.logger.log_metrics(metrics | {"epoch": self._epoch}, step)
+
+    @property
+    def mean_loss(self) -> float:
+        """The mean training loss over the steps of this epoch."""
+        return self._loss_sum / max(self._steps, 1)
+
+    def _step_metrics(self, outcome: Outcome) -> None:
+        loss, logits, labels = outcome
+        right = float(accuracy(logits, labels))
+        self._shown |= {"train_loss_step": float(loss), "train_acc_step": right}
+
+    def _visible(self) -> Metrics:
+        chosen = ("train_acc_step", "val_acc_epoch", "val_loss_epoch")
+        return {name: self._shown[name] for name in chosen if name in self._shown}
+
+
+def write_table(path: Path, history: History) -> None:
+    """Write the epochs as CSV."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(history)
+    write_text(path, text.getvalue())
+
+
+PANELS = {
+    "loss": {"train_loss": "training", "val_loss_epoch": "validation"},
+    "accuracy": {"train_acc": "training", "val_acc_epoch": "validation"},
+}
+
+
+def draw_curves(history: History, path: Path, title: str) -> None:
+    """Draw loss and accuracy over the epochs."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3.6))
+    figure.subplots_adjust(0.08, 0.14, 0.98, 0.88, wspace=0.22)
+    figure.suptitle(title)
+    for axes, (name, curves) in zip(figure.subplots(1, 2), PANELS.items(), strict=True):
+        for column, label in curves.items():
+            points = [(row["epoch"], row[column]) for row in history if column in row]
+            if points:
+                axes.plot(*zip(*points, strict=True), marker=".", label=label)
+        axes.set_xlabel("epoch")
+        axes.set_ylabel(name)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.grid(alpha=0.3)
+        axes.legend()
+    with replacing(path) as temporary:
+        FigureCanvasAgg(figure)
+        figure.savefig(temporary, format="png")
+
+
+class MetricLogger(Protocol):
+    """What testing needs of a logger; every one of Lightning's has it."""
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        """Note numbers."""
+
+    def finalize(self, status: str) -> None:
+        """Write what is not written yet."""
+
+
+class Scalars:
+    """Numbers in a file for TensorBoard, where Lightning's logger would put it.
+
+    Importing Lightning takes longer than testing a small network does.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "lightning_logs"
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        """Write numbers to a new version."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        taken = [each.name.removeprefix("version_") for each in self.folder.glob("version_*")]
+        version = max([int(name) for name in taken if name.isdecimal()], default=-1) + 1
+        with SummaryWriter(self.folder / f"version_{version}") as writer:
+            for name, value in metrics.items():
+                writer.add_scalar(name, value, step)
+
+    def finalize(self, status: str) -> None:
+        """Nothing is left to write."""
+
+
+def make_logger(report_to: str, folder: Path, project: str) -> "Logger | None":
+    """The logger that ``--report-to`` names, writing under `folder`."""
+    if report_to == "none":
+        return None
+    if report_to == "wandb":
+        return _wandb(folder, project)
+    from lightning.pytorch.loggers import TensorBoardLogger
+
+    return TensorBoardLogger(folder / "tensorboard", default_hp_metric=False)
+
+
+def make_test_logger(report_to: str, folder: Path, project: str) -> MetricLogger | None:
+    """The same for the two numbers of a test."""
+    if report_to == "tensorboard":
+        return Scalars(folder / "tensorboard")
+    return make_logger(report_to, folder, project)
+
+
+def _wandb(folder: Path, project: str) -> "Logger":
+    if find_spec("wandb") is None:
+        raise ConfigError("--report-to wandb: wandb is missing; run pip install 'machop[wandb]'")
+    from lightning.pytorch.loggers import WandbLogger
+
+    return WandbLogger(project=project, save_dir=folder)

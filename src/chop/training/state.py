@@ -1,0 +1,188 @@
+"""The state of a run between two epochs: random numbers, versions, what a checkpoint holds."""
+
+import contextlib
+import json
+import platform
+import random
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import BaseModel, Field, NonNegativeInt
+
+from chop.errors import CheckpointError, ConfigError
+from chop.models.weights import read_checkpoint
+from chop.preprocessing import Preprocessing, from_plain
+from chop.training.settings import FREE_ON_RESUME, TrainingSettings
+from chop.validation import parse
+
+OURS = "chop"
+"""The key of a Lightning checkpoint under which everything is that Lightning does not know."""
+PREPROCESSING = "preprocessing"
+"""Where in that it says how the rows were scaled."""
+MISFITS = (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError)
+"""What a state of another kind than ours raises where it is put back."""
+
+SAME_RECORD = ("batch_size", "fingerprint")
+"""What the record says that must not change when a run goes on."""
+
+History = list[dict[str, float]]
+
+
+def random_state() -> dict[str, Any]:
+    """The state of every generator of random numbers, as tensors and plain numbers."""
+    name, keys, *rest = np.random.get_state(legacy=True)
+    assert isinstance(keys, np.ndarray)
+    state = {
+        "python": random.getstate(),
+        "numpy": (name, torch.from_numpy(keys.astype(np.int64)), *rest),
+        "torch": torch.get_rng_state(),
+    }
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state_all()
+    return state
+
+
+def restore_random_state(state: Mapping[str, Any]) -> None:
+    """Continue every generator of random numbers where `random_state` saw it."""
+    name, keys, *rest = state["numpy"]
+    np.random.set_state((name, keys.numpy().astype(np.uint32), *rest))
+    version_number, words, gauss = state["python"]
+    random.setstate((version_number, tuple(words), gauss))
+    torch.set_rng_state(state["torch"])
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(state["cuda"])
+
+
+@cache
+def versions() -> dict[str, str]:
+    """The versions of what decides the numbers."""
+    packages = ("machop", "torch", "lightning", "numpy")
+    return {"python": platform.python_version()} | {name: version(name) for name in packages}
+
+
+def plain(record: Mapping[str, Any]) -> dict[str, Any]:
+    """`record` as strings, numbers, lists and dictionaries, which load without running code."""
+    values: dict[str, Any] = json.loads(json.dumps(record, default=str))
+    return values
+
+
+def preprocessing_in(checkpoint: object, where: object) -> Preprocessing | None:
+    """How the rows of a training were scaled, as its checkpoint says; None if it does not."""
+    ours = checkpoint.get(OURS) if isinstance(checkpoint, Mapping) else None
+    return from_plain(ours.get(PREPROCESSING) if isinstance(ours, Mapping) else None, where)
+
+
+class OwnState(BaseModel):
+    """What we store in a checkpoint, as far as its types go."""
+
+    settings: dict[str, Any]
+    record: dict[str, Any]
+    history: list[dict[str, float]]
+    random_state: dict[str, Any]
+    epoch_random_state: dict[str, Any]
+    steps_into_epoch: NonNegativeInt
+
+
+class RunState(BaseModel):
+    """A checkpoint that a run can go on from, as far as its types go."""
+
+    epoch: NonNegativeInt
+    global_step: NonNegativeInt
+    state_dict: dict[str, torch.Tensor]
+    optimizer_states: list[dict[str, Any]] = Field(min_length=1)
+    callbacks: dict[str, dict[str, Any]]
+    chop: OwnState
+
+    model_config = {"arbitrary_types_allowed": True}
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """A checkpoint that a run goes on from."""
+
+    path: Path
+    checkpoint: Mapping[str, Any]
+
+    @property
+    def epoch(self) -> int:
+        """The epoch to go on with: the next one, or the one that a limit on steps cut short."""
+        return int(self.checkpoint["epoch"]) + (0 if self.steps_into_epoch else 1)
+
+    @property
+    def steps_into_epoch(self) -> int:
+        """The steps of that epoch that are done."""
+        return int(self.checkpoint[OURS]["steps_into_epoch"])
+
+    @property
+    def step(self) -> int:
+        return int(self.checkpoint["global_step"])
+
+    @property
+    def history(self) -> History:
+        rows = self.checkpoint[OURS]["history"]
+        return [dict(row) for row in rows if row["epoch"] < self.epoch]
+
+    def callback(self, key: str) -> dict[str, Any]:
+        """What a callback of this name had stored."""
+        return dict(self.checkpoint["callbacks"].get(key, {}))
+
+    @contextlib.contextmanager
+    def put_back(self, what: str) -> Iterator[None]:
+        """Say in one line that a part of the checkpoint does not fit."""
+        try:
+            yield
+        except MISFITS as error:
+            reason = str(error).partition("\n")[0][:120]
+            raise CheckpointError(f"{self.path}: its {what} does not fit ({reason})") from None
+
+
+def newest(folder: Path) -> Path | None:
+    """The last checkpoint of the newest run in `folder` that has finished an epoch."""
+    candidates = {_number(path): path for path in folder.glob("last*.ckpt")}
+    return candidates[max(candidates)] if candidates else None
+
+
+def read_resumed(path: Path, settings: TrainingSettings, record: Mapping[str, Any]) -> Resumed:
+    """The run that has written a checkpoint, if it was told the same as this one."""
+    content = read_checkpoint(path)
+    _check_types(content, path)
+    resumed = Resumed(path, content)
+    before = resumed.checkpoint[OURS]
+    _check_same(resumed, before["settings"], settings.model_dump())
+    _check_same(resumed, before["record"], {name: record.get(name) for name in SAME_RECORD})
+    return resumed
+
+
+def _check_types(content: Any, path: Path) -> None:
+    reason = "it is no dictionary"
+    if isinstance(content, dict):
+        try:
+            parse(RunState, content, "its entries")
+        except ConfigError as error:
+            reason = str(error)
+        else:
+            return
+    raise CheckpointError(
+        f"{path}: holds no run to go on with ({reason}); start from it with --load"
+    )
+
+
+def _number(path: Path) -> int:
+    found = re.fullmatch(r"last(?:-v(\d+))?", path.stem)
+    return -1 if found is None else int(found[1] or 0)
+
+
+def _check_same(resumed: Resumed, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    for name in now.keys() - FREE_ON_RESUME:
+        if name in before and before[name] != now[name]:
+            raise ConfigError(
+                f"--resume: {name} is {now[name]!r}, but the run in {resumed.path} has "
+                f"{before[name]!r}; give the same, or start anew with --load"
+            )
