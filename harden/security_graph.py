@@ -37,7 +37,7 @@ from chop.passes.graph import (
     report_node_meta_param_analysis_pass,
     save_mase_graph_interface_pass,
 )
-from chop.passes.graph.interface.save_and_load import toml_text
+from chop.passes.graph.interface.node_meta import toml_text
 from harden.common import Row, share
 from harden.forked import Verdict, run_all
 

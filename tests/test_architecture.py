@@ -14,7 +14,11 @@ SOURCE = ROOT / "src" / "chop"
 FILES = sorted(SOURCE.rglob("*.py"))
 
 # Each layer may import those named after it, and itself.
-BASE = ("errors", "masking", "registry", "validation", "files", "preprocessing", "__init__")
+BASE = (
+    "errors", "masking", "registry", "validation", "files", "preprocessing", "runs", "__init__",
+)  # fmt: skip
+MODELS_AND_DATA = ("dataset", "models")
+GRAPHS = ("numerics", "ops", "nn", "ir", "passes")
 LAYERS = {
     "masking": (),
     "errors": ("masking",),
@@ -22,6 +26,7 @@ LAYERS = {
     "validation": ("errors", "masking"),
     "files": ("errors",),
     "preprocessing": ("errors", "validation"),
+    "runs": ("errors", "files", "preprocessing", "validation"),
     "numerics": BASE,
     "ops": (*BASE, "numerics"),
     "nn": (*BASE, "numerics", "ops"),
@@ -29,18 +34,17 @@ LAYERS = {
     "passes": (*BASE, "numerics", "ops", "nn", "ir"),
     "dataset": BASE,
     "models": BASE,
-    "tools": (*BASE, "numerics", "ops", "nn", "ir", "passes", "dataset", "models"),
-    "search": (*BASE, "numerics", "ops", "nn", "ir", "passes", "dataset", "models", "tools"),
-    "report": (
-        *BASE, "numerics", "ops", "nn", "ir", "passes", "dataset", "models", "tools", "search",
-    ),
+    "tools": (*BASE, *GRAPHS, *MODELS_AND_DATA),
+    "training": (*BASE, *GRAPHS, *MODELS_AND_DATA, "tools"),
+    "search": (*BASE, *GRAPHS, *MODELS_AND_DATA, "tools", "training"),
+    "report": (*BASE, *GRAPHS, *MODELS_AND_DATA, "tools", "search"),
     # The settings are data; they need nothing but the base.
     "config": BASE,
     # Reads every registry off, so it stands above them all but the actions.
-    "catalogue": (*BASE, "numerics", "ops", "passes", "dataset", "models", "search"),
+    "catalogue": (*BASE, *GRAPHS, *MODELS_AND_DATA, "search"),
     "actions": (
-        *BASE, "numerics", "ops", "nn", "ir", "passes", "dataset", "models", "tools", "search",
-        "report", "config", "catalogue",
+        *BASE, *GRAPHS, *MODELS_AND_DATA, "tools", "training", "search", "report", "config",
+        "catalogue",
     ),
     "cli": (*BASE, "actions", "config", "catalogue", "tools"),
     "__init__": ("ir",),

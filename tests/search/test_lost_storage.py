@@ -19,10 +19,10 @@ from chop.config.layers import read_toml, write_toml
 from chop.errors import ConfigError, SearchError
 from chop.search.evaluation.context import Candidate
 from chop.search.runners import SW_RUNNERS, software_runner
-from chop.search.study import storage
-from chop.search.study import storage as patience
+from chop.search.study import patience, storage
 from chop.search.study import store as stores
-from chop.search.study.storage import Patience, Place, StorageLost, is_outage, open_store
+from chop.search.study.patience import Patience, StorageLost, is_outage
+from chop.search.study.storage import Place, open_store
 from chop.search.study.store import Outcome, Store, Wanted
 from chop.search.study.workers import SILENCE
 from harden import postgres

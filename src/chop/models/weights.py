@@ -14,8 +14,13 @@ from torch import Tensor, nn
 
 from chop.errors import CheckpointError
 from chop.files import read_safetensors
+from chop.preprocessing import Preprocessing, from_plain
 
 StateDict = dict[str, Tensor]
+OURS = "chop"
+"""The key of a Lightning checkpoint under which everything is that Lightning does not know."""
+PREPROCESSING = "preprocessing"
+"""Where in that it says how the rows were scaled."""
 
 UNREADABLE = (
     OSError, RuntimeError, EOFError, ValueError, KeyError, IndexError, AttributeError,
@@ -168,3 +173,9 @@ def _damaged(path: str | os.PathLike[str], error: Exception) -> CheckpointError:
     said = "" if isinstance(error, ASTRAY) else str(error).partition("\n")[0]
     reason = said or "it breaks off or makes no sense"
     return CheckpointError(f"{path}: is damaged or not a file of weights ({reason[:120]})")
+
+
+def preprocessing_in(checkpoint: object, where: object) -> Preprocessing | None:
+    """How the rows of a training were scaled, as its checkpoint says; None if it does not."""
+    ours = checkpoint.get(OURS) if isinstance(checkpoint, Mapping) else None
+    return from_plain(ours.get(PREPROCESSING) if isinstance(ours, Mapping) else None, where)

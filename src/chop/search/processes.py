@@ -20,7 +20,8 @@ from chop.search.config import SearchConfig, parse_search
 from chop.search.evaluation.context import SearchContext
 from chop.search.spaces.space import SearchSpace, make_space
 from chop.search.strategy import Search
-from chop.search.study.storage import PROXY, Patience, Place, StorageLost, open_store
+from chop.search.study.patience import Patience, StorageLost
+from chop.search.study.storage import PROXY, Place, open_store
 from chop.search.study.workers import at_any_moment, held_back
 from chop.tools.user_code import import_user_code
 

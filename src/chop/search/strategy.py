@@ -29,7 +29,7 @@ from chop.search.spaces.choices import Choice, Picked, key_of
 from chop.search.spaces.space import SearchSpace
 from chop.search.study import unstored
 from chop.search.study.memory import no_collections
-from chop.search.study.storage import StorageLost
+from chop.search.study.patience import StorageLost
 from chop.search.study.store import KEY, Outcome, Store, Wanted
 from chop.search.study.workers import heed, held_back
 from chop.tools.logger import get_logger

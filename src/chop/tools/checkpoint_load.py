@@ -8,9 +8,14 @@ from torch import nn
 
 from chop.errors import CheckpointError, ConfigError, UnknownNameError
 from chop.ir.graph.mase_graph import preprocessing_of, set_preprocessing
-from chop.models.weights import load_weights, read_checkpoint, read_state_dict, state_dict_in
+from chop.models.weights import (
+    load_weights,
+    preprocessing_in,
+    read_checkpoint,
+    read_state_dict,
+    state_dict_in,
+)
 from chop.tools.logger import get_logger
-from chop.training.state import preprocessing_in
 
 logger = get_logger("chop")
 

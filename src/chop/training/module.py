@@ -13,6 +13,7 @@ from torch import Tensor, distributed, nn, optim
 
 from chop.errors import DataError, TrainingError
 from chop.ir.graph.mase_graph import preprocessing_of
+from chop.models.weights import OURS, PREPROCESSING
 from chop.training.batches import Batch, Epochs, groups, moved, normalisable
 from chop.training.metrics import Evaluation, accuracy, tally
 from chop.training.optimisers import (
@@ -26,8 +27,6 @@ from chop.training.optimisers import (
 from chop.training.report import Outcome, Report
 from chop.training.settings import TrainingSettings
 from chop.training.state import (
-    OURS,
-    PREPROCESSING,
     Resumed,
     plain,
     random_state,

@@ -17,15 +17,10 @@ import torch
 from pydantic import BaseModel, Field, NonNegativeInt
 
 from chop.errors import CheckpointError, ConfigError
-from chop.models.weights import read_checkpoint
-from chop.preprocessing import Preprocessing, from_plain
+from chop.models.weights import OURS, read_checkpoint
 from chop.training.settings import FREE_ON_RESUME, TrainingSettings
 from chop.validation import parse
 
-OURS = "chop"
-"""The key of a Lightning checkpoint under which everything is that Lightning does not know."""
-PREPROCESSING = "preprocessing"
-"""Where in that it says how the rows were scaled."""
 MISFITS = (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError)
 """What a state of another kind than ours raises where it is put back."""
 
@@ -71,12 +66,6 @@ def plain(record: Mapping[str, Any]) -> dict[str, Any]:
     """`record` as strings, numbers, lists and dictionaries, which load without running code."""
     values: dict[str, Any] = json.loads(json.dumps(record, default=str))
     return values
-
-
-def preprocessing_in(checkpoint: object, where: object) -> Preprocessing | None:
-    """How the rows of a training were scaled, as its checkpoint says; None if it does not."""
-    ours = checkpoint.get(OURS) if isinstance(checkpoint, Mapping) else None
-    return from_plain(ours.get(PREPROCESSING) if isinstance(ours, Mapping) else None, where)
 
 
 class OwnState(BaseModel):

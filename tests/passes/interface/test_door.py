@@ -23,9 +23,11 @@ from chop.passes.graph import (
     save_mase_graph_interface_pass,
 )
 from chop.passes.graph.interface.door import identifier, path
-from chop.passes.graph.interface.harmless import COMPUTES, LAYERS, OF_ATEN
 from chop.passes.graph.interface.layers import build_float, describe, known_classes
 from chop.passes.graph.interface.targets import (
+    COMPUTES,
+    LAYERS,
+    OF_ATEN,
     computes,
     function_by_name,
     function_name,

@@ -19,8 +19,7 @@ from torch import Tensor, nn
 
 from chop.numerics import FORMATS, Encoded, NumberFormat
 from chop.passes.graph import load_mase_graph, save_mase_graph_interface_pass
-from chop.passes.graph.interface.tensors import Packed, PackedRecord, unpack
-from chop.passes.graph.interface.values import to_plain
+from chop.passes.graph.interface.codec import Packed, PackedRecord, to_plain, unpack
 
 MEMORY = 200 << 20  # bytes that loading may take on top of what is there
 SECONDS = 30

@@ -1,20 +1,26 @@
-"""Run a graph once and record what flows through it: shapes, types, values."""
+"""Run a graph once and record what flows through it; refuse shapes that it does not hold for.
+
+torch.export follows Python code that depends on shapes, such as ``range(x.shape[1])``, by taking
+the shape for granted. A graph made so gives wrong numbers for other shapes, and no error.
+"""
 
 import copy
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from chop.errors import ChopError, GraphError
-from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.snapshot import Snapshot
 from chop.nn.quantized import QuantizedModule
+
+if TYPE_CHECKING:
+    from chop.ir.graph.mase_graph import MaseGraph
 
 
 @contextmanager
@@ -252,7 +258,7 @@ def node_failed(node: fx.Node, args: tuple[Any, ...], error: Exception) -> str:
 
 
 def run_graph(
-    graph: MaseGraph,
+    graph: "MaseGraph",
     inputs: Mapping[str, Any],
     before: Before | None = None,
     after: After | None = None,
@@ -305,7 +311,7 @@ def meta_twin(model: fx.GraphModule) -> fx.GraphModule:
     return twin
 
 
-def placeholder_values(graph: MaseGraph, inputs: Mapping[str, Any]) -> list[Any]:
+def placeholder_values(graph: "MaseGraph", inputs: Mapping[str, Any]) -> list[Any]:
     """A value for each placeholder, in order; defaults of the signature fill what is missing.
 
     A placeholder may be called by its argument's name or by its node's: fx renames arguments

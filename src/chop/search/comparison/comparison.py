@@ -1,4 +1,9 @@
-"""Samplers compared: the hypervolume over evaluations, as numbers and as a picture."""
+"""Samplers compared: which finds how much of the front in how many evaluations.
+
+Several samplers search one space, each with several seeds. A trial is a function of its
+configuration, so what one run has measured the others look up (`runs`); each run still counts
+every distinct configuration that it asks for.
+"""
 
 import csv
 import io

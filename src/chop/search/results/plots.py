@@ -1,4 +1,12 @@
-"""What matters in a search, and pictures of its results."""
+"""How much each choice matters, and pictures of the results of a search.
+
+The importance of a choice is the share of the variance between trials that it alone explains. The
+objective is fitted by least squares as a sum of one effect for each option of each choice. The
+share of a choice is what the fit loses without it, less what a choice without influence would lose
+by chance, as a part of the whole variance. Where choices are drawn independently this is the
+variance of their main effects. Of choices that a sampler has changed together each gets only what
+the others cannot explain, so shares add up to 1 or less; the rest is interaction and noise.
+"""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property

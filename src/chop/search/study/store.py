@@ -21,7 +21,7 @@ from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
 from chop.search.study.journal import FinishedTrials, Journal
-from chop.search.study.storage import is_outage
+from chop.search.study.patience import is_outage
 from chop.search.study.workers import BEAT, is_alive, this_worker
 
 KEY, WORKER, TOKEN, VOID, REASON = "key", "worker", "claim", "void", "reason"

@@ -1,4 +1,9 @@
-"""Which process a trial belongs to, whether it is alive, and when Ctrl-C may end it."""
+"""Which process a trial belongs to, whether it is alive, and when Ctrl-C may end it.
+
+Python raises `KeyboardInterrupt` between any two instructions. While Optuna reads a study that
+would leave a record out, and every number after it would belong to another trial. So Ctrl-C ends
+a measurement at any moment, but no reading or writing half-way.
+"""
 
 import contextlib
 import os

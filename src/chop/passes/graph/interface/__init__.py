@@ -1,13 +1,13 @@
 """Passes that save and load."""
 
+from chop.passes.graph.interface.node_meta import (
+    load_node_meta_param_interface_pass,
+    save_node_meta_param_interface_pass,
+)
 from chop.passes.graph.interface.save_and_load import (
     load_mase_graph,
     load_mase_graph_interface_pass,
     save_mase_graph_interface_pass,
-)
-from chop.passes.graph.interface.values import (
-    load_node_meta_param_interface_pass,
-    save_node_meta_param_interface_pass,
 )
 
 __all__ = [

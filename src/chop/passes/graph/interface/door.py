@@ -3,7 +3,7 @@
 torch.fx writes names, targets and keywords into code that Python then runs; layers are made by
 calling classes; nodes run by looking names up. So the records of a file are made of the types
 below, and a record exists only if all of it was found to be names, data and calls on the lists of
-`harmless`. Saving makes the same records: what can be saved can be loaded.
+`targets`. Saving makes the same records: what can be saved can be loaded.
 """
 
 import contextlib
@@ -22,15 +22,15 @@ from torch import fx, nn
 from chop.ir.graph.mase_metadata import SECTIONS
 from chop.nn.quant_config import parse_quant_config
 from chop.ops.lookup import op_of_function, op_of_method
-from chop.passes.graph.interface.harmless import ATTRIBUTES
+from chop.passes.graph.interface.codec import from_plain
 from chop.passes.graph.interface.targets import (
+    ATTRIBUTES,
     NOT_DATA,
     QUANTIZED,
     function_by_name,
     is_method,
     keywords,
 )
-from chop.passes.graph.interface.values import from_plain
 
 LONGEST, DEEPEST, WIDEST = 1000, 64, 16  # characters, parts of a path, numbers of an argument
 LARGEST = 2**31 - 1

@@ -12,6 +12,7 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.recorder import MADE_FOR, FreeSize, graph_module
 from chop.passes.base import PassArgs
 from chop.passes.graph.analysis.add_metadata.entries import FLOAT_RECORDS
+from chop.passes.graph.interface.codec import NotStorable, PackedRecord, from_plain, to_plain
 from chop.passes.graph.interface.door import (
     Call,
     Name,
@@ -29,8 +30,6 @@ from chop.passes.graph.interface.door import (
 )
 from chop.passes.graph.interface.layers import LayerRecord, describe, known_classes
 from chop.passes.graph.interface.targets import function_by_name, function_name
-from chop.passes.graph.interface.tensors import PackedRecord
-from chop.passes.graph.interface.values import NotStorable, from_plain, to_plain
 from chop.passes.graph.transforms.quantize.restore import FLOAT_FORM, FloatForm
 
 Op = Literal["placeholder", "get_attr", "call_function", "call_method", "call_module", "output"]

@@ -17,9 +17,9 @@ from chop.ops.lookup import op_of_module
 from chop.ops.table import OPS
 from chop.passes.base import PassArgs
 from chop.passes.graph.analysis.add_metadata.entries import plain_name
+from chop.passes.graph.interface.codec import NotStorable, from_plain, to_plain
 from chop.passes.graph.interface.door import Text, check_arguments, one_line, problem
-from chop.passes.graph.interface.harmless import LAYERS
-from chop.passes.graph.interface.values import NotStorable, from_plain, to_plain
+from chop.passes.graph.interface.targets import LAYERS
 from chop.passes.graph.transforms.pruning.masks import (
     INPUT_BUFFERS,
     INPUT_MASK,

@@ -4,128 +4,38 @@ import contextlib
 import hashlib
 import json
 import logging
-import math
 import os
-import re
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import safetensors
 from pydantic import ValidationError
-from torch import Tensor
 
 from chop.errors import CheckpointError, GraphError, OutputError
-from chop.files import (
-    one_at_a_time,
-    read_safetensors,
-    regular,
-    versioned,
-    write_safetensors,
-    write_text,
-)
+from chop.files import one_at_a_time, regular, versioned, write_text
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.base import PASSES, Info, Pass, PassArgs, interface_pass
+from chop.passes.graph.interface.codec import from_plain
 from chop.passes.graph.interface.door import problem, saying
 from chop.passes.graph.interface.graph_file import (
     GraphRecord,
     build_graph,
     record_graph,
 )
+from chop.passes.graph.interface.node_meta import (
+    PICKLED_GRAPH,
+    load_metadata,
+    read_tensors,
+    read_text,
+    refuse_pickle,
+    save_metadata,
+    write_tensors,
+)
 from chop.passes.graph.interface.tensors import Gathered, Weights, build_root, gather, prove
-from chop.passes.graph.interface.values import from_plain, load_metadata, save_metadata
 from chop.preprocessing import from_plain as read_preprocessing
-
-PICKLES = (".mz", ".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".bin")
-PICKLED_GRAPH = "graph_module.mz"
-
-
-def read_text(path: Path) -> str:
-    """The text of a file."""
-    try:
-        return regular(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise CheckpointError(f"{path}: is not a text file") from None
-
-
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file, on the CPU."""
-    try:
-        return read_safetensors(path)
-    except (OSError, ValueError, safetensors.SafetensorError) as error:
-        raise CheckpointError(f"{path}: not a whole safetensors file: {error}") from None
-
-
-def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    """Write a safetensors file that others may read as they may any new file of the user's."""
-    write_safetensors(path, tensors)
-
-
-def refuse_pickle(path: Path) -> None:
-    """Raise for a file of the original's: unpickling runs whatever code is in it."""
-    if path.suffix in PICKLES:
-        raise CheckpointError(
-            f"{path}: is a pickle, and loading a pickle runs any code that is hidden in it; "
-            "load its state dict with load type 'pt' or 'pl' and save the graph with chop"
-        )
-
-
-BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
-
-
-def toml_text(tables: Mapping[tuple[str, ...], Mapping[str, Any]]) -> str:
-    """Tables by their path as TOML.
-
-    What is nested deeper has dotted keys rather than headers of its own: TOML wants the tables in
-    a table after its values, and the order of keys would be lost.
-    """
-    lines = []
-    for path, content in tables.items():
-        lines.append(f"[{'.'.join(map(key_text, path))}]")
-        lines.extend(f"{key} = {value_text(value)}" for key, value in flattened(content, ""))
-        lines.append("")
-    return "\n".join(lines)
-
-
-def flattened(content: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    """The values in nested dictionaries under dotted keys."""
-    for key, value in content.items():
-        if isinstance(value, Mapping) and value and not any(k.startswith("$") for k in value):
-            yield from flattened(value, f"{prefix}{key_text(key)}.")
-        else:
-            yield prefix + key_text(key), value
-
-
-def key_text(key: str) -> str:
-    """A key, in quotes if need be."""
-    return key if BARE_KEY.fullmatch(key) else string_text(key)
-
-
-def string_text(text: str) -> str:
-    """A string; TOML's escapes are JSON's, but for one character that JSON lets through."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def value_text(value: Any) -> str:
-    """A value in a line."""
-    if isinstance(value, str):
-        return string_text(value)
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, Mapping):
-        pairs = (f"{key_text(key)} = {value_text(item)}" for key, item in value.items())
-        return f"{{{', '.join(pairs)}}}"
-    if isinstance(value, list):
-        return f"[{', '.join(value_text(item) for item in value)}]"
-    return repr(value)
-
 
 logger = logging.getLogger("chop")
 GRAPH, WEIGHTS, METADATA = "graph.json", "weights.safetensors", "node_meta_param.toml"

@@ -32,6 +32,7 @@ from chop.passes.graph.analysis.add_metadata.entries import (
     parameter_entry,
     record_formats,
     result_entries,
+    target_name,
     tensor_entry,
 )
 
@@ -78,13 +79,6 @@ def find_op(node: fx.Node, modules: Mapping[str, nn.Module]) -> Op | None:
     if isinstance(node.target, torch._ops.OpOverload):
         return OPS.get(target_name(node.target))
     return op_of_node(node, modules)
-
-
-def target_name(target: Any) -> str:
-    """The name of a function or method; of an ATen overload, without the overload."""
-    if isinstance(target, torch._ops.OpOverload):
-        return target._schema.name.partition("::")[2]
-    return target if isinstance(target, str) else str(getattr(target, "__name__", target))
 
 
 def snake_case(name: str) -> str:

@@ -15,7 +15,6 @@ from chop.nn.quant_config import OUTPUT, QuantConfig, parse_quant_config
 from chop.nn.quantized import QuantizedModule
 from chop.numerics import NumberFormat
 from chop.ops.op import Op
-from chop.passes.graph.analysis.add_metadata.add_metadata import target_name
 
 UNKNOWN: TensorEntry = {"type": None, "precision": None, "shape": None, "torch_dtype": None}
 """What is recorded of a tensor when the model was not run."""
@@ -343,3 +342,10 @@ def function_operands(node: fx.Node, op: Op) -> Iterator[tuple[str, str]]:
             if role is not None:
                 yield role, f"data_in_{inputs}"
             inputs += 1
+
+
+def target_name(target: Any) -> str:
+    """The name of a function or method; of an ATen overload, without the overload."""
+    if isinstance(target, torch._ops.OpOverload):
+        return target._schema.name.partition("::")[2]
+    return target if isinstance(target, str) else str(getattr(target, "__name__", target))

@@ -12,7 +12,8 @@ from chop.errors import GraphError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.recorder import undisturbed
 from chop.ops.cost import Cost
-from chop.passes.graph.analysis.add_metadata.add_metadata import classify, target_name
+from chop.passes.graph.analysis.add_metadata.add_metadata import classify
+from chop.passes.graph.analysis.add_metadata.entries import target_name
 from chop.passes.graph.analysis.flops.operands import (
     Results,
     StoredParameter,

@@ -1,186 +1,112 @@
-"""Plain values, types and metadata of nodes as JSON, and back."""
+"""Metadata of nodes as TOML and safetensors, and back."""
 
+import json
 import math
 import re
-import reprlib
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import safetensors
 import torch
 from torch import Tensor, fx
 
 from chop.errors import CheckpointError, GraphError
-from chop.files import write_text
+from chop.files import read_safetensors, regular, write_safetensors, write_text
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import SECTIONS, metadata_of
 from chop.passes.base import Info, PassArgs, interface_pass
 from chop.passes.graph.analysis.add_metadata.entries import module_parameters
+from chop.passes.graph.interface.codec import DTYPES, NotStorable, from_plain, to_plain
 from chop.passes.graph.interface.door import check_metadata, one_line
-from chop.passes.graph.interface.save_and_load import (
-    read_tensors,
-    read_text,
-    toml_text,
-    write_tensors,
-)
 
-Special = Callable[[Any], Any]
-"""Turns a value that only the caller knows how to store; gives None to pass."""
-
-DTYPES = {
-    str(d).removeprefix("torch."): d for d in vars(torch).values() if isinstance(d, torch.dtype)
-}
-MEMORY_FORMATS = {
-    str(f).removeprefix("torch."): f
-    for f in (torch.contiguous_format, torch.preserve_format, torch.channels_last)
-}
-DEEPEST = 64  # containers inside containers
-LARGEST = 2**64  # of whole numbers, in either direction
-MOST_KEYS = 4096  # of a dictionary whose keys are no texts: equal hashes would take for ever
+PICKLES = (".mz", ".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".bin")
+PICKLED_GRAPH = "graph_module.mz"
 
 
-class NotStorable(TypeError):
-    """A value that has no stored form."""
-
-
-def to_plain(value: Any, special: Special = lambda value: None, depth: int = 0) -> Any:
-    """The stored form of a value."""
-    if depth > DEEPEST:
-        raise NotStorable(f"values nested deeper than {DEEPEST} levels")
-    own = special(value)
-    if own is not None:
-        return own
-    if isinstance(value, np.generic):
-        value = value.item()
-    if value is None or type(value) in PLAIN:
-        return _small(value)
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else {"$float": str(value)}
-    if isinstance(value, dict):
-        return _plain_dict(value, special, depth + 1)
-    if isinstance(value, list):
-        return [to_plain(item, special, depth + 1) for item in value]
-    return _tag(value, special, depth + 1)
-
-
-def _small(value: bool | int | str | None) -> bool | int | str | None:
-    if isinstance(value, int) and abs(value) >= LARGEST:
-        raise NotStorable(f"a number of {value.bit_length()} bits")
-    return value
-
-
-def _tag(value: Any, special: Special, depth: int) -> dict[str, Any]:
-    for tag, (kind, pack, _) in TAGS.items():
-        if type(value) is kind:  # a named tuple would come back as a plain one
-            if pack is not None:
-                return {tag: pack(value)}
-            return {tag: [to_plain(part, special, depth + 1) for part in _parts(value)]}
-    raise NotStorable(f"{type(value).__name__} {value!r:.60}")
-
-
-def _parts(value: Any) -> tuple[Any, ...]:
-    if isinstance(value, slice):
-        return value.start, value.stop, value.step
-    return (value.real, value.imag) if isinstance(value, complex) else tuple(value)
-
-
-def _plain_dict(value: Mapping[Any, Any], special: Special, depth: int) -> Any:
-    if all(isinstance(key, str) and not key.startswith("$") for key in value):
-        return {key: to_plain(item, special, depth) for key, item in value.items()}
-    if len(value) > MOST_KEYS:
-        raise NotStorable(f"a dictionary with {len(value)} keys that are no texts")
-    pairs = [[to_plain(part, special, depth + 2) for part in pair] for pair in value.items()]
-    return {"$dict": pairs}
-
-
-def from_plain(plain: Any, special: Special = lambda plain: None, depth: int = 0) -> Any:
-    """The value of a stored form; one that is none of ours raises ValueError.
-
-    Args:
-        special: gives the value of a dictionary that only the caller knows, else None.
-        depth: how many containers it is in.
-    """
-    if depth > DEEPEST:
-        raise ValueError(f"values are nested deeper than {DEEPEST} levels")
-    if isinstance(plain, list):
-        return [from_plain(item, special, depth + 1) for item in plain]
-    if isinstance(plain, dict):
-        own = special(plain)
-        return _table(plain, special, depth) if own is None else own
-    if plain is None or isinstance(plain, str | float | torch.dtype):
-        return plain  # metadata writes number types as words, which its reader has read by now
-    if not isinstance(plain, int) or abs(plain) >= LARGEST:
-        raise ValueError(f"unknown value {reprlib.repr(plain):.80}")
-    return plain
-
-
-def _table(plain: dict[str, Any], special: Special, depth: int) -> Any:
-    tag = next((key for key in plain if key.startswith("$")), None)
-    if tag is None:
-        return {key: from_plain(item, special, depth + 1) for key, item in plain.items()}
-    content = plain[tag]
-    known = TAGS.get(tag)
-    if len(plain) != 1 or known is None:
-        raise ValueError(f"unknown value {reprlib.repr(plain):.80}")
-    _, pack, unpack = known
+def read_text(path: Path) -> str:
+    """The text of a file."""
     try:
-        return unpack(from_plain(content, special, depth + 1) if pack is None else content)
-    except (TypeError, KeyError, RuntimeError, ValueError) as error:
-        raise ValueError(f"unknown value {reprlib.repr(plain):.80}") from error
+        return regular(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise CheckpointError(f"{path}: is not a text file") from None
 
 
-def _list(parts: Any) -> list[Any]:
-    if not isinstance(parts, list):
-        raise TypeError("not a list")
-    return parts
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, on the CPU."""
+    try:
+        return read_safetensors(path)
+    except (OSError, ValueError, safetensors.SafetensorError) as error:
+        raise CheckpointError(f"{path}: not a whole safetensors file: {error}") from None
 
 
-def _slice(parts: Any) -> slice:
-    start, stop, step = _list(parts)
-    return slice(start, stop, step)
+def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    """Write a safetensors file that others may read as they may any new file of the user's."""
+    write_safetensors(path, tensors)
 
 
-def _dict(pairs: Any) -> dict[Any, Any]:
-    if len(_list(pairs)) > MOST_KEYS:
-        raise ValueError("too many keys")
-    return dict(map(_list, pairs))
+def refuse_pickle(path: Path) -> None:
+    """Raise for a file of the original's: unpickling runs whatever code is in it."""
+    if path.suffix in PICKLES:
+        raise CheckpointError(
+            f"{path}: is a pickle, and loading a pickle runs any code that is hidden in it; "
+            "load its state dict with load type 'pt' or 'pl' and save the graph with chop"
+        )
 
 
-def _float(text: Any) -> float:
-    if text not in ("inf", "-inf", "nan"):
-        raise ValueError("not a number that has no digits")
-    return float(text)
+BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
-def _complex(parts: Any) -> complex:
-    real, imaginary = _list(parts)
-    if not isinstance(real, float) or not isinstance(imaginary, float):
-        raise TypeError("not two numbers")
-    return complex(real, imaginary)
+def toml_text(tables: Mapping[tuple[str, ...], Mapping[str, Any]]) -> str:
+    """Tables by their path as TOML.
+
+    What is nested deeper has dotted keys rather than headers of its own: TOML wants the tables in
+    a table after its values, and the order of keys would be lost.
+    """
+    lines = []
+    for path, content in tables.items():
+        lines.append(f"[{'.'.join(map(key_text, path))}]")
+        lines.extend(f"{key} = {value_text(value)}" for key, value in flattened(content, ""))
+        lines.append("")
+    return "\n".join(lines)
 
 
-PLAIN = (bool, int, str)
-# How each further type is packed and unpacked; None packs the items of a sequence. Floats and
-# dictionaries that JSON can hold are not packed at all.
-TAGS: dict[str, tuple[type, Callable[[Any], Any] | None, Callable[[Any], Any]]] = {
-    "$size": (torch.Size, list, lambda stored: torch.Size(_list(stored))),
-    "$tuple": (tuple, None, lambda stored: tuple(_list(stored))),
-    "$slice": (slice, None, _slice),
-    "$dict": (dict, None, _dict),
-    "$float": (float, str, _float),
-    "$ellipsis": (type(...), lambda value: True, lambda stored: ...),
-    "$complex": (complex, None, _complex),
-    "$dtype": (torch.dtype, lambda value: str(value).removeprefix("torch."), DTYPES.__getitem__),
-    "$device": (torch.device, str, torch.device),
-    "$layout": (torch.layout, str, {str(torch.strided): torch.strided}.__getitem__),
-    "$memory_format": (
-        torch.memory_format,
-        lambda value: str(value).removeprefix("torch."),
-        MEMORY_FORMATS.__getitem__,
-    ),
-}
+def flattened(content: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    """The values in nested dictionaries under dotted keys."""
+    for key, value in content.items():
+        if isinstance(value, Mapping) and value and not any(k.startswith("$") for k in value):
+            yield from flattened(value, f"{prefix}{key_text(key)}.")
+        else:
+            yield prefix + key_text(key), value
+
+
+def key_text(key: str) -> str:
+    """A key, in quotes if need be."""
+    return key if BARE_KEY.fullmatch(key) else string_text(key)
+
+
+def string_text(text: str) -> str:
+    """A string; TOML's escapes are JSON's, but for one character that JSON lets through."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def value_text(value: Any) -> str:
+    """A value in a line."""
+    if isinstance(value, str):
+        return string_text(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        pairs = (f"{key_text(key)} = {value_text(item)}" for key, item in value.items())
+        return f"{{{', '.join(pairs)}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(value_text(item) for item in value)}]"
+    return repr(value)
 
 
 VALUES_SUFFIX = ".safetensors"
