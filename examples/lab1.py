@@ -1,8 +1,8 @@
-"""Lab 1: train the tiny jet classifier, a network ten times its size and one of your own; compare.
+"""Lab 1: train and compare the tiny jet classifier, one ten times its size and a custom network.
 
 python examples/lab1.py                 20 epochs on jsc-sim, the jets that come with chop
 python examples/lab1.py --dataset jsc   on the real data set (a download, or CHOP_JSC)
-python examples/lab1.py --quick         two epochs, to see that it works
+python examples/lab1.py --quick         two epochs, as a check
 """
 
 import argparse
@@ -17,8 +17,7 @@ from chop.dataset import MaseDataModule
 from chop.models import get_model, get_model_info, register_model
 
 
-# Your own network: the decorator is all it takes, and `ch train jsc-mine … --import lab1.py`
-# knows it, too.
+# A custom network: the decorator registers it, also for `ch train jsc-mine … --import lab1.py`.
 @register_model("jsc-mine")
 class JSC_Mine(nn.Module):
     """Two hidden layers and no ReLU before the loss."""

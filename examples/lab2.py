@@ -1,8 +1,8 @@
-"""Lab 2: a network as a graph, reports, statistics, quantisation, and a pass of your own.
+"""Lab 2: a network as a graph, reports, statistics, quantisation, and a custom pass.
 
 python examples/lab2.py                          trains jsc-tiny and jsc-new first
 python examples/lab2.py --load best.ckpt         takes jsc-tiny from Lab 1 (--load-type pl)
-python examples/lab2.py --quick                  one short epoch each, to see that it works
+python examples/lab2.py --quick                  one short epoch each, as a check
 
 Needs nothing but chop; the figure of weights before and after goes to --output.
 """
@@ -79,7 +79,7 @@ class Setup:
         self.dummy_in = next(iter(self.input_generator))
 
     def trained(self, model_name: str, options: argparse.Namespace) -> Path:
-        """The checkpoint of a short training, for those who have none from Lab 1."""
+        """The checkpoint of a short training, if there is none from Lab 1."""
         data = MaseDataModule(options.dataset, batch_size=1024, num_workers=0)
         run = actions.train(
             self.model,
@@ -167,7 +167,7 @@ def draw_weights(mg: MaseGraph, node_name: str, path: Path) -> None:
 
 
 def calculate_flops_mg_pass(mase_graph: MaseGraph) -> tuple[MaseGraph, dict[str, object]]:
-    """The optional task: a pass of one's own that counts operations module by module."""
+    """The optional task: a custom pass that counts operations module by module."""
     flops_breakdown = {}
     total_flops = 0
     for node in mase_graph.fx_graph.nodes:

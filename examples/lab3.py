@@ -2,7 +2,7 @@
 
 python examples/lab3.py                          trains jsc-new first
 python examples/lab3.py --load best.ckpt         takes jsc-new from an earlier run
-python examples/lab3.py --quick                  one epoch and a small space, to see that it works
+python examples/lab3.py --quick                  one epoch and a small space, as a check
 
 Results go to --output, those of each search to a folder with the sampler's name.
 """
@@ -57,7 +57,7 @@ class Setup:
         self.model = load_model(load_name=self.checkpoint, load_type="pl", model=self.model)
 
     def trained(self) -> Path:
-        """The checkpoint of a short training, for those who have none."""
+        """The checkpoint of a short training, if none was given."""
         run = actions.train(
             self.model,
             self.model_info,
@@ -131,7 +131,7 @@ def search_spaces() -> list[dict[str, Any]]:
 
 
 def loop(setup: Setup, mg: MaseGraph, configs: list[dict[str, Any]]) -> list[dict[str, float]]:
-    """Question 1: one graph, quantised anew for each configuration."""
+    """Question 1: one graph, quantised again for each configuration."""
     recorded_result = []
     for config in configs:
         mg, _ = quantize_transform_pass(mg, config)
@@ -208,7 +208,7 @@ def search(setup: Setup, sampler: str) -> SearchResult:
 
 
 def verify(setup: Setup, found: SearchResult) -> None:
-    """Measure each point of the front again, from best.json, with a loop of our own."""
+    """Measure each point of the front in best.json again, with a separate loop."""
     mg, rows = setup.graph(), setup.options.num_samples
     equal = []
     for point in json.loads((found.folder / "best.json").read_text()).values():
@@ -221,7 +221,7 @@ def verify(setup: Setup, found: SearchResult) -> None:
 
 
 def points(found: SearchResult) -> list[Point]:
-    """What every trial loses: bits of a parameter, and accuracy below nothing."""
+    """What each trial minimises: bits of a parameter, and minus the accuracy."""
     return [
         (
             trial.user_attrs["hardware_metrics"]["average_bitwidth"],
