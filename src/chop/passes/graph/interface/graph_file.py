@@ -8,8 +8,8 @@ from torch import Tensor, fx, nn
 from torch.fx.graph import CodeGen
 
 from chop.errors import GraphError
+from chop.ir.graph.exported import MADE_FOR, FreeSize, ShapedGraphModule
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.ir.graph.recorder import MADE_FOR, FreeSize, graph_module
 from chop.passes.base import PassArgs
 from chop.passes.graph.analysis.add_metadata.entries import FLOAT_RECORDS
 from chop.passes.graph.interface.codec import NotStorable, PackedRecord, from_plain, to_plain
@@ -274,7 +274,8 @@ def build_graph(record: GraphRecord, root: nn.Module, given: MaseGraph | None) -
         nodes[each.name] = node
         restore_meta(node, each)
     graph.lint()
-    return graph_module(root, graph, record.model)
+    shaped = any(each.made_for is not None for each in record.nodes)
+    return (ShapedGraphModule if shaped else fx.GraphModule)(root, graph, record.model)
 
 
 def loaded(plain: Any, nodes: Mapping[str, fx.Node]) -> Any:
