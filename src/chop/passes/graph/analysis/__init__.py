@@ -4,8 +4,6 @@ from chop.passes.graph.analysis import report
 from chop.passes.graph.analysis.add_metadata import (
     add_common_metadata_analysis_pass,
     add_software_metadata_analysis_pass,
-)
-from chop.passes.graph.analysis.add_metadata.add_metadata import (
     init_metadata_analysis_pass,
 )
 from chop.passes.graph.analysis.flops import (

@@ -11,7 +11,7 @@ from chop.errors import GraphError
 from chop.ir.graph.exported import MADE_FOR, FreeSize, ShapedGraphModule
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.base import PassArgs
-from chop.passes.graph.analysis.add_metadata.entries import FLOAT_RECORDS
+from chop.passes.graph.analysis.metadata_entries import FLOAT_RECORDS
 from chop.passes.graph.interface.codec import NotStorable, PackedRecord, from_plain, to_plain
 from chop.passes.graph.interface.door import (
     Call,

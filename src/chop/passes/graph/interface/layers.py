@@ -16,7 +16,7 @@ from chop.nn.quantized import QuantizedModule, quantize_module
 from chop.ops.lookup import op_of_module
 from chop.ops.table import OPS
 from chop.passes.base import PassArgs
-from chop.passes.graph.analysis.add_metadata.entries import plain_name
+from chop.passes.graph.analysis.metadata_entries import plain_name
 from chop.passes.graph.interface.codec import NotStorable, from_plain, to_plain
 from chop.passes.graph.interface.door import Text, check_arguments, one_line, problem
 from chop.passes.graph.interface.targets import LAYERS

@@ -11,7 +11,7 @@ from chop.errors import GraphError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import MaseMetadata
 from chop.passes.base import Info, transform_pass
-from chop.passes.graph.analysis.add_metadata.add_metadata import (
+from chop.passes.graph.analysis.add_metadata import (
     add_common_metadata_analysis_pass,
     software_of,
 )

@@ -10,7 +10,7 @@ from chop.errors import GraphError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.recorder import run_graph
 from chop.nn.quantized import QuantizedModule
-from chop.passes.graph.analysis.flops.operands import placeholders, recorded_results
+from chop.passes.graph.analysis.flops.operands import recorded_results
 
 
 class Zeros(NamedTuple):
@@ -95,8 +95,10 @@ def inputs_seen(modules: set[nn.Module]) -> Iterator[dict[nn.Module, Zeros]]:
 
 def recorded_inputs(graph: MaseGraph) -> dict[str, Any]:
     """The inputs that metadata recorded with their values."""
-    results = {n: recorded_results(n) for n in graph.nodes if n.op == "placeholder"}
-    inputs = {node.name: results[node]["data_out_0"].get("value") for node in placeholders(results)}
+    inputs = {
+        node.name: recorded_results(node)["data_out_0"].get("value")
+        for node in graph.fx_graph.find_nodes(op="placeholder")
+    }
     for name, value in inputs.items():
         if value is None or (isinstance(value, Tensor) and value.is_meta):
             raise GraphError(f"no value was recorded for the input {name!r}: give dummy_in")

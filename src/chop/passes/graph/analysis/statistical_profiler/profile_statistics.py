@@ -11,7 +11,7 @@ from chop.errors import ConfigError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.recorder import run_graph
 from chop.passes.base import Batches, Info, PassArgs, analysis_pass
-from chop.passes.graph.analysis.add_metadata.entries import (
+from chop.passes.graph.analysis.metadata_entries import (
     attribute,
     module_buffers,
     module_parameters,

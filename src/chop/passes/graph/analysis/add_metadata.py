@@ -21,7 +21,7 @@ from chop.ops.lookup import op_of_node
 from chop.ops.op import MaseType, Op
 from chop.ops.table import OPS
 from chop.passes.base import Info, MetadataArgs, PassArgs, analysis_pass
-from chop.passes.graph.analysis.add_metadata.entries import (
+from chop.passes.graph.analysis.metadata_entries import (
     UNKNOWN,
     Snapshots,
     bare,
@@ -63,7 +63,8 @@ def classify(node: fx.Node, modules: Mapping[str, nn.Module]) -> tuple[str, str]
     if node.op == "call_module":
         layer = type(modules[str(node.target)])
         kind = MaseType.PATCHED_FUNC if is_users(layer) else MaseType.MODULE
-        return kind.value, snake_case(layer.__name__)
+        # `MyBlock2d` is a `my_block2d`.
+        return kind.value, re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", layer.__name__).lower()
     kind = MaseType.PATCHED_FUNC if is_users(node.target) else MaseType.BUILTIN_FUNC
     return kind.value, target_name(node.target)
 
@@ -79,11 +80,6 @@ def find_op(node: fx.Node, modules: Mapping[str, nn.Module]) -> Op | None:
     if isinstance(node.target, torch._ops.OpOverload):
         return OPS.get(target_name(node.target))
     return op_of_node(node, modules)
-
-
-def snake_case(name: str) -> str:
-    """`MyBlock2d` as `my_block2d`."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
 class AddCommonMetadataArgs(PassArgs):

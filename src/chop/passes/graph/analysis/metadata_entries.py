@@ -159,16 +159,12 @@ def signature_of(
         kind = module.base if isinstance(module, QuantizedModule) else type(module)
         return python_signature(kind.forward, skip_self=True)
     target = node.target
-    if inspect.isfunction(target) and not takes_any(target):
-        return python_signature(target)
+    if inspect.isfunction(target):
+        found = python_signature(target)
+        if found[0]:  # else its signature says nothing: it is all `*args`
+            return found
     found = aten_signature(target_name(target), count)
     return found if found[0] else aten_signature(op, count)
-
-
-@functools.cache
-def takes_any(function: Callable[..., Any]) -> bool:
-    """Whether a function's signature says nothing: it is all `*args`."""
-    return python_signature(function)[0] == ()
 
 
 @functools.cache
@@ -186,37 +182,22 @@ def python_signature(
 def aten_signature(name: str, count: int) -> tuple[tuple[str, ...], str | None]:
     """The same for an ATen operator called with `count` positional arguments.
 
-    A list at the end may be written out, as in `x.view(8, -1)`.
+    A list at the end may be written out, as in `x.view(8, -1)`. ATen says `size` where the
+    documentation of the methods says `shape`.
     """
     if name in OTHER_SIGNATURES:
         return OTHER_SIGNATURES[name], None
-    schemas = list(aten_schemas(name))
-    for schema in schemas:
-        names = [argument_name(a) for a in schema.arguments if not a.kwarg_only]
-        if len(names) >= count and not is_list(schema.arguments[count - 1]):
-            return tuple(names), None
-    for schema in schemas:
-        names = [argument_name(a) for a in schema.arguments if not a.kwarg_only]
-        if len(names) > 1 and is_list(schema.arguments[len(names) - 1]):
-            return tuple(names[:-1]), names[-1]
-    return (), None
-
-
-def aten_schemas(name: str) -> Iterator[Any]:
-    """The schemas of the overloads of an ATen operator; none if there is no such operator."""
     packet = getattr(torch.ops.aten, name, None)
+    written_out: tuple[tuple[str, ...], str | None] = (), None
     for overload in () if packet is None else packet.overloads():
-        yield getattr(packet, overload)._schema
-
-
-def is_list(argument: Any) -> bool:
-    """Whether a schema's argument is a list."""
-    return isinstance(argument.type, torch.ListType)
-
-
-def argument_name(argument: Any) -> str:
-    """ATen says `size` where the methods' documentation says `shape`."""
-    return "shape" if argument.name == "size" else str(argument.name)
+        arguments = [a for a in getattr(packet, overload)._schema.arguments if not a.kwarg_only]
+        names = tuple("shape" if a.name == "size" else str(a.name) for a in arguments)
+        is_list = [isinstance(a.type, torch.ListType) for a in arguments]
+        if len(names) >= count and not any(is_list[count - 1 : count]):
+            return names, None
+        if len(names) > 1 and is_list[-1] and not written_out[0]:
+            written_out = names[:-1], names[-1]
+    return written_out
 
 
 def module_parameters(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -269,7 +250,7 @@ def record_formats(node: fx.Node) -> None:
 
     Passes that quantise call this after they change a node; other nodes are left alone.
     """
-    found = quantization_of(node)
+    found = quantization_of(node, node.meta["mase"].module)
     if found is None:
         return
     op, quant = found
@@ -293,9 +274,8 @@ def restore_records(node: fx.Node) -> None:
                 entries[name] |= {"type": kind, "precision": width}
 
 
-def quantization_of(node: fx.Node) -> tuple[Op, QuantConfig] | None:
+def quantization_of(node: fx.Node, module: nn.Module | None) -> tuple[Op, QuantConfig] | None:
     """The operation of a quantised node and its configuration; None if it is in floating point."""
-    module = node.meta["mase"].module
     if isinstance(module, QuantizedModule):
         return None if module.quant.bypass else (module.op, module.quant)
     target: Any = node.target
