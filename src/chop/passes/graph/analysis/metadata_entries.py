@@ -223,11 +223,10 @@ def plain_name(name: str) -> str:
     return before + after.partition(".")[0] if found else name
 
 
-def attribute(module: nn.Module, name: str) -> Tensor:
+def attribute(module: nn.Module, name: str) -> Any:
     """An attribute by its dotted name."""
     owner, _, last = name.rpartition(".")
-    value: Tensor = getattr(module.get_submodule(owner), last)
-    return value
+    return getattr(module.get_submodule(owner), last)
 
 
 def bare(value: Mapping[str, Any] | Any) -> bool:

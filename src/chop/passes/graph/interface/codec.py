@@ -13,9 +13,8 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 import torch
 from pydantic import Field, NonNegativeInt, model_validator
-from torch import Tensor, nn
+from torch import Tensor
 
-from chop.nn.quantized import QuantizedModule
 from chop.numerics import FORMATS, Encoded, NumberFormat
 from chop.passes.base import PassArgs
 from chop.validation import parse
@@ -260,14 +259,6 @@ def unpack_bits(
             flags[:, bits:] = flags[:, bits - 1 : bits]
         part[:] = np.packbits(flags, axis=1, bitorder="little").view(WHOLE[codes])[:, 0]
     return whole
-
-
-def formats_of(module: nn.Module) -> dict[str, NumberFormat]:
-    """The number format of each parameter of a quantised layer."""
-    if not isinstance(module, QuantizedModule) or module.bypass:
-        return {}
-    formats = module.quant.operands
-    return {name: formats[name] for name in module.op.params if name in formats}
 
 
 def pack(name: str, fmt: NumberFormat, tensor: Tensor) -> Packed | None:

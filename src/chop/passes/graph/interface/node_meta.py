@@ -43,11 +43,6 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"{path}: not a whole safetensors file: {error}") from None
 
 
-def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    """Write a safetensors file that others may read as they may any new file of the user's."""
-    write_safetensors(path, tensors)
-
-
 def refuse_pickle(path: Path) -> None:
     """Raise for a file of the original's: unpickling runs whatever code is in it."""
     if path.suffix in PICKLES:
@@ -111,7 +106,7 @@ def value_text(value: Any) -> str:
 
 VALUES_SUFFIX = ".safetensors"
 NOTHING, DTYPE = "NA", "torch."  # how None and number types of torch are written
-# The time that Python's parser takes grows with the square of the parts of a key.
+# The time that Python's TOML parser takes grows with the square of the parts of a key.
 DEEP_KEY = re.compile(
     r"""(?<![\w-])(?:(?:[\w-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')[ \t]*\.[ \t]*){200}"""
 )
@@ -180,15 +175,13 @@ class Storing:
         """Nested dictionaries without the tensors that are not to be stored."""
         if not isinstance(value, Mapping):
             return value
-        return {
-            key: self.kept(item, own) for key, item in value.items() if not self.drops(item, own)
-        }
-
-    def drops(self, value: Any, own: Mapping[str, Tensor]) -> bool:
-        """Whether a value is left out."""
-        dropped = isinstance(value, Tensor) and not self.add_value and not own_name(value, own)
-        self.left_out += dropped
-        return dropped
+        kept = {}
+        for key, item in value.items():
+            if isinstance(item, Tensor) and not self.add_value and not own_name(item, own):
+                self.left_out += 1
+            else:
+                kept[key] = self.kept(item, own)
+        return kept
 
     def special(self, own: Mapping[str, Tensor]) -> Any:
         """What stores tensors and None, which TOML has no word for."""
@@ -250,7 +243,7 @@ def save_metadata(graph: MaseGraph, path: Path, add_value: bool) -> int:
     write_text(path, toml_text(tables))
     values = path.with_suffix(VALUES_SUFFIX)
     if storing.tensors:
-        write_tensors(values, storing.tensors)
+        write_safetensors(values, storing.tensors)
     else:
         values.unlink(missing_ok=True)  # of an earlier file that had some
     return storing.left_out
@@ -260,7 +253,9 @@ def load_metadata(graph: MaseGraph, path: Path) -> None:
     """Read the metadata; a file that is damaged or of another graph raises CheckpointError."""
     text = read_text(path)
     try:
-        document = parsed(text)
+        if DEEP_KEY.search(text):
+            raise ValueError("a key has too many parts")
+        document = tomllib.loads(text)
         sections = {"": document["graph"], **document["nodes"]}
         values = path.with_suffix(VALUES_SUFFIX)
         tensors = read_tensors(values) if values.exists() else {}
@@ -277,13 +272,6 @@ def load_metadata(graph: MaseGraph, path: Path) -> None:
     graph.meta["mase"].parameters = found.pop("")
     for name, record in found.items():
         metadata_of(nodes[name]).parameters = record
-
-
-def parsed(text: str) -> dict[str, Any]:
-    """A document of TOML, unless it would take for ever to read."""
-    if DEEP_KEY.search(text):
-        raise ValueError("a key has too many parts")
-    return tomllib.loads(text)
 
 
 def restored(node: fx.Node | None, plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Any:
