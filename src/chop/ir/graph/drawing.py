@@ -12,7 +12,6 @@ from torch import fx, nn
 
 from chop.errors import OutputError
 from chop.files import write_text
-from chop.ir.graph.mase_metadata import metadata_of
 from chop.nn.quantized import QuantizedModule
 
 CHARACTER, LEAST, TALL, GAP, BETWEEN, MARGIN = 7.2, 110.0, 56.0, 26.0, 34.0, 16.0
@@ -165,8 +164,8 @@ def name_of(target: Any) -> str:
 
 def shape_of(node: fx.Node) -> str:
     """The shape of a node's first result, if common metadata has it."""
-    results: Mapping[str, Any] = metadata_of(node)["common"].get("results", {})
-    first = results.get("data_out_0")
+    record: Any = node.meta.get("mase")
+    first = record["common"].get("results", {}).get("data_out_0") if record is not None else None
     shape = first.get("shape") if isinstance(first, Mapping) else None
     return "" if shape is None else str(tuple(shape))
 

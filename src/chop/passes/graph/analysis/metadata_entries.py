@@ -1,7 +1,8 @@
-"""What the metadata of a node holds: operands, results, and their number formats."""
+"""What the metadata of a node holds: what it is, operands, results, and number formats."""
 
 import functools
 import inspect
+import re
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -10,14 +11,59 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
-from chop.ir.graph.mase_metadata import ParameterEntry, TensorEntry
+from chop.ir.graph.mase_graph import ParameterEntry, TensorEntry
 from chop.nn.quant_config import OUTPUT, QuantConfig, parse_quant_config
 from chop.nn.quantized import QuantizedModule
 from chop.numerics import NumberFormat
-from chop.ops.op import Op
+from chop.ops.lookup import op_of_node
+from chop.ops.op import MaseType, Op
+from chop.ops.table import OPS
 
 UNKNOWN: TensorEntry = {"type": None, "precision": None, "shape": None, "torch_dtype": None}
 """What is recorded of a tensor when the model was not run."""
+
+
+def classify(node: fx.Node, modules: Mapping[str, nn.Module]) -> tuple[str, str]:
+    """The type and the operation; what the table does not know keeps its own name.
+
+    What is not torch's is a node only because the user said so: a `patched_func`. Of torch's, an
+    unknown layer is a `module` and any other unknown call a `builtin_func`.
+    """
+    if node.op in ("placeholder", "output"):
+        return node.op, node.op
+    if node.op == "get_attr":
+        constant = str(node.target).startswith("_tensor_constant")
+        return (MaseType.IMPLICIT_FUNC.value, "constant") if constant else (node.op, node.op)
+    op = find_op(node, modules)
+    if op is not None:
+        return op.mase_type.value, op.name
+    if node.op == "call_module":
+        layer = type(modules[str(node.target)])
+        kind = MaseType.PATCHED_FUNC if is_users(layer) else MaseType.MODULE
+        # `MyBlock2d` is a `my_block2d`.
+        return kind.value, re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", layer.__name__).lower()
+    kind = MaseType.PATCHED_FUNC if is_users(node.target) else MaseType.BUILTIN_FUNC
+    return kind.value, target_name(node.target)
+
+
+def is_users(target: Any) -> bool:
+    """Whether a function or class is neither torch's nor Python's own."""
+    home = getattr(target, "__module__", None) or "torch"  # C functions of torch have none
+    return home.partition(".")[0] not in ("torch", "math", "builtins", "_operator")
+
+
+def find_op(node: fx.Node, modules: Mapping[str, nn.Module]) -> Op | None:
+    """The row of the table; ATen functions, which torch.export leaves, are found by name."""
+    if isinstance(node.target, torch._ops.OpOverload):
+        return OPS.get(target_name(node.target))
+    return op_of_node(node, modules)
+
+
+def target_name(target: Any) -> str:
+    """The name of a function or method; of an ATen overload, without the overload."""
+    if isinstance(target, torch._ops.OpOverload):
+        return target._schema.name.partition("::")[2]
+    return target if isinstance(target, str) else str(getattr(target, "__name__", target))
 
 
 @functools.cache
@@ -321,10 +367,3 @@ def function_operands(node: fx.Node, op: Op) -> Iterator[tuple[str, str]]:
             if role is not None:
                 yield role, f"data_in_{inputs}"
             inputs += 1
-
-
-def target_name(target: Any) -> str:
-    """The name of a function or method; of an ATen overload, without the overload."""
-    if isinstance(target, torch._ops.OpOverload):
-        return target._schema.name.partition("::")[2]
-    return target if isinstance(target, str) else str(getattr(target, "__name__", target))

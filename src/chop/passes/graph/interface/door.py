@@ -19,7 +19,7 @@ import torch
 from pydantic import AfterValidator, Field, ValidationError
 from torch import fx, nn
 
-from chop.ir.graph.mase_metadata import SECTIONS
+from chop.ir.graph.mase_graph import SECTIONS
 from chop.nn.quant_config import parse_quant_config
 from chop.ops.lookup import op_of_function, op_of_method
 from chop.passes.graph.interface.codec import from_plain

@@ -14,8 +14,7 @@ from torch import Tensor, fx
 
 from chop.errors import CheckpointError, GraphError
 from chop.files import read_safetensors, regular, write_safetensors, write_text
-from chop.ir.graph.mase_graph import MaseGraph
-from chop.ir.graph.mase_metadata import SECTIONS, metadata_of
+from chop.ir.graph.mase_graph import SECTIONS, MaseGraph, metadata_of
 from chop.passes.base import Info, PassArgs, interface_pass
 from chop.passes.graph.analysis.metadata_entries import module_parameters
 from chop.passes.graph.interface.codec import DTYPES, NotStorable, from_plain, to_plain

@@ -20,6 +20,7 @@ from chop.errors import CheckpointError, GraphError, OutputError
 from chop.files import one_at_a_time, regular, versioned, write_safetensors, write_text
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.nn.quantized import QuantizedModule
+from chop.numerics import NumberFormat
 from chop.passes.base import PASSES, Info, Pass, PassArgs, interface_pass
 from chop.passes.graph.analysis.metadata_entries import attribute
 from chop.passes.graph.interface.codec import (
@@ -191,16 +192,23 @@ def gather(graph: MaseGraph, record: GraphRecord, weights: Weights) -> Gathered:
     return gathered
 
 
+def formats_of(module: nn.Module | None) -> dict[str, NumberFormat]:
+    """The number format of each parameter of a quantised layer."""
+    if not isinstance(module, QuantizedModule) or module.bypass:
+        return {}
+    formats = module.quant.operands
+    return {name: formats[name] for name in module.op.params if name in formats}
+
+
 def as_codes(layer: nn.Module | None, key: str, tensor: Tensor) -> Packed | None:
     """A tensor of a layer packed as codes or, if it is a mask, as bits; None if it stays as it is.
 
     A format that rounds by chance draws at every run, so its codes would be those of one draw only.
     """
-    if isinstance(layer, QuantizedModule) and not layer.bypass and key in layer.op.params:
-        fmt = layer.quant.operands.get(key)
-        if fmt is not None:
-            stochastic = getattr(fmt, "stochastic", False)
-            return None if stochastic else pack(layer.quant.name, fmt, tensor)
+    fmt = formats_of(layer).get(key)
+    if fmt is not None and isinstance(layer, QuantizedModule):
+        stochastic = getattr(fmt, "stochastic", False)
+        return None if stochastic else pack(layer.quant.name, fmt, tensor)
     return pack_mask(tensor) if key in (MASK, INPUT_MASK) else None
 
 

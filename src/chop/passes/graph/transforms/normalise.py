@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, fx
 
 from chop.errors import GraphError
-from chop.ir.graph.mase_graph import MaseGraph
-from chop.ir.graph.mase_metadata import MaseMetadata
+from chop.ir.graph.mase_graph import MaseGraph, MaseMetadata
 from chop.passes.base import Info, transform_pass
 from chop.passes.graph.analysis.add_metadata import (
     add_common_metadata_analysis_pass,

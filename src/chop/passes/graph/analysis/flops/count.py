@@ -15,7 +15,6 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.recorder import undisturbed
 from chop.ops.cost import Cost
 from chop.passes.base import Info, PassArgs, analysis_pass
-from chop.passes.graph.analysis.add_metadata import classify
 from chop.passes.graph.analysis.flops.operands import (
     Results,
     StoredParameter,
@@ -30,7 +29,7 @@ from chop.passes.graph.analysis.flops.operands import (
     use_of,
     widest,
 )
-from chop.passes.graph.analysis.metadata_entries import attribute, target_name
+from chop.passes.graph.analysis.metadata_entries import attribute, classify, target_name
 from chop.passes.graph.analysis.report import show
 
 COLUMNS = {

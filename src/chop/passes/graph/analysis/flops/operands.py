@@ -17,10 +17,10 @@ from chop.nn.quantized import QuantizedModule
 from chop.numerics import NumberFormat
 from chop.ops.cost import Call, Cost
 from chop.ops.op import Op
-from chop.passes.graph.analysis.add_metadata import find_op
 from chop.passes.graph.analysis.metadata_entries import (
     bare,
     dtype_format,
+    find_op,
     plain_name,
     quantization_of,
     result_entries,
@@ -37,9 +37,16 @@ class StoredParameter(NamedTuple):
     bits: int
 
 
+def formats_of_module(module: nn.Module | None) -> Formats:
+    """The formats a module rounds its operands to; none if it is not quantised or bypassed."""
+    return in_effect(module.quant) if isinstance(module, QuantizedModule) else {}
+
+
 def formats_of_node(node: fx.Node, module: nn.Module | None) -> Formats:
     """The formats the module or the function of a node rounds its operands to."""
-    found = quantization_of(node, module)
+    if module is not None:
+        return formats_of_module(module)
+    found = quantization_of(node, None)
     return {} if found is None else found[1].operands
 
 
@@ -93,7 +100,7 @@ def model_parameters(model: nn.Module) -> dict[nn.Parameter, int]:
         [
             found
             for module in quantised
-            for found in stored_parameters(module, in_effect(module.quant))
+            for found in stored_parameters(module, formats_of_module(module))
         ]
         + [
             StoredParameter(parameter, stored_bits(None, tuple(parameter.shape), parameter.dtype))
