@@ -144,17 +144,13 @@ def place(row: list[Slot]) -> None:
 def described(node: fx.Node, modules: Mapping[str, nn.Module]) -> Slot:
     """The box of a node: its name, what it computes, and the shape of its result if known."""
     module = modules.get(str(node.target)) if node.op == "call_module" else None
-    kind = "quantised" if isinstance(module, QuantizedModule) or is_quantised(node) else node.op
+    function = node.op == "call_function" and hasattr(node.target, "op") and "config" in node.kwargs
+    kind = "quantised" if isinstance(module, QuantizedModule) or function else node.op
     what = {"placeholder": "input", "get_attr": "stored tensor", "output": "output"}.get(
         node.op, type(module).__name__ if module is not None else name_of(node.target)
     )
     lines = (str(node.name), what, shape_of(node))
     return Slot(lines=tuple(shortened(each) for each in lines), fill=FILL[kind])
-
-
-def is_quantised(node: fx.Node) -> bool:
-    """Whether a node calls a quantised function."""
-    return node.op == "call_function" and hasattr(node.target, "op") and "config" in node.kwargs
 
 
 def name_of(target: Any) -> str:

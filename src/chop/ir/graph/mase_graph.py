@@ -56,7 +56,7 @@ class MaseGraph:
     ) -> None:
         if not isinstance(model, nn.Module):
             raise GraphError(f"MaseGraph takes a torch.nn.Module, not {type(model).__name__}")
-        given, values = split_inputs(example_inputs)
+        given, values = (None, {}) if example_inputs is None else split_inputs(example_inputs)
         self.cf_args = {**(cf_args or {}), **values} if values else cf_args
         known = preprocessing_of(model)
         if not isinstance(model, fx.GraphModule):

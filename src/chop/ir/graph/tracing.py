@@ -123,12 +123,8 @@ def trace(
         return export(model, fixed, example_inputs)
 
 
-def split_inputs(
-    example_inputs: Mapping[str, Any] | None,
-) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+def split_inputs(example_inputs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The inputs that hold a tensor, and the values that can only be fixed."""
-    if example_inputs is None:
-        return None, {}
     tensors = {
         name: value
         for name, value in example_inputs.items()

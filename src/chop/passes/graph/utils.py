@@ -108,18 +108,6 @@ def get_node_actual_target(node: fx.Node) -> Any:
     return owner.get_submodule(str(node.target))
 
 
-def what_is_called(node: fx.Node) -> Any:
-    """What tells whether a node changed: the class of its layer, or its function."""
-    target = get_node_actual_target(node)
-    return type(target) if node.op == "call_module" else target
-
-
-def node_type(node: fx.Node) -> str:
-    """A node's kind for the tables: class of the layer, name of the function, method or input."""
-    called = what_is_called(node)
-    return called if isinstance(called, str) else str(getattr(called, "__name__", called))
-
-
 def get_parent_name(target: str) -> tuple[str, str]:
     """The name of the module that holds `target`, and what it is called there."""
     parent, _, name = target.rpartition(".")
@@ -146,5 +134,5 @@ def get_node_by_name(graph: fx.Graph | MaseGraph, name: str) -> fx.Node:
 
 
 def deepcopy_mase_graph(graph: MaseGraph) -> MaseGraph:
-    """A graph of its own with its own weights and records; recorded values are shared."""
+    """A separate graph with its own weights and records; recorded values are shared."""
     return copy.deepcopy(graph)

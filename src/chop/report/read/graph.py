@@ -15,7 +15,8 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.numerics import NumberFormat
 from chop.passes.graph.analysis.flops.operands import formats_of_node
 from chop.passes.graph.interface import load_mase_graph
-from chop.passes.graph.utils import get_node_actual_target, node_type
+from chop.passes.graph.transforms.quantize.summary import node_type
+from chop.passes.graph.utils import get_node_actual_target
 
 BINS = 48
 FLOAT_BITS = 32.0

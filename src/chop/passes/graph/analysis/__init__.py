@@ -1,4 +1,9 @@
-"""Passes that find something out and leave the model as it is."""
+"""Passes that find something out and leave the model as it is.
+
+`add_metadata` fills in what the others read (`metadata_entries` says what that is), `verify` checks
+it and `report` prints it. The folders count operations and bits (`flops`), zeros (`pruning`) and
+statistics of tensors (`statistical_profiler`).
+"""
 
 from chop.passes.graph.analysis import report
 from chop.passes.graph.analysis.add_metadata import (

@@ -72,8 +72,9 @@ def add_common_metadata_analysis_pass(
         }
     fill = Filler(modules, args.add_value)
     if args.dummy_in is None:
-        for node in graph.nodes:
-            fill.without_running(node)
+        for node in graph.nodes:  # what is passed can be known without data, its shape cannot
+            fill.arguments(node, node.args, dict(node.kwargs))
+            common_of(node)["results"] = {"data_out_0": dict(UNKNOWN)}
     else:
         tensors = [v for v in args.dummy_in.values() if isinstance(v, Tensor)]
         on_meta = args.force_device_meta or any(v.is_meta for v in tensors)
@@ -112,11 +113,6 @@ class Filler:
     def results(self, node: fx.Node, result: Any) -> None:
         """Record what comes out."""
         common_of(node)["results"] = result_entries(result, self.snapshots)
-
-    def without_running(self, node: fx.Node) -> None:
-        """Record what can be known without data: what is passed, not of which shape."""
-        self.arguments(node, node.args, dict(node.kwargs))
-        common_of(node)["results"] = {"data_out_0": dict(UNKNOWN)}
 
     def parameters(self, node: fx.Node) -> None:
         """Record the parameters of a layer, after the arguments of the call."""

@@ -69,14 +69,12 @@ def _tag(value: Any, special: Special, depth: int) -> dict[str, Any]:
         if type(value) is kind:  # a named tuple would come back as a plain one
             if pack is not None:
                 return {tag: pack(value)}
-            return {tag: [to_plain(part, special, depth + 1) for part in _parts(value)]}
+            if isinstance(value, slice):
+                value = (value.start, value.stop, value.step)
+            elif isinstance(value, complex):
+                value = (value.real, value.imag)
+            return {tag: [to_plain(part, special, depth + 1) for part in value]}
     raise NotStorable(f"{type(value).__name__} {value!r:.60}")
-
-
-def _parts(value: Any) -> tuple[Any, ...]:
-    if isinstance(value, slice):
-        return value.start, value.stop, value.step
-    return (value.real, value.imag) if isinstance(value, complex) else tuple(value)
 
 
 def _plain_dict(value: Mapping[Any, Any], special: Special, depth: int) -> Any:

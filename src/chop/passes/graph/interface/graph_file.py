@@ -59,7 +59,7 @@ class NodeRecord(PassArgs):
     """A node as it stands in the file.
 
     Args:
-        given: the target is a function of the user's own, which only a given graph can provide.
+        given: the target is a custom function, which only a given graph can provide.
         float_form: what a quantised function was: its op, its target, and the keyword arguments
             that it was given and that were taken from it.
         float_records: the types its arguments had.
@@ -251,7 +251,7 @@ def record_node(node: fx.Node) -> NodeRecord:
 
 
 def qualified(function: Any) -> str:
-    """The name of a function of the user's own."""
+    """The name of a custom function."""
     return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', function)}"
 
 
@@ -268,7 +268,7 @@ def build_graph(record: GraphRecord, root: nn.Module, given: MaseGraph | None) -
 
     Args:
         root: holds the layers and tensors that nodes refer to.
-        given: the caller's graph, where functions of the user's own are taken from.
+        given: the caller's graph, where custom functions are taken from.
     """
     own = {} if given is None else {node.name: node for node in given.nodes}
     graph = fx.Graph()

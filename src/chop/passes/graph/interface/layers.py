@@ -51,9 +51,9 @@ class LayerRecord(PassArgs):
     """A layer as it stands in the file.
 
     Args:
-        kind: the class, a layer of `torch.nn` or of the operation table; None for a class of the
-            user's own, which only a given model can provide.
-        known_as: the qualified name of a user's class.
+        kind: the class, a layer of `torch.nn` or of the operation table; None for a custom class,
+            which only a given model can provide.
+        known_as: the qualified name of a custom class.
         quantized: the flat configuration of a quantised layer.
         masks: the buffers that pruning gave it.
         frozen: parameters that training leaves alone.
@@ -204,7 +204,7 @@ def prepare(
     """A float layer without values; tensors that do not fit it raise ValueError.
 
     Args:
-        given: the layer of the model that the caller gave, for classes of the user's own.
+        given: the layer of the model that the caller gave, for custom classes.
         tensors: without values, too: nothing large is read until all of it is known to fit.
     """
     missing = [key for key in record.masks if key not in tensors]
@@ -270,7 +270,7 @@ def masked(layer: nn.Module, masks: dict[str, Tensor]) -> nn.Module:
 
 
 def plain_layer(record: LayerRecord, given: nn.Module | None) -> nn.Module:
-    """The float layer: built, or for a class of the user's own the one that was given."""
+    """The float layer: built, or for a custom class the one that was given."""
     if record.kind is not None:
         return build_float(record)
     plain = None if given is None else float_module(without_input_mask(without_weight_mask(given)))

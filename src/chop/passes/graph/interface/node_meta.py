@@ -57,8 +57,8 @@ BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 def toml_text(tables: Mapping[tuple[str, ...], Mapping[str, Any]]) -> str:
     """Tables by their path as TOML.
 
-    What is nested deeper has dotted keys rather than headers of its own: TOML wants the tables in
-    a table after its values, and the order of keys would be lost.
+    What is nested deeper has dotted keys rather than headers: TOML wants the tables in a table
+    after its values, and the order of keys would be lost.
     """
     lines = []
     for path, content in tables.items():

@@ -318,8 +318,8 @@ def load_mase_graph_interface_pass(
 ) -> tuple[MaseGraph, Info]:
     """Load a graph, its weights and its metadata from a folder.
 
-    Without a graph (None) a new one is made. A graph that is given becomes the loaded one; layers
-    and functions of the user's own, which are no part of the files, are taken from it.
+    Without a graph (None) a new one is made. A graph that is given becomes the loaded one; custom
+    layers and functions, which are no part of the files, are taken from it.
     """
     loaded = load_mase_graph(args.load_dir, graph)
     if graph is None:
@@ -336,7 +336,7 @@ def load_mase_graph(path: str | Path, given: MaseGraph | None = None) -> MaseGra
 
     Args:
         path: the folder or the ``graph.json`` in it.
-        given: a graph with the layers and functions that are of the user's own making.
+        given: a graph with the custom layers and functions.
     """
     folder = graph_folder(Path(path))
     record = read_record(folder / GRAPH)

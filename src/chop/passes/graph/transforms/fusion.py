@@ -137,7 +137,7 @@ def fold(graph: MaseGraph, layer_node: fx.Node, norm_node: fx.Node, how: Fuse) -
 
 
 def fused_layer(layer: Any, norm: Any, how: Fuse) -> nn.Module:
-    """A layer of its own that computes what `layer` and then `norm` do."""
+    """A new layer that computes what `layer` and then `norm` do."""
     channels = (norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias)
     weight, bias = how(layer.weight, layer.bias, *channels)
     mask = weight_mask(layer)

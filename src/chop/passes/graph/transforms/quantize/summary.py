@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tabulate import tabulate
+from torch import fx
 
 from chop.errors import ConfigError, GraphError, UnknownNameError
 from chop.files import write_text
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.base import Info
 from chop.passes.graph.analysis.flops.count import rounded_line, rounded_macs
-from chop.passes.graph.utils import get_mase_op, get_mase_type, node_type, what_is_called
+from chop.passes.graph.utils import get_mase_op, get_mase_type, get_node_actual_target
 
 logger = logging.getLogger("chop")
 TABLE = (
@@ -114,6 +115,18 @@ def node_changes(ori_graph: MaseGraph, graph: MaseGraph) -> list[NodeChange]:
             )
         )
     return changes
+
+
+def what_is_called(node: fx.Node) -> Any:
+    """What tells whether a node changed: the class of its layer, or its function."""
+    target = get_node_actual_target(node)
+    return type(target) if node.op == "call_module" else target
+
+
+def node_type(node: fx.Node) -> str:
+    """A node's kind for the tables: class of the layer, name of the function, method or input."""
+    called = what_is_called(node)
+    return called if isinstance(called, str) else str(getattr(called, "__name__", called))
 
 
 def histogram(changes: list[NodeChange]) -> list[OpCount]:
