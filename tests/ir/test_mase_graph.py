@@ -10,8 +10,7 @@ from torch import Tensor, fx, nn
 
 import chop
 from chop.errors import GraphError
-from chop.ir.graph.mase_graph import MaseGraph, MaseTracer
-from chop.ir.graph.mase_metadata import MaseMetadata, metadata_of
+from chop.ir.graph.mase_graph import MaseGraph, MaseMetadata, MaseTracer, metadata_of
 from chop.nn.quant_config import parse_quant_config
 from chop.nn.quantized import quantize_module
 from chop.ops.table import OPS

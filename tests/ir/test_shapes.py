@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from chop.errors import GraphError
+from chop.ir.graph.exported import ShapedGraphModule
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.ir.graph.recorder import ShapedGraphModule, run_graph
+from chop.ir.graph.recorder import run_graph
 from chop.passes.graph.interface import load_mase_graph, save_mase_graph_interface_pass
 
 

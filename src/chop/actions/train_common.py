@@ -65,7 +65,7 @@ def loaded(
 
 def known_preprocessing(model: "nn.Module", data_module: Any) -> "Preprocessing | None":
     """What was done to the features: as the model says it, else as the rows do."""
-    from chop.ir.graph.mase_graph import preprocessing_of
+    from chop.preprocessing import preprocessing_of
 
     return preprocessing_of(model) or getattr(data_module, "preprocessing", None)
 

@@ -1,4 +1,4 @@
-"""Block formats with settings of their own: block floating point, minifloats and logarithms."""
+"""Block formats that have settings: block floating point, minifloats and logarithms."""
 
 from abc import abstractmethod
 from collections.abc import Sequence

@@ -1,6 +1,7 @@
-"""Analyses and transforms of graphs; every pass can be imported from here.
+"""Passes: functions that analyse, change, save or load a graph; each can be imported from here.
 
-A pass of one's own is a decorated function: see `chop.passes.base`.
+`base` says what a pass is and how a custom one is declared, `graph` holds the passes on graphs, and
+`module` what works on a plain module.
 """
 
 from typing import Any

@@ -36,7 +36,7 @@ RawArgs = Mapping[str, Any] | str | Path | None
 class Batches(Protocol):
     """Anything that gives dictionaries of inputs by name, such as `InputGenerator` or a list.
 
-    Each pass over it starts anew, so an iterator, which can be used once, serves only one pass.
+    Each pass reads it from the start, so an iterator, which can be read once, serves one pass.
     """
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]: ...
@@ -112,7 +112,7 @@ class Pass:
         return {key: value for key, value in given.items() if key not in dropped}
 
     def as_dict(self, pass_args: RawArgs | PassArgs) -> dict[str, Any]:
-        """The arguments as a dictionary of one's own, in which "NA" has become None."""
+        """The arguments as a new dictionary, in which "NA" has become None."""
         if isinstance(pass_args, str | Path):
             field = None if self.schema is None else self.schema.shorthand
             if field is None:

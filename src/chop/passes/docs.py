@@ -19,7 +19,7 @@ keys that the original hands over and ignores, such as `dummy_in` for a pass tha
 warning says once that they have no effect. Reports are written to standard output, so that a script
 shows them without setting up logging, and `info` has the same facts as values.
 
-A pass of your own is a decorated function in a file of yours:
+A custom pass is a decorated function in a file of yours:
 
 ```python
 from pydantic import Field

@@ -26,7 +26,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from chop.errors import ConfigError, SearchError
-from chop.passes.graph.analysis.flops.count_operations import count_operations_analysis_pass
+from chop.passes.graph.analysis.flops.count import count_operations_analysis_pass
 from chop.passes.graph.analysis.flops.operands import model_parameters
 from chop.registry import Registry
 from chop.search.evaluation.context import Candidate

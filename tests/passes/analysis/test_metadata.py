@@ -24,7 +24,7 @@ from chop.passes.graph import (
     verify_metadata_analysis_pass,
     verify_software_metadata_analysis_pass,
 )
-from chop.passes.graph.analysis.add_metadata.entries import bare, precision
+from chop.passes.graph.analysis.metadata_entries import bare, precision
 
 
 def common(graph: MaseGraph, name: str) -> dict[str, Any]:

@@ -9,8 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from chop.ir.graph.mase_graph import MaseGraph, MaseTracer
-from chop.ir.graph.mase_metadata import SECTIONS
+from chop.ir.graph.mase_graph import SECTIONS, MaseGraph, MaseTracer
 from chop.passes.graph import (
     add_common_metadata_analysis_pass,
     add_software_metadata_analysis_pass,

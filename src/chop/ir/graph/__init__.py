@@ -1,6 +1,9 @@
-"""`MaseGraph`: a traced model whose nodes carry metadata."""
+"""`MaseGraph`: a traced model whose nodes carry metadata.
 
-from chop.ir.graph.mase_graph import MaseGraph, MaseTracer
-from chop.ir.graph.mase_metadata import MaseGraphMetadata, MaseMetadata
+`tracing` makes the graph by fx, `exported` by torch.export where fx cannot; `recorder` runs it and
+leaves the model as it was, `drawing` shows it.
+"""
+
+from chop.ir.graph.mase_graph import MaseGraph, MaseGraphMetadata, MaseMetadata, MaseTracer
 
 __all__ = ["MaseGraph", "MaseGraphMetadata", "MaseMetadata", "MaseTracer"]

@@ -12,7 +12,6 @@ from torch import fx, nn
 
 from chop.errors import OutputError
 from chop.files import write_text
-from chop.ir.graph.mase_metadata import metadata_of
 from chop.nn.quantized import QuantizedModule
 
 CHARACTER, LEAST, TALL, GAP, BETWEEN, MARGIN = 7.2, 110.0, 56.0, 26.0, 34.0, 16.0
@@ -145,17 +144,13 @@ def place(row: list[Slot]) -> None:
 def described(node: fx.Node, modules: Mapping[str, nn.Module]) -> Slot:
     """The box of a node: its name, what it computes, and the shape of its result if known."""
     module = modules.get(str(node.target)) if node.op == "call_module" else None
-    kind = "quantised" if isinstance(module, QuantizedModule) or is_quantised(node) else node.op
+    function = node.op == "call_function" and hasattr(node.target, "op") and "config" in node.kwargs
+    kind = "quantised" if isinstance(module, QuantizedModule) or function else node.op
     what = {"placeholder": "input", "get_attr": "stored tensor", "output": "output"}.get(
         node.op, type(module).__name__ if module is not None else name_of(node.target)
     )
     lines = (str(node.name), what, shape_of(node))
     return Slot(lines=tuple(shortened(each) for each in lines), fill=FILL[kind])
-
-
-def is_quantised(node: fx.Node) -> bool:
-    """Whether a node calls a quantised function."""
-    return node.op == "call_function" and hasattr(node.target, "op") and "config" in node.kwargs
 
 
 def name_of(target: Any) -> str:
@@ -165,8 +160,8 @@ def name_of(target: Any) -> str:
 
 def shape_of(node: fx.Node) -> str:
     """The shape of a node's first result, if common metadata has it."""
-    results: Mapping[str, Any] = metadata_of(node)["common"].get("results", {})
-    first = results.get("data_out_0")
+    record: Any = node.meta.get("mase")
+    first = record["common"].get("results", {}).get("data_out_0") if record is not None else None
     shape = first.get("shape") if isinstance(first, Mapping) else None
     return "" if shape is None else str(tuple(shape))
 

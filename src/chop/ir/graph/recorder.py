@@ -1,26 +1,204 @@
-"""Run a graph once and record what flows through it; refuse shapes that it does not hold for.
-
-torch.export follows Python code that depends on shapes, such as ``range(x.shape[1])``, by taking
-the shape for granted. A graph made so gives wrong numbers for other shapes, and no error.
-"""
+"""Run a graph once and record what flows through it; the model is left as it was, bit for bit."""
 
 import copy
-import inspect
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import random
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, fx, nn
-from torch.utils import _pytree as pytree
+from torch.nn.parameter import is_lazy
 
 from chop.errors import ChopError, GraphError
-from chop.ir.graph.snapshot import Snapshot
+from chop.nn.kept import INTEGERS
 from chop.nn.quantized import QuantizedModule
 
 if TYPE_CHECKING:
     from chop.ir.graph.mase_graph import MaseGraph
+
+
+# Objects of these packages are left alone: a logger or a trainer is no part of a model, and a
+# quantised layer has a cache that is worth keeping.
+NOT_THE_USERS = {"torch", "chop", "lightning", *sys.stdlib_module_names}
+SCALARS = (bool, int, float, complex, str, bytes)
+REGISTRIES = ("_parameters", "_buffers", "_modules")
+
+
+class KeptTensor(NamedTuple):
+    """A tensor, the memory it uses and a copy of what is in it."""
+
+    tensor: Tensor
+    memory: Tensor
+    copy: Tensor
+    requires_grad: bool
+
+    def restore(self) -> None:
+        """Give the tensor its memory and its values back; an untouched one stays untouched."""
+        if self.tensor.data_ptr() != self.memory.data_ptr():  # `weight.data = other`
+            self.tensor.data = self.memory
+        if not same_bits(self.memory, self.copy):
+            with torch.no_grad():
+                self.tensor.copy_(self.copy)
+        if self.tensor.requires_grad != self.requires_grad:
+            self.tensor.requires_grad_(self.requires_grad)
+
+
+class KeptContainer(NamedTuple):
+    """A dictionary, list or set, and what was in it."""
+
+    path: str
+    container: Any
+    contents: list[Any]
+
+    def restore(self) -> None:
+        """Fill the container as it was, in the same order."""
+        if not self.container and not self.contents:  # most dictionaries of hooks are empty
+            return
+        now = contents_of(self.container)
+        if len(now) != len(self.contents) or not all(map(same_entry, now, self.contents)):
+            self.container.clear()
+            fill = getattr(self.container, "update", None) or self.container.extend
+            fill(self.contents)
+
+    def changed(self) -> list[str]:
+        """The paths of entries that are not what they were."""
+        now = contents_of(self.container)
+        if not isinstance(self.container, dict):
+            same = len(now) == len(self.contents) and all(map(same_value, now, self.contents))
+            return [] if same else [self.path]
+        before, after = dict(self.contents), dict(now)
+        return [
+            joined(self.path, key)
+            for key in before | after
+            if (key in before) != (key in after) or not same_value(before[key], after[key])
+        ]
+
+
+class Snapshot:
+    """A model's attributes, hooks, modes and tensors, and the state of random numbers.
+
+    It looks into dictionaries, lists and sets that a model holds, and into objects of the user's
+    own classes. Tensors are copied, because a write through ``.data`` leaves no other sign.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.containers: list[KeptContainer] = []
+        self.tensors: list[KeptTensor] = []
+        # A scripted module does not show its tensors among its attributes.
+        self._remember([*model.named_parameters(), *model.named_buffers(), ("", model)])
+        devices = {kept.tensor.get_device() for kept in self.tensors if kept.tensor.is_cuda}
+        self.cuda = [(device, torch.cuda.get_rng_state(device)) for device in sorted(devices)]
+        self.torch = torch.get_rng_state()
+        self.python, self.numpy = random.getstate(), np.random.get_state()
+
+    def _remember(self, todo: list[tuple[str, Any]]) -> None:
+        seen: set[int] = set()
+        while todo:
+            path, value = todo.pop()
+            if value is None or type(value) in SCALARS or id(value) in seen:
+                continue
+            seen.add(id(value))
+            tensor, container = tensor_of(value), container_of(value)
+            if tensor is not None:
+                kept = KeptTensor(
+                    tensor, tensor.data, tensor.detach().clone(), tensor.requires_grad
+                )
+                self.tensors.append(kept)
+            elif container is not None:
+                contents = contents_of(container)
+                self.containers.append(KeptContainer(path, container, contents))
+                if isinstance(container, dict):
+                    todo.extend((joined(path, key), item) for key, item in contents)
+                else:
+                    todo.extend((path, item) for item in contents)
+            elif type(value) is tuple:
+                todo.extend((path, item) for item in value)
+
+    def restore(self) -> None:
+        """Make the model what it was."""
+        for container in self.containers:
+            container.restore()
+        for tensor in self.tensors:
+            tensor.restore()
+        for device, state in self.cuda:
+            torch.cuda.set_rng_state(state, device)
+        torch.set_rng_state(self.torch)
+        random.setstate(self.python)
+        np.random.set_state(self.numpy)
+
+    def changed(self) -> list[str]:
+        """The attributes that are not what they were, by dotted name; values are not looked at."""
+        return [path for kept in self.containers for path in kept.changed()]
+
+    def drew_random_numbers(self) -> bool:
+        """Whether a random number was drawn on the CPU."""
+        drawn = random.getstate() != self.python
+        return drawn or not torch.equal(torch.get_rng_state(), self.torch)
+
+
+def tensor_of(value: Any) -> Tensor | None:
+    """A tensor or array of numbers that has values to lose, as a tensor."""
+    if isinstance(value, Tensor):
+        return None if value.is_meta or is_lazy(value) else value
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf" and value.flags.writeable:
+        return torch.from_numpy(value)
+    return None
+
+
+def container_of(value: Any) -> Any:
+    """What can be changed about a value: itself, or the dictionary of its attributes."""
+    if isinstance(value, dict | list | set | deque):
+        return value
+    if isinstance(value, Tensor):
+        return None
+    if isinstance(value, nn.Module):
+        # Running a lazy layer is what makes it a layer: that is not undone.
+        lazy = any(map(is_lazy, value.parameters(recurse=False)))
+        return None if lazy else vars(value)
+    package = type(value).__module__.partition(".")[0]
+    if package in NOT_THE_USERS and not isinstance(value, SimpleNamespace):
+        return None
+    attributes = getattr(value, "__dict__", None)
+    return attributes if isinstance(attributes, dict) else None
+
+
+def contents_of(container: Any) -> list[Any]:
+    """The entries of a container in order: pairs for a dictionary."""
+    return list(container.items() if isinstance(container, dict) else container)
+
+
+def joined(path: str, name: Any) -> str:
+    """A dotted name; torch's own dictionaries of parts are no step of it."""
+    if name in REGISTRIES:
+        return path
+    return f"{path}.{name}" if path else str(name)
+
+
+def same_entry(one: Any, other: Any) -> bool:
+    """Whether two entries of a container are the same objects."""
+    if type(one) is tuple and type(other) is tuple and len(one) == len(other) == 2:
+        return one[0] is other[0] and one[1] is other[1]
+    return one is other
+
+
+def same_value(one: Any, other: Any) -> bool:
+    """Whether two entries are the same object or equal numbers or texts."""
+    return one is other or (type(one) is type(other) and type(one) in SCALARS and one == other)
+
+
+def same_bits(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors hold the same bits: -0.0 differs from 0.0, NaN equals itself."""
+    if one.is_complex():
+        one, other = torch.view_as_real(one), torch.view_as_real(other)
+    if one.layout is torch.strided and not one.is_quantized:
+        integers = INTEGERS[one.element_size()]
+        one, other = one.view(integers), other.view(integers)
+    return torch.equal(one, other)
 
 
 @contextmanager
@@ -43,171 +221,6 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
         before.restore()
 
 
-MADE_FOR = "made_for"
-"""Where a placeholder has its shape in its `meta`."""
-
-
-class FreeSize(NamedTuple):
-    """A size that may vary; those of the same name vary together."""
-
-    name: str
-    least: int
-    most: int | None = None
-
-    def __str__(self) -> str:
-        if self.most is not None:
-            return f"{self.least} to {self.most}"
-        return f"{self.least} or more" if self.least else "any"
-
-    def holds(self, size: int) -> bool:
-        """Whether a size is within the bounds."""
-        return size >= self.least and (self.most is None or size <= self.most)
-
-
-Shape = tuple[int | FreeSize, ...]
-
-
-class Value(NamedTuple):
-    """What was given in the place of a tensor; the graph has it built in."""
-
-    value: Any
-
-
-class ShapedGraphModule(fx.GraphModule):
-    """A graph that runs only on the shapes it holds for."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        given = inspect.signature(self.forward).bind(*args, **kwargs).arguments
-        check_inputs(self.graph, pytree.tree_leaves(list(given.values())))
-        return super().__call__(*args, **kwargs)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        made_for = [node.meta.get(MADE_FOR) for node in placeholders(self.graph)]
-        return _shaped, (super().__reduce__(), made_for)
-
-
-def _shaped(reduced: tuple[Any, ...], made_for: list[Any]) -> fx.GraphModule:
-    """A pickled graph again: torch leaves out what is known of the nodes."""
-    make, args = reduced
-    module: fx.GraphModule = make(*args)
-    for node, shape in zip(placeholders(module.graph), made_for, strict=True):
-        node.meta[MADE_FOR] = shape
-    return graph_module(module, module.graph, type(module).__name__)
-
-
-def graph_module(root: nn.Module, graph: fx.Graph, name: str) -> fx.GraphModule:
-    """A GraphModule of `graph`, one that looks at shapes if an input was made for some."""
-    shaped = any(node.meta.get(MADE_FOR) is not None for node in placeholders(graph))
-    return (ShapedGraphModule if shaped else fx.GraphModule)(root, graph, name)
-
-
-def placeholders(graph: fx.Graph) -> list[fx.Node]:
-    """The inputs of a graph."""
-    return [node for node in graph.nodes if node.op == "placeholder"]
-
-
-def check_inputs(graph: fx.Graph, values: Iterable[Any]) -> None:
-    """Raise GraphError if a value is not of the shape that its placeholder was made for."""
-    free: dict[str, tuple[fx.Node, int]] = {}
-    for node, value in zip(placeholders(graph), values, strict=False):
-        made_for = node.meta.get(MADE_FOR)
-        if isinstance(made_for, Value):
-            if value != made_for.value:
-                raise GraphError(refusal(node, repr(made_for.value), repr(value)))
-        elif made_for is not None:
-            check_shape(node, made_for, value, free)
-
-
-def check_shape(
-    node: fx.Node, made_for: Shape, value: Any, free: dict[str, tuple[fx.Node, int]]
-) -> None:
-    """Raise GraphError unless a value has the shape; `free` has the free sizes met so far."""
-    if not isinstance(value, Tensor):
-        raise GraphError(refusal(node, "a tensor", f"a {type(value).__name__}"))
-    found = tuple(value.shape)
-    if len(found) != len(made_for) or not all(map(fits, made_for, found)):
-        raise GraphError(refusal(node, f"shape {shown(made_for)}", f"{found}"))
-    for wanted, size in zip(made_for, found, strict=True):
-        if isinstance(wanted, FreeSize):
-            first, known = free.setdefault(wanted.name, (node, size))
-            if size != known:
-                raise GraphError(
-                    f"node {node.name!r}: this graph was made for as many rows as {first.name!r} "
-                    f"has, which is {known}, not {size}"
-                )
-
-
-def fits(wanted: int | FreeSize, size: int) -> bool:
-    """Whether one size of a shape is right."""
-    return wanted.holds(size) if isinstance(wanted, FreeSize) else wanted == size
-
-
-def shown(shape: Shape) -> str:
-    """A shape for people: ``(any, 4)``."""
-    return f"({', '.join(map(str, shape))}{',' * (len(shape) == 1)})"
-
-
-def refusal(node: fx.Node, made_for: str, found: str) -> str:
-    """Why an input cannot be taken."""
-    return (
-        f"node {node.name!r}: this graph was made for {made_for}, not {found}; "
-        "MaseGraph(model, example_inputs=…) makes one for other inputs"
-    )
-
-
-class Unprovable(Exception):
-    """A condition on a free size that no `FreeSize` can state."""
-
-
-def note_shapes(program: torch.export.ExportedProgram, graph: fx.Graph) -> None:
-    """Give each placeholder of an exported graph the shape that the graph holds for."""
-    least, equal = stated_conditions(program._guards_code)
-    for node in placeholders(graph):
-        value = node.meta.get("val")
-        if isinstance(value, Tensor):
-            shape = (free_size(size, program.range_constraints, least) for size in value.shape)
-            node.meta[MADE_FOR] = tuple(shape)
-        else:
-            node.meta[MADE_FOR] = Value(value)
-    rows = {str(n.target): n.meta[MADE_FOR][:1] for n in placeholders(graph)}
-    if any(rows[one] != rows[other] for one, other in equal):
-        raise Unprovable
-
-
-def free_size(size: Any, ranges: Mapping[Any, Any], least: int) -> int | FreeSize:
-    """A size of an exported tensor: a number, or free within the bounds torch.export found."""
-    if isinstance(size, int):
-        return size
-    symbol = size.node.expr
-    if not symbol.is_Symbol:
-        raise Unprovable
-    bounds = ranges[symbol]
-    most = int(bounds.upper) if bounds.upper.is_Integer else None
-    return FreeSize(str(symbol), max(least, int(bounds.lower)), most)
-
-
-ROWS = r"L\['(\w+)'\]\.size\(\)\[0\]"
-BOUND = re.compile(rf"{ROWS} (<|<=|>|>=) \d+")  # torch.export states these as ranges too
-EQUAL = re.compile(rf"{ROWS} == {ROWS}")
-NOT_ONE = re.compile(rf"{ROWS} != 1")
-
-
-def stated_conditions(guards: Iterable[str]) -> tuple[int, list[tuple[str, str]]]:
-    """What a graph asks for beside its ranges: the least number of rows, and inputs with equal.
-
-    A condition of any other kind, such as an even number of rows, is Unprovable.
-    """
-    least, equal = 0, []
-    for guard in guards:
-        if NOT_ONE.fullmatch(guard):
-            least = 2  # no rows at all are refused as well
-        elif found := EQUAL.fullmatch(guard):
-            equal.append((found[1], found[2]))
-        elif not BOUND.fullmatch(guard):
-            raise Unprovable
-    return least, equal
-
-
 Before = Callable[[fx.Node, tuple[Any, ...], dict[str, Any]], None]
 After = Callable[[fx.Node, Any], None]
 
@@ -228,7 +241,6 @@ class Recorder(fx.Interpreter):
 
     def run_undisturbed(self, inputs: list[Any]) -> Any:
         """Run the whole graph on copies: a first layer in place would overwrite the inputs."""
-        check_inputs(self.graph, inputs)
         with undisturbed(self.module):
             own = [x.detach().clone() if isinstance(x, Tensor) else x for x in inputs]
             return self.run(*own, enable_io_processing=False)
@@ -272,6 +284,7 @@ def run_graph(
         on_meta: compute shapes and dtypes only; nothing is calculated and no weight is copied.
     """
     given = placeholder_values(graph, inputs)
+    graph.check_inputs(given)
     if not on_meta:
         return Recorder(graph.model, before, after).run_undisturbed(given)
     twin = meta_twin(graph.model)
@@ -282,12 +295,9 @@ def run_graph(
         after and (lambda node, result: after(originals[node], result)),
     )
     with torch.device("meta"):
-        return recorder.run_undisturbed([on_meta_device(value) for value in given])
-
-
-def on_meta_device(value: Any) -> Any:
-    """A tensor's shape and dtype without its data; anything else as it is."""
-    return value.detach().to("meta") if isinstance(value, Tensor) else value
+        return recorder.run_undisturbed(
+            [x.detach().to("meta") if isinstance(x, Tensor) else x for x in given]
+        )
 
 
 def meta_twin(model: fx.GraphModule) -> fx.GraphModule:

@@ -1,11 +1,8 @@
-"""From a module to a GraphModule, and where that fails, to a message the user can act on."""
+"""From a module to a GraphModule by fx, and where that fails, to a message the user can act on."""
 
-import contextlib
 import inspect
 import logging
 import math
-import os
-import traceback
 import types
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,25 +10,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.fx.experimental import _config as export_settings
-from torch.fx.graph import CodeGen, _PyTreeCodeGen
 from torch.utils import _pytree as pytree
 
 from chop.errors import GraphError
-from chop.ir.graph.recorder import graph_module, note_shapes, placeholders
-from chop.ir.graph.snapshot import Snapshot
+from chop.ir.graph.exported import EXPORT_WAY_OUT, WAYS_OUT, export, where_it_stopped
+from chop.ir.graph.recorder import Snapshot
 from chop.nn.quantized import QuantizedModule
 
 logger = logging.getLogger("chop")
-
-# Code of these folders is never the user's.
-OUR_CODE = (os.path.dirname(torch.__file__), os.path.dirname(__file__))
-WAYS_OUT = (
-    "keep that part whole in a module of its own and pass "
-    "tracer=MaseTracer(custom_leaf_modules=(ThatModule,)), fix the argument it depends on with "
-    "cf_args={{name: value}}{export}"
+ALWAYS_TRAINING = (
+    "node %r was traced with training=True and stays so, also after eval(): "
+    "use the module instead of the function, or call model.eval() before tracing"
 )
-EXPORT_WAY_OUT = ", or pass example_inputs={name: tensor} to trace with torch.export"
 
 
 @dataclass
@@ -114,9 +104,9 @@ def trace(
         fixed: values of arguments that are no inputs of the graph.
         example_inputs: the arguments that are.
     """
-    check_names(model, "cf_args", fixed)
-    check_names(model, "example_inputs", example_inputs or {})
-    plain, numbers = defaults(model, {*fixed, *(example_inputs or ())})
+    known = parameters_of(model)
+    check_names(model, known, cf_args=fixed, example_inputs=example_inputs or {})
+    plain, numbers = defaults(known, {*fixed, *(example_inputs or ())})
     try:
         try:
             return symbolic_trace(model, tracer, {**plain, **fixed})
@@ -126,18 +116,15 @@ def trace(
             # The code decides by a number, so the number cannot be an input.
             return symbolic_trace(model, tracer, {**plain, **numbers, **fixed})
     except Exception as error:
+        stopped = where_it_stopped(model, error)
         if example_inputs is None:
-            raise GraphError(untraceable(model, error, EXPORT_WAY_OUT)) from error
-        logger.warning("%s; using torch.export instead", where_it_stopped(model, error))
+            raise GraphError(f"{stopped}; {WAYS_OUT}{EXPORT_WAY_OUT}") from error
+        logger.warning("%s; using torch.export instead", stopped)
         return export(model, fixed, example_inputs)
 
 
-def split_inputs(
-    example_inputs: Mapping[str, Any] | None,
-) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+def split_inputs(example_inputs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The inputs that hold a tensor, and the values that can only be fixed."""
-    if example_inputs is None:
-        return None, {}
     tensors = {
         name: value
         for name, value in example_inputs.items()
@@ -154,20 +141,24 @@ def parameters_of(model: nn.Module) -> Mapping[str, inspect.Parameter]:
         return {}
 
 
-def check_names(model: nn.Module, what: str, names: Collection[str]) -> None:
+def check_names(
+    model: nn.Module, known: Mapping[str, inspect.Parameter], **given: Collection[str]
+) -> None:
     """Raise GraphError for the name of an argument that `forward` does not have."""
-    known = parameters_of(model)
     if any(each.kind is each.VAR_KEYWORD for each in known.values()):
         return
-    for name in names:
-        if name not in known:
-            raise GraphError(
-                f"{what} do not fit {type(model).__name__}: it has no argument {name!r}, only "
-                f"{', '.join(map(repr, known))}"
-            )
+    for what, names in given.items():
+        for name in names:
+            if name not in known:
+                raise GraphError(
+                    f"{what} do not fit {type(model).__name__}: it has no argument {name!r}, only "
+                    f"{', '.join(map(repr, known))}"
+                )
 
 
-def defaults(model: nn.Module, given: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+def defaults(
+    known: Mapping[str, inspect.Parameter], given: Collection[str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """The defaults of the arguments that are not given: those to trace with, and the numbers.
 
     fx would put a stand-in for a tensor in the place of each, so that ``if targets is not None``
@@ -175,7 +166,7 @@ def defaults(model: nn.Module, given: Collection[str]) -> tuple[dict[str, Any], 
     """
     plain: dict[str, Any] = {}
     numbers: dict[str, Any] = {}
-    for name, parameter in parameters_of(model).items():
+    for name, parameter in known.items():
         default = parameter.default
         if name in given or default is parameter.empty or isinstance(default, Tensor):
             continue
@@ -196,10 +187,11 @@ def symbolic_trace(
         constants = {name: getattr(model, name) for name in read - own if "." not in name}
         warn_of_state(model, before, {*constants, *store_buffers(graph, model)})
         before.restore()
-        warn_of_training(graph)
         drop_untrue_defaults(graph)
         for node in graph.nodes:
             node.type = None  # annotations of the model's code, which reports would print
+            if node.op == "call_function" and node.kwargs.get("training") is True:
+                logger.warning(ALWAYS_TRAINING, node.name)  # fx reads the mode only once
         for name, value in constants.items():
             setattr(model, name, value)
         return fx.GraphModule(model, graph, type(model).__name__)
@@ -210,7 +202,7 @@ def symbolic_trace(
 def drop_untrue_defaults(graph: fx.Graph) -> None:
     """Ask for every input that the graph was traced with, though the model can do without it."""
     needed = False  # an argument with a default cannot come before one without
-    for node in reversed(placeholders(graph)):
+    for node in reversed(graph.find_nodes(op="placeholder")):
         needed = needed or type(next(iter(node.args), 0)) in (types.NoneType, bool, str)
         if needed:
             node.args = ()
@@ -249,111 +241,3 @@ def warn_of_state(model: nn.Module, before: Snapshot, told: Collection[str]) -> 
             "unless they come from a function of an input or a module",
             type(model).__name__,
         )
-
-
-def warn_of_training(graph: fx.Graph) -> None:
-    """Say which functions will behave as in training for ever: fx reads the mode only once."""
-    for node in graph.nodes:
-        if node.op == "call_function" and node.kwargs.get("training") is True:
-            logger.warning(
-                "node %r was traced with training=True and stays so, also after eval(): "
-                "use the module instead of the function, or call model.eval() before tracing",
-                node.name,
-            )
-
-
-def export(
-    model: nn.Module, fixed: Mapping[str, Any], example_inputs: Mapping[str, Any]
-) -> fx.GraphModule:
-    """The ATen graph of `model`, for any number of rows if that can be proved."""
-    try:
-        call = inspect.signature(model.forward).bind(**example_inputs, **fixed)
-    except TypeError as error:
-        raise GraphError(f"example_inputs do not fit {type(model).__name__}: {error}") from None
-    before = Snapshot(model)
-    try:
-        # Even a model that fails with free rows may be exported for rows as they are.
-        with contextlib.suppress(Exception):
-            return export_call(model, call, free_rows(call.arguments), fixed)
-        before.restore()
-        return export_call(model, call, None, fixed)
-    except Exception as error:
-        raise GraphError(untraceable(model, error, "")) from error
-    finally:
-        before.restore()
-
-
-def free_rows(arguments: Mapping[str, Any]) -> Any:
-    """What torch.export is to leave open: the first size of every tensor, if it can."""
-    rows = {0: torch.export.Dim.AUTO}
-    return pytree.tree_map(
-        lambda value: rows if isinstance(value, Tensor) and value.ndim else None, dict(arguments)
-    )
-
-
-def export_call(
-    model: nn.Module, call: inspect.BoundArguments, free: Any, fixed: Mapping[str, Any]
-) -> fx.GraphModule:
-    """The graph of one call, which refuses shapes that it does not hold for."""
-    # Without this torch.export takes it that there are two rows or more, and does not say so.
-    with export_settings.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
-        program = torch.export.export(
-            model, call.args, call.kwargs, dynamic_shapes=free, strict=False
-        )
-    module = program.module(check_guards=False)
-    assert isinstance(module, fx.GraphModule)
-    module.graph._tracer_cls = None  # one of torch's own, which no pickle could make again
-    module.graph.eliminate_dead_code()  # parameters that this forward does not read
-    note_shapes(program, module.graph)
-    if unpack_arguments(module.graph):
-        drop_fixed_inputs(module, fixed)
-    return graph_module(module, module.graph, type(model).__name__)
-
-
-def drop_fixed_inputs(module: fx.GraphModule, fixed: Mapping[str, Any]) -> None:
-    """Remove the placeholders that torch.export leaves for fixed arguments."""
-    for node in placeholders(module.graph):
-        argument = str(node.target)
-        if argument in fixed:
-            if isinstance(fixed[argument], Tensor):
-                name = f"_{argument}_constant"
-                module.register_buffer(name, fixed[argument], persistent=False)
-                with module.graph.inserting_before(node):
-                    node.replace_all_uses_with(module.graph.get_attr(name))
-            module.graph.erase_node(node)
-
-
-def unpack_arguments(graph: fx.Graph) -> bool:
-    """Give an exported graph plain arguments and results, unless an argument holds several tensors.
-
-    torch.export writes code that takes its arguments apart and puts its result together; a graph
-    without it is like any other, and can be saved.
-    """
-    codegen = graph._codegen
-    if not isinstance(codegen, _PyTreeCodeGen):
-        return True
-    facts = codegen.pytree_info
-    args, kwargs = facts.in_spec.children()
-    if args.num_children + kwargs.num_children != facts.in_spec.num_leaves or not facts.out_spec:
-        return False
-    output = graph.output_node()
-    flat: Any = output.args[0]
-    output.args = (pytree.tree_unflatten(list(flat), facts.out_spec),)
-    graph.set_codegen(CodeGen())
-    return True
-
-
-def untraceable(model: nn.Module, error: Exception, export_way_out: str) -> str:
-    """Why `model` cannot be traced, at which line of the user's, and what to write instead."""
-    return f"{where_it_stopped(model, error)}; {WAYS_OUT.format(export=export_way_out)}"
-
-
-def where_it_stopped(model: nn.Module, error: Exception) -> str:
-    """The user's line that tracing stops at and the reason."""
-    message = str(error).strip().partition("\n")[0]
-    reason = message.partition(". ")[0].rstrip(".") or type(error).__name__
-    frames = traceback.extract_tb(error.__traceback__)  # the first is in this file
-    theirs = [frame for frame in frames if not frame.filename.startswith(OUR_CODE)]
-    at = (theirs or frames)[-1]  # a model may be all torch's
-    code = f" (`{at.line}`)" if at.line else ""
-    return f"cannot trace {type(model).__name__}: {at.filename}, line {at.lineno}{code}: {reason}"

@@ -1,7 +1,7 @@
-"""Every pass on graphs. Importing this imports them all, which fills the registry.
+"""Every pass on graphs: `analysis` finds out, `transforms` change, `interface` saves and loads.
 
-The names are listed once, in the package each pass belongs to; here and in `chop.passes` they are
-found through that list.
+Importing this imports them all, which fills the registry. Their names are listed once, in the
+package each belongs to; here and in `chop.passes` they are found through that list.
 """
 
 from typing import Any

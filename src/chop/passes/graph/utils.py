@@ -134,5 +134,5 @@ def get_node_by_name(graph: fx.Graph | MaseGraph, name: str) -> fx.Node:
 
 
 def deepcopy_mase_graph(graph: MaseGraph) -> MaseGraph:
-    """A graph of its own with its own weights and records; recorded values are shared."""
+    """A separate graph with its own weights and records; recorded values are shared."""
     return copy.deepcopy(graph)

@@ -7,8 +7,7 @@ from torch import nn
 
 from chop.errors import ConfigError, GraphError
 from chop.passes.base import Info
-from chop.passes.graph.analysis.flops.operands import model_parameters
-from chop.passes.graph.analysis.quantization.avg_bits import average
+from chop.passes.graph.analysis.flops.operands import average, model_parameters
 
 
 def calculate_avg_bits_module_analysis_pass(

@@ -14,10 +14,15 @@ from torch import nn
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.nn.quant_config import QuantConfig
 from chop.numerics import NumberFormat
-from chop.passes.graph.analysis.add_metadata.entries import plain_name
-from chop.passes.graph.analysis.flops.count import NodeCounter, buffers
-from chop.passes.graph.analysis.flops.operands import in_effect, observe, stored_bits
-from chop.passes.graph.analysis.quantization.avg_bits import average
+from chop.passes.graph.analysis.flops.count import NodeCounter
+from chop.passes.graph.analysis.flops.operands import (
+    average,
+    buffers,
+    in_effect,
+    observe,
+    stored_bits,
+)
+from chop.passes.graph.analysis.metadata_entries import plain_name
 
 Quants = Mapping[str, tuple[Hashable, QuantConfig]]
 

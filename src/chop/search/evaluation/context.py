@@ -15,7 +15,7 @@ from chop.errors import DataError, UnknownNameError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.models.info import MaseModelInfo
 from chop.passes.graph import add_common_metadata_analysis_pass, init_metadata_analysis_pass
-from chop.passes.graph.analysis.quantization.avg_bits import calculate_avg_bits_mg_analysis_pass
+from chop.passes.graph.analysis.quantization import calculate_avg_bits_mg_analysis_pass
 from chop.tools.get_input import get_cf_args, get_dummy_input
 
 Batch = tuple[Tensor, Tensor]

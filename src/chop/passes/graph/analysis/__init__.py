@@ -1,11 +1,14 @@
-"""Passes that find something out and leave the model as it is."""
+"""Passes that find something out and leave the model as it is.
+
+`add_metadata` fills in what the others read (`metadata_entries` says what that is), `verify` checks
+it and `report` prints it. The folders count operations and bits (`flops`), zeros (`pruning`) and
+statistics of tensors (`statistical_profiler`).
+"""
 
 from chop.passes.graph.analysis import report
 from chop.passes.graph.analysis.add_metadata import (
     add_common_metadata_analysis_pass,
     add_software_metadata_analysis_pass,
-)
-from chop.passes.graph.analysis.add_metadata.add_metadata import (
     init_metadata_analysis_pass,
 )
 from chop.passes.graph.analysis.flops import (

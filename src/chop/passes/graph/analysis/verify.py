@@ -9,7 +9,7 @@ from chop.errors import GraphError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ops.op import MaseType
 from chop.passes.base import Info, PassArgs, analysis_pass
-from chop.passes.graph.analysis.add_metadata.entries import (
+from chop.passes.graph.analysis.metadata_entries import (
     bare,
     module_buffers,
     module_parameters,

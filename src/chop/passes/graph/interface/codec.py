@@ -13,9 +13,8 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 import torch
 from pydantic import Field, NonNegativeInt, model_validator
-from torch import Tensor, nn
+from torch import Tensor
 
-from chop.nn.quantized import QuantizedModule
 from chop.numerics import FORMATS, Encoded, NumberFormat
 from chop.passes.base import PassArgs
 from chop.validation import parse
@@ -70,14 +69,12 @@ def _tag(value: Any, special: Special, depth: int) -> dict[str, Any]:
         if type(value) is kind:  # a named tuple would come back as a plain one
             if pack is not None:
                 return {tag: pack(value)}
-            return {tag: [to_plain(part, special, depth + 1) for part in _parts(value)]}
+            if isinstance(value, slice):
+                value = (value.start, value.stop, value.step)
+            elif isinstance(value, complex):
+                value = (value.real, value.imag)
+            return {tag: [to_plain(part, special, depth + 1) for part in value]}
     raise NotStorable(f"{type(value).__name__} {value!r:.60}")
-
-
-def _parts(value: Any) -> tuple[Any, ...]:
-    if isinstance(value, slice):
-        return value.start, value.stop, value.step
-    return (value.real, value.imag) if isinstance(value, complex) else tuple(value)
 
 
 def _plain_dict(value: Mapping[Any, Any], special: Special, depth: int) -> Any:
@@ -260,14 +257,6 @@ def unpack_bits(
             flags[:, bits:] = flags[:, bits - 1 : bits]
         part[:] = np.packbits(flags, axis=1, bitorder="little").view(WHOLE[codes])[:, 0]
     return whole
-
-
-def formats_of(module: nn.Module) -> dict[str, NumberFormat]:
-    """The number format of each parameter of a quantised layer."""
-    if not isinstance(module, QuantizedModule) or module.bypass:
-        return {}
-    formats = module.quant.operands
-    return {name: formats[name] for name in module.op.params if name in formats}
 
 
 def pack(name: str, fmt: NumberFormat, tensor: Tensor) -> Packed | None:

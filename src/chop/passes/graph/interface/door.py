@@ -19,7 +19,7 @@ import torch
 from pydantic import AfterValidator, Field, ValidationError
 from torch import fx, nn
 
-from chop.ir.graph.mase_metadata import SECTIONS
+from chop.ir.graph.mase_graph import SECTIONS
 from chop.nn.quant_config import parse_quant_config
 from chop.ops.lookup import op_of_function, op_of_method
 from chop.passes.graph.interface.codec import from_plain
@@ -343,7 +343,7 @@ def check_forward(layer: type[nn.Module], kwargs: Mapping[str, Any]) -> None:
 
 
 def check_texts(name: str, args: Any, own: fx.Node) -> None:
-    """Refuse texts for a function of the user's own that the user's graph does not give it.
+    """Refuse texts for a custom function that the graph given does not pass to it.
 
     It may do anything with a text, such as open the file of that name.
     """

@@ -1,18 +1,27 @@
 """A graph as data: its nodes, its layers and its tensors, and the way back."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, Self
 
+import torch
 from pydantic import Field, ValidationError, model_validator
 from torch import Tensor, fx, nn
 from torch.fx.graph import CodeGen
 
 from chop.errors import GraphError
+from chop.ir.graph.exported import MADE_FOR, FreeSize, ShapedGraphModule
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.ir.graph.recorder import MADE_FOR, FreeSize, graph_module
 from chop.passes.base import PassArgs
-from chop.passes.graph.analysis.add_metadata.entries import FLOAT_RECORDS
-from chop.passes.graph.interface.codec import NotStorable, PackedRecord, from_plain, to_plain
+from chop.passes.graph.analysis.metadata_entries import FLOAT_RECORDS, attribute
+from chop.passes.graph.interface.codec import (
+    NotStorable,
+    Packed,
+    PackedRecord,
+    from_plain,
+    outline,
+    to_plain,
+    unpack,
+)
 from chop.passes.graph.interface.door import (
     Call,
     Name,
@@ -27,11 +36,22 @@ from chop.passes.graph.interface.door import (
     decoded,
     path,
     problem,
+    saying,
 )
-from chop.passes.graph.interface.layers import LayerRecord, describe, known_classes
+from chop.passes.graph.interface.layers import (
+    LayerRecord,
+    by_layer,
+    describe,
+    finish,
+    known_classes,
+    prepare,
+    put,
+    rooted,
+)
 from chop.passes.graph.interface.targets import function_by_name, function_name
 from chop.passes.graph.transforms.quantize.restore import FLOAT_FORM, FloatForm
 
+CODES, SHARED = "::codes", "::shared"  # no layer's name has a colon in it
 Op = Literal["placeholder", "get_attr", "call_function", "call_method", "call_module", "output"]
 
 
@@ -39,7 +59,7 @@ class NodeRecord(PassArgs):
     """A node as it stands in the file.
 
     Args:
-        given: the target is a function of the user's own, which only a given graph can provide.
+        given: the target is a custom function, which only a given graph can provide.
         float_form: what a quantised function was: its op, its target, and the keyword arguments
             that it was given and that were taken from it.
         float_records: the types its arguments had.
@@ -199,22 +219,21 @@ def checked_path(name: str) -> str:
 
 def record_attribute(graph: MaseGraph, name: str) -> AttributeRecord:
     """What kind of tensor an attribute of the model is."""
-    value = attribute_of(graph.model, checked_path(name))
+    value = attribute(graph.model, checked_path(name))
     if not isinstance(value, Tensor):
         raise GraphError(f"attribute {name!r} is a {type(value).__name__}; only tensors are saved")
     return AttributeRecord(parameter=isinstance(value, nn.Parameter), trained=value.requires_grad)
-
-
-def attribute_of(model: nn.Module, name: str) -> Any:
-    """An attribute by its dotted name."""
-    owner, _, last = name.rpartition(".")
-    return getattr(model.get_submodule(owner), last)
 
 
 def record_node(node: fx.Node) -> NodeRecord:
     """One node."""
     target = function_name(node.target) if node.op == "call_function" else str(node.target)
     form: FloatForm | None = node.meta.get(FLOAT_FORM)
+    before: tuple[Any, ...] | None = None
+    if form is not None:
+        was = function_name(form.target) if form.op == "call_function" else form.target
+        removed = stored(node.name, form.removed)
+        before = form.op, was or qualified(form.target), list(form.added), removed
     try:
         return NodeRecord(
             name=node.name,
@@ -223,7 +242,7 @@ def record_node(node: fx.Node) -> NodeRecord:
             args=stored(node.name, list(node.args)),
             kwargs=stored(node.name, dict(node.kwargs)),
             given=target is None,
-            float_form=None if form is None else stored_form(node.name, form),
+            float_form=before,
             float_records=stored(node.name, node.meta.get(FLOAT_RECORDS)),
             made_for=node.meta.get(MADE_FOR),
         )
@@ -231,15 +250,8 @@ def record_node(node: fx.Node) -> NodeRecord:
         raise GraphError(f"node {node.name!r} cannot be saved: {problem(error)}") from None
 
 
-def stored_form(name: str, form: FloatForm) -> tuple[Any, str, list[str], dict[str, Any]]:
-    """What a quantised function was."""
-    target = function_name(form.target) if form.op == "call_function" else form.target
-    removed = stored(name, form.removed)
-    return form.op, target or qualified(form.target), list(form.added), removed
-
-
 def qualified(function: Any) -> str:
-    """The name of a function of the user's own."""
+    """The name of a custom function."""
     return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', function)}"
 
 
@@ -256,7 +268,7 @@ def build_graph(record: GraphRecord, root: nn.Module, given: MaseGraph | None) -
 
     Args:
         root: holds the layers and tensors that nodes refer to.
-        given: the caller's graph, where functions of the user's own are taken from.
+        given: the caller's graph, where custom functions are taken from.
     """
     own = {} if given is None else {node.name: node for node in given.nodes}
     graph = fx.Graph()
@@ -274,7 +286,8 @@ def build_graph(record: GraphRecord, root: nn.Module, given: MaseGraph | None) -
         nodes[each.name] = node
         restore_meta(node, each)
     graph.lint()
-    return graph_module(root, graph, record.model)
+    shaped = any(each.made_for is not None for each in record.nodes)
+    return (ShapedGraphModule if shaped else fx.GraphModule)(root, graph, record.model)
 
 
 def loaded(plain: Any, nodes: Mapping[str, fx.Node]) -> Any:
@@ -292,14 +305,11 @@ def loaded(plain: Any, nodes: Mapping[str, fx.Node]) -> Any:
 
 
 def target_of(each: NodeRecord, own: fx.Node | None) -> Any:
-    """What a node calls or stands for."""
+    """What a node calls or stands for; a function of the user's comes from the graph given."""
     if each.op != "call_function":
         return each.target
-    return given_function(each, own) if each.given else function_by_name(each.target)
-
-
-def given_function(each: NodeRecord, own: fx.Node | None) -> Any:
-    """A function of the user's own, from the graph that was given."""
+    if not each.given:
+        return function_by_name(each.target)
     if own is None or qualified(own.target) != each.target:
         raise ValueError(
             f"node {each.name!r} calls {each.target}, which no file can provide: "
@@ -319,3 +329,55 @@ def restore_meta(node: fx.Node, each: NodeRecord) -> None:
         node.meta[FLOAT_RECORDS] = from_plain(each.float_records)
     if each.made_for is not None:
         node.meta[MADE_FOR] = tuple(each.made_for)
+
+
+def plain_tensors(
+    record: GraphRecord, tensors: dict[str, Tensor], unpack: Callable[[Packed], Tensor]
+) -> dict[str, Tensor]:
+    """The tensors under their names in the model, unpacked; what does not fit raises ValueError."""
+    plain = dict(tensors)
+    for name, how in record.packed.items():
+        if name in plain or name + CODES not in plain:
+            raise ValueError(f"the codes of {name!r} are missing")
+        packed = Packed(how, plain.pop(name + CODES), plain.pop(name + SHARED, None))
+        with saying(f"{name!r}: "):
+            plain[name] = unpack(packed)
+    for name in record.channels_last:
+        plain[name] = plain[name].contiguous(memory_format=torch.channels_last)
+    for name, first in record.tied.items():
+        if first not in plain or name in plain:
+            raise ValueError(f"{name!r} is tied to {first!r}, which is not there")
+        plain[name] = plain[first]
+    return plain
+
+
+def build_root(
+    record: GraphRecord, tensors: dict[str, Tensor], given: MaseGraph | None
+) -> nn.Module:
+    """A module that holds every layer and tensor under its name; errors are ValueErrors.
+
+    Layers and shapes are compared first, without values: a file whose parts do not fit is refused
+    before any of it is unpacked.
+    """
+    without_values = {name: tensor.to("meta") for name, tensor in tensors.items()}
+    outlines = by_layer(
+        record.layers, record.attributes, plain_tensors(record, without_values, outline)
+    )
+    provided = {} if given is None else given.modules
+    layers = {}
+    for name, layer in record.layers.items():
+        with saying(f"layer {name!r}: "):
+            layers[name] = prepare(layer, provided.get(name), outlines[name])
+    values = plain_tensors(record, tensors, unpack)
+    groups = by_layer(record.layers, record.attributes, values)
+    for name, layer in record.layers.items():
+        with saying(f"layer {name!r}: "):
+            layers[name] = finish(layer, layers[name], groups[name])
+    attributes = {
+        name: nn.Parameter(values[name], how.trained) if how.parameter else values[name]
+        for name, how in record.attributes.items()
+    }
+    root = rooted(layers, record.same_layer, attributes)
+    for name, first in record.tied.items():
+        put(root, name, attribute(root, first))
+    return root

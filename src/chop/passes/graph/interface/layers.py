@@ -3,7 +3,7 @@
 import copy
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Self
 
 import torch
@@ -16,9 +16,9 @@ from chop.nn.quantized import QuantizedModule, quantize_module
 from chop.ops.lookup import op_of_module
 from chop.ops.table import OPS
 from chop.passes.base import PassArgs
-from chop.passes.graph.analysis.add_metadata.entries import plain_name
+from chop.passes.graph.analysis.metadata_entries import plain_name
 from chop.passes.graph.interface.codec import NotStorable, from_plain, to_plain
-from chop.passes.graph.interface.door import Text, check_arguments, one_line, problem
+from chop.passes.graph.interface.door import LONGEST, Text, check_arguments, one_line, problem
 from chop.passes.graph.interface.targets import LAYERS
 from chop.passes.graph.transforms.pruning.masks import (
     INPUT_BUFFERS,
@@ -51,9 +51,9 @@ class LayerRecord(PassArgs):
     """A layer as it stands in the file.
 
     Args:
-        kind: the class, a layer of `torch.nn` or of the operation table; None for a class of the
-            user's own, which only a given model can provide.
-        known_as: the qualified name of a user's class.
+        kind: the class, a layer of `torch.nn` or of the operation table; None for a custom class,
+            which only a given model can provide.
+        known_as: the qualified name of a custom class.
         quantized: the flat configuration of a quantised layer.
         masks: the buffers that pruning gave it.
         frozen: parameters that training leaves alone.
@@ -100,7 +100,9 @@ def describe(name: str, module: nn.Module) -> LayerRecord:
     plain = without_input_mask(without_weight_mask(module))
     quantised = isinstance(plain, QuantizedModule)
     plain = float_module(plain)
-    refuse_hooks(name, plain)
+    if plain._forward_hooks or plain._forward_pre_hooks or plain._backward_hooks:
+        # They are code, and without them the layer would compute something else.
+        raise GraphError(f"layer {name!r} has hooks, which cannot be saved: remove them first")
     kind = type(plain).__name__
     own = known_classes().get(kind) is not type(plain)
     cls = type(plain)
@@ -132,13 +134,6 @@ def mask_names(module: nn.Module) -> list[str]:
     return found
 
 
-def refuse_hooks(name: str, module: nn.Module) -> None:
-    """Raise for a layer with hooks: they are code, and without them it would compute otherwise."""
-    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks)
-    if any(hooks):
-        raise GraphError(f"layer {name!r} has hooks, which cannot be saved: remove them first")
-
-
 def stored_arguments(name: str, module: nn.Module) -> dict[str, Any]:
     """The arguments of the class that make this layer, in their stored form."""
     try:
@@ -151,13 +146,8 @@ def stored_arguments(name: str, module: nn.Module) -> dict[str, Any]:
 
 
 def argument_names(module: nn.Module) -> list[str]:
-    """The arguments of a layer's class that the layer remembers."""
-    return [name for name in accepted(type(module)) if remembers(module, name)]
-
-
-def remembers(module: nn.Module, name: str) -> bool:
-    """Whether an argument of a layer's class can be read off the layer."""
-    return hasattr(module, name) or name in PRESENCE
+    """The arguments of a layer's class that can be read off the layer."""
+    return [name for name in accepted(type(module)) if hasattr(module, name) or name in PRESENCE]
 
 
 @functools.cache
@@ -214,7 +204,7 @@ def prepare(
     """A float layer without values; tensors that do not fit it raise ValueError.
 
     Args:
-        given: the layer of the model that the caller gave, for classes of the user's own.
+        given: the layer of the model that the caller gave, for custom classes.
         tensors: without values, too: nothing large is read until all of it is known to fit.
     """
     missing = [key for key in record.masks if key not in tensors]
@@ -280,7 +270,7 @@ def masked(layer: nn.Module, masks: dict[str, Tensor]) -> nn.Module:
 
 
 def plain_layer(record: LayerRecord, given: nn.Module | None) -> nn.Module:
-    """The float layer: built, or for a class of the user's own the one that was given."""
+    """The float layer: built, or for a custom class the one that was given."""
     if record.kind is not None:
         return build_float(record)
     plain = None if given is None else float_module(without_input_mask(without_weight_mask(given)))
@@ -290,3 +280,61 @@ def plain_layer(record: LayerRecord, given: nn.Module | None) -> nn.Module:
             f"it is a {record.known_as}, which no file can build: load into a graph that has it"
         )
     return copy.deepcopy(plain)
+
+
+def by_layer(
+    layers: Collection[str], attributes: Collection[str], tensors: Mapping[str, Tensor]
+) -> dict[str, dict[str, Tensor]]:
+    """The tensors of each layer by their names in it; a tensor of no layer is an error.
+
+    Args:
+        attributes: the tensors of the model itself, all of which must be there.
+    """
+    groups: dict[str, dict[str, Tensor]] = {name: {} for name in layers}
+    for name, tensor in tensors.items():
+        if len(name) > 2 * LONGEST:
+            raise ValueError(f"tensor {name!r:.60} has too long a name")
+        owner, _, last = name.rpartition(".")
+        while owner and owner not in groups:
+            owner, _, outer = owner.rpartition(".")
+            last = f"{outer}.{last}"
+        if owner in groups:
+            groups[owner][last] = tensor
+        elif name not in attributes:
+            raise ValueError(f"tensor {name!r:.60} belongs to nothing")
+    missing = [name for name in attributes if name not in tensors]
+    if missing:
+        raise ValueError(f"tensor {missing[0]!r} is missing")
+    return groups
+
+
+def rooted(
+    layers: Mapping[str, nn.Module], same: Mapping[str, str], attributes: Mapping[str, Tensor]
+) -> nn.Module:
+    """A module with the layers and tensors of a graph under their names.
+
+    Args:
+        same: further names of layers.
+    """
+    root = nn.Module()
+    for name, layer in layers.items():
+        put(root, name, layer)
+    for name, first in same.items():
+        put(root, name, layers[first])
+    for name, value in attributes.items():
+        put(root, name, value)
+    return root
+
+
+def put(root: nn.Module, name: str, value: nn.Module | Tensor) -> None:
+    """Set an attribute by its dotted name, with plain modules on the way to it."""
+    *path, last = name.split(".")
+    owner = root
+    for part in path:
+        if not isinstance(getattr(owner, part, None), nn.Module):
+            owner.add_module(part, nn.Module())
+        owner = owner.get_submodule(part)
+    if isinstance(value, nn.Module | nn.Parameter) or last in owner._buffers:
+        setattr(owner, last, value)
+    else:
+        owner.register_buffer(last, value)

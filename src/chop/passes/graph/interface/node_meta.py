@@ -14,10 +14,9 @@ from torch import Tensor, fx
 
 from chop.errors import CheckpointError, GraphError
 from chop.files import read_safetensors, regular, write_safetensors, write_text
-from chop.ir.graph.mase_graph import MaseGraph
-from chop.ir.graph.mase_metadata import SECTIONS, metadata_of
+from chop.ir.graph.mase_graph import SECTIONS, MaseGraph, metadata_of
 from chop.passes.base import Info, PassArgs, interface_pass
-from chop.passes.graph.analysis.add_metadata.entries import module_parameters
+from chop.passes.graph.analysis.metadata_entries import module_parameters
 from chop.passes.graph.interface.codec import DTYPES, NotStorable, from_plain, to_plain
 from chop.passes.graph.interface.door import check_metadata, one_line
 
@@ -43,11 +42,6 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"{path}: not a whole safetensors file: {error}") from None
 
 
-def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    """Write a safetensors file that others may read as they may any new file of the user's."""
-    write_safetensors(path, tensors)
-
-
 def refuse_pickle(path: Path) -> None:
     """Raise for a file of the original's: unpickling runs whatever code is in it."""
     if path.suffix in PICKLES:
@@ -63,8 +57,8 @@ BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 def toml_text(tables: Mapping[tuple[str, ...], Mapping[str, Any]]) -> str:
     """Tables by their path as TOML.
 
-    What is nested deeper has dotted keys rather than headers of its own: TOML wants the tables in
-    a table after its values, and the order of keys would be lost.
+    What is nested deeper has dotted keys rather than headers: TOML wants the tables in a table
+    after its values, and the order of keys would be lost.
     """
     lines = []
     for path, content in tables.items():
@@ -111,7 +105,7 @@ def value_text(value: Any) -> str:
 
 VALUES_SUFFIX = ".safetensors"
 NOTHING, DTYPE = "NA", "torch."  # how None and number types of torch are written
-# The time that Python's parser takes grows with the square of the parts of a key.
+# The time that Python's TOML parser takes grows with the square of the parts of a key.
 DEEP_KEY = re.compile(
     r"""(?<![\w-])(?:(?:[\w-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')[ \t]*\.[ \t]*){200}"""
 )
@@ -180,15 +174,13 @@ class Storing:
         """Nested dictionaries without the tensors that are not to be stored."""
         if not isinstance(value, Mapping):
             return value
-        return {
-            key: self.kept(item, own) for key, item in value.items() if not self.drops(item, own)
-        }
-
-    def drops(self, value: Any, own: Mapping[str, Tensor]) -> bool:
-        """Whether a value is left out."""
-        dropped = isinstance(value, Tensor) and not self.add_value and not own_name(value, own)
-        self.left_out += dropped
-        return dropped
+        kept = {}
+        for key, item in value.items():
+            if isinstance(item, Tensor) and not self.add_value and not own_name(item, own):
+                self.left_out += 1
+            else:
+                kept[key] = self.kept(item, own)
+        return kept
 
     def special(self, own: Mapping[str, Tensor]) -> Any:
         """What stores tensors and None, which TOML has no word for."""
@@ -250,7 +242,7 @@ def save_metadata(graph: MaseGraph, path: Path, add_value: bool) -> int:
     write_text(path, toml_text(tables))
     values = path.with_suffix(VALUES_SUFFIX)
     if storing.tensors:
-        write_tensors(values, storing.tensors)
+        write_safetensors(values, storing.tensors)
     else:
         values.unlink(missing_ok=True)  # of an earlier file that had some
     return storing.left_out
@@ -260,7 +252,9 @@ def load_metadata(graph: MaseGraph, path: Path) -> None:
     """Read the metadata; a file that is damaged or of another graph raises CheckpointError."""
     text = read_text(path)
     try:
-        document = parsed(text)
+        if DEEP_KEY.search(text):
+            raise ValueError("a key has too many parts")
+        document = tomllib.loads(text)
         sections = {"": document["graph"], **document["nodes"]}
         values = path.with_suffix(VALUES_SUFFIX)
         tensors = read_tensors(values) if values.exists() else {}
@@ -277,13 +271,6 @@ def load_metadata(graph: MaseGraph, path: Path) -> None:
     graph.meta["mase"].parameters = found.pop("")
     for name, record in found.items():
         metadata_of(nodes[name]).parameters = record
-
-
-def parsed(text: str) -> dict[str, Any]:
-    """A document of TOML, unless it would take for ever to read."""
-    if DEEP_KEY.search(text):
-        raise ValueError("a key has too many parts")
-    return tomllib.loads(text)
 
 
 def restored(node: fx.Node | None, plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Any:

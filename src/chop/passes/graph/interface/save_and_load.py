@@ -10,21 +10,37 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import torch
 from pydantic import ValidationError
+from torch import Tensor, nn
 
 from chop.errors import CheckpointError, GraphError, OutputError
-from chop.files import one_at_a_time, regular, versioned, write_text
+from chop.files import one_at_a_time, regular, versioned, write_safetensors, write_text
 from chop.ir.graph.mase_graph import MaseGraph
+from chop.nn.quantized import QuantizedModule
+from chop.numerics import NumberFormat
 from chop.passes.base import PASSES, Info, Pass, PassArgs, interface_pass
-from chop.passes.graph.interface.codec import from_plain
+from chop.passes.graph.analysis.metadata_entries import attribute
+from chop.passes.graph.interface.codec import (
+    MOST_DIMENSIONS,
+    Packed,
+    PackedRecord,
+    from_plain,
+    pack,
+    pack_mask,
+)
 from chop.passes.graph.interface.door import problem, saying
 from chop.passes.graph.interface.graph_file import (
+    CODES,
+    SHARED,
     GraphRecord,
     build_graph,
+    build_root,
     record_graph,
 )
+from chop.passes.graph.interface.layers import rooted
 from chop.passes.graph.interface.node_meta import (
     PICKLED_GRAPH,
     load_metadata,
@@ -32,12 +48,12 @@ from chop.passes.graph.interface.node_meta import (
     read_text,
     refuse_pickle,
     save_metadata,
-    write_tensors,
 )
-from chop.passes.graph.interface.tensors import Gathered, Weights, build_root, gather, prove
+from chop.passes.graph.transforms.pruning.masks import INPUT_MASK, MASK
 from chop.preprocessing import from_plain as read_preprocessing
 
 logger = logging.getLogger("chop")
+Weights = Literal["float", "codes"]
 GRAPH, WEIGHTS, METADATA = "graph.json", "weights.safetensors", "node_meta_param.toml"
 VALUES = "node_meta_param.safetensors"
 FILES = frozenset({GRAPH, WEIGHTS, METADATA, VALUES})
@@ -82,7 +98,7 @@ def save_mase_graph_interface_pass(
     add_value = args.weights == "float" if args.add_value is None else args.add_value
     with new_folder(args.save_dir, args.replace) as target:
         temporary = target.temporary
-        write_tensors(temporary / WEIGHTS, gathered.tensors)
+        write_safetensors(temporary / WEIGHTS, gathered.tensors)
         left_out = save_metadata(graph, temporary / METADATA, add_value)
         record = completed(record, gathered, temporary)
         write_text(temporary / GRAPH, sealed(record.model_dump(exclude_defaults=True)))
@@ -95,6 +111,105 @@ def save_mase_graph_interface_pass(
         "packed": sorted(gathered.packed),
         "values_left_out": left_out,
     }
+
+
+def prove(graph: MaseGraph, record: GraphRecord) -> None:
+    """Raise unless the record brings the graph back: its nodes are built from it and compared."""
+    layers = {name: graph.model.get_submodule(name) for name in record.layers}
+    attributes = {name: attribute(graph.model, name) for name in record.attributes}
+    try:
+        with saying("the graph cannot be saved: "):
+            built = build_graph(record, rooted(layers, record.same_layer, attributes), graph)
+            found = {name: attribute(built, name) for name in (*layers, *attributes)}
+    except ValueError as error:
+        raise GraphError(str(error)) from error
+    for name, value in found.items():
+        if value is not (layers | attributes)[name]:
+            raise GraphError(f"{name!r} cannot be saved: a graph has something else of that name")
+    for node, twin in zip(graph.nodes, built.graph.nodes, strict=True):
+        facts = [(n.name, n.op, n.target, repr(n.args), repr(n.kwargs)) for n in (node, twin)]
+        if facts[0] != facts[1]:
+            raise GraphError(f"node {node.name!r} cannot be saved: it would come back otherwise")
+
+
+class Gathered:
+    """The tensors of a graph under the names of the file."""
+
+    def __init__(self, weights: Weights) -> None:
+        self.weights = weights
+        self.tensors: dict[str, Tensor] = {}
+        self.tied: dict[str, str] = {}
+        self.packed: dict[str, PackedRecord] = {}
+        self.channels_last: list[str] = []
+        self._seen: dict[int, tuple[str, Any]] = {}
+        self._memory: set[int] = set()
+
+    def add(self, name: str, value: Any, layer: nn.Module | None = None, key: str = "") -> None:
+        """Take in one tensor, once.
+
+        Args:
+            key: its name in its layer.
+        """
+        if not isinstance(value, Tensor) or value.is_meta:
+            raise GraphError(f"{name} holds no values that could be saved")
+        # The value is kept beside its name: an id tells tensors apart only while they live.
+        first, _ = self._seen.setdefault(id(value), (name, value))
+        if first != name:
+            self.tied[name] = first
+            return
+        images = value.dim() == 4 and not value.is_contiguous()
+        if images and value.is_contiguous(memory_format=torch.channels_last):
+            self.channels_last.append(name)
+        tensor = value.detach().cpu().contiguous()
+        codes = self.weights == "codes" and tensor.dim() <= MOST_DIMENSIONS
+        packed = as_codes(layer, key, tensor) if codes else None
+        if packed is None:
+            self.tensors[name] = self._own_memory(tensor)
+            return
+        self.packed[name] = packed.record
+        self.tensors[name + CODES] = packed.codes
+        if packed.shared is not None:
+            self.tensors[name + SHARED] = packed.shared.contiguous()
+
+    def _own_memory(self, tensor: Tensor) -> Tensor:
+        """The tensor, copied if it shares memory with another: the file format refuses that."""
+        place = tensor.untyped_storage().data_ptr()
+        if place in self._memory:
+            return tensor.clone()
+        self._memory.add(place)
+        return tensor
+
+
+def gather(graph: MaseGraph, record: GraphRecord, weights: Weights) -> Gathered:
+    """Every tensor that the graph needs."""
+    gathered = Gathered(weights)
+    for name in record.layers:
+        layer = graph.model.get_submodule(name)
+        for key, value in layer.state_dict(keep_vars=True).items():
+            gathered.add(f"{name}.{key}", value, layer, key)
+    for name in record.attributes:
+        gathered.add(name, attribute(graph.model, name))
+    return gathered
+
+
+def formats_of(module: nn.Module | None) -> dict[str, NumberFormat]:
+    """The number format of each parameter of a quantised layer."""
+    if not isinstance(module, QuantizedModule) or module.bypass:
+        return {}
+    formats = module.quant.operands
+    return {name: formats[name] for name in module.op.params if name in formats}
+
+
+def as_codes(layer: nn.Module | None, key: str, tensor: Tensor) -> Packed | None:
+    """A tensor of a layer packed as codes or, if it is a mask, as bits; None if it stays as it is.
+
+    A format that rounds by chance draws at every run, so its codes would be those of one draw only.
+    """
+    fmt = formats_of(layer).get(key)
+    if fmt is not None and isinstance(layer, QuantizedModule):
+        stochastic = getattr(fmt, "stochastic", False)
+        return None if stochastic else pack(layer.quant.name, fmt, tensor)
+    return pack_mask(tensor) if key in (MASK, INPUT_MASK) else None
 
 
 def completed(record: GraphRecord, gathered: Gathered, folder: Path) -> GraphRecord:
@@ -130,18 +245,15 @@ def new_folder(wanted: Path, replace: bool) -> Iterator[Target]:
         temporary.mkdir(parents=True)
         yield target
         with one_at_a_time(wanted.parent):  # another process may have come first by now
-            if holds_graph(wanted) and not replace:
+            # A file in the place of the folder counts as taken, too.
+            taken = wanted.is_file() or any((wanted / name).exists() for name in FILES)
+            if taken and not replace:
                 target.final = versioned(wanted)
             move_into_place(temporary, target.final)
     except OSError as error:
         raise OutputError(f"{wanted}: cannot be written: {error.strerror or error}") from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-
-
-def holds_graph(folder: Path) -> bool:
-    """Whether a folder holds files of ours; a file in its place counts as taken."""
-    return folder.is_file() or any((folder / name).exists() for name in FILES)
 
 
 def move_into_place(temporary: Path, final: Path) -> None:
@@ -206,8 +318,8 @@ def load_mase_graph_interface_pass(
 ) -> tuple[MaseGraph, Info]:
     """Load a graph, its weights and its metadata from a folder.
 
-    Without a graph (None) a new one is made. A graph that is given becomes the loaded one; layers
-    and functions of the user's own, which are no part of the files, are taken from it.
+    Without a graph (None) a new one is made. A graph that is given becomes the loaded one; custom
+    layers and functions, which are no part of the files, are taken from it.
     """
     loaded = load_mase_graph(args.load_dir, graph)
     if graph is None:
@@ -224,7 +336,7 @@ def load_mase_graph(path: str | Path, given: MaseGraph | None = None) -> MaseGra
 
     Args:
         path: the folder or the ``graph.json`` in it.
-        given: a graph with the layers and functions that are of the user's own making.
+        given: a graph with the custom layers and functions.
     """
     folder = graph_folder(Path(path))
     record = read_record(folder / GRAPH)

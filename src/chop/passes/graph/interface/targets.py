@@ -170,7 +170,7 @@ LAYERS = _words(
 """Classes of `torch.nn` that are built from numbers and words alone.
 
 Those with layers inside (`Transformer`, `TransformerEncoder`) and those that spread over devices
-(`DataParallel`, `SyncBatchNorm`) come from a graph that is given, like classes of the user's own.
+(`DataParallel`, `SyncBatchNorm`) come from a graph that is given, like custom classes.
 """
 
 
@@ -213,7 +213,7 @@ def _functions(rows: int) -> dict[str, Callable[..., Any]]:
         if is_harmless(place, name, value)
     }
     known = set(map(id, found.values()))
-    for op in OPS.values():  # rows that users add have functions of their own
+    for op in OPS.values():  # rows that users add have custom functions
         for function in op.functions:
             if id(function) not in known:
                 found[f"{TABLE}.{op.name}.{getattr(function, '__name__', '')}"] = function
@@ -248,7 +248,7 @@ def computes(name: str) -> bool:
 
 
 def function_name(function: Any) -> str | None:
-    """The name under which a function is stored; None if it is the user's own."""
+    """The name under which a function is stored; None for a custom one."""
     if getattr(function, "__module__", None) == f"{HOME}.quantized_funcs":
         return f"{QUANTIZED}.{function.__name__}"
     if isinstance(function, torch._ops.OpOverload) and function.namespace == ATEN:

@@ -1,4 +1,4 @@
-"""Passes that change a graph."""
+"""Passes that change a graph: quantise, prune, fuse batch norms, scale the inputs."""
 
 from chop.passes.graph.transforms.fusion import (
     conv_bn_fusion_transform_pass,

@@ -11,7 +11,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights, fuse_linear_bn_weights
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.nn.quantized import QuantizedModule
 from chop.passes.base import Info, transform_pass
-from chop.passes.graph.analysis.add_metadata.entries import parameter_entry
+from chop.passes.graph.analysis.metadata_entries import parameter_entry
 from chop.passes.graph.transforms.pruning.masks import (
     own_shell,
     weight_mask,
@@ -137,7 +137,7 @@ def fold(graph: MaseGraph, layer_node: fx.Node, norm_node: fx.Node, how: Fuse) -
 
 
 def fused_layer(layer: Any, norm: Any, how: Fuse) -> nn.Module:
-    """A layer of its own that computes what `layer` and then `norm` do."""
+    """A new layer that computes what `layer` and then `norm` do."""
     channels = (norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias)
     weight, bias = how(layer.weight, layer.bias, *channels)
     mask = weight_mask(layer)

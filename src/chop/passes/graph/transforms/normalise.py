@@ -8,10 +8,9 @@ import torch
 from torch import Tensor, fx
 
 from chop.errors import GraphError
-from chop.ir.graph.mase_graph import MaseGraph
-from chop.ir.graph.mase_metadata import MaseMetadata
+from chop.ir.graph.mase_graph import MaseGraph, MaseMetadata
 from chop.passes.base import Info, transform_pass
-from chop.passes.graph.analysis.add_metadata.add_metadata import (
+from chop.passes.graph.analysis.add_metadata import (
     add_common_metadata_analysis_pass,
     software_of,
 )
@@ -67,15 +66,16 @@ def insert(
     """Put nodes between the input and all that reads it; the nodes."""
     dims = len(result_shape(source) or ()) or (2 if known.kind == "features" else 4)
     users = list(source.users)
+    device = next((each.device for each in graph.model.parameters()), torch.device("cpu"))
     added: list[fx.Node] = []
     place, value = source, source
     for name, function, numbers in steps:
         target = f"normalise_{name}"
         if hasattr(graph.model, target):
-            raise GraphError(f"the model has an attribute {target!r} of its own")
+            raise GraphError(f"the model already has an attribute {target!r}")
         # A number in the call would be divided by in another way on a GPU: by its inverse.
         constants = torch.tensor(numbers).reshape(-1, *[1] * (dims - 2))
-        graph.model.register_buffer(target, constants.to(device_of(graph)))
+        graph.model.register_buffer(target, constants.to(device))
         with graph.fx_graph.inserting_after(place):
             constant = graph.fx_graph.create_node("get_attr", target)
         with graph.fx_graph.inserting_after(constant):
@@ -85,12 +85,6 @@ def insert(
     for user in users:
         user.replace_input_with(source, value)
     return added
-
-
-def device_of(graph: MaseGraph) -> torch.device:
-    """Where the model is."""
-    first = next(graph.model.parameters(), None)
-    return torch.device("cpu") if first is None else first.device
 
 
 def raw_example(source: fx.Node, known: Preprocessing) -> Tensor | None:

@@ -1,24 +1,26 @@
-"""Operations, bits and elements of each node and of the whole graph. See docs/counting.md."""
+"""The pass that counts operations, bits and elements of each node. See docs/counting.md."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from math import prod
+from pathlib import Path
 from typing import Any
 
 from tabulate import tabulate
 from torch import fx, nn
 
 from chop.errors import GraphError
+from chop.files import write_text
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.recorder import undisturbed
 from chop.ops.cost import Cost
-from chop.passes.graph.analysis.add_metadata.add_metadata import classify
-from chop.passes.graph.analysis.add_metadata.entries import target_name
+from chop.passes.base import Info, PassArgs, analysis_pass
 from chop.passes.graph.analysis.flops.operands import (
     Results,
     StoredParameter,
     Use,
     batch_size,
+    buffers,
     inputs_of_batch,
     observe,
     run_shapes,
@@ -27,6 +29,8 @@ from chop.passes.graph.analysis.flops.operands import (
     use_of,
     widest,
 )
+from chop.passes.graph.analysis.metadata_entries import attribute, classify, target_name
+from chop.passes.graph.analysis.report import show
 
 COLUMNS = {
     "macs": "MACs",
@@ -39,54 +43,6 @@ COLUMNS = {
     "output_buffer_size": "Output buffer",
 }
 UNKNOWN = "?"
-
-
-def report_counts(info: Mapping[str, Any]) -> str:
-    """The information of the pass `count_operations` as text: nodes, total, and what is missing."""
-    columns = [name for name in COLUMNS if name in info["total"]]
-    rows = [
-        [name, count["op"], *cells(count, columns)]
-        for name, count in info["nodes"].items()
-        if any(count[column] != 0 for column in columns)
-    ]
-    rows.append(["Total", "", *cells(info["total"], columns)])
-    headers = ["Node name", "Mase op", *(COLUMNS[name] for name in columns)]
-    table = tabulate(
-        rows,
-        headers=headers,
-        tablefmt="orgtbl",
-        disable_numparse=True,
-        colalign=("left", "left", *("right" for _ in columns)),
-    )
-    return "\n".join([table, rounded_line(info["total"]), *remarks(info)])
-
-
-def cells(count: Mapping[str, Any], columns: list[str]) -> list[str]:
-    """Numbers with their thousands apart."""
-    return [UNKNOWN if count[name] is None else f"{count[name]:,}" for name in columns]
-
-
-def remarks(info: Mapping[str, Any]) -> list[str]:
-    """What the numbers are per, and what is not in them."""
-    batch = "" if info["batch_size"] is None else f" of {info['batch_size']}"
-    if info["per"] == "sample":
-        lines = [f"Per sample, counted on a batch{batch}."]
-    else:
-        lines = [f"For the whole batch{batch}, not per sample: {info['note']}."]
-    missing = ", ".join(f"{each['node']} ({each['op']})" for each in info["uncounted"])
-    return [*lines, f"Not counted: {missing}."] if missing else lines
-
-
-def rounded_line(total: Mapping[str, Any]) -> str:
-    """One sentence: the share of all MACs whose operands are really rounded."""
-    macs, both, one = (total[n] for n in ("macs", "rounded_macs", "half_rounded_macs"))
-    if not macs:
-        return "There are no MACs."
-    shares = f"both operands rounded: {both / macs:.1%} ({both:,} of {macs:,})"
-    return f"MACs with {shares}; with one of the two: {one / macs:.1%}."
-
-
-OUTPUT_ROLE = "data_out"
 
 
 @dataclass(frozen=True)
@@ -132,6 +88,99 @@ class Counts:
         return [node for node, count in self.nodes.items() if count.flops is None]
 
 
+class CountOperationsArgs(PassArgs):
+    """What to count and where to put it.
+
+    Args:
+        backward: count the backward pass of training too.
+        dummy_in: inputs by name, of which only shapes and dtypes matter. Without it the shapes
+            that `add_common_metadata` recorded are used.
+        report: print the table.
+        save_path: a file to save the table in.
+    """
+
+    backward: bool = False
+    dummy_in: dict[str, Any] | None = None
+    report: bool = True
+    save_path: Path | None = None
+
+
+@analysis_pass("count_operations", "calculate_flops")
+def count_operations_analysis_pass(
+    graph: MaseGraph, args: CountOperationsArgs
+) -> tuple[MaseGraph, Info]:
+    """Count MACs, FLOPs, bit operations, parameters and buffers of each node, per sample."""
+    info = as_info(count(graph, args.dummy_in), args.backward)
+    if args.report:
+        show(report_counts(info))
+    if args.save_path is not None:
+        write_text(args.save_path, f"{report_counts(info)}\n")
+    return graph, info
+
+
+def count(graph: MaseGraph, dummy_in: Mapping[str, Any] | None = None) -> Counts:
+    """What every node of a graph costs, per sample wherever that means something."""
+    results = observe(graph, dummy_in)
+    counter = NodeCounter(graph, results)
+    whole = counter.nodes()
+    batch = batch_size(results)
+    nodes, note = per_sample(graph, results, whole, batch)
+    total = totals(nodes.values(), counter.unique_parameters())
+    return Counts(nodes, total, batch, "batch" if note else "sample", note)
+
+
+def per_sample(
+    graph: MaseGraph, results: Results, whole: dict[fx.Node, NodeCount], batch: int | None
+) -> tuple[dict[fx.Node, NodeCount], str]:
+    """The counts of one sample; or those of the whole batch, and the reason.
+
+    The counts at twice the batch must be those of work on samples, which doubles, and of work on
+    weights, which stays. Otherwise the model mixes samples, or runs at one batch size only.
+    """
+    if not batch:
+        return whole, "the inputs have no leading dimension in common"
+    try:
+        twice = run_shapes(graph, inputs_of_batch(results, 2 * batch))
+    except GraphError as error:
+        return whole, f"at a batch of {2 * batch}, {error}"
+    doubled = NodeCounter(graph, twice).nodes()
+    mixing = [node.name for node in whole if not scales(whole[node], doubled[node])]
+    if mixing:
+        return whole, f"samples are mixed by {', '.join(mixing)}"
+    return {node: of_one(whole[node], doubled[node], batch) for node in whole}, ""
+
+
+def scales(whole: NodeCount, doubled: NodeCount) -> bool:
+    """Whether every count is a part for each sample and a part for all of them together.
+
+    Counts of bits are left aside: blocks of elements that share bits may straddle samples.
+    """
+    pairs = [(getattr(whole, n), getattr(doubled, n)) for n in OF_A_BATCH if n not in OF_BITS]
+    return all(one == two or (one is not None and one <= two <= 2 * one) for one, two in pairs)
+
+
+def of_one(whole: NodeCount, doubled: NodeCount, batch: int) -> NodeCount:
+    """The counts of a batch of one: what a sample adds, and what is there without any."""
+    pairs = {name: (getattr(whole, name), getattr(doubled, name)) for name in OF_A_BATCH}
+    ones = {
+        name: -((one - two) // batch) + (2 * one - two)
+        for name, (one, two) in pairs.items()
+        if one is not None
+    }
+    return replace(whole, **ones)
+
+
+def totals(counts: Iterable[NodeCount], parameters: Mapping[nn.Parameter, int]) -> dict[str, int]:
+    """The sum over nodes; parameters that several nodes share are counted once."""
+    counts = list(counts)
+    work = {name: sum(getattr(count, name) or 0 for count in counts) for name in OF_A_BATCH}
+    stored = {
+        "parameters": sum(parameter.numel() for parameter in parameters),
+        "parameter_bits": sum(parameters.values()),
+    }
+    return {name: (work | stored)[name] for name in NUMBERS}
+
+
 class NodeCounter:
     """Counts the nodes of one graph at the shapes of one run."""
 
@@ -174,7 +223,7 @@ class NodeCounter:
                 "half_rounded_macs": macs_with_rounded(use, work, 1),
                 "flops": work.flops,
                 "backward_flops": self.backward(use, work),
-                "bitops": bit_operations(use, work),
+                "bitops": sum(n * prod(map(use.width, pair)) for n, pair in work.products),
             }
         return replace(count, **counted, **buffers(use))
 
@@ -203,34 +252,21 @@ class NodeCounter:
         use = self.uses.get(node)
         if use is not None and use.module is not None:
             return list(stored_parameters(use.module, use.formats))
-        parameter = attribute_of(node, self.model)
+        parameter = attribute(self.model, str(node.target)) if node.op == "get_attr" else None
         if not isinstance(parameter, nn.Parameter):
             return []
-        formats = {
-            self.format_in(self.uses[user], node) for user in node.users if user in self.uses
-        }
+        formats = set()
+        for use in (self.uses[user] for user in node.users if user in self.uses):
+            role = next((o.role for o in use.operands if o.source is node), None)
+            formats.add(use.formats.get(role or ""))
         fmt = formats.pop() if len(formats) == 1 else None  # stored so only if all users agree
         return [
             StoredParameter(parameter, stored_bits(fmt, tuple(parameter.shape), parameter.dtype))
         ]
 
-    @staticmethod
-    def format_in(use: Use, source: fx.Node) -> Any:
-        """The format a node rounds the result of another to."""
-        role = next((o.role for o in use.operands if o.source is source), None)
-        return None if role is None else use.formats.get(role)
-
     def unique_parameters(self) -> dict[nn.Parameter, int]:
         """Every parameter once, however many nodes share it, and its bits."""
         return widest(found for node in self.results for found in self.stored(node))
-
-
-def attribute_of(node: fx.Node, model: nn.Module) -> Any:
-    """What a `get_attr` node reads; None for other nodes."""
-    if node.op != "get_attr":
-        return None
-    owner, _, name = str(node.target).rpartition(".")
-    return getattr(model.get_submodule(owner), name)
 
 
 def trained_nodes(graph: MaseGraph, uses: Mapping[fx.Node, Use]) -> dict[fx.Node, bool]:
@@ -239,7 +275,8 @@ def trained_nodes(graph: MaseGraph, uses: Mapping[fx.Node, Use]) -> dict[fx.Node
     for node in graph.nodes:
         use = uses.get(node)
         if use is None:
-            trained[node] = bool(getattr(attribute_of(node, graph.model), "requires_grad", False))
+            read = attribute(graph.model, str(node.target)) if node.op == "get_attr" else None
+            trained[node] = bool(getattr(read, "requires_grad", False))
             continue
         own = any(parameter.requires_grad for parameter in use.parameters.values())
         reached = own or any(trained[source] for source in node.all_input_nodes)
@@ -248,97 +285,9 @@ def trained_nodes(graph: MaseGraph, uses: Mapping[fx.Node, Use]) -> dict[fx.Node
     return trained
 
 
-def bit_operations(use: Use, work: Cost) -> int:
-    """Each MAC times the widths of the two operands that meet in it; other FLOPs add nothing."""
-    return sum(macs * prod(map(use.width, operands)) for macs, operands in work.products)
-
-
 def macs_with_rounded(use: Use, work: Cost, operands: int) -> int:
     """The MACs of which so many of the two operands are rounded to a number format."""
     return sum(macs for macs, roles in work.products if sum(map(use.rounds, roles)) == operands)
-
-
-def buffers(use: Use) -> dict[str, Any]:
-    """The elements and bits of the activations that go in and come out.
-
-    Inputs take the bits of the format they are rounded to, outputs those of their dtype unless the
-    layer rounds them. A node that gives no tensor (a size, say) reads only a description.
-    """
-    inputs = use.activations if use.outputs else ()
-    return {
-        "input_buffer_size": sum(prod(o.fact.shape) for o in inputs),
-        "input_buffer_bits": sum(
-            stored_bits(use.formats.get(o.role or ""), *o.fact) for o in inputs
-        ),
-        "output_buffer_size": sum(prod(fact.shape) for fact in use.outputs),
-        "output_buffer_bits": sum(
-            stored_bits(use.formats.get(OUTPUT_ROLE), *fact) for fact in use.outputs
-        ),
-    }
-
-
-def count(graph: MaseGraph, dummy_in: Mapping[str, Any] | None = None) -> Counts:
-    """What every node of a graph costs, per sample wherever that means something."""
-    results = observe(graph, dummy_in)
-    counter = NodeCounter(graph, results)
-    whole = counter.nodes()
-    batch = batch_size(results)
-    nodes, note = per_sample(graph, results, whole, batch)
-    total = totals(nodes.values(), counter.unique_parameters())
-    return Counts(nodes, total, batch, "batch" if note else "sample", note)
-
-
-def per_sample(
-    graph: MaseGraph, results: Results, whole: dict[fx.Node, NodeCount], batch: int | None
-) -> tuple[dict[fx.Node, NodeCount], str]:
-    """The counts of one sample; or those of the whole batch, and the reason.
-
-    The counts at twice the batch must be those of work on samples, which doubles, and of work on
-    weights, which stays. Otherwise the model mixes samples, or runs at one batch size only.
-    """
-    if not batch:
-        return whole, "the inputs have no leading dimension in common"
-    try:
-        twice = run_shapes(graph, inputs_of_batch(results, 2 * batch))
-    except GraphError as error:
-        return whole, f"at a batch of {2 * batch}, {error}"
-    doubled = NodeCounter(graph, twice).nodes()
-    mixing = [node.name for node in whole if not scales(whole[node], doubled[node])]
-    if mixing:
-        return whole, f"samples are mixed by {', '.join(mixing)}"
-    return {node: of_one(whole[node], doubled[node], batch) for node in whole}, ""
-
-
-def scales(whole: NodeCount, doubled: NodeCount) -> bool:
-    """Whether every count is a part for each sample and a part for all of them together.
-
-    Counts of bits are left aside: blocks of elements that share bits may straddle samples.
-    """
-    names = [name for name in OF_A_BATCH if name not in OF_BITS]
-    pairs = [(getattr(whole, name), getattr(doubled, name)) for name in names]
-    return all(one == two or (one is not None and one <= two <= 2 * one) for one, two in pairs)
-
-
-def of_one(whole: NodeCount, doubled: NodeCount, batch: int) -> NodeCount:
-    """The counts of a batch of one: what a sample adds, and what is there without any."""
-    pairs = {name: (getattr(whole, name), getattr(doubled, name)) for name in OF_A_BATCH}
-    ones = {
-        name: -((one - two) // batch) + (2 * one - two)
-        for name, (one, two) in pairs.items()
-        if one is not None
-    }
-    return replace(whole, **ones)
-
-
-def totals(counts: Iterable[NodeCount], parameters: Mapping[nn.Parameter, int]) -> dict[str, int]:
-    """The sum over nodes; parameters that several nodes share are counted once."""
-    counts = list(counts)
-    work = {name: sum(getattr(count, name) or 0 for count in counts) for name in OF_A_BATCH}
-    stored = {
-        "parameters": sum(parameter.numel() for parameter in parameters),
-        "parameter_bits": sum(parameters.values()),
-    }
-    return {name: (work | stored)[name] for name in NUMBERS}
 
 
 def rounded_part(total: Mapping[str, int]) -> dict[str, Any]:
@@ -377,3 +326,48 @@ def as_info(counts: Counts, backward: bool) -> dict[str, Any]:
         "per": counts.per,
         "note": counts.note,
     }
+
+
+def report_counts(info: Mapping[str, Any]) -> str:
+    """The information of the pass `count_operations` as text: nodes, total, and what is missing."""
+    columns = [name for name in COLUMNS if name in info["total"]]
+    rows = [
+        [name, count["op"], *cells(count, columns)]
+        for name, count in info["nodes"].items()
+        if any(count[column] != 0 for column in columns)
+    ]
+    rows.append(["Total", "", *cells(info["total"], columns)])
+    headers = ["Node name", "Mase op", *(COLUMNS[name] for name in columns)]
+    table = tabulate(
+        rows,
+        headers=headers,
+        tablefmt="orgtbl",
+        disable_numparse=True,
+        colalign=("left", "left", *("right" for _ in columns)),
+    )
+    return "\n".join([table, rounded_line(info["total"]), *remarks(info)])
+
+
+def cells(count: Mapping[str, Any], columns: list[str]) -> list[str]:
+    """Numbers with their thousands apart."""
+    return [UNKNOWN if count[name] is None else f"{count[name]:,}" for name in columns]
+
+
+def remarks(info: Mapping[str, Any]) -> list[str]:
+    """What the numbers are per, and what is not in them."""
+    batch = "" if info["batch_size"] is None else f" of {info['batch_size']}"
+    if info["per"] == "sample":
+        lines = [f"Per sample, counted on a batch{batch}."]
+    else:
+        lines = [f"For the whole batch{batch}, not per sample: {info['note']}."]
+    missing = ", ".join(f"{each['node']} ({each['op']})" for each in info["uncounted"])
+    return [*lines, f"Not counted: {missing}."] if missing else lines
+
+
+def rounded_line(total: Mapping[str, Any]) -> str:
+    """One sentence: the share of all MACs whose operands are really rounded."""
+    macs, both, one = (total[n] for n in ("macs", "rounded_macs", "half_rounded_macs"))
+    if not macs:
+        return "There are no MACs."
+    shares = f"both operands rounded: {both / macs:.1%} ({both:,} of {macs:,})"
+    return f"MACs with {shares}; with one of the two: {one / macs:.1%}."

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from math import prod
+from math import nan, prod
 from typing import Any, NamedTuple
 
 import torch
@@ -12,16 +12,17 @@ from torch import Tensor, fx, nn
 from chop.errors import GraphError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.recorder import run_graph
-from chop.nn.quant_config import QuantConfig, parse_quant_config
+from chop.nn.quant_config import OUTPUT, QuantConfig
 from chop.nn.quantized import QuantizedModule
 from chop.numerics import NumberFormat
 from chop.ops.cost import Call, Cost
 from chop.ops.op import Op
-from chop.passes.graph.analysis.add_metadata.add_metadata import find_op
-from chop.passes.graph.analysis.add_metadata.entries import (
+from chop.passes.graph.analysis.metadata_entries import (
     bare,
     dtype_format,
+    find_op,
     plain_name,
+    quantization_of,
     result_entries,
 )
 
@@ -43,14 +44,10 @@ def formats_of_module(module: nn.Module | None) -> Formats:
 
 def formats_of_node(node: fx.Node, module: nn.Module | None) -> Formats:
     """The formats the module or the function of a node rounds its operands to."""
-    op: Any = getattr(node.target, "op", None)
-    if node.op != "call_function" or not isinstance(op, Op):
+    if module is not None:
         return formats_of_module(module)
-    config: Any = node.kwargs.get("config", {})
-    if isinstance(config, QuantConfig):
-        return in_effect(config)
-    name = str(getattr(node.target, "__name__", "")).removeprefix(f"{op.name}_")
-    return in_effect(parse_quant_config(op, {"name": name, **config}, f"node {node.name!r}"))
+    found = quantization_of(node, None)
+    return {} if found is None else found[1].operands
 
 
 def in_effect(quant: QuantConfig) -> Formats:
@@ -88,6 +85,11 @@ def widest(stored: Iterable[StoredParameter]) -> dict[nn.Parameter, int]:
     for parameter, bits in stored:
         found[parameter] = max(bits, found.get(parameter, 0))
     return found
+
+
+def average(bits: float, elements: int) -> float:
+    """Bits for each element; the average of nothing is not a number."""
+    return bits / elements if elements else nan
 
 
 def model_parameters(model: nn.Module) -> dict[nn.Parameter, int]:
@@ -154,7 +156,13 @@ def run_shapes(graph: MaseGraph, inputs: Mapping[str, Any]) -> Results:
     def keep(node: fx.Node, result: Any) -> None:
         results[node] = result_entries(result, None)
 
-    values = with_values(graph, inputs)
+    device = next((parameter.device for parameter in graph.model.parameters()), None)
+    values = {  # zeros stand in for inputs that have only a shape
+        name: torch.zeros_like(value, device=device)
+        if isinstance(value, Tensor) and value.is_meta
+        else value
+        for name, value in inputs.items()
+    }
     if is_quick(graph, values):
         run_graph(graph, values, after=keep)
         return results
@@ -175,42 +183,28 @@ def is_quick(graph: MaseGraph, inputs: Mapping[str, Any]) -> bool:
     return elements * max(parameters, 1) <= QUICK
 
 
-def with_values(graph: MaseGraph, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The inputs, zeros standing in for those that have only a shape."""
-    device = next((parameter.device for parameter in graph.model.parameters()), None)
-    return {
-        name: torch.zeros_like(value, device=device)
-        if isinstance(value, Tensor) and value.is_meta
-        else value
-        for name, value in inputs.items()
-    }
-
-
 def batch_size(results: Results) -> int | None:
     """The leading dimension that all tensors fed to the model share, if they do."""
-    fed = [fact for node in placeholders(results) for fact in facts(results[node]) if fact.shape]
-    sizes = {fact.shape[0] for fact in fed}
+    fed = [fact for node in results if node.op == "placeholder" for fact in facts(results[node])]
+    sizes = {fact.shape[0] for fact in fed if fact.shape}
     return sizes.pop() if len(sizes) == 1 else None
 
 
 def inputs_of_batch(results: Results, batch: int) -> dict[str, Any]:
-    """Inputs like those observed, with another leading dimension."""
-    return {node.name: resized(results[node], batch) for node in placeholders(results)}
-
-
-def resized(entries: Mapping[str, Any], batch: int) -> Any:
-    """What a placeholder takes: zeros, or the value itself if it is no tensor."""
-    tensors = facts(entries)
-    if not tensors:
-        return entries["data_out_0"]["value"]
-    (shape, dtype), *_ = tensors
-    # One zero, seen many times: it takes no memory and, unlike a meta tensor, can be computed with.
-    return torch.zeros((), dtype=dtype).expand((batch, *shape[1:]) if shape else ())
-
-
-def placeholders(results: Results) -> list[fx.Node]:
-    """The nodes through which the model is fed."""
-    return [node for node in results if node.op == "placeholder"]
+    """Inputs like those observed, with another leading dimension; what is no tensor stays."""
+    inputs: dict[str, Any] = {}
+    for node in results:
+        if node.op != "placeholder":
+            continue
+        tensors = facts(results[node])
+        if not tensors:
+            inputs[node.name] = results[node]["data_out_0"]["value"]
+            continue
+        (shape, dtype), *_ = tensors
+        # One zero, seen many times: it takes no memory and, unlike a meta tensor, is a number.
+        zero = torch.zeros((), dtype=dtype)
+        inputs[node.name] = zero.expand((batch, *shape[1:]) if shape else ())
+    return inputs
 
 
 class Operand(NamedTuple):
@@ -289,6 +283,25 @@ class Use:
         return next(found, self.outputs[0].dtype)
 
 
+def buffers(use: Use) -> dict[str, Any]:
+    """The elements and bits of the activations that go in and come out.
+
+    Inputs take the bits of the format they are rounded to, outputs those of their dtype unless the
+    layer rounds them. A node that gives no tensor (a size, say) reads only a description.
+    """
+    inputs = use.activations if use.outputs else ()
+    return {
+        "input_buffer_size": sum(prod(o.fact.shape) for o in inputs),
+        "input_buffer_bits": sum(
+            stored_bits(use.formats.get(o.role or ""), *o.fact) for o in inputs
+        ),
+        "output_buffer_size": sum(prod(fact.shape) for fact in use.outputs),
+        "output_buffer_bits": sum(
+            stored_bits(use.formats.get(OUTPUT), *fact) for fact in use.outputs
+        ),
+    }
+
+
 def use_of(node: fx.Node, modules: Mapping[str, nn.Module], results: Results) -> Use:
     """What a call node works on."""
     op = find_op(node, modules)
@@ -296,14 +309,14 @@ def use_of(node: fx.Node, modules: Mapping[str, nn.Module], results: Results) ->
     operands: list[Operand] = []
     attributes: dict[str, object] = {}
     for role, name, value in arguments(node, op):
-        tensors = [
-            Operand(role, source, fact)
-            for source in nodes_in(value)
-            for fact in facts(results[source])
-        ]
+        sources: list[fx.Node] = []
+        fx.map_arg(value, sources.append)  # an argument may be nested
+        tensors = [Operand(role, each, fact) for each in sources for fact in facts(results[each])]
         operands += tensors
-        if not tensors:
-            attributes[name] = plain_value(value, results)
+        if not tensors:  # nodes in it, such as `size`, give plain values
+            attributes[name] = fx.map_arg(
+                value, lambda each: results[each]["data_out_0"].get("value")
+            )
     return Use(node, op, module, tuple(operands), attributes, tuple(facts(results[node])))
 
 
@@ -322,15 +335,3 @@ def arguments(node: fx.Node, op: Op | None) -> Iterator[tuple[str | None, str, A
                 given[f"arg_{index + len(roles)}"] = value
     for name in sorted(given, key=list(roles | given).index):
         yield roles.get(name), name, given[name]
-
-
-def nodes_in(value: Any) -> list[fx.Node]:
-    """The nodes in an argument, which may be nested."""
-    found: list[fx.Node] = []
-    fx.map_arg(value, found.append)
-    return found
-
-
-def plain_value(value: Any, results: Results) -> Any:
-    """An argument that holds no tensor, the results of nodes such as `size` filled in."""
-    return fx.map_arg(value, lambda node: results[node]["data_out_0"].get("value"))

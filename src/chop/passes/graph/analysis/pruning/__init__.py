@@ -1,4 +1,4 @@
-"""Sparsity of weights and activations."""
+"""How many weights and activations are zero, and which hooks mask them."""
 
 from chop.passes.graph.analysis.pruning.calculate_natural_sparsity import (
     add_natural_sparsity_metadata_analysis_pass,

@@ -10,7 +10,7 @@ from chop.errors import GraphError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.recorder import run_graph
 from chop.nn.quantized import QuantizedModule
-from chop.passes.graph.analysis.flops.operands import placeholders, recorded_results
+from chop.passes.graph.analysis.flops.operands import recorded_results
 
 
 class Zeros(NamedTuple):
@@ -48,16 +48,16 @@ def seen_weight(module: nn.Module) -> Tensor:
 
 
 def weighted_nodes(graph: MaseGraph) -> dict[fx.Node, nn.Module]:
-    """The nodes that call a layer whose weight has at least two dimensions, as matrices have."""
+    """The nodes that call a layer that multiplies activations by a matrix or a kernel."""
     modules = graph.modules
-    calls = {n: modules[n.target] for n in graph.nodes if n.op == "call_module"}
-    return {node: module for node, module in calls.items() if is_weighted(module)}
-
-
-def is_weighted(module: nn.Module) -> bool:
-    """Whether a module multiplies floating-point activations by a matrix or kernel."""
-    weight = getattr(module, "weight", None)
-    return isinstance(weight, Tensor) and weight.dim() > 1 and not isinstance(module, nn.Embedding)
+    found: dict[fx.Node, nn.Module] = {}
+    for node in graph.fx_graph.find_nodes(op="call_module"):
+        module = modules[node.target]
+        weight = getattr(module, "weight", None)
+        is_matrix = isinstance(weight, Tensor) and weight.dim() > 1
+        if is_matrix and not isinstance(module, nn.Embedding):
+            found[node] = module
+    return found
 
 
 def layer_zeros(graph: MaseGraph, dummy_in: Mapping[str, Any] | None) -> dict[fx.Node, LayerZeros]:
@@ -95,8 +95,10 @@ def inputs_seen(modules: set[nn.Module]) -> Iterator[dict[nn.Module, Zeros]]:
 
 def recorded_inputs(graph: MaseGraph) -> dict[str, Any]:
     """The inputs that metadata recorded with their values."""
-    results = {n: recorded_results(n) for n in graph.nodes if n.op == "placeholder"}
-    inputs = {node.name: results[node]["data_out_0"].get("value") for node in placeholders(results)}
+    inputs = {
+        node.name: recorded_results(node)["data_out_0"].get("value")
+        for node in graph.fx_graph.find_nodes(op="placeholder")
+    }
     for name, value in inputs.items():
         if value is None or (isinstance(value, Tensor) and value.is_meta):
             raise GraphError(f"no value was recorded for the input {name!r}: give dummy_in")

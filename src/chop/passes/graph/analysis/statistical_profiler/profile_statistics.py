@@ -11,7 +11,7 @@ from chop.errors import ConfigError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.recorder import run_graph
 from chop.passes.base import Batches, Info, PassArgs, analysis_pass
-from chop.passes.graph.analysis.add_metadata.entries import (
+from chop.passes.graph.analysis.metadata_entries import (
     attribute,
     module_buffers,
     module_parameters,
@@ -123,7 +123,8 @@ def profile_activations(
         fed += size
     if fed < args.num_samples:
         logger.warning("%s: only %d of %d samples came", WHERE, fed, args.num_samples)
-    profiler.store()
+    for (node, side, name), statistics in profiler.collected.items():
+        place(node, side, name).update({key: s.export() for key, s in statistics.items()})
     return fed
 
 
@@ -162,11 +163,6 @@ class Profiler:
             self.collected[key] = new_statistics(self.statistics)
         for stat in self.collected[key].values():
             stat.update_a_batch(value)
-
-    def store(self) -> None:
-        """Put the results into the metadata."""
-        for (node, side, name), statistics in self.collected.items():
-            place(node, side, name).update({key: s.export() for key, s in statistics.items()})
 
 
 def first_rows(batches: Batches, count: int) -> Iterator[tuple[dict[str, Any], int]]:

@@ -88,10 +88,12 @@ def fixed_masks(inputs: Inputs, layers: Mapping[str, nn.Module], rule: SparsityR
         dims = {channel_dim(layers[name]) % x.dim()} if by_channel else set(range(1, x.dim()))
         rest = tuple(dim for dim in range(x.dim()) if dim not in dims)
         scores.append(METHODS[rule.method](x, rest, generator))
-    return {
-        name: {INPUT_MASK: shaped_like_input(mask, layers[name], by_channel)}
-        for (name, mask) in zip(inputs, selected(scores, list(inputs), layers, rule), strict=True)
-    }
+    found: Buffers = {}
+    for name, mask in zip(inputs, selected(scores, list(inputs), layers, rule), strict=True):
+        # A mask of channels has ones for the dimensions after them, so that it broadcasts.
+        after = -channel_dim(layers[name]) - 1 if by_channel else 0
+        found[name] = {INPUT_MASK: mask.reshape(*mask.shape, *(1,) * after)}
+    return found
 
 
 def selected(
@@ -112,9 +114,3 @@ def selected(
         keep_most_important([part], rule.sparsity_of(name))[0]
         for part, name in zip(scores, names, strict=True)
     ]
-
-
-def shaped_like_input(mask: Tensor, layer: nn.Module, by_channel: bool) -> Tensor:
-    """A mask of channels with ones for the dimensions after them, so that it broadcasts."""
-    after = -channel_dim(layer) - 1 if by_channel else 0
-    return mask.reshape(*mask.shape, *(1,) * after)

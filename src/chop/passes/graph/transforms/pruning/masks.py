@@ -98,7 +98,7 @@ def without_weight_mask(module: nn.Module, keep_zeros: bool = False) -> nn.Modul
     unmasked layer is put together here.
 
     Args:
-        keep_zeros: the weight becomes a parameter of its own with the zeros in it; else it is
+        keep_zeros: the weight becomes a new parameter with the zeros in it; otherwise it is
             the parameter as it was before pruning.
     """
     if _mask_of(module) is None:
@@ -107,19 +107,15 @@ def without_weight_mask(module: nn.Module, keep_zeros: bool = False) -> nn.Modul
     original: nn.Parameter = module.parametrizations[WEIGHT].original  # type: ignore
     del shell._modules["parametrizations"]
     for hooks in (shell._state_dict_hooks, shell._load_state_dict_pre_hooks):
-        _drop_our_hooks(hooks)
+        for hook_id, hook in list(hooks.items()):
+            if getattr(hook, "hook", hook) in (_write_plain_keys, _read_plain_keys):
+                del hooks[hook_id]
     weight: Any = original
     if keep_zeros:
         weight = nn.Parameter(module.weight.detach().clone(), original.requires_grad)  # type: ignore
     # Parameters are registered in the order in which a fresh layer would have them.
     shell._parameters = {WEIGHT: weight, **shell._parameters}
     return shell
-
-
-def _drop_our_hooks(hooks: dict[int, Any]) -> None:
-    for key, hook in list(hooks.items()):
-        if getattr(hook, "hook", hook) in (_write_plain_keys, _read_plain_keys):
-            del hooks[key]
 
 
 def _write_plain_keys(

@@ -14,8 +14,10 @@ from chop.ops.lookup import op_of_node
 from chop.passes.base import Info, transform_pass
 from chop.passes.graph.transforms.pruning.activations import batches, input_masks
 from chop.passes.graph.transforms.pruning.masks import (
+    has_input_mask,
     kept_inputs,
     largest_in_groups,
+    weight_mask,
     with_input_mask,
     with_weight_mask,
     without_input_mask,
@@ -34,7 +36,7 @@ def prune_transform_pass(graph: MaseGraph, args: PruneArgs) -> tuple[MaseGraph, 
     """Set the least important weights and layer inputs to zero.
 
     The weights of linear layers and convolutions get masks, their inputs too if asked. A layer
-    that is pruned already is pruned anew from its full weights. `info` has the sparsity achieved:
+    that is pruned already is pruned again from its full weights. `info` has the sparsity achieved:
     of each layer's weights, of all of them, and of each layer's inputs over the batches given.
     """
     info: Info = {}
@@ -43,6 +45,23 @@ def prune_transform_pass(graph: MaseGraph, args: PruneArgs) -> tuple[MaseGraph, 
     if args.activation is not None:
         info["activation"] = prune_inputs(graph, args)
     return graph, info
+
+
+@transform_pass("prune_detach_hook")
+def prune_detach_hook_transform_pass(graph: MaseGraph) -> tuple[MaseGraph, Info]:
+    """Leave the zeros in the weights and remove all masks, those of inputs included.
+
+    Afterwards layers are plain again: training moves pruned weights, inputs come as they are.
+    """
+    modules = graph.modules
+    weights = [name for name, module in modules.items() if weight_mask(module) is not None]
+    inputs = [name for name, module in modules.items() if has_input_mask(module)]
+    plain = {
+        modules[name]: without_input_mask(without_weight_mask(modules[name], keep_zeros=True))
+        for name in dict.fromkeys([*weights, *inputs])
+    }
+    replace_modules(graph, plain)
+    return graph, {"weight": weights, "activation": inputs}
 
 
 def prunable_layers(graph: MaseGraph) -> dict[str, nn.Module]:
@@ -141,19 +160,15 @@ def prune_inputs(graph: MaseGraph, args: PruneArgs) -> Info:
     # Importance is judged by the inputs as they are without any mask.
     replace_modules(graph, {layers[name]: layer for name, layer in plain.items()})
     masks = input_masks(graph, plain, args)
-    masked = {
-        name: with_input_mask(layer, **on_device_of(layer, masks[name]))
-        for name, layer in plain.items()
-    }
+    masked = {}
+    for name, layer in plain.items():
+        device = weight_of(layer).device
+        buffers = {key: buffer.to(device) for key, buffer in masks[name].items()}
+        masked[name] = with_input_mask(layer, **buffers)
     replace_modules(graph, {plain[name]: layer for name, layer in masked.items()})
     if args.input_generator is None:
         return {"nodes": {}, "total": None}  # n:m needs no data, so none was asked for
     return achieved(zeroed_inputs(graph, masked, args))
-
-
-def on_device_of(layer: nn.Module, buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The buffers where the weight of the layer is."""
-    return {name: buffer.to(weight_of(layer).device) for name, buffer in buffers.items()}
 
 
 def zeroed_inputs(

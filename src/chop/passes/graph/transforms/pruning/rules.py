@@ -22,8 +22,8 @@ class SparsityRule(PassArgs):
         scope: whether nodes are ranked one by one or against each other.
         granularity: single elements, whole channels (of a weight: rows, one for each output), or
             "n:m", which keeps n of every m consecutive values along the input channels.
-        method: random, l1-norm or l2-norm, or one of your own in `METHODS`.
-        seed: of the random method; without one torch's generator goes on.
+        method: random, l1-norm or l2-norm, or a custom one in `METHODS`.
+        seed: of the random method; without one torch's generator continues.
     """
 
     sparsity: float | dict[str, float] | None = None
@@ -103,7 +103,7 @@ class PruneArgs(PassArgs):
         activation: how to prune the inputs of layers; without it they stay as they are.
         input_generator: batches by argument name, from which activations are judged.
         num_batches: how many of them to look at.
-        model_name: accepted for the labs' sake; nothing depends on it.
+        model_name: accepted because the labs pass it; nothing depends on it.
     """
 
     weight: SparsityRule | None = None

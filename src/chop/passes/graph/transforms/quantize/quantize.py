@@ -10,7 +10,7 @@ from chop.nn.quant_config import QuantConfig
 from chop.nn.quantized import quantize_module, quantized_function
 from chop.ops.lookup import op_of_node, writes_in_place
 from chop.passes.base import Info, transform_pass
-from chop.passes.graph.analysis.add_metadata.entries import record_formats, restore_records
+from chop.passes.graph.analysis.metadata_entries import record_formats, restore_records
 from chop.passes.graph.transforms.quantize.plan import Plan, QuantizeArgs, make_plan
 from chop.passes.graph.transforms.quantize.restore import (
     FLOAT_FORM,

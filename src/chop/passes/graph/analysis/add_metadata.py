@@ -1,30 +1,26 @@
 """Metadata of every node: what it is, what it takes and gives, and its number formats."""
 
-import re
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor, fx, nn
 
-from chop.ir.graph.mase_graph import MaseGraph
-from chop.ir.graph.mase_metadata import (
+from chop.ir.graph.mase_graph import (
     CommonMetadata,
+    MaseGraph,
     MaseGraphMetadata,
     MaseMetadata,
     SoftwareMetadata,
     metadata_of,
 )
 from chop.ir.graph.recorder import run_graph
-from chop.ops.lookup import op_of_node
-from chop.ops.op import MaseType, Op
-from chop.ops.table import OPS
 from chop.passes.base import Info, MetadataArgs, PassArgs, analysis_pass
-from chop.passes.graph.analysis.add_metadata.entries import (
+from chop.passes.graph.analysis.metadata_entries import (
     UNKNOWN,
     Snapshots,
     bare,
+    classify,
     is_tensor,
     module_buffers,
     module_parameters,
@@ -32,7 +28,6 @@ from chop.passes.graph.analysis.add_metadata.entries import (
     parameter_entry,
     record_formats,
     result_entries,
-    target_name,
     tensor_entry,
 )
 
@@ -44,46 +39,6 @@ def init_metadata_analysis_pass(graph: MaseGraph, args: MetadataArgs) -> tuple[M
         node.meta["mase"] = MaseMetadata(node)
     graph.meta["mase"] = MaseGraphMetadata()
     return graph, {"nodes": len(graph.nodes)}
-
-
-def classify(node: fx.Node, modules: Mapping[str, nn.Module]) -> tuple[str, str]:
-    """The type and the operation; what the table does not know keeps its own name.
-
-    What is not torch's is a node only because the user said so: a `patched_func`. Of torch's, an
-    unknown layer is a `module` and any other unknown call a `builtin_func`.
-    """
-    if node.op in ("placeholder", "output"):
-        return node.op, node.op
-    if node.op == "get_attr":
-        constant = str(node.target).startswith("_tensor_constant")
-        return (MaseType.IMPLICIT_FUNC.value, "constant") if constant else (node.op, node.op)
-    op = find_op(node, modules)
-    if op is not None:
-        return op.mase_type.value, op.name
-    if node.op == "call_module":
-        layer = type(modules[str(node.target)])
-        kind = MaseType.PATCHED_FUNC if is_users(layer) else MaseType.MODULE
-        return kind.value, snake_case(layer.__name__)
-    kind = MaseType.PATCHED_FUNC if is_users(node.target) else MaseType.BUILTIN_FUNC
-    return kind.value, target_name(node.target)
-
-
-def is_users(target: Any) -> bool:
-    """Whether a function or class is neither torch's nor Python's own."""
-    home = getattr(target, "__module__", None) or "torch"  # C functions of torch have none
-    return home.partition(".")[0] not in ("torch", "math", "builtins", "_operator")
-
-
-def find_op(node: fx.Node, modules: Mapping[str, nn.Module]) -> Op | None:
-    """The row of the table; ATen functions, which torch.export leaves, are found by name."""
-    if isinstance(node.target, torch._ops.OpOverload):
-        return OPS.get(target_name(node.target))
-    return op_of_node(node, modules)
-
-
-def snake_case(name: str) -> str:
-    """`MyBlock2d` as `my_block2d`."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
 class AddCommonMetadataArgs(PassArgs):
@@ -117,8 +72,9 @@ def add_common_metadata_analysis_pass(
         }
     fill = Filler(modules, args.add_value)
     if args.dummy_in is None:
-        for node in graph.nodes:
-            fill.without_running(node)
+        for node in graph.nodes:  # what is passed can be known without data, its shape cannot
+            fill.arguments(node, node.args, dict(node.kwargs))
+            common_of(node)["results"] = {"data_out_0": dict(UNKNOWN)}
     else:
         tensors = [v for v in args.dummy_in.values() if isinstance(v, Tensor)]
         on_meta = args.force_device_meta or any(v.is_meta for v in tensors)
@@ -157,11 +113,6 @@ class Filler:
     def results(self, node: fx.Node, result: Any) -> None:
         """Record what comes out."""
         common_of(node)["results"] = result_entries(result, self.snapshots)
-
-    def without_running(self, node: fx.Node) -> None:
-        """Record what can be known without data: what is passed, not of which shape."""
-        self.arguments(node, node.args, dict(node.kwargs))
-        common_of(node)["results"] = {"data_out_0": dict(UNKNOWN)}
 
     def parameters(self, node: fx.Node) -> None:
         """Record the parameters of a layer, after the arguments of the call."""

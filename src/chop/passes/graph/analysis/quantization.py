@@ -1,12 +1,17 @@
-"""The average width of what a graph stores and of what flows through it."""
+"""The average width of what a graph stores and of what flows through it.
 
-from math import nan
+`calculate_flops_pass` can be imported from here because the labs do so.
+"""
+
 from typing import Any
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.base import Info, PassArgs, analysis_pass
 from chop.passes.graph.analysis.flops.count import NodeCount, NodeCounter
-from chop.passes.graph.analysis.flops.operands import observe
+from chop.passes.graph.analysis.flops.module import calculate_flops_pass
+from chop.passes.graph.analysis.flops.operands import average, observe
+
+__all__ = ["calculate_avg_bits_mg_analysis_pass", "calculate_flops_pass"]
 
 
 class CalculateAvgBitsArgs(PassArgs):
@@ -49,8 +54,3 @@ def node_averages(nodes: dict[str, NodeCount]) -> dict[str, dict[str, float]]:
         for name, each in nodes.items()
         if each.flops != 0 or each.parameters
     }
-
-
-def average(bits: float, elements: int) -> float:
-    """Bits for each element; the average of nothing is not a number."""
-    return bits / elements if elements else nan

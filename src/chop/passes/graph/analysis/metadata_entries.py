@@ -1,7 +1,8 @@
-"""What the metadata of a node holds: operands, results, and their number formats."""
+"""What the metadata of a node holds: what it is, operands, results, and number formats."""
 
 import functools
 import inspect
+import re
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -10,14 +11,59 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
-from chop.ir.graph.mase_metadata import ParameterEntry, TensorEntry
+from chop.ir.graph.mase_graph import ParameterEntry, TensorEntry
 from chop.nn.quant_config import OUTPUT, QuantConfig, parse_quant_config
 from chop.nn.quantized import QuantizedModule
 from chop.numerics import NumberFormat
-from chop.ops.op import Op
+from chop.ops.lookup import op_of_node
+from chop.ops.op import MaseType, Op
+from chop.ops.table import OPS
 
 UNKNOWN: TensorEntry = {"type": None, "precision": None, "shape": None, "torch_dtype": None}
 """What is recorded of a tensor when the model was not run."""
+
+
+def classify(node: fx.Node, modules: Mapping[str, nn.Module]) -> tuple[str, str]:
+    """The type and the operation; what the table does not know keeps its own name.
+
+    What is not torch's is a node only because the user said so: a `patched_func`. Of torch's, an
+    unknown layer is a `module` and any other unknown call a `builtin_func`.
+    """
+    if node.op in ("placeholder", "output"):
+        return node.op, node.op
+    if node.op == "get_attr":
+        constant = str(node.target).startswith("_tensor_constant")
+        return (MaseType.IMPLICIT_FUNC.value, "constant") if constant else (node.op, node.op)
+    op = find_op(node, modules)
+    if op is not None:
+        return op.mase_type.value, op.name
+    if node.op == "call_module":
+        layer = type(modules[str(node.target)])
+        kind = MaseType.PATCHED_FUNC if is_users(layer) else MaseType.MODULE
+        # `MyBlock2d` is a `my_block2d`.
+        return kind.value, re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", layer.__name__).lower()
+    kind = MaseType.PATCHED_FUNC if is_users(node.target) else MaseType.BUILTIN_FUNC
+    return kind.value, target_name(node.target)
+
+
+def is_users(target: Any) -> bool:
+    """Whether a function or class is neither torch's nor Python's own."""
+    home = getattr(target, "__module__", None) or "torch"  # C functions of torch have none
+    return home.partition(".")[0] not in ("torch", "math", "builtins", "_operator")
+
+
+def find_op(node: fx.Node, modules: Mapping[str, nn.Module]) -> Op | None:
+    """The row of the table; ATen functions, which torch.export leaves, are found by name."""
+    if isinstance(node.target, torch._ops.OpOverload):
+        return OPS.get(target_name(node.target))
+    return op_of_node(node, modules)
+
+
+def target_name(target: Any) -> str:
+    """The name of a function or method; of an ATen overload, without the overload."""
+    if isinstance(target, torch._ops.OpOverload):
+        return target._schema.name.partition("::")[2]
+    return target if isinstance(target, str) else str(getattr(target, "__name__", target))
 
 
 @functools.cache
@@ -159,16 +205,12 @@ def signature_of(
         kind = module.base if isinstance(module, QuantizedModule) else type(module)
         return python_signature(kind.forward, skip_self=True)
     target = node.target
-    if inspect.isfunction(target) and not takes_any(target):
-        return python_signature(target)
+    if inspect.isfunction(target):
+        found = python_signature(target)
+        if found[0]:  # else its signature says nothing: it is all `*args`
+            return found
     found = aten_signature(target_name(target), count)
     return found if found[0] else aten_signature(op, count)
-
-
-@functools.cache
-def takes_any(function: Callable[..., Any]) -> bool:
-    """Whether a function's signature says nothing: it is all `*args`."""
-    return python_signature(function)[0] == ()
 
 
 @functools.cache
@@ -186,37 +228,22 @@ def python_signature(
 def aten_signature(name: str, count: int) -> tuple[tuple[str, ...], str | None]:
     """The same for an ATen operator called with `count` positional arguments.
 
-    A list at the end may be written out, as in `x.view(8, -1)`.
+    A list at the end may be written out, as in `x.view(8, -1)`. ATen says `size` where the
+    documentation of the methods says `shape`.
     """
     if name in OTHER_SIGNATURES:
         return OTHER_SIGNATURES[name], None
-    schemas = list(aten_schemas(name))
-    for schema in schemas:
-        names = [argument_name(a) for a in schema.arguments if not a.kwarg_only]
-        if len(names) >= count and not is_list(schema.arguments[count - 1]):
-            return tuple(names), None
-    for schema in schemas:
-        names = [argument_name(a) for a in schema.arguments if not a.kwarg_only]
-        if len(names) > 1 and is_list(schema.arguments[len(names) - 1]):
-            return tuple(names[:-1]), names[-1]
-    return (), None
-
-
-def aten_schemas(name: str) -> Iterator[Any]:
-    """The schemas of the overloads of an ATen operator; none if there is no such operator."""
     packet = getattr(torch.ops.aten, name, None)
+    written_out: tuple[tuple[str, ...], str | None] = (), None
     for overload in () if packet is None else packet.overloads():
-        yield getattr(packet, overload)._schema
-
-
-def is_list(argument: Any) -> bool:
-    """Whether a schema's argument is a list."""
-    return isinstance(argument.type, torch.ListType)
-
-
-def argument_name(argument: Any) -> str:
-    """ATen says `size` where the methods' documentation says `shape`."""
-    return "shape" if argument.name == "size" else str(argument.name)
+        arguments = [a for a in getattr(packet, overload)._schema.arguments if not a.kwarg_only]
+        names = tuple("shape" if a.name == "size" else str(a.name) for a in arguments)
+        is_list = [isinstance(a.type, torch.ListType) for a in arguments]
+        if len(names) >= count and not any(is_list[count - 1 : count]):
+            return names, None
+        if len(names) > 1 and is_list[-1] and not written_out[0]:
+            written_out = names[:-1], names[-1]
+    return written_out
 
 
 def module_parameters(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -242,11 +269,10 @@ def plain_name(name: str) -> str:
     return before + after.partition(".")[0] if found else name
 
 
-def attribute(module: nn.Module, name: str) -> Tensor:
+def attribute(module: nn.Module, name: str) -> Any:
     """An attribute by its dotted name."""
     owner, _, last = name.rpartition(".")
-    value: Tensor = getattr(module.get_submodule(owner), last)
-    return value
+    return getattr(module.get_submodule(owner), last)
 
 
 def bare(value: Mapping[str, Any] | Any) -> bool:
@@ -269,7 +295,7 @@ def record_formats(node: fx.Node) -> None:
 
     Passes that quantise call this after they change a node; other nodes are left alone.
     """
-    found = quantization_of(node)
+    found = quantization_of(node, node.meta["mase"].module)
     if found is None:
         return
     op, quant = found
@@ -293,9 +319,8 @@ def restore_records(node: fx.Node) -> None:
                 entries[name] |= {"type": kind, "precision": width}
 
 
-def quantization_of(node: fx.Node) -> tuple[Op, QuantConfig] | None:
+def quantization_of(node: fx.Node, module: nn.Module | None) -> tuple[Op, QuantConfig] | None:
     """The operation of a quantised node and its configuration; None if it is in floating point."""
-    module = node.meta["mase"].module
     if isinstance(module, QuantizedModule):
         return None if module.quant.bypass else (module.op, module.quant)
     target: Any = node.target
@@ -342,10 +367,3 @@ def function_operands(node: fx.Node, op: Op) -> Iterator[tuple[str, str]]:
             if role is not None:
                 yield role, f"data_in_{inputs}"
             inputs += 1
-
-
-def target_name(target: Any) -> str:
-    """The name of a function or method; of an ATen overload, without the overload."""
-    if isinstance(target, torch._ops.OpOverload):
-        return target._schema.name.partition("::")[2]
-    return target if isinstance(target, str) else str(getattr(target, "__name__", target))

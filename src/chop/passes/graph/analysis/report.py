@@ -1,6 +1,10 @@
-"""Tables of what is known of each node."""
+"""Passes that print what is known of a graph and of its nodes.
+
+Reports go to standard output, so that a script with no logging set up shows them.
+"""
 
 import pprint
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -12,9 +16,41 @@ from torch import Tensor, fx
 from chop.files import write_text
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.base import Info, PassArgs, analysis_pass
-from chop.passes.graph.analysis.add_metadata.entries import bare
-from chop.passes.graph.analysis.report.output import show
+from chop.passes.graph.analysis.metadata_entries import bare
 from chop.passes.graph.utils import get_mase_op, get_mase_type
+
+
+def show(text: str) -> None:
+    """Write a report and a newline to standard output."""
+    sys.stdout.write(f"{text}\n")
+
+
+FX_OPS = ("placeholder", "get_attr", "call_function", "call_method", "call_module", "output")
+
+
+class ReportGraphArgs(PassArgs):
+    """Where the report goes: a file, or standard output if there is no `file_name`."""
+
+    file_name: Path | None = None
+
+
+@analysis_pass("report_graph")
+def report_graph_analysis_pass(graph: MaseGraph, args: ReportGraphArgs) -> tuple[MaseGraph, Info]:
+    """Print the graph, how many nodes of each kind it has, and its layers."""
+    counts = dict.fromkeys(FX_OPS, 0)
+    for node in graph.nodes:
+        counts[node.op] += 1
+    modules = graph.modules
+    layers = [modules[node.target] for node in graph.nodes if node.op == "call_module"]
+    text = "\n".join(
+        [str(graph.fx_graph), "Network overview:", str(counts), "Layer types:", str(layers)]
+    )
+    if args.file_name is None:
+        show(text)
+    else:
+        write_text(args.file_name, f"{text}\n")
+    return graph, {"counts": counts, "layer_types": [type(layer).__name__ for layer in layers]}
+
 
 Section = Literal["common", "hardware", "software"]
 SECTIONS: tuple[Section, ...] = ("common", "hardware", "software")
@@ -35,7 +71,10 @@ def report_node_meta_param_analysis_pass(
 ) -> tuple[MaseGraph, Info]:
     """Print the metadata of every node as a table; tensors appear as ``......``."""
     sections = [s for s in SECTIONS if s in args.which or "all" in args.which]
-    rows = [node_cells(node) + section_cells(node, sections) for node in graph.nodes]
+    rows = [
+        node_cells(node) + [pprint.pformat(abbreviate(node.meta["mase"][s])) for s in sections]
+        for node in graph.nodes
+    ]
     headers = [*NODE_COLUMNS, *(f"{section.title()} Param" for section in sections)]
     table = tabulate(rows, headers=headers, tablefmt="grid")
     show(table)
@@ -47,11 +86,6 @@ def report_node_meta_param_analysis_pass(
 def node_cells(node: fx.Node) -> list[str]:
     """The cells that every table begins with."""
     return [node.name, node.op, get_mase_type(node), get_mase_op(node)]
-
-
-def section_cells(node: fx.Node, sections: list[Section]) -> list[str]:
-    """The sections of a node as text."""
-    return [pprint.pformat(abbreviate(node.meta["mase"][section])) for section in sections]
 
 
 def abbreviate(value: Any) -> Any:
@@ -85,7 +119,10 @@ def value_type(node: fx.Node) -> str:
 def report_node_shape_analysis_pass(graph: MaseGraph, args: PassArgs) -> tuple[MaseGraph, Info]:
     """Print the shapes of what goes into every node and of what comes out."""
     shapes = {node.name: node_shapes(node) for node in graph.nodes}
-    rows = [[name, *(shape_text(side) for side in sides)] for name, sides in shapes.items()]
+    rows = [
+        [name, *("\n".join(f"{key}: {shape}" for key, shape in side.items()) for side in sides)]
+        for name, sides in shapes.items()
+    ]
     show(tabulate(rows, headers=["Node name", "In", "Out"], tablefmt="grid"))
     return graph, {"shapes": {name: {"in": i, "out": o} for name, (i, o) in shapes.items()}}
 
@@ -98,8 +135,3 @@ def node_shapes(node: fx.Node) -> tuple[dict[str, Any], dict[str, Any]]:
         for side in ("args", "results")
     )
     return args, results
-
-
-def shape_text(shapes: dict[str, Any]) -> str:
-    """One line for each tensor."""
-    return "\n".join(f"{name}: {shape}" for name, shape in shapes.items())
