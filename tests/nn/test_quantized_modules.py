@@ -16,8 +16,7 @@ import chop.passes.graph.transforms.quantize.quantized_modules as quantized_modu
 from chop.nn.quant_config import QuantConfig, parse_quant_config
 from chop.nn.quantized import QuantizedModule, module_class, quantize_module
 from chop.numerics import FORMATS
-from chop.ops.lookup import op_of_module
-from chop.ops.op import Op
+from chop.ops.op import Op, op_of_module
 
 every_op = pytest.mark.parametrize("op", MODULE_OPS, ids=attrgetter("name"))
 

@@ -20,8 +20,7 @@ from chop.nn.quant_config import OUTPUT, QuantConfig
 from chop.nn.quantized import QuantizedModule, quantize_module, quantized_function
 from chop.nn.rounding import rounded
 from chop.numerics import NumberFormat
-from chop.ops.lookup import op_of_node, writes_in_place
-from chop.ops.op import Op
+from chop.ops.op import Op, is_aten, op_of_node, writes_in_place
 from chop.search.memory import Remembered, bytes_of
 
 ACTIVATION_BYTES = 512 * 2**20
@@ -256,7 +255,7 @@ def can_vary(graph: MaseGraph) -> bool:
             continue
         op = op_of_node(node, modules)
         module = modules[str(node.target)] if node.op == "call_module" else None
-        if op is None or isinstance(module, QuantizedModule):
+        if op is None or is_aten(node) or isinstance(module, QuantizedModule):
             return False
         if _is_in_place(node, op, module) and not _alone(node, modules):
             return False

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from chop.errors import GraphError
 from chop.nn.quant_config import parse_quant_config
 from chop.nn.quantized import QuantizedModule, quantize_module
-from chop.ops.lookup import op_of_module
+from chop.ops.op import op_of_module
 from chop.ops.table import OPS
 from chop.passes.base import PassArgs
 from chop.passes.graph.analysis.add_metadata.arguments import plain_name

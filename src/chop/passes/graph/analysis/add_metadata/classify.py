@@ -4,12 +4,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import fx, nn
+from torch._ops import OpOverload
 
-from chop.ops.lookup import op_of_node
-from chop.ops.op import MaseType, Op
-from chop.ops.table import OPS
+from chop.ops.op import MaseType, aten_name, op_of_node
 
 
 def classify(node: fx.Node, modules: Mapping[str, nn.Module]) -> tuple[str, str]:
@@ -23,7 +21,7 @@ def classify(node: fx.Node, modules: Mapping[str, nn.Module]) -> tuple[str, str]
     if node.op == "get_attr":
         constant = str(node.target).startswith("_tensor_constant")
         return (MaseType.IMPLICIT_FUNC.value, "constant") if constant else (node.op, node.op)
-    op = find_op(node, modules)
+    op = op_of_node(node, modules)
     if op is not None:
         return op.mase_type.value, op.name
     if node.op == "call_module":
@@ -40,17 +38,10 @@ def is_users(target: Any) -> bool:
     return home.partition(".")[0] not in ("torch", "math", "builtins", "_operator")
 
 
-def find_op(node: fx.Node, modules: Mapping[str, nn.Module]) -> Op | None:
-    """The row of the table; ATen functions, which torch.export leaves, are found by name."""
-    if isinstance(node.target, torch._ops.OpOverload):
-        return OPS.get(target_name(node.target))
-    return op_of_node(node, modules)
-
-
 def target_name(target: Any) -> str:
     """The name of a function or method; of an ATen overload, without the overload."""
-    if isinstance(target, torch._ops.OpOverload):
-        return target._schema.name.partition("::")[2]
+    if isinstance(target, OpOverload):
+        return aten_name(target)
     return target if isinstance(target, str) else str(getattr(target, "__name__", target))
 
 

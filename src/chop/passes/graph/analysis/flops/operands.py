@@ -9,9 +9,8 @@ import torch
 from torch import fx, nn
 
 from chop.ops.cost import Call, Cost
-from chop.ops.op import Op
+from chop.ops.op import Op, op_of_node
 from chop.passes.graph.analysis.add_metadata.arguments import plain_name
-from chop.passes.graph.analysis.add_metadata.classify import find_op
 from chop.passes.graph.analysis.flops.observe import Fact, Results, facts
 from chop.passes.graph.analysis.flops.widths import Formats, element_bits, formats_of_node
 
@@ -94,7 +93,7 @@ class Use:
 
 def use_of(node: fx.Node, modules: Mapping[str, nn.Module], results: Results) -> Use:
     """What a call node works on."""
-    op = find_op(node, modules)
+    op = op_of_node(node, modules)
     module = modules[str(node.target)] if node.op == "call_module" else None
     operands: list[Operand] = []
     attributes: dict[str, object] = {}

@@ -10,8 +10,7 @@ from chop.errors import ConfigError, UnknownNameError, suggestion
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.nn.quant_config import OUTPUT, QuantConfig, known_keys, parse_quant_config
 from chop.numerics import FORMATS
-from chop.ops.lookup import op_of_node
-from chop.ops.op import Op
+from chop.ops.op import Op, is_aten, op_of_node
 from chop.ops.table import OPS
 from chop.passes.base import PassArgs
 from chop.passes.graph.select import SELECTORS, By, select
@@ -141,7 +140,7 @@ def keys_to_find(graph: MaseGraph, by: By, configs: Mapping[str, Mapping[str, An
 
 def can_be_quantised(node: fx.Node, op: Op | None) -> bool:
     """Whether the operation of a node can be computed in a number format the way it is written."""
-    if op is None or not op.quantizable or renormalises(node, op):
+    if op is None or not op.quantizable or is_aten(node) or renormalises(node, op):
         return False
     return op.module is not None if node.op == "call_module" else op.function is not None
 

@@ -8,7 +8,7 @@ from torch import fx, nn
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.nn.quant_config import QuantConfig
 from chop.nn.quantized import quantize_module, quantized_function
-from chop.ops.lookup import op_of_node, writes_in_place
+from chop.ops.op import op_of_node, writes_in_place
 from chop.passes.base import Info, transform_pass
 from chop.passes.graph.analysis.add_metadata.formats import record_formats, restore_records
 from chop.passes.graph.transforms.quantize.plan import Plan, QuantizeArgs, make_plan
