@@ -2,8 +2,12 @@
 
 import copy
 import functools
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from importlib.machinery import ModuleSpec
+from importlib.util import module_from_spec
+from types import ModuleType
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -266,6 +270,21 @@ def _quantized_class(module: nn.Module, op: Op, fmt: type[NumberFormat]) -> type
         name: value for name, value in vars(outer).items() if name not in ("__module__", "__doc__")
     }
     return type(f"Parametrized{cls.__name__}", (cls,), own)
+
+
+def modules_of_classes(package: str) -> dict[str, ModuleType]:
+    """A Python module for each operation, in which its quantised classes are found by name.
+
+    They are put where an import looks first, so that ``import package.linear`` finds them.
+    """
+    found: dict[str, ModuleType] = {}
+    for op in OPS.values():
+        if op.module is not None and op.quantizable:
+            module = module_from_spec(ModuleSpec(f"{package}.{op.name}", None))
+            module.__doc__ = f"Every quantised form of `{op.name}`, found by name."
+            module.__getattr__ = named_classes(op.name)  # type: ignore[method-assign]
+            sys.modules[module.__name__] = found[op.name] = module
+    return found
 
 
 def named_classes(op_name: str) -> Callable[[str], type[QuantizedModule]]:
