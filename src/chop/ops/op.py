@@ -147,8 +147,12 @@ class Indexes(NamedTuple):
 def op_of_module(module: nn.Module) -> Op | None:
     """The operation of a module: that of its class or of the nearest class it derives from.
 
-    Quantised and pruned modules derive from the float class, so they are the same operation.
+    Quantised and pruned modules derive from the float class, so they are the same operation; a
+    quantised function that is a module names its operation itself.
     """
+    own = getattr(type(module), "op", None)
+    if isinstance(own, Op):
+        return own
     modules = _indexes(len(OPS)).modules
     return next((modules[base] for base in type(module).__mro__ if base in modules), None)
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from chop.nn.kept import INTEGERS
+from chop.nn.forward import INTEGERS
 
 # Objects of these packages are left alone: a logger or a trainer is no part of a model, and a
 # quantised layer has a cache that is worth keeping.

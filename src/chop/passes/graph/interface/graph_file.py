@@ -31,7 +31,7 @@ from chop.passes.graph.interface.door import (
 from chop.passes.graph.interface.layers import LayerRecord, describe, known_classes
 from chop.passes.graph.interface.packing import PackedRecord
 from chop.passes.graph.interface.targets import function_by_name, function_name
-from chop.passes.graph.transforms.quantize.restore import FLOAT_FORM, FloatForm
+from chop.passes.graph.transforms.quantize.plan import FLOAT_FORM, FloatForm
 
 Op = Literal["placeholder", "get_attr", "call_function", "call_method", "call_module", "output"]
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from chop.errors import GraphError
 from chop.nn.quant_config import parse_quant_config
-from chop.nn.quantized import QuantizedModule, quantize_module
+from chop.nn.quantized import QuantizedModule, float_module, quantize_module
 from chop.ops.op import op_of_module
 from chop.ops.table import OPS
 from chop.passes.base import PassArgs
@@ -32,7 +32,6 @@ from chop.passes.graph.transforms.pruning.masks import (
     without_input_mask,
     without_weight_mask,
 )
-from chop.passes.graph.transforms.quantize.restore import float_module
 
 RECURRENT = (
     "input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout", "bidirectional",

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from chop.nn.forward import HOME
 from chop.nn.function import named_function
-from chop.nn.rounding import HOME
 from chop.ops.op import op_of_function, op_of_method
 from chop.ops.table import OPS
 from chop.passes.graph.interface.harmless import COMPUTES, OF_ATEN, OF_PYTHON

@@ -23,7 +23,7 @@ from chop.passes.graph.transforms.pruning.masks import (
 )
 from chop.passes.graph.transforms.pruning.methods import METHODS, keep_most_important
 from chop.passes.graph.transforms.pruning.rules import PruneArgs, SparsityRule
-from chop.passes.graph.transforms.replace import replace_modules
+from chop.passes.graph.utils import replace_modules
 
 logger = logging.getLogger("chop")
 PRUNABLE = ("linear", "conv1d", "conv2d", "conv3d")

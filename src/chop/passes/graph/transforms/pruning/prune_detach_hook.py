@@ -8,7 +8,7 @@ from chop.passes.graph.transforms.pruning.masks import (
     without_input_mask,
     without_weight_mask,
 )
-from chop.passes.graph.transforms.replace import replace_modules
+from chop.passes.graph.utils import replace_modules
 
 
 @transform_pass("prune_detach_hook")
