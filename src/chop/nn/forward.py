@@ -82,8 +82,6 @@ class NoCache:
         Plain attributes come before registered parameters, so the forward of the float class, even
         one that a user wrote, reads the rounded ones and updates the buffers of the layer.
         """
-        if not layer.operation.params:
-            return layer  # type: ignore[no-any-return]
         twin: nn.Module = layer.base.__new__(layer.base)
         twin.__dict__.update(layer.__dict__)
         return twin
@@ -106,19 +104,21 @@ def compute(
         formats: what rounds each operand, by role; an operand that is not mentioned stays as it is.
         layer: the layer that the operation's parameters belong to.
     """
+    function, roles, by_name, rest, params = operation
     data, find = cache.data, formats.get
-    operands = [data(find(role), x) for role, x in zip(operation.roles, args, strict=False)]  # type: ignore[arg-type]
-    if len(operands) < len(args):
-        rest = None if operation.rest is None else find(operation.rest)
-        operands += [data(rest, x) for x in args[len(operands) :]]
+    operands = [*map(data, map(find, roles), args)]  # type: ignore[arg-type]  # None has no format
+    if len(args) > len(roles):
+        further = None if rest is None else find(rest)
+        operands += [data(further, x) for x in args[len(roles) :]]
     if kwargs:
-        roles = operation.by_name
-        kwargs = {name: data(find(roles.get(name)), x) for name, x in kwargs.items()}  # type: ignore[arg-type]
+        kwargs = {name: data(find(by_name.get(name)), x) for name, x in kwargs.items()}  # type: ignore[arg-type]
     if layer is None:
-        result = operation.function(*operands, **kwargs)
+        result = function(*operands, **kwargs)
+    elif not params:
+        result = function(layer, *operands, **kwargs)
     else:
         twin = cache.float_twin(layer)
-        for name in operation.params:
+        for name in params:
             weight: Tensor | None = layer._parameters.get(name)
             if weight is None:  # absent, or worked out at each use, as in a pruned layer
                 weight = getattr(layer, name, None)
@@ -126,7 +126,7 @@ def compute(
             if weight is not None and fmt is not None:
                 weight = cache.weight(layer, name, fmt, weight)
             twin.__dict__[name] = weight
-        result = operation.function(twin, *operands, **kwargs)
+        result = function(twin, *operands, **kwargs)
     fmt = find(OUTPUT)
     return result if fmt is None else rounded(fmt, result)
 

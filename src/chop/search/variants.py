@@ -9,6 +9,7 @@ the graph, its modules or the kept results.
 import copy
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import Tensor, fx, nn
@@ -36,38 +37,62 @@ Quants = Mapping[str, tuple[Hashable, QuantConfig]]
 
 @dataclass(frozen=True)
 class Step:
-    """One node, with what it needs from the others."""
+    """One node, with all that is the same for every run."""
 
     node: fx.Node
+    name: str
     op: Op | None
-    module: nn.Module | None
+    call: Callable[..., Any]
+    """What computes it in floating point; it leaves its arguments as they are."""
+    layer: nn.Module | None
+    operation: Operation | None
+    """How a layer computes whose parameters are its own and that nobody watches."""
     inputs: tuple[int, ...]
     """Places of the nodes it reads."""
     plain: bool
     """Whether it is called with one argument, the result of another node."""
     overwrites: bool
     """Whether it is a function that stores its result in its first argument."""
-    operation: Operation | None
-    """How a layer computes whose parameters are its own and that nobody watches."""
+
+    def arguments(self, values: dict[int, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments that results of other nodes make; one to be overwritten is a copy."""
+        node = self.node
+        by_node = dict(zip(node.all_input_nodes, (values[i] for i in self.inputs), strict=True))
+        args: Any = fx.map_arg(node.args, by_node.__getitem__)
+        kwargs: Any = fx.map_arg(node.kwargs, by_node.__getitem__)
+        return (args[0].clone(), *args[1:]) if self.overwrites else args, kwargs
 
 
 def make_step(
     node: fx.Node, modules: Mapping[str, nn.Module], places: Mapping[fx.Node, int]
 ) -> Step:
-    """A node with all that is the same for every run."""
+    """What is needed to run a node."""
     op = op_of_node(node, modules)
-    module = modules[str(node.target)] if node.op == "call_module" else None
+    layer, operation, call = None, None, float_call(node, modules)
+    if node.op == "call_module":
+        layer = call = not_in_place(copy.copy(modules[str(node.target)]))
+        if op is not None and _is_bare(layer):
+            operation, call = operation_of_layer(op, type(layer)), layer.forward
+    overwrites = layer is None and op is not None and _is_in_place(node, op, None)
     one = len(node.args) == 1 and isinstance(node.args[0], fx.Node) and not node.kwargs
-    direct = op is not None and module is not None and _is_bare(module)
+    inputs = tuple(places[source] for source in node.all_input_nodes)
     return Step(
-        node,
-        op,
-        module,
-        tuple(places[source] for source in node.all_input_nodes),
-        one and node.op != "output",
-        module is None and op is not None and _is_in_place(node, op, None),
-        operation_of_layer(op, type(module)) if op and module is not None and direct else None,
+        node, node.name, op, call, layer, operation, inputs, one and not overwrites, overwrites
     )
+
+
+def float_call(node: fx.Node, modules: Mapping[str, nn.Module]) -> Callable[..., Any]:
+    """What computes a node that calls no layer."""
+    target: Any = node.target
+    match node.op:
+        case "call_method":
+            return lambda tensor, *args, **kwargs: getattr(tensor, target)(*args, **kwargs)
+        case "get_attr":
+            owner, _, name = target.rpartition(".")
+            return partial(getattr, modules[owner], name)
+        case "output":
+            return lambda result: result
+    return target  # type: ignore[no-any-return]
 
 
 def _last(steps: list[Step]) -> int:
@@ -118,7 +143,7 @@ class TrialCache(NoCache):
 
     def float_twin(self, layer: nn.Module) -> nn.Module:
         if layer not in self._twins:
-            self._twins[layer] = not_in_place(copy.copy(layer))
+            self._twins[layer] = copy.copy(layer)
         return self._twins[layer]
 
 
@@ -135,16 +160,14 @@ class Variants:
     def __init__(self, graph: MaseGraph) -> None:
         modules = graph.modules
         places = {node: place for place, node in enumerate(graph.nodes)}
-        self.model = graph.model
         self.steps = [make_step(node, modules, places) for node in graph.nodes]
         self.activations: Remembered[Any] = Remembered(0)
         self.cache = TrialCache(self.activations)
         self._last = _last(self.steps)
-        self._names = [step.node.name for step in self.steps]
         self._placeholders = [p for p, s in enumerate(self.steps) if s.node.op == "placeholder"]
         self._keys: dict[Hashable, int] = {}
         self._batches: set[Hashable] = set()
-        self._calls: dict[Hashable, Callable[..., Any]] = {}
+        self._modules: dict[Hashable, QuantizedModule] = {}
 
     def run(self, quants: Quants, batch: Hashable, inputs: tuple[Tensor, ...]) -> Any:
         """The output for `inputs`, which `batch` names: the same name, the same inputs."""
@@ -170,7 +193,7 @@ class Variants:
         keys: list[int] = []
         known = self._keys
         for place, step in enumerate(self.steps):
-            quant = quants.get(self._names[place])
+            quant = quants.get(step.name)
             sources = tuple([keys[source] for source in step.inputs]) or batch
             key = (place, quant[0] if quant else None, sources)
             keys.append(known.setdefault(key, len(known)))
@@ -197,60 +220,29 @@ class Variants:
         return values[last]
 
     def _compute(self, step: Step, values: dict[int, Any], quants: Quants) -> Any:
-        node = step.node
-        if node.op == "get_attr":
-            return _attribute(self.model, str(node.target))
-        args, kwargs = self._arguments(step, values)
-        if node.op == "output":
-            return args[0]
-        _, quant = quants.get(node.name, (None, None))
-        if quant is None or quant.bypass or step.op is None:
-            return self._float_call(step)(*args, **kwargs)
+        args, kwargs = ((values[step.inputs[0]],), {}) if step.plain else step.arguments(values)
+        found = quants.get(step.name)
+        if found is None or found[1].bypass or step.op is None:
+            return step.call(*args, **kwargs)
+        quant = found[1]
         if step.operation is not None:
-            return compute(step.operation, quant.operands, self.cache, args, kwargs, step.module)
-        if step.module is not None:
-            return self._quantised_module(step, step.op, quant)(*args, **kwargs)
+            return compute(step.operation, quant.operands, self.cache, args, kwargs, step.layer)
+        if step.layer is not None:
+            return self._quantised(step.layer, step.op, quant)(*args, **kwargs)
         parts = function_parts(step.op, quant.name)
-        # The quantise pass drops private arguments too, which fx records.
+        # fx records private arguments, which the quantise pass drops too.
         named = {key: value for key, value in kwargs.items() if not key.startswith("_")}
         return parts.call(quant, args, named, cache=self.cache)
 
-    @staticmethod
-    def _arguments(step: Step, values: dict[int, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of a node; one that it would overwrite is a copy."""
-        node = step.node
-        args: Any = (values[step.inputs[0]],) if step.plain else ()
-        kwargs: Any = {}
-        if not step.plain:
-            by_node = dict(zip(node.all_input_nodes, (values[i] for i in step.inputs), strict=True))
-            args = fx.map_arg(node.args, by_node.__getitem__)
-            kwargs = fx.map_arg(node.kwargs, by_node.__getitem__)
-        return (args[0].clone(), *args[1:]) if step.overwrites else args, kwargs
-
-    def _float_call(self, step: Step) -> Callable[..., Any]:
-        """What a node calls in floating point."""
-        node, target = step.node, str(step.node.target)
-        if node.name not in self._calls:
-            call: Any = node.target
-            if step.module is not None:
-                call = not_in_place(copy.copy(step.module))
-                call = call if step.operation is None else call.forward
-            elif node.op == "call_method":
-                call = lambda tensor, *args, **named: getattr(tensor, target)(*args, **named)  # noqa: E731
-            self._calls[node.name] = call
-        return self._calls[node.name]
-
-    def _quantised_module(self, step: Step, op: Op, quant: QuantConfig) -> QuantizedModule:
+    def _quantised(self, layer: nn.Module, op: Op, quant: QuantConfig) -> QuantizedModule:
         """A layer that has hooks, parametrisations or layers in it, in one kind of format."""
-        assert step.module is not None
-        key = (step.node.name, quant.name)
-        if key not in self._calls:
-            self._calls[key] = not_in_place(quantize_module(step.module, op, quant))
-        call = self._calls[key]
-        assert isinstance(call, QuantizedModule)
-        if call.quant is not quant:
-            call.quant = quant
-        return call
+        key = (layer, quant.name)
+        if key not in self._modules:
+            self._modules[key] = quantize_module(layer, op, quant)
+        module = self._modules[key]
+        if module.quant is not quant:
+            module.quant = quant
+        return module
 
 
 def can_vary(graph: MaseGraph) -> bool:
@@ -290,8 +282,3 @@ def _alone(node: fx.Node, modules: Mapping[str, nn.Module]) -> bool:
             return True
         source = source.all_input_nodes[0] if source.all_input_nodes else None
     return True
-
-
-def _attribute(model: nn.Module, target: str) -> Any:
-    owner, _, name = target.rpartition(".")
-    return getattr(model.get_submodule(owner), name)

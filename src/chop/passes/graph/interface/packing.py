@@ -100,11 +100,11 @@ def unpack_bits(
 
 
 def formats_of(module: nn.Module) -> dict[str, NumberFormat]:
-    """The number format of each parameter of a quantised layer."""
+    """The number format of each parameter of a quantised layer, those with a state left aside."""
     if not isinstance(module, QuantizedModule) or module.bypass:
         return {}
-    formats = module.quant.operands
-    return {name: formats[name] for name in module.op.params if name in formats}
+    formats, learned = module.quant.operands, module.quantizers_by_role
+    return {name: formats[name] for name in module.op.params if name in formats.keys() - learned}
 
 
 def pack(name: str, fmt: NumberFormat, tensor: Tensor) -> Packed | None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from chop.nn.quantized import QuantizedModule
+from chop.nn.quantizers import QUANTIZERS
 from chop.passes.graph.analysis.add_metadata.classify import target_name
 
 PARAMETER_NAMES = ("weight", "bias", "running_mean", "running_var")
@@ -141,14 +142,16 @@ def module_parameters(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     seen = set()
     for name, parameter in module.named_parameters():
         plain = plain_name(name)
-        if plain not in seen:
+        if plain not in seen and not name.startswith(f"{QUANTIZERS}."):
             seen.add(plain)
             yield plain, parameter if plain == name else attribute(module, plain)
 
 
 def module_buffers(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """The buffers that are data: neither call counters nor masks of a parametrisation."""
+    """The buffers that are data: no call counters, no masks and no state of a quantiser."""
     for name, buffer in module.named_buffers():
+        if name.startswith(f"{QUANTIZERS}."):
+            continue
         if not name.endswith("num_batches_tracked") and "parametrizations." not in name:
             yield name, buffer
 

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor, fx
 
 from chop.nn.quant_config import OUTPUT, QuantConfig, parse_quant_config
-from chop.nn.quantized import QuantizedModule
+from chop.nn.quantized import QuantizedCall, QuantizedModule
 from chop.numerics import NumberFormat
 from chop.ops.op import Op
 
@@ -74,10 +74,10 @@ def precision(fmt: NumberFormat) -> list[Any]:
 
 def operands(node: fx.Node, op: Op) -> Iterator[tuple[str, str]]:
     """The role of each operand and the name it has in the metadata."""
-    if node.op != "call_module":
+    module = node.meta["mase"].module
+    if module is None or isinstance(module, QuantizedCall):
         yield from function_operands(node, op)
         return
-    module = node.meta["mase"].module
     yield from ((role, f"data_in_{index}") for index, role in enumerate(op.inputs))
     yield from ((n, n) for n in op.params if isinstance(getattr(module, n, None), Tensor))
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx, nn
 
+from chop.nn.quantized import QuantizedCall
 from chop.ops.cost import Call, Cost
 from chop.ops.op import Op, op_of_node
 from chop.passes.graph.analysis.add_metadata.arguments import plain_name
@@ -97,7 +98,7 @@ def use_of(node: fx.Node, modules: Mapping[str, nn.Module], results: Results) ->
     module = modules[str(node.target)] if node.op == "call_module" else None
     operands: list[Operand] = []
     attributes: dict[str, object] = {}
-    for role, name, value in arguments(node, op):
+    for role, name, value in arguments(node, op, module):
         tensors = [
             Operand(role, source, fact)
             for source in nodes_in(value)
@@ -109,10 +110,12 @@ def use_of(node: fx.Node, modules: Mapping[str, nn.Module], results: Results) ->
     return Use(node, op, module, tuple(operands), attributes, tuple(facts(results[node])))
 
 
-def arguments(node: fx.Node, op: Op | None) -> Iterator[tuple[str | None, str, Any]]:
+def arguments(
+    node: fx.Node, op: Op | None, module: nn.Module | None
+) -> Iterator[tuple[str | None, str, Any]]:
     """The role, the name and the value of each argument, in the order in which the op has them."""
     roles = {} if op is None else {argument.name: argument.role for argument in op.arguments}
-    if op is None or node.op == "call_module":
+    if op is None or (node.op == "call_module" and not isinstance(module, QuantizedCall)):
         inputs = () if op is None else op.inputs
         for index, value in enumerate(node.args):
             yield inputs[index] if index < len(inputs) else None, f"arg_{index}", value

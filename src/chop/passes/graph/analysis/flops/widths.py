@@ -9,6 +9,7 @@ from torch import fx, nn
 
 from chop.nn.quant_config import QuantConfig, parse_quant_config
 from chop.nn.quantized import QuantizedModule
+from chop.nn.quantizers import QUANTIZERS
 from chop.numerics import NumberFormat
 from chop.ops.op import Op
 from chop.passes.graph.analysis.add_metadata.arguments import plain_name
@@ -27,7 +28,9 @@ class StoredParameter(NamedTuple):
 
 def formats_of_module(module: nn.Module | None) -> Formats:
     """The formats a module rounds its operands to; none if it is not quantised or bypassed."""
-    return in_effect(module.quant) if isinstance(module, QuantizedModule) else {}
+    if not isinstance(module, QuantizedModule) or module.bypass:
+        return {}
+    return module.frozen
 
 
 def formats_of_node(node: fx.Node, module: nn.Module | None) -> Formats:
@@ -64,8 +67,13 @@ def stored_bits(fmt: NumberFormat | None, shape: tuple[int, ...], dtype: torch.d
 
 
 def stored_parameters(module: nn.Module, formats: Formats) -> Iterator[StoredParameter]:
-    """The parameters of a module and of what is inside it, pruned ones included."""
+    """The parameters of a module and of what is inside it, pruned ones included.
+
+    What quantisers own is left aside: it ends up in the format, not beside the weights.
+    """
     for name, parameter in module.named_parameters():
+        if name.startswith(f"{QUANTIZERS}."):
+            continue
         fmt = formats.get(plain_name(name))
         bits = stored_bits(fmt, tuple(parameter.shape), parameter.dtype)
         yield StoredParameter(parameter, bits)
