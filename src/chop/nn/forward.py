@@ -131,25 +131,22 @@ def compute(
     return result if fmt is None else rounded(fmt, result)
 
 
-def compute_in_place(
+def written_back(
+    run: Callable[[tuple[Any, ...], Mapping[str, Any]], Any],
     operation: Operation,
-    formats: Mapping[str, Rounder],
-    cache: NoCache,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
-    layer: nn.Module | None = None,
 ) -> Tensor:
-    """The same, stored in the first argument as the float operation would.
+    """What `run` gives, stored in the first argument as the float operation would.
 
-    It is computed on a copy, because the gradient of rounding may need the argument as it was.
+    It works on a copy, because the gradient of rounding may need the argument as it was.
     """
-    first = next(iter(operation.by_name))
-    target: Tensor = args[0] if args else kwargs[first]
     if args:
-        args = (target.clone(), *args[1:])
-    else:
-        kwargs = {**kwargs, first: target.clone()}
-    return target.copy_(compute(operation, formats, cache, args, kwargs, layer))
+        target: Tensor = args[0]
+        return target.copy_(run((target.clone(), *args[1:]), kwargs))
+    first = next(iter(operation.by_name))
+    target = kwargs[first]
+    return target.copy_(run((), {**kwargs, first: target.clone()}))
 
 
 class RoundedWeight(NamedTuple):

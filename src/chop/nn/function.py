@@ -13,8 +13,8 @@ from chop.nn.forward import (
     NO_CACHE,
     NoCache,
     compute,
-    compute_in_place,
     operation_of_function,
+    written_back,
 )
 from chop.nn.quant_config import QuantConfig, parse_quant_config
 from chop.nn.quantizers import Rounder
@@ -100,8 +100,8 @@ class QuantizedFunction:
         in_place = kwargs.get("inplace") or by_position
         if "inplace" in kwargs:
             kwargs = {name: value for name, value in kwargs.items() if name != "inplace"}
-        run = compute_in_place if in_place else compute
-        return run(self.operation, formats, cache, args, kwargs)
+        run = functools.partial(compute, self.operation, formats, cache)
+        return written_back(run, self.operation, args, kwargs) if in_place else run(args, kwargs)
 
     def require_formats(
         self, quant: QuantConfig, args: tuple[Any, ...], kwargs: Mapping[str, Any]

@@ -20,9 +20,9 @@ from chop.nn.forward import (
     Operation,
     WeightCache,
     compute,
-    compute_in_place,
     operation_of_layer,
     rounded,
+    written_back,
 )
 from chop.nn.quant_config import QuantConfig, parse_quant_config
 from chop.nn.quantizers import QUANTIZERS, Quantizer, Rounder, make_quantizers
@@ -162,8 +162,12 @@ class QuantizedModule(nn.Module):
         """The operation of the float class on rounded operands."""
         if self._quant.bypass:
             return super().forward(*inputs, **kwargs)
-        run = compute_in_place if self.__dict__.get("inplace") else compute
-        return run(self.operation, self._formats, self._kept, inputs, kwargs, self)
+        if self.__dict__.get("inplace"):
+            return written_back(self._compute, self.operation, inputs, kwargs)
+        return self._compute(inputs, kwargs)
+
+    def _compute(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        return compute(self.operation, self._formats, self._kept, args, kwargs, self)
 
     def train(self, mode: bool = True) -> "QuantizedModule":
         """Switch between training and evaluation."""
