@@ -48,8 +48,6 @@ def make_quantizers(
     """
     found: dict[str, Quantizer] = {}
     for role, fmt in formats.items():
-        if type(fmt).quantizer is NumberFormat.quantizer:  # nearly all
-            continue
         own = getattr(layer, role, None) if role in layer.operation.params else None
         if role in layer.operation.params and own is None:
             continue

@@ -6,7 +6,6 @@ whose inputs and configuration were seen before is not computed again. Nothing i
 the graph, its modules or the kept results.
 """
 
-import copy
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +18,7 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.nn.forward import NoCache, Operation, compute, operation_of_layer, rounded
 from chop.nn.function import function_parts
 from chop.nn.quant_config import QuantConfig
-from chop.nn.quantized import QuantizedModule, quantize_module
+from chop.nn.quantized import QuantizedModule, own_shell, quantize_module
 from chop.nn.quantizers import Rounder
 from chop.ops.op import Op, is_aten, op_of_node, writes_in_place
 from chop.search.memory import Remembered, bytes_of
@@ -70,7 +69,7 @@ def make_step(
     op = op_of_node(node, modules)
     layer, operation, call = None, None, float_call(node, modules)
     if node.op == "call_module":
-        layer = call = not_in_place(copy.copy(modules[str(node.target)]))
+        layer = call = not_in_place(own_shell(modules[str(node.target)]))
         if op is not None and _is_bare(layer):
             operation, call = operation_of_layer(op, type(layer)), layer.forward
     overwrites = layer is None and op is not None and _is_in_place(node, op, None)
@@ -143,7 +142,7 @@ class TrialCache(NoCache):
 
     def float_twin(self, layer: nn.Module) -> nn.Module:
         if layer not in self._twins:
-            self._twins[layer] = copy.copy(layer)
+            self._twins[layer] = own_shell(layer)
         return self._twins[layer]
 
 

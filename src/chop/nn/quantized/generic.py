@@ -87,18 +87,17 @@ class QuantizedModule(nn.Module):
         for name in self.operation.params:
             if getattr(self, name, None) is not None:
                 quant.require(self.op, name)
+        formats = quant.operands
         known = self.quantizers_by_role
-        made = make_quantizers(
-            self,
-            quant.operands,
-            {r: q for r, q in known.items() if self._quant.operands[r] == quant.operands.get(r)},
-        )
+        same = {r: q for r, q in known.items() if self._quant.operands[r] == formats.get(r)}
+        stateful = any(type(f).quantizer is not NumberFormat.quantizer for f in formats.values())
+        made = make_quantizers(self, formats, same) if stateful else {}
         if known:
             del self._modules[QUANTIZERS]
         if made:
             self.add_module(QUANTIZERS, nn.ModuleDict(made))
         self._quant = quant
-        self._formats = {**quant.operands, **made} if made else quant.operands
+        self._formats = {**formats, **made} if made else formats
         self._kept = WeightCache()
 
     @property
