@@ -23,7 +23,7 @@ from torch import nn
 
 from chop.nn.quant_config import parse_quant_config
 from chop.nn.quantized import quantize_module
-from chop.ops.lookup import op_of_module
+from chop.ops.op import op_of_module
 
 SIZES = (16, 64, 32, 32, 5)
 BATCH = 1024

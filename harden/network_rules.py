@@ -8,7 +8,7 @@ from torch import fx
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.numerics import FORMATS
-from chop.ops.lookup import op_of_node
+from chop.ops.op import op_of_node
 from chop.passes.graph.transforms.quantize.plan import can_be_quantised
 from chop.passes.graph.utils import get_mase_op
 

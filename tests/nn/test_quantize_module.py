@@ -14,7 +14,7 @@ from chop.errors import ConfigError
 from chop.nn.quant_config import parse_quant_config
 from chop.nn.quantized import QuantizedModule, quantize_module
 from chop.numerics import FORMATS, Integer
-from chop.ops.lookup import op_of_module
+from chop.ops.op import op_of_module
 from chop.ops.table import OPS
 
 FIXED = Integer(width=8, frac_width=4)

@@ -16,8 +16,7 @@ from chop.nn.function import named_function
 from chop.nn.quant_config import parse_quant_config
 from chop.nn.quantized import quantized_function
 from chop.numerics import Integer
-from chop.ops.lookup import op_of_function
-from chop.ops.op import Op
+from chop.ops.op import Op, op_of_function
 from chop.ops.table import OPS
 from chop.passes.graph.transforms.quantize import quantized_funcs
 

@@ -2,9 +2,12 @@
 
 import copy
 import importlib
+import importlib.util
+import inspect
 import pickle
+import subprocess
+import sys
 from operator import attrgetter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +19,7 @@ import chop.passes.graph.transforms.quantize.quantized_modules as quantized_modu
 from chop.nn.quant_config import QuantConfig, parse_quant_config
 from chop.nn.quantized import QuantizedModule, module_class, quantize_module
 from chop.numerics import FORMATS
-from chop.ops.lookup import op_of_module
-from chop.ops.op import Op
+from chop.ops.op import Op, op_of_module
 
 every_op = pytest.mark.parametrize("op", MODULE_OPS, ids=attrgetter("name"))
 
@@ -107,10 +109,36 @@ def test_the_printed_class_is_that_of_the_labs() -> None:
     )
 
 
-def test_there_is_a_file_for_every_module_operation() -> None:
-    (folder,) = map(Path, quantized_modules.__path__)
-    files = {path.stem for path in folder.glob("*.py")} - {"__init__"}
-    assert files == {op.name for op in MODULE_OPS}
+def test_there_is_a_module_for_every_module_operation() -> None:
+    inside = {name for name, value in vars(quantized_modules).items() if inspect.ismodule(value)}
+    assert inside == {op.name for op in MODULE_OPS}
+    for name in inside:
+        path = f"{quantized_modules.__name__}.{name}"
+        module = importlib.import_module(path)
+        assert module is sys.modules[path] is getattr(quantized_modules, name)
+        assert module.__name__ == path
+        assert importlib.util.find_spec(path) is module.__spec__
+
+
+IMPORTS = """
+import pickle
+import subprocess
+import sys
+import chop.passes.graph.transforms.quantize.quantized_modules.linear as first
+from chop.passes.graph.transforms.quantize.quantized_modules import linear as second
+from chop.passes.graph.transforms.quantize.quantized_modules.linear import LinearInteger
+from chop.passes.graph.transforms.quantize.quantized_modules.conv2d import Conv2dBlockFP
+assert first is second and first.LinearInteger is LinearInteger
+assert pickle.loads(pickle.dumps(LinearInteger)) is LinearInteger
+print(LinearInteger, Conv2dBlockFP)
+"""
+
+
+def test_every_way_to_import_works_in_a_fresh_python() -> None:
+    found = subprocess.run([sys.executable, "-c", IMPORTS], text=True, capture_output=True)
+    home = quantized_modules.__name__
+    expected = f"<class '{home}.linear.LinearInteger'> <class '{home}.conv2d.Conv2dBlockFP'>\n"
+    assert found.stdout == expected, found.stderr
 
 
 def test_a_class_that_does_not_exist_names_the_nearest() -> None:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from chop.nn.quant_config import parse_quant_config
 from chop.nn.quantized import quantize_module
-from chop.ops.lookup import op_of_module
+from chop.ops.op import op_of_module
 
 
 def network(format_name: str) -> nn.Sequential:

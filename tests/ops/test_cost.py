@@ -9,9 +9,8 @@ from ops.examples import FUNCTION_OPS, MODULE_OPS, function_example, module_exam
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from chop.ops.calls import call_of_function, call_of_module
 from chop.ops.cost import Call, Cost, Product
-from chop.ops.op import Op
+from chop.ops.op import Op, call_of_function, call_of_module
 from chop.ops.table import OPS
 
 

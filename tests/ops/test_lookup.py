@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from chop.errors import RegistrationError
-from chop.ops import MaseType, Op, lookup, op_of_function, op_of_method, op_of_module, op_of_node
-from chop.ops.lookup import writes_in_place
+from chop.ops import MaseType, Op, op_of_function, op_of_method, op_of_module, op_of_node
+from chop.ops import op as lookup
+from chop.ops.op import writes_in_place
 from chop.ops.table import OPS
 
 RELATED, MODULE = MaseType.MODULE_RELATED_FUNC, MaseType.MODULE

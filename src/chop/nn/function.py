@@ -8,8 +8,16 @@ from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
 from chop.errors import ConfigError, suggestion
-from chop.nn.quant_config import OUTPUT, QuantConfig, parse_quant_config
-from chop.nn.rounding import HOME, rounded, written_back
+from chop.nn.forward import (
+    HOME,
+    NO_CACHE,
+    NoCache,
+    compute,
+    operation_of_function,
+    written_back,
+)
+from chop.nn.quant_config import QuantConfig, parse_quant_config
+from chop.nn.quantizers import Rounder
 from chop.numerics import FORMATS
 from chop.ops.op import Op
 from chop.ops.table import OPS
@@ -25,26 +33,29 @@ def quantized_function(op: Op, format_name: str) -> Callable[..., Any]:
     dictionary or a `QuantConfig`. With ``inplace=True`` the result is stored in the first argument,
     which is how methods such as ``add_`` and operators such as ``+=`` are quantised.
     """
+    return _made_findable(function_parts(op, format_name))
+
+
+@functools.cache
+def function_parts(op: Op, format_name: str) -> "QuantizedFunction":
+    """What the quantised function of an operation is made of."""
     if op.function is None or not op.quantizable:
         raise ConfigError(f"operation {op.name!r} has no function that can be quantised")
     if format_name not in FORMATS:
         raise ConfigError(
             f"unknown number format {format_name!r}: {suggestion(format_name, FORMATS)}"
         )
-    return _made_findable(QuantizedFunction(op, format_name))
+    return QuantizedFunction(op, format_name)
 
 
 class QuantizedFunction:
-    """The parts of a quantised function: arguments to operands to result."""
+    """What a quantised function does: arguments to operands to result."""
 
     def __init__(self, op: Op, format_name: str) -> None:
-        assert op.function is not None
-        self.op, self.format_name, self.function = op, format_name, op.function
+        self.op, self.format_name = op, format_name
         self.name = f"{op.name}_{format_name}"
-        self.roles = tuple(argument.role for argument in op.arguments if not argument.rest)
-        self.rest = next((argument.role for argument in op.arguments if argument.rest), None)
-        self.by_name = {argument.name: argument.role for argument in op.arguments}
-        names = list(self.by_name)
+        self.operation = operation_of_function(op)
+        names = list(self.operation.by_name)
         self.place_of_inplace = names.index("inplace") if "inplace" in names else None
         self.parsed: dict[str, QuantConfig] = {}
 
@@ -66,52 +77,58 @@ class QuantizedFunction:
             raise ConfigError(f"{self.name} cannot take the format {quant.name!r}")
         return quant
 
-    def compute(self, quant: QuantConfig, *args: Any, **kwargs: Any) -> Any:
-        """The float function on rounded operands."""
-        roles = self.roles + (self.rest,) * (len(args) - len(self.roles))
-        operands = [
-            self.operand(quant, role, value) for role, value in zip(roles, args, strict=False)
-        ]
-        named = {
-            name: self.operand(quant, self.by_name.get(name), value)
-            for name, value in kwargs.items()
-        }
-        return rounded(quant.operands.get(OUTPUT), self.function(*operands, **named))
+    def call(
+        self,
+        quant: QuantConfig,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        formats: Mapping[str, Rounder] | None = None,
+        cache: NoCache = NO_CACHE,
+    ) -> Any:
+        """The float function on rounded operands, in place if the arguments say so.
 
-    def operand(self, quant: QuantConfig, role: str | None, value: Any) -> Any:
-        """One argument, rounded if it is an operand."""
-        if role is None:
-            return value
-        if role in self.op.optional and isinstance(value, Tensor):
-            quant.require(self.op, role)
-        return rounded(quant.operands.get(role), value)
-
-    def in_place(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether the call asks for its result in its first argument; the keyword is taken out."""
+        Args:
+            formats: what rounds the operands, if it is not what the configuration says.
+        """
+        if quant.bypass:
+            formats = {}
+        else:
+            formats = quant.operands if formats is None else formats
+            self.require_formats(quant, args, kwargs)
         place = self.place_of_inplace
         by_position = place is not None and place < len(args) and args[place]
-        return bool(kwargs.pop("inplace", False) or by_position)
+        in_place = kwargs.get("inplace") or by_position
+        if "inplace" in kwargs:
+            kwargs = {name: value for name, value in kwargs.items() if name != "inplace"}
+        run = functools.partial(compute, self.operation, formats, cache)
+        return written_back(run, self.operation, args, kwargs) if in_place else run(args, kwargs)
+
+    def require_formats(
+        self, quant: QuantConfig, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        """Raise if an operand that a call may lack is there, but without a format."""
+        absent = self.op.optional.difference(quant.operands)
+        if absent:
+            given = self.op.bind(args, kwargs)
+            for name, role in self.operation.by_name.items():
+                if role in absent and isinstance(given.get(name), Tensor):
+                    quant.require(self.op, role)
 
 
 def _made_findable(parts: QuantizedFunction) -> Callable[..., Any]:
     """A plain function whose name and module lead to it, as torch.fx and pickle require."""
-    op, first = parts.op, parts.op.arguments[0].name
 
     def function(*args: Any, config: Mapping[str, Any] | QuantConfig, **kwargs: Any) -> Any:
         operands = (*args, *kwargs.values())
         if has_torch_function(operands):  # a tracer records the call as it stands
             return handle_torch_function(function, operands, *args, config=config, **kwargs)
-        quant = parts.config(config)
-        in_place = parts.in_place(args, kwargs)
-        compute = parts.function if quant.bypass else functools.partial(parts.compute, quant)
-        if in_place:
-            return written_back(compute, first, args, kwargs)
-        return compute(*args, **kwargs)
+        return parts.call(parts.config(config), args, kwargs)
 
     function.__name__ = function.__qualname__ = parts.name
     function.__module__ = f"{HOME}.quantized_funcs"
-    function.__doc__ = f"{op.description}, its operands rounded to the format {parts.format_name}."
-    function.op = op  # type: ignore[attr-defined]
+    described = f"{parts.op.description}, its operands rounded to the format {parts.format_name}."
+    function.__doc__ = described
+    function.op = parts.op  # type: ignore[attr-defined]
     return function
 
 

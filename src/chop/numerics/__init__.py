@@ -1,6 +1,6 @@
 """Number formats: how a real number is rounded, stored and counted."""
 
-from chop.numerics.base import FORMATS, Encoded, NumberFormat
+from chop.numerics.base import FORMATS, Encoded, NumberFormat, Operand
 from chop.numerics.block_formats import BlockFP, BlockLog, BlockMinifloat
 from chop.numerics.few_valued import Binary, Ternary
 from chop.numerics.fixed import Integer
@@ -26,5 +26,6 @@ __all__ = [
     "MinifloatDenorm",
     "MinifloatIEEE",
     "NumberFormat",
+    "Operand",
     "Ternary",
 ]

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from pydantic import BaseModel, ConfigDict
-from torch import Tensor
+from torch import Tensor, nn
 
 from chop.errors import ConfigError
 from chop.registry import Registry
@@ -24,6 +24,20 @@ class Encoded(NamedTuple):
     codes: Tensor
     shared: Tensor | None
     dtype: torch.dtype
+
+
+class Operand(NamedTuple):
+    """What a format may know of the operand that it is asked to round.
+
+    Attributes:
+        op: the name of the operation.
+        role: which operand it is: ``data_in``, ``weight``, ``bias``, …, ``data_out``.
+        parameter: the tensor that the layer holds; None for what flows through.
+    """
+
+    op: str
+    role: str
+    parameter: Tensor | None
 
 
 class NumberFormat(BaseModel):
@@ -75,6 +89,13 @@ class NumberFormat(BaseModel):
     def gradient(self, x: Tensor, grad: Tensor) -> Tensor:
         """The gradient that passes through rounding at `x`: straight through, unless overridden."""
         return grad
+
+    def quantizer(self, operand: Operand) -> nn.Module | None:
+        """A `chop.nn.quantizers.Quantizer` with a state, to round one operand of one operation.
+
+        None, which is the default, means that the format rounds by itself.
+        """
+        return None
 
     def round_(self, x: Tensor) -> None:
         """Round a tensor that records no gradients in place."""

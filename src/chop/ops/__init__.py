@@ -1,13 +1,21 @@
 """What operations there are: one table, and the way from a module or a function to its row."""
 
-from chop.ops.lookup import op_of_function, op_of_method, op_of_module, op_of_node
-from chop.ops.op import MaseType, Op
+from chop.ops.op import (
+    MaseType,
+    Op,
+    lowering,
+    op_of_function,
+    op_of_method,
+    op_of_module,
+    op_of_node,
+)
 from chop.ops.table import OPS
 
 __all__ = [
     "OPS",
     "MaseType",
     "Op",
+    "lowering",
     "op_of_function",
     "op_of_method",
     "op_of_module",

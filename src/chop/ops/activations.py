@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chop.ops import cost
-from chop.ops.forms import named_functions, named_methods
 from chop.ops.op import MaseType, Op, takes
+from chop.ops.torch_names import named_functions, named_methods
 
 
 def activation(name: str, module: type[nn.Module], flops: int, *settings: str, **facts: Any) -> Op:
@@ -52,6 +52,7 @@ PRELU = Op(
     functions=named_functions("prelu"),
     methods=named_methods("prelu"),
     arguments=takes("input:data_in", "weight:"),
+    aten=("_prelu_kernel",),
     params=("weight",),
     cost=cost.elementwise(2),
 )
@@ -62,7 +63,9 @@ ACTIVATIONS = [
     activation("relu6", nn.ReLU6, 2, "inplace"),
     activation("leaky_relu", nn.LeakyReLU, 2, "negative_slope", "inplace"),
     PRELU,
-    activation("rrelu", nn.RReLU, 2, "lower", "upper", "training", "inplace"),
+    activation(
+        "rrelu", nn.RReLU, 2, "lower", "upper", "training", "inplace", aten=("rrelu_with_noise",)
+    ),
     activation("elu", nn.ELU, 3, "alpha", "inplace"),
     activation("celu", nn.CELU, 4, "alpha", "inplace"),
     activation("selu", nn.SELU, 4, "inplace"),
@@ -70,7 +73,7 @@ ACTIVATIONS = [
     activation("silu", nn.SiLU, 4, "inplace"),
     activation("mish", nn.Mish, 5, "inplace"),
     activation("sigmoid", nn.Sigmoid, 3),
-    activation("logsigmoid", nn.LogSigmoid, 3),
+    activation("logsigmoid", nn.LogSigmoid, 3, aten=("log_sigmoid", "log_sigmoid_forward")),
     activation("tanh", nn.Tanh, 4),
     activation("tanhshrink", nn.Tanhshrink, 5),
     activation("hardtanh", nn.Hardtanh, 2, "min_val", "max_val", "inplace"),
@@ -89,6 +92,7 @@ ACTIVATIONS = [
         "dim",
         description="Exponentials that sum to one",
         run=dtype_third(F.softmax),
+        aten=("_softmax",),
     ),
     activation("softmin", nn.Softmin, 6, "dim", description="Softmax of the negated input"),
     activation(
@@ -98,6 +102,7 @@ ACTIVATIONS = [
         "dim",
         description="Logarithm of softmax",
         run=dtype_third(F.log_softmax),
+        aten=("_log_softmax",),
     ),
     activation(
         "softmax2d",

@@ -6,8 +6,8 @@ from typing import Any
 import torch.nn.functional as F
 
 from chop.ops import cost
-from chop.ops.forms import named_functions, named_methods
 from chop.ops.op import MaseType, Op, takes
+from chop.ops.torch_names import named_functions, named_methods
 
 BUILTIN = MaseType.BUILTIN_FUNC
 DATA_AND_WEIGHT = ("data_in", "weight")
@@ -81,7 +81,13 @@ ARITHMETIC = [
     unary("floor", "Next integer below"),
     unary("ceil", "Next integer above"),
     unary("round", "Nearest integer", round),
-    function("clamp", "Limit to a range", cost.elementwise(2), aliases=("clip",)),
+    function(
+        "clamp",
+        "Limit to a range",
+        cost.elementwise(2),
+        aliases=("clip",),
+        aten=("clamp_min", "clamp_max"),
+    ),
 ]
 
 MATRICES = [
@@ -142,6 +148,10 @@ MATRICES = [
         functions=(F.scaled_dot_product_attention,),
         arguments=takes("query:", "key:", "value:", "attn_mask"),
         inputs=("query", "key", "value"),
+        aten=tuple(
+            f"_scaled_dot_product_{kind}"
+            for kind in ("flash_attention", "flash_attention_for_cpu", "efficient_attention")
+        ),
     ),
 ]
 
@@ -172,6 +182,12 @@ REDUCTIONS = [
     )
 ]
 
-NORM = function("norm", "Norm", cost.reduction, arguments=takes("input:data_in", "p", "dim"))
+NORM = function(
+    "norm",
+    "Norm",
+    cost.reduction,
+    arguments=takes("input:data_in", "p", "dim"),
+    aten=("linalg_vector_norm",),
+)
 
 FUNCTIONS = [*ARITHMETIC, *MATRICES, *REDUCTIONS, NORM]

@@ -6,12 +6,18 @@ from torch import nn
 
 from chop.ops import cost
 from chop.ops.op import MaseType, Op, takes
+from chop.ops.torch_names import named_operators
 
 RELATED, MODULE = MaseType.MODULE_RELATED_FUNC, MaseType.MODULE
 AFFINE = ("weight", "bias")
 BIAS_OPTIONAL = frozenset({"bias"})
 ALL_OPTIONAL = frozenset(AFFINE)
 DIMENSIONS = (1, 2, 3)
+UPSAMPLINGS = (
+    *(f"{kind}{dims}d" for kind in ("upsample_nearest", "_upsample_nearest_exact")
+      for dims in DIMENSIONS),
+    "upsample_linear1d", "upsample_bilinear2d", "upsample_bicubic2d", "upsample_trilinear3d",
+)  # fmt: skip
 
 LINEAR = Op(
     name="linear",
@@ -64,6 +70,7 @@ INTERPOLATE = Op(
     description="Another resolution",
     module=nn.Upsample,
     functions=(F.interpolate,),
+    aten=UPSAMPLINGS,
     arguments=takes("input:data_in", "size", "scale_factor", "mode"),
 )
 LAYER_NORM = Op(
@@ -72,6 +79,7 @@ LAYER_NORM = Op(
     description="Normalisation over the last dimensions",
     module=nn.LayerNorm,
     functions=(F.layer_norm, torch.layer_norm),
+    aten=("native_layer_norm",),
     arguments=takes("input:data_in", "normalized_shape", "weight:", "bias:", "eps"),
     params=AFFINE,
     optional=ALL_OPTIONAL,
@@ -83,6 +91,7 @@ GROUP_NORM = Op(
     description="Normalisation over groups of channels",
     module=nn.GroupNorm,
     functions=(F.group_norm, torch.group_norm),
+    aten=("native_group_norm",),
     arguments=takes("input:data_in", "num_groups", "weight:", "bias:", "eps"),
     params=AFFINE,
     optional=ALL_OPTIONAL,
@@ -94,6 +103,7 @@ RMS_NORM = Op(
     description="Division by the root mean square of the last dimensions",
     module=nn.RMSNorm,
     functions=(F.rms_norm, torch.rms_norm),
+    aten=("_fused_rms_norm",),
     arguments=takes("input:data_in", "normalized_shape", "weight:", "eps"),
     params=("weight",),
     optional=ALL_OPTIONAL,
@@ -104,6 +114,11 @@ BATCH_NORM = Op(
     mase_type=RELATED,
     description="Normalisation of each channel over the batch, as a function of any rank",
     functions=(F.batch_norm, torch.batch_norm),
+    aten=(
+        "native_batch_norm",
+        "_native_batch_norm_legit",
+        "_native_batch_norm_legit_no_training",
+    ),
     arguments=takes(
         "input:data_in", "running_mean", "running_var", "weight:", "bias:", "training", "momentum"
     ),
@@ -190,6 +205,7 @@ def recurrent(module: type[nn.Module]) -> Op:
         mase_type=MODULE,
         description=f"Recurrent layer {module.__name__}",
         module=module,
+        aten=("rnn_tanh", "rnn_relu") if module is nn.RNN else (),
         quantizable=False,
     )
 
@@ -209,6 +225,7 @@ def pool(kind: str, dims: int, rule: cost.CostRule, *settings: str) -> Op:
         description=f"{dims}-dimensional {kind.replace('_', ' ')} pool",
         module=getattr(nn, f"{class_name}Pool{dims}d"),
         functions=tuple(dict.fromkeys(function for function in found if function)),
+        aten=named_operators(f"{name}_with_indices", f"_{name}"),
         arguments=takes("input:data_in", *settings),
         cost=rule,
     )

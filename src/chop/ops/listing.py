@@ -22,8 +22,8 @@ without operands only moves values, or is known only in floating point, and is n
 How an operation is quantised, in any number format, as a module or as a function:
 
 - Each operand is rounded, then the float operation runs; `data_out_*` rounds its result as well.
-- A bias without a format of its own takes that of the weight. The second operand of a product, and
-  the query, key and value of an attention, take that of `data_in`. A missing weight is an error.
+- Without its own settings a bias uses the weight's format; the second operand of a product, and
+  the query, key and value of an attention, use that of `data_in`. A missing weight is an error.
 - Formats that need no settings (`mxint8`, `binary` …) round every operand if none is mentioned,
   else only those that are.
 - The input of `relu` is unsigned unless `data_in_signed` is set. Blocks skip the first dimension of
@@ -36,7 +36,7 @@ How an operation is quantised, in any number format, as a module or as a functio
 
 Costs: one multiply-accumulate (MAC) is two FLOPs, a bias is free, any other arithmetic is one FLOP.
 
-This page is generated; a test compares it with the table. To write it anew:
+This page is generated; a test compares it with the table. To write it again:
 
     python -c "from chop.ops.listing import write; write('docs/operations.md')"
 

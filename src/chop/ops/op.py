@@ -1,13 +1,24 @@
-"""What an operation is: how it is written, what it reads and what it costs."""
+"""What an operation is, and the way to it from a module, a function, a method or a node.
 
-from collections.abc import Callable, Mapping
+`OPS` is the table. The rows stand beside this file and are put into it by `chop.ops.table`.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeVar
 
-from torch import nn
+from torch import Tensor, fx, nn
+from torch._ops import OpOverload
 
-from chop.ops.cost import CostRule, uncounted
+from chop.errors import RegistrationError
+from chop.ops.cost import Call, CostRule, Shape, uncounted
+from chop.registry import Registry
+
+Key = TypeVar("Key")
+Lowering = Callable[..., Any]
+IN_PLACE = frozenset({"iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "imatmul"})
 
 
 class MaseType(StrEnum):
@@ -62,6 +73,8 @@ class Op:
     functions: tuple[Callable[..., Any], ...] = ()
     """The functions that compute it; the first takes every argument that the others take."""
     methods: tuple[str, ...] = ()
+    aten: tuple[str, ...] = ()
+    """Names of ATen operators that compute it, besides its own name and those of its methods."""
     arguments: tuple[Argument, ...] = takes("input:data_in")
     """The arguments of the functions, in order; a method's tensor is the first."""
     inputs: tuple[str, ...] = ("data_in",)
@@ -77,6 +90,11 @@ class Op:
     run: Callable[..., Any] | None = None
     """The function form, where it is not simply the first of `functions`."""
     cost: CostRule = uncounted
+
+    @property
+    def lowering(self) -> Lowering | None:
+        """What turns it into steps of an integer program, if somebody registered that."""
+        return LOWERINGS.get(self.name)
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -103,6 +121,144 @@ class Op:
 
 
 def _named(name: str) -> Op:
-    from chop.ops.table import OPS
-
     return OPS[name]
+
+
+OPS: Registry[Op] = Registry("operation")
+LOWERINGS: Registry[Lowering] = Registry("lowering")
+
+
+def lowering(*names: str) -> Callable[[Lowering], Lowering]:
+    """Decorator for what turns these operations into steps of an integer program."""
+    for name in names:
+        OPS[name]  # which says what is near, if there is no such operation
+    return LOWERINGS.register(*names)
+
+
+class Indexes(NamedTuple):
+    """The table the other way round."""
+
+    modules: dict[type[nn.Module], Op]
+    functions: dict[Callable[..., Any], Op]
+    methods: dict[str, Op]
+    aten: dict[str, Op]
+
+
+def op_of_module(module: nn.Module) -> Op | None:
+    """The operation of a module: that of its class or of the nearest class it derives from.
+
+    Quantised and pruned modules derive from the float class, so they are the same operation; a
+    quantised function that is a module names its operation itself.
+    """
+    own = getattr(type(module), "op", None)
+    if isinstance(own, Op):
+        return own
+    modules = _indexes(len(OPS)).modules
+    return next((modules[base] for base in type(module).__mro__ if base in modules), None)
+
+
+def op_of_function(function: Callable[..., Any]) -> Op | None:
+    """The operation of a function, found by identity; a quantised function names it itself."""
+    if isinstance(function, OpOverload):  # which torch.export leaves
+        return _indexes(len(OPS)).aten.get(aten_name(function))
+    own = getattr(function, "op", None)
+    return own if isinstance(own, Op) else _indexes(len(OPS)).functions.get(function)
+
+
+def aten_name(function: OpOverload) -> str:
+    """The name of an ATen operator, without the overload."""
+    return function._schema.name.partition("::")[2]
+
+
+def op_of_method(name: str) -> Op | None:
+    """The operation of a tensor method."""
+    return _indexes(len(OPS)).methods.get(name)
+
+
+def op_of_node(node: fx.Node, modules: Mapping[str, nn.Module]) -> Op | None:
+    """The operation of a node, whether torch.fx or torch.export made it.
+
+    Inputs, outputs, attributes and what is unknown have none.
+    """
+    target: Any = node.target
+    match node.op:
+        case "call_module":
+            return op_of_module(modules[target])
+        case "call_function":
+            return op_of_function(target)
+        case "call_method":
+            return op_of_method(target)
+    return None
+
+
+def is_aten(node: fx.Node) -> bool:
+    """Whether a node came from torch.export; such functions may order their arguments otherwise."""
+    return isinstance(node.target, OpOverload)
+
+
+def writes_in_place(node: fx.Node) -> bool:
+    """Whether a function or method node stores its result in its first argument."""
+    target: Any = node.target
+    if node.op == "call_method":
+        return bool(target.endswith("_") and not target.endswith("__"))
+    if node.op != "call_function":
+        return False
+    name = aten_name(target) if is_aten(node) else getattr(target, "__name__", "")
+    in_place_operator = getattr(target, "__module__", "") == "_operator" and name in IN_PLACE
+    return in_place_operator or (name.endswith("_") and not name.endswith("__"))
+
+
+@lru_cache(maxsize=1)
+def _indexes(size: int) -> Indexes:
+    """The indexes of the table while it has `size` rows: rows are only ever added."""
+    ops = OPS.values()
+    return Indexes(
+        _index((op.module, op) for op in ops if op.module),
+        _index((function, op) for op in ops for function in op.functions),
+        _index((name, op) for op in ops for name in op.methods),
+        _index((name, op) for op in ops for name in (op.name, *op.methods, *op.aten)),
+    )
+
+
+def _index(pairs: Iterable[tuple[Key, Op]]) -> dict[Key, Op]:
+    index: dict[Key, Op] = {}
+    for key, op in pairs:
+        if index.setdefault(key, op) is not op:
+            other = index[key].name
+            raise RegistrationError(f"operations {other!r} and {op.name!r} both claim {key!r}")
+    return index
+
+
+def call_of_module(op: Op, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Call:
+    """The shapes of a module call."""
+    params = {name: getattr(module, name, None) for name in op.params}
+    return Call(
+        inputs=tuple(shape_of(value) for value in inputs if isinstance(value, Tensor)),
+        output=shape_of(output),
+        params={name: shape_of(value) for name, value in params.items() if value is not None},
+        module=module,
+    )
+
+
+def call_of_function(op: Op, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> Call:
+    """The shapes of a function or method call; the tensor of a method is the first of `args`."""
+    roles = {argument.name: argument.role for argument in op.arguments}
+    bound = op.bind(args, kwargs)
+    inputs: list[Shape] = []
+    params: dict[str, Shape] = {}
+    order = list(roles | bound)  # a call may name its arguments in any order
+    for name in sorted(bound, key=order.index):
+        role, value = roles.get(name), bound[name]
+        for tensor in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(tensor, Tensor) and role in op.params:
+                params[str(role)] = shape_of(tensor)
+            elif isinstance(tensor, Tensor):
+                inputs.append(shape_of(tensor))
+    return Call(tuple(inputs), shape_of(output), params, bound)
+
+
+def shape_of(value: Any) -> Shape:
+    """The shape of a tensor, or of the first of several."""
+    if isinstance(value, list | tuple):
+        return shape_of(value[0]) if value else ()
+    return tuple(value.shape) if isinstance(value, Tensor) else ()

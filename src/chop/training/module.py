@@ -13,6 +13,7 @@ from torch import Tensor, distributed, nn, optim
 
 from chop.errors import DataError, TrainingError
 from chop.models.weights import OURS, PREPROCESSING
+from chop.nn.quantizers import loss_terms
 from chop.preprocessing import preprocessing_of
 from chop.training.batches import Batch, Epochs, groups, moved, normalisable
 from chop.training.metrics import Evaluation, accuracy, tally
@@ -171,6 +172,7 @@ class TrainingModule(LightningModule):
         backward = self.manual_backward if self._needs_lightning else Tensor.backward
         finish = optimiser.step if self._needs_lightning else step_function(optimiser)
         parameters = [value for group in optimiser.param_groups for value in group["params"]]
+        terms = loss_terms(model)
 
         def take_step(group: list[Batch]) -> Outcome:
             for value in parameters:
@@ -179,6 +181,8 @@ class TrainingModule(LightningModule):
             for features, labels in group:
                 logits = model(features)
                 loss = F.cross_entropy(logits, labels)
+                for term in terms:
+                    loss = loss + term()
                 loss = loss if len(group) == 1 else loss / len(group)
                 backward(loss)
                 losses.append(loss.detach())

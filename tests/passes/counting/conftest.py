@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.ops.lookup import op_of_module
+from chop.ops.op import op_of_module
 from chop.passes.graph import count_operations_analysis_pass
 
 Counted = Callable[..., dict[str, Any]]

@@ -10,7 +10,7 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.nn.function import quantized_function
 from chop.nn.quant_config import parse_quant_config
 from chop.nn.quantized import quantize_module
-from chop.ops.lookup import op_of_module
+from chop.ops.op import op_of_module
 from chop.ops.table import OPS
 from chop.passes.graph import (
     add_common_metadata_analysis_pass,

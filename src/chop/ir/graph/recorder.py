@@ -15,7 +15,7 @@ from torch import Tensor, fx, nn
 from torch.nn.parameter import is_lazy
 
 from chop.errors import ChopError, GraphError
-from chop.nn.kept import INTEGERS
+from chop.nn.forward import INTEGERS
 from chop.nn.quantized import QuantizedModule
 
 if TYPE_CHECKING:

@@ -2,8 +2,12 @@
 
 import copy
 import functools
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from importlib.machinery import ModuleSpec
+from importlib.util import module_from_spec
+from types import ModuleType
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -11,9 +15,17 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.utils import parametrize
 
 from chop.errors import ConfigError, suggestion
-from chop.nn.kept import KeptWeights
-from chop.nn.quant_config import OUTPUT, QuantConfig, parse_quant_config
-from chop.nn.rounding import HOME, rounded, written_back
+from chop.nn.forward import (
+    HOME,
+    Operation,
+    WeightCache,
+    compute,
+    operation_of_layer,
+    rounded,
+    written_back,
+)
+from chop.nn.quant_config import QuantConfig, parse_quant_config
+from chop.nn.quantizers import QUANTIZERS, Quantizer, Rounder, make_quantizers
 from chop.numerics import FORMATS, NumberFormat
 from chop.ops.op import Op
 from chop.ops.table import OPS
@@ -24,7 +36,8 @@ class QuantizedModule(nn.Module):
 
     Its classes are made by `module_class`, its instances by `quantize_module` or by calling the
     class: ``LinearInteger(16, 5, config={"data_in_width": 8, ...})`` has new weights. Parameters
-    stay in floating point and are rounded on the way in, so that training goes on updating them.
+    stay in floating point and are rounded on the way in, so that training still updates them.
+    Where a format has a quantiser with a state, the module owns it: ``quantizers.weight``.
 
     Args:
         config: the flat dictionary of the labs, in which `name` may be left out.
@@ -32,17 +45,15 @@ class QuantizedModule(nn.Module):
     """
 
     op: ClassVar[Op]
+    operation: ClassVar[Operation]
     base: ClassVar[type[nn.Module]]
     """The float class."""
     fmt: ClassVar[type[NumberFormat]]
 
     _quant: QuantConfig
-    _input_formats: tuple[NumberFormat | None, ...]
-    _keyword_formats: dict[str, NumberFormat | None]
-    _param_formats: tuple[tuple[str, NumberFormat, bool], ...]
-    """Name, format and whether rounding twice gives the same."""
-    _output_format: NumberFormat | None
-    _kept: KeptWeights
+    _formats: Mapping[str, Rounder]
+    """What rounds each operand: its format, or the quantiser that the format has."""
+    _kept: WeightCache
 
     def __init__(
         self, *args: Any, config: Mapping[str, Any] | QuantConfig | None = None, **kwargs: Any
@@ -58,7 +69,10 @@ class QuantizedModule(nn.Module):
 
     @property
     def quant(self) -> QuantConfig:
-        """The configuration; assigning another of the same kind of format takes effect at once."""
+        """The configuration; assigning another of the same kind of format takes effect at once.
+
+        A quantiser stays, with what it has learned, while the format of its operand is the same.
+        """
         return self._quant
 
     @quant.setter
@@ -70,24 +84,35 @@ class QuantizedModule(nn.Module):
                 f"{self.base.__name__} with max_norm writes to its weight as it runs, so it cannot "
                 "be quantised"
             )
+        for name in self.operation.params:
+            if getattr(self, name, None) is not None:
+                quant.require(self.op, name)
         formats = quant.operands
-        present = [name for name in self.op.params if getattr(self, name, None) is not None]
-        for name in present:
-            quant.require(self.op, name)
+        known = self.quantizers_by_role
+        same = {r: q for r, q in known.items() if self._quant.operands[r] == formats.get(r)}
+        stateful = any(type(f).quantizer is not NumberFormat.quantizer for f in formats.values())
+        made = make_quantizers(self, formats, same) if stateful else {}
+        if known:
+            del self._modules[QUANTIZERS]
+        if made:
+            self.add_module(QUANTIZERS, nn.ModuleDict(made))
         self._quant = quant
-        self._input_formats = tuple(formats.get(role) for role in self.op.inputs)
-        self._keyword_formats = {
-            argument.name: formats.get(argument.role)
-            for argument in self.op.arguments
-            if argument.role in self.op.inputs
+        self._formats = {**formats, **made} if made else formats
+        self._kept = WeightCache()
+
+    @property
+    def quantizers_by_role(self) -> dict[str, Quantizer]:
+        """The quantisers with a state, by the operand that each rounds; there need be none."""
+        formats = self.__dict__.get("_formats", {})
+        return {role: each for role, each in formats.items() if isinstance(each, Quantizer)}
+
+    @property
+    def frozen(self) -> Mapping[str, NumberFormat]:
+        """The plain format of each operand that rounds to the same bits as what rounds it now."""
+        return {
+            role: each.freeze() if isinstance(each, Quantizer) else each
+            for role, each in self._formats.items()
         }
-        self._param_formats = tuple(
-            (name, formats[name], not getattr(formats[name], "stochastic", False))
-            for name in present
-            if name in formats
-        )
-        self._output_format = formats.get(OUTPUT)
-        self._kept = KeptWeights()
 
     @property
     def config(self) -> dict[str, Any]:
@@ -104,19 +129,19 @@ class QuantizedModule(nn.Module):
         self.quant = replace(self._quant, bypass=bypass)
 
     @property
-    def x_quantizer(self) -> NumberFormat | None:
-        """The format of the input."""
-        return self._input_formats[0] if self._input_formats else None
+    def x_quantizer(self) -> Rounder | None:
+        """What rounds the input: its format, or a quantiser."""
+        return self._formats.get(self.op.inputs[0]) if self.op.inputs else None
 
     @property
-    def w_quantizer(self) -> NumberFormat | None:
-        """The format of the weight."""
-        return self._quant.operands.get("weight")
+    def w_quantizer(self) -> Rounder | None:
+        """What rounds the weight."""
+        return self._formats.get("weight")
 
     @property
-    def b_quantizer(self) -> NumberFormat | None:
-        """The format of the bias."""
-        return self._quant.operands.get("bias")
+    def b_quantizer(self) -> Rounder | None:
+        """What rounds the bias."""
+        return self._formats.get("bias")
 
     def get_quantized_weight(self) -> Tensor:
         """The weight as the operation sees it; gradients flow through to the weight itself."""
@@ -129,7 +154,7 @@ class QuantizedModule(nn.Module):
         return bias
 
     def _seen(self, name: str) -> Any:
-        fmt = None if self.bypass else self._quant.operands.get(name)
+        fmt = None if self.bypass else self._formats.get(name)
         return rounded(fmt, getattr(self, name))
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
@@ -137,36 +162,11 @@ class QuantizedModule(nn.Module):
         if self._quant.bypass:
             return super().forward(*inputs, **kwargs)
         if self.__dict__.get("inplace"):
-            return written_back(self._compute, self.op.arguments[0].name, inputs, kwargs)
-        return self._compute(*inputs, **kwargs)
+            return written_back(self._compute, self.operation, inputs, kwargs)
+        return self._compute(inputs, kwargs)
 
-    def _compute(self, *inputs: Any, **kwargs: Any) -> Any:
-        formats = self._input_formats
-        operands = (*map(rounded, formats, inputs), *inputs[len(formats) :])
-        if kwargs:
-            kwargs = {
-                name: rounded(self._keyword_formats.get(name), value)
-                for name, value in kwargs.items()
-            }
-        if self._param_formats:
-            result = self.base.forward(self._float_twin(), *operands, **kwargs)
-        else:
-            result = super().forward(*operands, **kwargs)
-        return result if self._output_format is None else rounded(self._output_format, result)
-
-    def _float_twin(self) -> nn.Module:
-        """A module of the float class that shares everything but has rounded parameters.
-
-        Plain attributes come before registered parameters, so the forward of the float class, even
-        one that a user wrote, reads the rounded ones and updates the buffers of this module.
-        """
-        twin = self.base.__new__(self.base)
-        twin.__dict__.update(self.__dict__)
-        for name, fmt, repeatable in self._param_formats:
-            weight = getattr(self, name)
-            rounded_weight = self._kept.rounded(name, fmt, weight) if repeatable else fmt(weight)
-            twin.__dict__[name] = rounded_weight
-        return twin
+    def _compute(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        return compute(self.operation, self._formats, self._kept, args, kwargs, self)
 
     def train(self, mode: bool = True) -> "QuantizedModule":
         """Switch between training and evaluation."""
@@ -227,6 +227,7 @@ def _class_on(op: Op, fmt: type[NumberFormat], base: type[nn.Module]) -> type[Qu
     home = f"{HOME}.quantized_modules.{op.name}" if findable else "chop.nn.quantized"
     name = f"{base.__name__}{fmt.label}"
     fields = {"op": op, "base": base, "fmt": fmt, "__module__": home, "__doc__": fmt.__doc__}
+    fields["operation"] = operation_of_layer(op, base)
     return type(name, (QuantizedModule, base), fields)
 
 
@@ -241,14 +242,44 @@ def quantize_module(module: nn.Module, op: Op, quant: QuantConfig) -> QuantizedM
         raise ConfigError(f"{type(module).__name__} is not the operation {op.name!r}")
     if isinstance(module, LazyModuleMixin):
         raise ConfigError(f"{type(module).__name__} has no shape yet: run the model once first")
-    cls = _quantized_class(module, op, quant.format)
-    new = cls.__new__(cls)
-    new.__dict__.update(
+    new = own_shell(module, _quantized_class(module, op, quant.format))
+    assert isinstance(new, QuantizedModule)
+    new.quant = quant
+    return new
+
+
+def float_module(module: nn.Module) -> nn.Module:
+    """A module of the float class that shares everything else; `module` itself if it is float."""
+    if not isinstance(module, QuantizedModule):
+        return module
+    outer = type(module)
+    cls = module.base
+    if "op" not in vars(outer):  # a pruned layer has a class that torch made for it alone
+        own = dict(vars(outer)) | {"__module__": parametrize.__name__}
+        cls = type(f"Parametrized{module.base.__name__}", (module.base,), own)
+    shell = own_shell(module, cls)
+    if module.quantizers_by_role:
+        del shell._modules[QUANTIZERS]
+    for name in QuantizedModule.__annotations__:
+        shell.__dict__.pop(name, None)
+    return shell
+
+
+def own_shell(module: nn.Module, cls: type[nn.Module] | None = None) -> nn.Module:
+    """A module that shares parameters, buffers and submodules but has its own lists of them.
+
+    A graph shares its layers with the model it was made from, which must not change.
+
+    Args:
+        cls: the class of the new module, if it is another.
+    """
+    cls = cls or type(module)
+    shell = cls.__new__(cls)
+    shell.__dict__.update(
         (name, copy.copy(value) if isinstance(value, dict | set) else value)
         for name, value in module.__dict__.items()
     )
-    new.quant = quant
-    return new
+    return shell
 
 
 def _quantized_class(module: nn.Module, op: Op, fmt: type[NumberFormat]) -> type[QuantizedModule]:
@@ -266,6 +297,21 @@ def _quantized_class(module: nn.Module, op: Op, fmt: type[NumberFormat]) -> type
         name: value for name, value in vars(outer).items() if name not in ("__module__", "__doc__")
     }
     return type(f"Parametrized{cls.__name__}", (cls,), own)
+
+
+def modules_of_classes(package: str) -> dict[str, ModuleType]:
+    """A Python module for each operation, in which its quantised classes are found by name.
+
+    They are put where an import looks first, so that ``import package.linear`` finds them.
+    """
+    found: dict[str, ModuleType] = {}
+    for op in OPS.values():
+        if op.module is not None and op.quantizable:
+            module = module_from_spec(ModuleSpec(f"{package}.{op.name}", None))
+            module.__doc__ = f"Every quantised form of `{op.name}`, found by name."
+            module.__getattr__ = named_classes(op.name)  # type: ignore[method-assign]
+            sys.modules[module.__name__] = found[op.name] = module
+    return found
 
 
 def named_classes(op_name: str) -> Callable[[str], type[QuantizedModule]]:

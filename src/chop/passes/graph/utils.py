@@ -2,7 +2,7 @@
 
 import copy
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Literal
 
 from torch import fx, nn
@@ -136,3 +136,14 @@ def get_node_by_name(graph: fx.Graph | MaseGraph, name: str) -> fx.Node:
 def deepcopy_mase_graph(graph: MaseGraph) -> MaseGraph:
     """A separate graph with its own weights and records; recorded values are shared."""
     return copy.deepcopy(graph)
+
+
+def replace_modules(graph: MaseGraph, replacements: Mapping[nn.Module, nn.Module]) -> None:
+    """Put each module in the place of its key, under every name the graph's model has for that.
+
+    One sweep serves all of them, so the cost does not grow with their number squared.
+    """
+    for parent in list(graph.model.modules()):
+        for name, child in list(parent._modules.items()):
+            if child is not None and child in replacements:
+                setattr(parent, name, replacements[child])

@@ -34,7 +34,7 @@ class Formats:
 
     def __init__(self) -> None:
         self.random: set[NumberFormat] = set()
-        """Those that round by chance."""
+        """Those that round by chance or have a state, so that nothing can be remembered."""
         self._unique: dict[NumberFormat, NumberFormat] = {}
         self._operands: dict[Hashable, list[Operand]] = {}
 
@@ -58,7 +58,7 @@ class Formats:
         """Parse a rule, and keep what came of the values that were met in it."""
         parsed = parse_quant_config(op, rule, where)
         operands = {role: self._unique.setdefault(f, f) for role, f in parsed.operands.items()}
-        self.random |= {f for f in operands.values() if getattr(f, "stochastic", False)}
+        self.random |= {f for f in operands.values() if _varies(f)}
         shape, values = met
         if shape not in self._operands:
             places = _places(rule)
@@ -71,6 +71,11 @@ class Formats:
         for each in self._operands.get(shape, ()):
             each.formats[each.settings(values)] = operands[each.role]
         return QuantConfig(parsed.name, operands, parsed.bypass)
+
+
+def _varies(fmt: NumberFormat) -> bool:
+    has_state = type(fmt).quantizer is not NumberFormat.quantizer
+    return has_state or getattr(fmt, "stochastic", False)
 
 
 def _places(rule: dict[str, Any]) -> dict[str, list[int]]:

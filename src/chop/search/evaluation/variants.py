@@ -6,7 +6,6 @@ whose inputs and configuration were seen before is not computed again. Nothing i
 the graph, its modules or the kept results.
 """
 
-import copy
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -16,12 +15,12 @@ from torch import Tensor, fx, nn
 from torch.nn.utils import parametrize
 
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.nn.quant_config import OUTPUT, QuantConfig
-from chop.nn.quantized import QuantizedModule, quantize_module, quantized_function
-from chop.nn.rounding import rounded
-from chop.numerics import NumberFormat
-from chop.ops.lookup import op_of_node, writes_in_place
-from chop.ops.op import Op
+from chop.nn.forward import NoCache, Operation, compute, operation_of_layer, rounded
+from chop.nn.function import function_parts
+from chop.nn.quant_config import QuantConfig
+from chop.nn.quantized import QuantizedModule, own_shell, quantize_module
+from chop.nn.quantizers import Rounder
+from chop.ops.op import Op, is_aten, op_of_node, writes_in_place
 from chop.search.study.memory import Remembered, bytes_of
 
 ACTIVATION_BYTES = 512 * 2**20
@@ -37,40 +36,62 @@ Quants = Mapping[str, tuple[Hashable, QuantConfig]]
 
 @dataclass(frozen=True)
 class Step:
-    """One node, with what it needs from the others."""
+    """One node, with all that is the same for every run."""
 
     node: fx.Node
+    name: str
     op: Op | None
-    module: nn.Module | None
+    call: Callable[..., Any]
+    """What computes it in floating point; it leaves its arguments as they are."""
+    layer: nn.Module | None
+    operation: Operation | None
+    """How a layer computes whose parameters are its own and that nobody watches."""
     inputs: tuple[int, ...]
     """Places of the nodes it reads."""
     plain: bool
     """Whether it is called with one argument, the result of another node."""
     overwrites: bool
     """Whether it is a function that stores its result in its first argument."""
-    simple_layer: bool
-    """Whether it is a layer of one input whose parameters are its own and that nobody watches."""
-    parameters: tuple[str, ...]
-    """The parameters of the layer that take part in its operation."""
+
+    def arguments(self, values: dict[int, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments that results of other nodes make; one to be overwritten is a copy."""
+        node = self.node
+        by_node = dict(zip(node.all_input_nodes, (values[i] for i in self.inputs), strict=True))
+        args: Any = fx.map_arg(node.args, by_node.__getitem__)
+        kwargs: Any = fx.map_arg(node.kwargs, by_node.__getitem__)
+        return (args[0].clone(), *args[1:]) if self.overwrites else args, kwargs
 
 
 def make_step(
     node: fx.Node, modules: Mapping[str, nn.Module], places: Mapping[fx.Node, int]
 ) -> Step:
-    """A node with all that is the same for every run."""
+    """What is needed to run a node."""
     op = op_of_node(node, modules)
-    module = modules[str(node.target)] if node.op == "call_module" else None
+    layer, operation, call = None, None, float_call(node, modules)
+    if node.op == "call_module":
+        layer = call = not_in_place(own_shell(modules[str(node.target)]))
+        if op is not None and _is_bare(layer):
+            operation, call = operation_of_layer(op, type(layer)), layer.forward
+    overwrites = layer is None and op is not None and _is_in_place(node, op, None)
     one = len(node.args) == 1 and isinstance(node.args[0], fx.Node) and not node.kwargs
+    inputs = tuple(places[source] for source in node.all_input_nodes)
     return Step(
-        node,
-        op,
-        module,
-        tuple(places[source] for source in node.all_input_nodes),
-        one and node.op != "output",
-        module is None and op is not None and _is_in_place(node, op, None),
-        op is not None and module is not None and len(op.inputs) == 1 and _is_bare(module),
-        tuple(n for n in op.params if getattr(module, n, None) is not None) if op else (),
+        node, node.name, op, call, layer, operation, inputs, one and not overwrites, overwrites
     )
+
+
+def float_call(node: fx.Node, modules: Mapping[str, nn.Module]) -> Callable[..., Any]:
+    """What computes a node that calls no layer."""
+    target: Any = node.target
+    match node.op:
+        case "call_method":
+            return lambda tensor, *args, **kwargs: getattr(tensor, target)(*args, **kwargs)
+        case "get_attr":
+            owner, _, name = target.rpartition(".")
+            return partial(getattr, modules[owner], name)
+        case "output":
+            return lambda result: result
+    return target  # type: ignore[no-any-return]
 
 
 def _last(steps: list[Step]) -> int:
@@ -87,22 +108,65 @@ def _is_bare(module: nn.Module) -> bool:
     )
 
 
+class TrialCache(NoCache):
+    """What the forward of one trial can take over from trials before it.
+
+    Parameters do not change during a search, so each is rounded to a format once. The results of
+    nodes are known by the key of the node: layers and trials ask for the same few formats of them.
+    """
+
+    def __init__(self, activations: Remembered[Any]) -> None:
+        self.activations = activations
+        self.weights: Remembered[Tensor] = Remembered(WEIGHT_BYTES)
+        self.keys: dict[int, int] = {}
+        """The key of each result of the present run, by the identity of the result."""
+        self._twins: dict[nn.Module, nn.Module] = {}
+
+    def data(self, fmt: Rounder | None, value: Any) -> Any:
+        key = None if fmt is None else self.keys.get(id(value))
+        if key is None:
+            return rounded(fmt, value)
+        found = self.activations.get((key, fmt))
+        if found is None:
+            found = rounded(fmt, value)
+            self.activations.put((key, fmt), found, bytes_of(found))
+        return found
+
+    def weight(self, layer: nn.Module, name: str, fmt: Rounder, weight: Tensor) -> Tensor:
+        key = (layer, name, fmt)
+        found = self.weights.get(key)
+        if found is None:
+            found = fmt(weight)
+            self.weights.put(key, found, found.nbytes)
+        return found
+
+    def float_twin(self, layer: nn.Module) -> nn.Module:
+        if layer not in self._twins:
+            self._twins[layer] = own_shell(layer)
+        return self._twins[layer]
+
+
+def not_in_place(module: Any) -> Any:
+    """The module, made to leave its input as it is: that may be a kept result."""
+    if getattr(module, "inplace", False):
+        module.inplace = False
+    return module
+
+
 class Variants:
-    """A graph in evaluation mode whose nodes can be quantised anew for every run."""
+    """A graph in evaluation mode whose nodes can be quantised otherwise in every run."""
 
     def __init__(self, graph: MaseGraph) -> None:
         modules = graph.modules
         places = {node: place for place, node in enumerate(graph.nodes)}
-        self.model = graph.model
         self.steps = [make_step(node, modules, places) for node in graph.nodes]
         self.activations: Remembered[Any] = Remembered(0)
-        self.weights: Remembered[Tensor] = Remembered(WEIGHT_BYTES)
+        self.cache = TrialCache(self.activations)
         self._last = _last(self.steps)
-        self._names = [step.node.name for step in self.steps]
         self._placeholders = [p for p, s in enumerate(self.steps) if s.node.op == "placeholder"]
         self._keys: dict[Hashable, int] = {}
         self._batches: set[Hashable] = set()
-        self._calls: dict[Hashable, Callable[..., Any]] = {}
+        self._modules: dict[Hashable, QuantizedModule] = {}
 
     def run(self, quants: Quants, batch: Hashable, inputs: tuple[Tensor, ...]) -> Any:
         """The output for `inputs`, which `batch` names: the same name, the same inputs."""
@@ -110,6 +174,7 @@ class Variants:
         keys = self._keys_of(quants, batch)
         given = iter(inputs)
         values: dict[int, Any] = {place: next(given) for place in self._placeholders}
+        self.cache.keys = {id(value): keys[place] for place, value in values.items()}
         result = self._value(self._last, keys, values, quants)
         if batch not in self._batches:
             self._batches.add(batch)
@@ -127,7 +192,7 @@ class Variants:
         keys: list[int] = []
         known = self._keys
         for place, step in enumerate(self.steps):
-            quant = quants.get(self._names[place])
+            quant = quants.get(step.name)
             sources = tuple([keys[source] for source in step.inputs]) or batch
             key = (place, quant[0] if quant else None, sources)
             keys.append(known.setdefault(key, len(known)))
@@ -141,106 +206,42 @@ class Variants:
             if place in values:
                 needed.pop()
                 continue
-            kept = self.activations.get(keys[place])
-            if kept is not None:
-                values[place] = kept
-                continue
-            missing = [source for source in self.steps[place].inputs if source not in values]
-            if missing:
-                needed += missing
-                continue
-            result = self._compute(self.steps[place], keys, values, quants)
+            result = self.activations.get(keys[place])
+            if result is None:
+                missing = [source for source in self.steps[place].inputs if source not in values]
+                if missing:
+                    needed += missing
+                    continue
+                result = self._compute(self.steps[place], values, quants)
+                self.activations.put(keys[place], result, bytes_of(result))
             values[place] = result
-            self.activations.put(keys[place], result, bytes_of(result))
+            self.cache.keys[id(result)] = keys[place]
         return values[last]
 
-    def _compute(self, step: Step, keys: list[int], values: dict[int, Any], quants: Quants) -> Any:
-        node = step.node
-        if step.plain and not step.overwrites:
-            quant = quants.get(node.name)
-            if quant is not None and step.simple_layer and not quant[1].bypass:
-                source = step.inputs[0]
-                fmt = quant[1].operands.get(step.op.inputs[0]) if step.op else None
-                return self._layer(step, quant[1], self._input(fmt, keys[source], values[source]))
-            call, x = self._call(step, quant), values[step.inputs[0]]
-            if quant is None and step.simple_layer:
-                return call.forward(x)  # type: ignore[attr-defined]
-            return call(x)
-        if node.op == "get_attr":
-            return _attribute(self.model, str(node.target))
-        by_node = dict(zip(node.all_input_nodes, (values[i] for i in step.inputs), strict=True))
-        args: Any = fx.map_arg(node.args, by_node.__getitem__)
-        if node.op == "output":
-            return args[0]
-        kwargs: Any = fx.map_arg(node.kwargs, by_node.__getitem__)
-        if step.overwrites:
-            args = (args[0].clone(), *args[1:])
-        return self._call(step, quants.get(node.name))(*args, **kwargs)
+    def _compute(self, step: Step, values: dict[int, Any], quants: Quants) -> Any:
+        args, kwargs = ((values[step.inputs[0]],), {}) if step.plain else step.arguments(values)
+        found = quants.get(step.name)
+        if found is None or found[1].bypass or step.op is None:
+            return step.call(*args, **kwargs)
+        quant = found[1]
+        if step.operation is not None:
+            return compute(step.operation, quant.operands, self.cache, args, kwargs, step.layer)
+        if step.layer is not None:
+            return self._quantised(step.layer, step.op, quant)(*args, **kwargs)
+        parts = function_parts(step.op, quant.name)
+        # fx records private arguments, which the quantise pass drops too.
+        named = {key: value for key, value in kwargs.items() if not key.startswith("_")}
+        return parts.call(quant, args, named, cache=self.cache)
 
-    def _layer(self, step: Step, quant: QuantConfig, x: Tensor) -> Any:
-        """What `QuantizedModule` computes, without making a module ready for it.
-
-        The float layer is called on a rounded input, with rounded parameters in the place of its
-        own, as there.
-        """
-        key = (step.node.name, "")
-        if key not in self._calls:
-            self._calls[key] = self._made(step, None)
-        layer: Any = self._calls[key]
-        for name in step.parameters:
-            fmt = quant.operands.get(name)
-            own = layer._parameters[name]
-            layer.__dict__[name] = own if fmt is None else self._weight(step, name, fmt, own)
-        return rounded(quant.operands.get(OUTPUT), type(layer).forward(layer, x))
-
-    def _input(self, fmt: NumberFormat | None, key: int, value: Any) -> Any:
-        """The result with this key, rounded; layers and trials ask for the same few formats."""
-        if fmt is None or not isinstance(value, Tensor):
-            return rounded(fmt, value)
-        found = self.activations.get((key, fmt))
-        if found is None:
-            found = rounded(fmt, value)
-            self.activations.put((key, fmt), found, found.nbytes)
-        return found
-
-    def _weight(self, step: Step, name: str, fmt: NumberFormat, weight: Tensor) -> Tensor:
-        """A rounded parameter; parameters do not change during a search."""
-        key = (step.node.target, name, fmt)
-        found = self.weights.get(key)
-        if found is None:
-            found = fmt(weight)
-            self.weights.put(key, found, found.nbytes)
-        return found
-
-    def _call(self, step: Step, quant: tuple[Hashable, QuantConfig] | None) -> Callable[..., Any]:
-        key = (step.node.name, quant[1].name if quant else None)
-        if key not in self._calls:
-            self._calls[key] = self._made(step, quant[1] if quant else None)
-        call = self._calls[key]
-        if quant is None:
-            return call
-        if isinstance(call, QuantizedModule):
-            if call.quant is not quant[1]:
-                call.quant = quant[1]
-            return call
-        return partial(call, config=quant[1])
-
-    def _made(self, step: Step, quant: QuantConfig | None) -> Callable[..., Any]:
-        """What a node calls, in floating point or in one kind of format; parameters are shared."""
-        target: Any = step.node.target
-        if step.module is not None:
-            assert quant is None or step.op is not None
-            module: Any = copy.copy(step.module)
-            if quant is not None and step.op is not None:
-                module = quantize_module(step.module, step.op, quant)
-            if getattr(module, "inplace", False):
-                module.inplace = False  # what it would overwrite may be a kept result
-            return module  # type: ignore[no-any-return]
-        if quant is not None and step.op is not None:
-            return quantized_function(step.op, quant.name)
-        if step.node.op == "call_method":
-            return lambda tensor, *args, **kwargs: getattr(tensor, target)(*args, **kwargs)
-        return target  # type: ignore[no-any-return]
+    def _quantised(self, layer: nn.Module, op: Op, quant: QuantConfig) -> QuantizedModule:
+        """A layer that has hooks, parametrisations or layers in it, in one kind of format."""
+        key = (layer, quant.name)
+        if key not in self._modules:
+            self._modules[key] = quantize_module(layer, op, quant)
+        module = self._modules[key]
+        if module.quant is not quant:
+            module.quant = quant
+        return module
 
 
 def can_vary(graph: MaseGraph) -> bool:
@@ -256,7 +257,7 @@ def can_vary(graph: MaseGraph) -> bool:
             continue
         op = op_of_node(node, modules)
         module = modules[str(node.target)] if node.op == "call_module" else None
-        if op is None or isinstance(module, QuantizedModule):
+        if op is None or is_aten(node) or isinstance(module, QuantizedModule):
             return False
         if _is_in_place(node, op, module) and not _alone(node, modules):
             return False
@@ -280,8 +281,3 @@ def _alone(node: fx.Node, modules: Mapping[str, nn.Module]) -> bool:
             return True
         source = source.all_input_nodes[0] if source.all_input_nodes else None
     return True
-
-
-def _attribute(model: nn.Module, target: str) -> Any:
-    owner, _, name = target.rpartition(".")
-    return getattr(model.get_submodule(owner), name)

@@ -12,8 +12,7 @@ from chop.errors import ConfigError, UnknownNameError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.nn.quant_config import OUTPUT, known_keys
 from chop.numerics import FORMATS, NumberFormat
-from chop.ops.lookup import op_of_node
-from chop.ops.op import Op
+from chop.ops.op import Op, op_of_node
 from chop.ops.table import OPS
 from chop.passes.graph.transforms.quantize.plan import can_be_quantised
 from chop.passes.graph.transforms.quantize.quantize import quantize_transform_pass

@@ -9,15 +9,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
 from chop.ir.graph.mase_graph import ParameterEntry, TensorEntry
 from chop.nn.quant_config import OUTPUT, QuantConfig, parse_quant_config
-from chop.nn.quantized import QuantizedModule
+from chop.nn.quantized import QuantizedCall, QuantizedModule
+from chop.nn.quantizers import QUANTIZERS
 from chop.numerics import NumberFormat
-from chop.ops.lookup import op_of_node
-from chop.ops.op import MaseType, Op
-from chop.ops.table import OPS
+from chop.ops.op import MaseType, Op, aten_name, op_of_node
 
 UNKNOWN: TensorEntry = {"type": None, "precision": None, "shape": None, "torch_dtype": None}
 """What is recorded of a tensor when the model was not run."""
@@ -34,7 +34,7 @@ def classify(node: fx.Node, modules: Mapping[str, nn.Module]) -> tuple[str, str]
     if node.op == "get_attr":
         constant = str(node.target).startswith("_tensor_constant")
         return (MaseType.IMPLICIT_FUNC.value, "constant") if constant else (node.op, node.op)
-    op = find_op(node, modules)
+    op = op_of_node(node, modules)
     if op is not None:
         return op.mase_type.value, op.name
     if node.op == "call_module":
@@ -52,17 +52,10 @@ def is_users(target: Any) -> bool:
     return home.partition(".")[0] not in ("torch", "math", "builtins", "_operator")
 
 
-def find_op(node: fx.Node, modules: Mapping[str, nn.Module]) -> Op | None:
-    """The row of the table; ATen functions, which torch.export leaves, are found by name."""
-    if isinstance(node.target, torch._ops.OpOverload):
-        return OPS.get(target_name(node.target))
-    return op_of_node(node, modules)
-
-
 def target_name(target: Any) -> str:
     """The name of a function or method; of an ATen overload, without the overload."""
-    if isinstance(target, torch._ops.OpOverload):
-        return target._schema.name.partition("::")[2]
+    if isinstance(target, OpOverload):
+        return aten_name(target)
     return target if isinstance(target, str) else str(getattr(target, "__name__", target))
 
 
@@ -251,14 +244,16 @@ def module_parameters(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     seen = set()
     for name, parameter in module.named_parameters():
         plain = plain_name(name)
-        if plain not in seen:
+        if plain not in seen and not name.startswith(f"{QUANTIZERS}."):
             seen.add(plain)
             yield plain, parameter if plain == name else attribute(module, plain)
 
 
 def module_buffers(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """The buffers that are data: neither call counters nor masks of a parametrisation."""
+    """The buffers that are data: no call counters, no masks and no state of a quantiser."""
     for name, buffer in module.named_buffers():
+        if name.startswith(f"{QUANTIZERS}."):
+            continue
         if not name.endswith("num_batches_tracked") and "parametrizations." not in name:
             yield name, buffer
 
@@ -343,10 +338,10 @@ def precision(fmt: NumberFormat) -> list[Any]:
 
 def operands(node: fx.Node, op: Op) -> Iterator[tuple[str, str]]:
     """The role of each operand and the name it has in the metadata."""
-    if node.op != "call_module":
+    module = node.meta["mase"].module
+    if module is None or isinstance(module, QuantizedCall):
         yield from function_operands(node, op)
         return
-    module = node.meta["mase"].module
     yield from ((role, f"data_in_{index}") for index, role in enumerate(op.inputs))
     yield from ((n, n) for n in op.params if isinstance(getattr(module, n, None), Tensor))
 

@@ -21,7 +21,7 @@ from torch import fx, nn
 
 from chop.ir.graph.mase_graph import SECTIONS
 from chop.nn.quant_config import parse_quant_config
-from chop.ops.lookup import op_of_function, op_of_method
+from chop.ops.op import op_of_function, op_of_method
 from chop.passes.graph.interface.codec import from_plain
 from chop.passes.graph.interface.targets import (
     ATTRIBUTES,

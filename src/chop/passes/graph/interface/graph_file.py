@@ -32,6 +32,7 @@ from chop.passes.graph.interface.door import (
     check_float_form,
     check_float_records,
     check_forward,
+    check_keywords,
     check_texts,
     decoded,
     path,
@@ -48,8 +49,8 @@ from chop.passes.graph.interface.layers import (
     put,
     rooted,
 )
-from chop.passes.graph.interface.targets import function_by_name, function_name
-from chop.passes.graph.transforms.quantize.restore import FLOAT_FORM, FloatForm
+from chop.passes.graph.interface.targets import QUANTIZED, function_by_name, function_name, keywords
+from chop.passes.graph.transforms.quantize.plan import FLOAT_FORM, FloatForm
 
 CODES, SHARED = "::codes", "::shared"  # no layer's name has a colon in it
 Op = Literal["placeholder", "get_attr", "call_function", "call_method", "call_module", "output"]
@@ -82,7 +83,7 @@ class NodeRecord(PassArgs):
             decoded([self.args, self.kwargs])
         else:
             check_call(self.op, self.target, self.args, self.kwargs)
-        if self.float_form is not None:
+        if self.float_form is not None and self.op != "call_module":  # `check_reference` does those
             check_float_form(self.target, (self.args, self.kwargs), self.float_form)
         if self.float_records is not None:
             check_float_records(self.float_records)
@@ -170,6 +171,12 @@ def check_reference(node: NodeRecord, record: GraphRecord) -> None:
         raise ValueError(f"node {node.name!r} refers to {node.target!r}, which is not there")
     if layer.kind is not None:
         check_forward(known_classes()[layer.kind], node.kwargs)
+    if (layer.function is None) != (node.float_form is None):
+        raise ValueError(f"node {node.name!r}: a function, and only that, has a float form")
+    if layer.function is not None and node.float_form is not None:
+        function = f"{QUANTIZED}.{layer.function}_{(layer.quantized or {}).get('name')}"
+        check_keywords(function, decoded(node.kwargs), keywords("call_function", function))
+        check_float_form(function, (node.args, node.kwargs), node.float_form)
 
 
 def record_graph(graph: MaseGraph) -> GraphRecord:

@@ -12,8 +12,15 @@ from torch import Tensor, nn
 
 from chop.errors import GraphError
 from chop.nn.quant_config import parse_quant_config
-from chop.nn.quantized import QuantizedModule, quantize_module
-from chop.ops.lookup import op_of_module
+from chop.nn.quantized import (
+    QuantizedCall,
+    QuantizedModule,
+    float_module,
+    quantize_module,
+    quantized_call,
+)
+from chop.nn.quantizers import QUANTIZERS
+from chop.ops.op import op_of_module
 from chop.ops.table import OPS
 from chop.passes.base import PassArgs
 from chop.passes.graph.analysis.metadata_entries import plain_name
@@ -32,7 +39,6 @@ from chop.passes.graph.transforms.pruning.masks import (
     without_input_mask,
     without_weight_mask,
 )
-from chop.passes.graph.transforms.quantize.restore import float_module
 
 RECURRENT = (
     "input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout", "bidirectional",
@@ -54,6 +60,7 @@ class LayerRecord(PassArgs):
         kind: the class, a layer of `torch.nn` or of the operation table; None for a custom class,
             which only a given model can provide.
         known_as: the qualified name of a custom class.
+        function: the operation, for a quantised function that is a module to own quantisers.
         quantized: the flat configuration of a quantised layer.
         masks: the buffers that pruning gave it.
         frozen: parameters that training leaves alone.
@@ -61,6 +68,7 @@ class LayerRecord(PassArgs):
 
     kind: str | None
     known_as: str = ""
+    function: str | None = None
     arguments: dict[str, Any] = Field(default={})
     training: bool = True
     quantized: dict[str, Any] | None = None
@@ -69,6 +77,10 @@ class LayerRecord(PassArgs):
 
     @model_validator(mode="after")
     def _can_be_built(self) -> Self:
+        if self.function is not None:
+            op = OPS.get(self.function)
+            if op is None or op.function is None or not op.quantizable or self.quantized is None:
+                raise ValueError(f"{self.function!r:.60} is not a function that can be quantised")
         if self.kind is None:
             return self
         cls = known_classes().get(self.kind)
@@ -97,6 +109,15 @@ def accepted(cls: type[nn.Module]) -> list[str]:
 
 def describe(name: str, module: nn.Module) -> LayerRecord:
     """The description of a layer, proven by building the layer from it."""
+    frozen = [plain_name(k) for k, p in module.named_parameters() if not p.requires_grad]
+    if isinstance(module, QuantizedCall):
+        return LayerRecord(
+            kind=None,
+            function=module.op.name,
+            training=module.training,
+            quantized=to_plain(module.config),
+            frozen=frozen,
+        )
     plain = without_input_mask(without_weight_mask(module))
     quantised = isinstance(plain, QuantizedModule)
     plain = float_module(plain)
@@ -114,7 +135,7 @@ def describe(name: str, module: nn.Module) -> LayerRecord:
             training=module.training,
             quantized=to_plain(module.config) if quantised else None,
             masks=mask_names(module),
-            frozen=[plain_name(k) for k, p in module.named_parameters() if not p.requires_grad],
+            frozen=frozen,
         )
         built = None if own else build_float(record)
     except ValidationError as error:
@@ -211,12 +232,12 @@ def prepare(
     if missing:
         raise ValueError(f"{missing[0]} is missing")
     check_masks({key: tensors[key] for key in record.masks}, tensors.get("weight"))
-    own = {key: value for key, value in tensors.items() if key not in record.masks}
+    own, _ = float_tensors(record, tensors)
     # Each layer of a recurrent one has tensors, so a file cannot ask for more than it holds.
     if from_plain(record.arguments.get("num_layers", 0)) > len(own):
         raise ValueError(f"it has more layers than tensors ({len(own)})")
     layer = plain_layer(record, given)
-    if record.kind is None:  # which tensors it takes, its own loading says
+    if record.kind is None and record.function is None:  # its own loading says what it takes
         return layer
     wanted = layer.state_dict()
     if odd := sorted(wanted.keys() ^ own.keys()):
@@ -232,18 +253,41 @@ def prepare(
 
 def finish(record: LayerRecord, layer: nn.Module, tensors: dict[str, Tensor]) -> nn.Module:
     """A prepared layer with its values, quantised and pruned as it was."""
-    own = {key: value for key, value in tensors.items() if key not in record.masks}
+    own, learned = float_tensors(record, tensors)
     layer.load_state_dict(own, strict=True, assign=True)
+    if record.quantized is not None:
+        layer = quantised(record, layer)
+        states = {key.partition(".")[2]: tensors[key] for key in learned}
+        quantizers = nn.ModuleDict(layer.quantizers_by_role)
+        quantizers.load_state_dict(states, strict=True, assign=True)
     for key, parameter in layer.named_parameters():
         parameter.requires_grad_(plain_name(key) not in record.frozen)
-    if record.quantized is not None:
-        op = op_of_module(layer)
-        if op is None:
-            raise ValueError(f"{record.kind} cannot be quantised")
-        quant = parse_quant_config(op, from_plain(record.quantized), "quantized")
-        layer = quantize_module(layer, op, quant)
     layer = masked(layer, {key: tensors[key] for key in record.masks})
     return layer.train(record.training)
+
+
+def float_tensors(
+    record: LayerRecord, tensors: Mapping[str, Tensor]
+) -> tuple[dict[str, Tensor], list[str]]:
+    """The tensors of the float layer, and the names of those that quantisers own."""
+    prefix = f"{QUANTIZERS}."
+    learned = [key for key in tensors if record.quantized is not None and key.startswith(prefix)]
+    own = [key for key in tensors if key not in (*record.masks, *learned)]
+    return {key: tensors[key] for key in own}, learned
+
+
+def quantised(record: LayerRecord, layer: nn.Module) -> QuantizedModule:
+    """The layer, or the function that a record names, with the formats that it had."""
+    op = op_of_module(layer) if record.function is None else OPS[record.function]
+    if op is None:
+        raise ValueError(f"{record.kind} cannot be quantised")
+    quant = parse_quant_config(op, from_plain(record.quantized), "quantized")
+    if record.function is None:
+        return quantize_module(layer, op, quant)
+    call = quantized_call(op, quant)
+    if call is None:
+        raise ValueError(f"{op.name} in {quant.name!r} has no quantiser of which to be the module")
+    return call
 
 
 def check_masks(masks: Mapping[str, Tensor], weight: Tensor | None) -> None:
@@ -270,7 +314,9 @@ def masked(layer: nn.Module, masks: dict[str, Tensor]) -> nn.Module:
 
 
 def plain_layer(record: LayerRecord, given: nn.Module | None) -> nn.Module:
-    """The float layer: built, or for a custom class the one that was given."""
+    """The float layer: built, or for a custom class the one that was given; a function has none."""
+    if record.function is not None:
+        return nn.Module()
     if record.kind is not None:
         return build_float(record)
     plain = None if given is None else float_module(without_input_mask(without_weight_mask(given)))

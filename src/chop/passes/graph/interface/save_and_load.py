@@ -193,11 +193,11 @@ def gather(graph: MaseGraph, record: GraphRecord, weights: Weights) -> Gathered:
 
 
 def formats_of(module: nn.Module | None) -> dict[str, NumberFormat]:
-    """The number format of each parameter of a quantised layer."""
+    """The number format of each parameter of a quantised layer, those with a state left aside."""
     if not isinstance(module, QuantizedModule) or module.bypass:
         return {}
-    formats = module.quant.operands
-    return {name: formats[name] for name in module.op.params if name in formats}
+    formats, learned = module.quant.operands, module.quantizers_by_role
+    return {name: formats[name] for name in module.op.params if name in formats.keys() - learned}
 
 
 def as_codes(layer: nn.Module | None, key: str, tensor: Tensor) -> Packed | None:

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from chop.nn.forward import HOME
 from chop.nn.function import named_function
-from chop.nn.rounding import HOME
-from chop.ops.lookup import op_of_function, op_of_method
+from chop.ops.op import op_of_function, op_of_method
 from chop.ops.table import OPS
 
 
@@ -323,6 +323,8 @@ def keywords(op: str, target: str) -> frozenset[str]:
     method = op == "call_method"
     function: Any = getattr(torch.Tensor, target) if method else function_by_name(target)
     row = op_of_method(target) if method else op_of_function(function)
+    if isinstance(function, torch._ops.OpOverload):  # whose schema says all
+        row = None
     found = {*STATED.get(last, ()), *_parameters(function)}
     if row is not None:
         found |= {argument.name for argument in row.arguments}

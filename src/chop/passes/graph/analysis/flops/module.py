@@ -8,9 +8,8 @@ from torch import Tensor, nn
 
 from chop.errors import GraphError
 from chop.ir.graph.recorder import undisturbed
-from chop.ops.calls import call_of_module
 from chop.ops.cost import Cost
-from chop.ops.lookup import op_of_module
+from chop.ops.op import call_of_module, op_of_module
 
 Tensors = Tensor | Sequence[Tensor | None] | None
 

@@ -13,14 +13,14 @@ from chop.errors import GraphError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.recorder import run_graph
 from chop.nn.quant_config import OUTPUT, QuantConfig
-from chop.nn.quantized import QuantizedModule
+from chop.nn.quantized import QuantizedCall, QuantizedModule
+from chop.nn.quantizers import QUANTIZERS
 from chop.numerics import NumberFormat
 from chop.ops.cost import Call, Cost
-from chop.ops.op import Op
+from chop.ops.op import Op, op_of_node
 from chop.passes.graph.analysis.metadata_entries import (
     bare,
     dtype_format,
-    find_op,
     plain_name,
     quantization_of,
     result_entries,
@@ -39,7 +39,9 @@ class StoredParameter(NamedTuple):
 
 def formats_of_module(module: nn.Module | None) -> Formats:
     """The formats a module rounds its operands to; none if it is not quantised or bypassed."""
-    return in_effect(module.quant) if isinstance(module, QuantizedModule) else {}
+    if not isinstance(module, QuantizedModule) or module.bypass:
+        return {}
+    return module.frozen
 
 
 def formats_of_node(node: fx.Node, module: nn.Module | None) -> Formats:
@@ -72,8 +74,13 @@ def stored_bits(fmt: NumberFormat | None, shape: tuple[int, ...], dtype: torch.d
 
 
 def stored_parameters(module: nn.Module, formats: Formats) -> Iterator[StoredParameter]:
-    """The parameters of a module and of what is inside it, pruned ones included."""
+    """The parameters of a module and of what is inside it, pruned ones included.
+
+    What quantisers own is left aside: it ends up in the format, not beside the weights.
+    """
     for name, parameter in module.named_parameters():
+        if name.startswith(f"{QUANTIZERS}."):
+            continue
         fmt = formats.get(plain_name(name))
         bits = stored_bits(fmt, tuple(parameter.shape), parameter.dtype)
         yield StoredParameter(parameter, bits)
@@ -304,11 +311,11 @@ def buffers(use: Use) -> dict[str, Any]:
 
 def use_of(node: fx.Node, modules: Mapping[str, nn.Module], results: Results) -> Use:
     """What a call node works on."""
-    op = find_op(node, modules)
+    op = op_of_node(node, modules)
     module = modules[str(node.target)] if node.op == "call_module" else None
     operands: list[Operand] = []
     attributes: dict[str, object] = {}
-    for role, name, value in arguments(node, op):
+    for role, name, value in arguments(node, op, module):
         sources: list[fx.Node] = []
         fx.map_arg(value, sources.append)  # an argument may be nested
         tensors = [Operand(role, each, fact) for each in sources for fact in facts(results[each])]
@@ -320,10 +327,12 @@ def use_of(node: fx.Node, modules: Mapping[str, nn.Module], results: Results) ->
     return Use(node, op, module, tuple(operands), attributes, tuple(facts(results[node])))
 
 
-def arguments(node: fx.Node, op: Op | None) -> Iterator[tuple[str | None, str, Any]]:
+def arguments(
+    node: fx.Node, op: Op | None, module: nn.Module | None
+) -> Iterator[tuple[str | None, str, Any]]:
     """The role, the name and the value of each argument, in the order in which the op has them."""
     roles = {} if op is None else {argument.name: argument.role for argument in op.arguments}
-    if op is None or node.op == "call_module":
+    if op is None or (node.op == "call_module" and not isinstance(module, QuantizedCall)):
         inputs = () if op is None else op.inputs
         for index, value in enumerate(node.args):
             yield inputs[index] if index < len(inputs) else None, f"arg_{index}", value

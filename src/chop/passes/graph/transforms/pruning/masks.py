@@ -6,7 +6,6 @@ layer's own keys: ``weight``, zeros included, and ``weight_mask``. What masks an
 buffers, so that it is part of state dicts too.
 """
 
-import copy
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from chop.errors import GraphError
+from chop.nn.quantized import own_shell
 
 WEIGHT, MASK = "weight", "weight_mask"
 _STORED = {
@@ -49,20 +49,6 @@ class WeightMask(nn.Module):
     ) -> None:  # weights that come without a mask leave the present one in force
         state_dict.setdefault(f"{prefix}mask", self.mask)
         super()._load_from_state_dict(state_dict, prefix, *rest)
-
-
-def own_shell(module: nn.Module, cls: type[nn.Module] | None = None) -> nn.Module:
-    """A module that shares parameters, buffers and submodules but has its own lists of them.
-
-    A graph shares its layers with the model it was made from, which must not change.
-    """
-    cls = cls or type(module)
-    shell = cls.__new__(cls)
-    shell.__dict__.update(
-        (name, copy.copy(value) if isinstance(value, dict | set) else value)
-        for name, value in module.__dict__.items()
-    )
-    return shell
 
 
 def weight_mask(module: nn.Module) -> Tensor | None:

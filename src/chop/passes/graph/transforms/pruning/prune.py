@@ -10,7 +10,7 @@ from torch import Tensor, fx, nn
 from chop.errors import GraphError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.recorder import run_graph
-from chop.ops.lookup import op_of_node
+from chop.ops.op import op_of_node
 from chop.passes.base import Info, transform_pass
 from chop.passes.graph.transforms.pruning.activations import batches, input_masks
 from chop.passes.graph.transforms.pruning.masks import (
@@ -25,7 +25,7 @@ from chop.passes.graph.transforms.pruning.masks import (
 )
 from chop.passes.graph.transforms.pruning.methods import METHODS, keep_most_important
 from chop.passes.graph.transforms.pruning.rules import PruneArgs, SparsityRule
-from chop.passes.graph.transforms.replace import replace_modules
+from chop.passes.graph.utils import replace_modules
 
 logger = logging.getLogger("chop")
 PRUNABLE = ("linear", "conv1d", "conv2d", "conv3d")

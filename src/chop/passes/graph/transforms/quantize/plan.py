@@ -1,7 +1,7 @@
 """Which node is to become what, decided and checked before anything is changed."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from pydantic import ConfigDict, model_validator
 from torch import fx, nn
@@ -10,8 +10,7 @@ from chop.errors import ConfigError, UnknownNameError, suggestion
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.nn.quant_config import OUTPUT, QuantConfig, known_keys, parse_quant_config
 from chop.numerics import FORMATS
-from chop.ops.lookup import op_of_node
-from chop.ops.op import Op
+from chop.ops.op import Op, is_aten, op_of_node
 from chop.ops.table import OPS
 from chop.passes.base import PassArgs
 from chop.passes.graph.utils import SELECTORS, By, get_mase_op, select
@@ -22,6 +21,24 @@ DEFAULT = "default"
 LISTED = 12  # names that a message lists; a large network has hundreds
 Plan = dict[fx.Node, QuantConfig | None]
 """For each node that a rule is for: how it is to be quantised; None for floating point."""
+FLOAT_FORM = "float_form"
+"""The key of `node.meta` under which a quantised function node keeps what it was."""
+
+
+class FloatForm(NamedTuple):
+    """A function or method node as it was before it was quantised."""
+
+    op: str
+    target: Any
+    added: tuple[str, ...]
+    """Keyword arguments that quantisation gave it."""
+    removed: dict[str, Any]
+    """Keyword arguments that quantisation took from it: private ones, such as `_stacklevel`."""
+
+
+def calls_layer(node: fx.Node) -> bool:
+    """Whether a node calls a layer, rather than a function that became a module to own a state."""
+    return node.op == "call_module" and FLOAT_FORM not in node.meta
 
 
 class QuantizeRule(PassArgs):
@@ -140,9 +157,9 @@ def keys_to_find(graph: MaseGraph, by: By, configs: Mapping[str, Mapping[str, An
 
 def can_be_quantised(node: fx.Node, op: Op | None) -> bool:
     """Whether the operation of a node can be computed in a number format the way it is written."""
-    if op is None or not op.quantizable or renormalises(node, op):
+    if op is None or not op.quantizable or is_aten(node) or renormalises(node, op):
         return False
-    return op.module is not None if node.op == "call_module" else op.function is not None
+    return op.module is not None if calls_layer(node) else op.function is not None
 
 
 def renormalises(node: fx.Node, op: Op) -> bool:
@@ -150,7 +167,7 @@ def renormalises(node: fx.Node, op: Op) -> bool:
 
     Of a rounded weight it would scale rows off the grid, and leave the weight itself as it was.
     """
-    if node.op == "call_module":
+    if calls_layer(node):
         return getattr(node.meta["mase"].module, "max_norm", None) is not None
     return op.bind(node.args, node.kwargs).get("max_norm") is not None
 
@@ -172,7 +189,7 @@ def quant_config(
 
 def present_roles(node: fx.Node, op: Op) -> list[str]:
     """The operands of a node: those of its operation but parameters that its layer goes without."""
-    layer = node.meta["mase"].module
+    layer = node.meta["mase"].module if calls_layer(node) else None
     return [
         role
         for role in op.roles

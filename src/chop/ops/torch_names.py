@@ -1,4 +1,4 @@
-"""The functions and methods of torch that carry the name of an operation."""
+"""The functions, methods and ATen operators of torch that have the name of an operation."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,3 +22,8 @@ def named_methods(*names: str) -> tuple[str, ...]:
     """The tensor methods with these names, in place or not."""
     candidates = (name + ending for name in names for ending in ("", "_"))
     return tuple(name for name in candidates if hasattr(torch.Tensor, name))
+
+
+def named_operators(*names: str) -> tuple[str, ...]:
+    """Those of these names that an ATen operator has."""
+    return tuple(name for name in names if hasattr(torch.ops.aten, name))

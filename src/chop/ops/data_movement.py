@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from chop.ops import cost
-from chop.ops.forms import named_functions, named_methods
 from chop.ops.op import MaseType, Op, takes
+from chop.ops.torch_names import named_functions, named_methods
 
 IMPLICIT = MaseType.IMPLICIT_FUNC
 
@@ -65,7 +65,7 @@ JOINS = [
 ]
 
 MOVES = [
-    implicit("view", "Another shape, same memory", aliases=("view_as",)),
+    implicit("view", "Another shape, same memory", aliases=("view_as",), aten=("_unsafe_view",)),
     implicit("reshape", "Another shape", aliases=("reshape_as",)),
     implicit("flatten", "Several dimensions made one", module=nn.Flatten, aliases=("ravel",)),
     implicit("unflatten", "One dimension made several", module=nn.Unflatten),
@@ -79,9 +79,14 @@ MOVES = [
     implicit("repeat", "Repeated along dimensions", aliases=("repeat_interleave",)),
     implicit("tile", "Repeated as tiles"),
     implicit("contiguous", "The same values in dense memory"),
-    implicit("clone", "A copy"),
+    implicit("clone", "A copy", aten=("lift_fresh_copy",)),
     implicit("detach", "The same values without their gradient"),
-    implicit("getitem", "A part chosen by index", operators=(operator.getitem,)),
+    implicit(
+        "getitem",
+        "A part chosen by index",
+        operators=(operator.getitem,),
+        aten=("slice", "index"),
+    ),
     implicit("setitem", "A part replaced", operators=(operator.setitem,)),
     implicit("getattr", "An attribute such as the shape", operators=(getattr,)),
     implicit("split", "Parts of given sizes", aliases=("split_with_sizes", "tensor_split")),
@@ -93,8 +98,8 @@ MOVES = [
     implicit("gather", "Elements chosen by index"),
     implicit("flip", "A dimension reversed"),
     implicit("roll", "A dimension rotated"),
-    implicit("pad", "A border added", functions=(F.pad,), methods=()),
-    implicit("unfold", "Sliding windows", module=nn.Unfold),
+    implicit("pad", "A border added", functions=(F.pad,), methods=(), aten=("constant_pad_nd",)),
+    implicit("unfold", "Sliding windows", module=nn.Unfold, aten=("im2col",)),
     implicit("pixel_shuffle", "Channels moved to space", module=nn.PixelShuffle),
     implicit("pixel_unshuffle", "Space moved to channels", module=nn.PixelUnshuffle),
     implicit("channel_shuffle", "Channels interleaved", module=nn.ChannelShuffle),
@@ -114,11 +119,13 @@ MOVES = [
 ]
 
 FACTS = [
-    implicit("size", "The shape or one size of it"),
+    implicit("size", "The shape or one size of it", aten=("sym_size",)),
     implicit("dim", "The number of dimensions"),
-    implicit("numel", "The number of elements"),
-    implicit("item", "The only element as a number"),
-    implicit("to", "Another device or number type", aliases=("type_as", "type")),
+    implicit("numel", "The number of elements", aten=("sym_numel",)),
+    implicit("item", "The only element as a number", aten=("_local_scalar_dense",)),
+    implicit(
+        "to", "Another device or number type", aliases=("type_as", "type"), aten=("_to_copy",)
+    ),
     implicit("float", "As float32", functions=(), aliases=("half", "double", "bfloat16")),
     implicit("long", "As integers", functions=(), aliases=("int", "bool")),
     implicit("zeros", "Zeros", aliases=("zeros_like", "new_zeros")),
@@ -126,7 +133,13 @@ FACTS = [
     implicit("full", "One value", aliases=("full_like", "new_full")),
     implicit("arange", "Consecutive numbers"),
     implicit("tensor", "A tensor from numbers"),
-    implicit("_assert", "A check", functions=(torch._assert,), methods=()),
+    implicit(
+        "_assert",
+        "A check",
+        functions=(torch._assert,),
+        methods=(),
+        aten=("_assert_async", "_assert_scalar", "_assert_tensor_metadata"),
+    ),
 ]
 
 COMPARISONS = [
@@ -150,4 +163,4 @@ IDENTITY = implicit(
     methods=(),
 )
 
-SHAPES = [IDENTITY, *DROPOUTS, *JOINS, *MOVES, *FACTS, *COMPARISONS]
+DATA_MOVEMENT = [IDENTITY, *DROPOUTS, *JOINS, *MOVES, *FACTS, *COMPARISONS]

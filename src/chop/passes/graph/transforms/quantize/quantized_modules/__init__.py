@@ -1,1 +1,0 @@
-"""Every quantised module, one file for each operation: ``linear.LinearInteger``."""

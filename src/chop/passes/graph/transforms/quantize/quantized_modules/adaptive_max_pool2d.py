@@ -1,5 +1,0 @@
-"""Every quantised form of `adaptive_max_pool2d`, found by name."""
-
-from chop.nn.quantized import named_classes
-
-__getattr__ = named_classes("adaptive_max_pool2d")

@@ -1,5 +1,0 @@
-"""Every quantised form of `linear`, found by name."""
-
-from chop.nn.quantized import named_classes
-
-__getattr__ = named_classes("linear")
