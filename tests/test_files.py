@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from chop.errors import OutputError
-from chop.files import nothing_left_behind, replacing, versioned, writable_folder, write_text
+from chop.files import nothing_left_behind, replacing, writable_folder, write_text
+from chop.runs import versioned
 
 
 def test_a_file_is_whole_or_not_there(tmp_path: Path) -> None:

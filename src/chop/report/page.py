@@ -13,7 +13,7 @@ from chop.errors import ChopError
 from chop.report.html.markup import Markup, Section, Tile, joined, table, tag
 from chop.report.sections.overview import overview, read_records
 from chop.report.sections.training import learning_curves, tested
-from chop.runs import RunFolder
+from chop.runs import RunFolder, read_stored
 
 MOST_SEARCHES = 4
 
@@ -96,12 +96,15 @@ def search_sections(run: RunFolder, problems: list[str]) -> list[Section]:
 
 def comparison_sections(run: RunFolder, problems: list[str]) -> list[Section]:
     """The newest comparison of samplers."""
-    from chop.report.sections.comparison import comparison_section, read_comparison
+    from chop.report.sections.comparison import StoredComparison, comparison_section
 
     newest = run.comparisons[0]
-    return _kept(
-        "Samplers compared", lambda: [comparison_section(read_comparison(newest))], problems
-    )
+    where = f"{newest.parent.name}/{newest.name}"
+
+    def made() -> list[Section | None]:
+        return [comparison_section(read_stored(StoredComparison, newest, where))]
+
+    return _kept("Samplers compared", made, problems)
 
 
 def _problems(problems: list[str]) -> Section:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from chop.errors import ConfigError
 from chop.files import replacing, write_text
+from chop.runs import TENSORBOARD
 from chop.tools.logger import get_logger
 from chop.training.metrics import accuracy
 from chop.training.state import History
@@ -336,13 +337,13 @@ def make_logger(report_to: str, folder: Path, project: str) -> "Logger | None":
         return _wandb(folder, project)
     from lightning.pytorch.loggers import TensorBoardLogger
 
-    return TensorBoardLogger(folder / "tensorboard", default_hp_metric=False)
+    return TensorBoardLogger(folder / TENSORBOARD, default_hp_metric=False)
 
 
 def make_test_logger(report_to: str, folder: Path, project: str) -> MetricLogger | None:
     """The same for the two numbers of a test."""
     if report_to == "tensorboard":
-        return Scalars(folder / "tensorboard")
+        return Scalars(folder / TENSORBOARD)
     return make_logger(report_to, folder, project)
 
 

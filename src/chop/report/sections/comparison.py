@@ -1,16 +1,12 @@
 """Samplers compared: the share of the hypervolume that each has after so many evaluations."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from chop.errors import DataError
 from chop.report.html.charts import Band, Points, line_chart
 from chop.report.html.markup import Count, Markup, Section, joined, number, table, tag
-from chop.runs import read_json
-from chop.validation import parse
 
 Share = Annotated[float, Field(ge=0, le=2)]
 
@@ -49,15 +45,6 @@ class StoredComparison(BaseModel):
     space_size: int
     normalised_by: str
     samplers: dict[str, ComparedSampler] = Field(min_length=1)
-
-
-def read_comparison(path: Path) -> StoredComparison:
-    """The comparison in a file."""
-    content = read_json(path)
-    where = f"{path.parent.name}/{path.name}"
-    if not isinstance(content, dict):
-        raise DataError(f"{where}: a table is expected")
-    return parse(StoredComparison, content, where)
 
 
 def comparison_section(found: StoredComparison) -> Section:

@@ -18,7 +18,7 @@ from chop.report.html.markup import (
     table,
     tag,
 )
-from chop.runs import RunFolder, RunRecord, SettingRecord, as_record, read_json, read_record
+from chop.runs import RunFolder, RunRecord, SettingRecord, as_stored, read_json, read_stored
 
 Facts = dict[str, str]
 
@@ -32,7 +32,7 @@ def read_records(run: RunFolder, problems: list[str]) -> list[RunRecord]:
     found: list[RunRecord] = []
     for path in run.records:
         try:
-            found.append(read_record(path))
+            found.append(read_stored(RunRecord, path))
         except ChopError as error:
             problems.append(str(error))
     known = {record.action for record in found}
@@ -61,7 +61,7 @@ def _of_test(path: Path) -> RunRecord:
     """The record that a test result holds."""
     content = read_json(path)
     inner = content.get("run") if isinstance(content, dict) else None
-    return as_record({"action": "test"} | _plain(inner, path), path.name)
+    return as_stored(RunRecord, {"action": "test"} | _plain(inner, path), path.name)
 
 
 def _of_checkpoint(path: Path) -> RunRecord:
@@ -71,7 +71,7 @@ def _of_checkpoint(path: Path) -> RunRecord:
     content = read_checkpoint(path)
     ours = _plain(content.get("chop") if isinstance(content, dict) else None, path)
     known = {"action": "train", "versions": ours.get("versions", {})}
-    return as_record(known | _plain(ours.get("record"), path), path.name)
+    return as_stored(RunRecord, known | _plain(ours.get("record"), path), path.name)
 
 
 def _plain(record: Any, path: Path) -> dict[str, Any]:

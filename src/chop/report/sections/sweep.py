@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
-from chop.errors import DataError
 from chop.report.html.charts import Band, Points, line_chart
 from chop.report.html.markup import (
     LARGEST_NUMBER,
@@ -20,8 +19,7 @@ from chop.report.html.markup import (
     table,
     tag,
 )
-from chop.runs import read_json
-from chop.validation import parse
+from chop.runs import REPEAT, TRAININGS, read_stored
 
 Number = Annotated[float, Field(gt=-LARGEST_NUMBER, lt=LARGEST_NUMBER)]
 
@@ -79,12 +77,9 @@ class StudiedSetting:
 def read_study(folder: Path) -> list[StudiedSetting]:
     """The settings of a study that were trained at least once, in the order of their names."""
     found: dict[str, list[StoredTraining]] = {}
-    for path in sorted(folder.glob("runs/*/repeat_*.json")):
-        content = read_json(path)
-        where = f"{path.parent.name}/{path.name}"
-        if not isinstance(content, dict):
-            raise DataError(f"{where}: a table is expected")
-        found.setdefault(path.parent.name, []).append(parse(StoredTraining, content, where))
+    for path in sorted(folder.glob(f"{TRAININGS}/*/{REPEAT.format('*')}")):
+        run = read_stored(StoredTraining, path, f"{path.parent.name}/{path.name}")
+        found.setdefault(path.parent.name, []).append(run)
     return [StudiedSetting(trainings) for trainings in found.values()]
 
 

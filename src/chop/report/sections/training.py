@@ -24,8 +24,7 @@ from chop.report.html.markup import (
     table,
     tag,
 )
-from chop.runs import RunFolder, read_json
-from chop.validation import parse
+from chop.runs import RunFolder, read_stored
 
 Rows = list[dict[str, float]]
 
@@ -138,19 +137,9 @@ class StoredResult(BaseModel):
         return f"{percent(low)} to {percent(high)}"
 
 
-def read_result(path: Path) -> StoredResult:
-    """The result in a file."""
-    content: Any = read_json(path)
-    if not isinstance(content, dict):
-        raise DataError(f"{path.name}: a table is expected")
-    result = parse(StoredResult, content, path.name)
-    from_plain(result.preprocessing, path.name)
-    return result
-
-
 def tested(run: RunFolder) -> Section | None:
     """The section, if anything was tested."""
-    found = [(path, read_result(path)) for path in run.test_results]
+    found = [(path, read_stored(StoredResult, path)) for path in run.test_results]
     if not found:
         return None
     headers = ("Result", "Tested", "Accuracy", "95 % confidence", "Loss (nats)", "Rows")

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from chop.errors import CheckpointError, GraphError, OutputError
-from chop.files import one_at_a_time, regular, versioned, write_text
+from chop.files import one_at_a_time, regular, write_text
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.base import PASSES, Info, Pass, PassArgs, interface_pass
 from chop.passes.graph.interface.codec import from_plain
@@ -36,9 +36,10 @@ from chop.passes.graph.interface.node_meta import (
 )
 from chop.passes.graph.interface.tensors import Gathered, Weights, build_root, gather, prove
 from chop.preprocessing import from_plain as read_preprocessing
+from chop.runs import GRAPH_FILE, versioned
 
 logger = logging.getLogger("chop")
-GRAPH, WEIGHTS, METADATA = "graph.json", "weights.safetensors", "node_meta_param.toml"
+GRAPH, WEIGHTS, METADATA = GRAPH_FILE, "weights.safetensors", "node_meta_param.toml"
 VALUES = "node_meta_param.safetensors"
 FILES = frozenset({GRAPH, WEIGHTS, METADATA, VALUES})
 SEAL = ', "checksum": "%s"}'  # the end of a record
