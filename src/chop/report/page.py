@@ -10,7 +10,7 @@ from pathlib import Path
 
 from chop import __version__
 from chop.errors import ChopError
-from chop.report.html.markup import Markup, Section, Tile, joined, table, tag
+from chop.report.html import Markup, Section, Tile, joined, table, tag
 from chop.report.sections.overview import overview, read_records
 from chop.report.sections.training import learning_curves, tested
 from chop.runs import RunFolder, read_stored

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from chop.errors import DataError
-from chop.report.html.markup import Count, is_usable
+from chop.report.html import Count, is_usable
 from chop.runs import (
     BEST,
     BEST_SETTINGS,
@@ -245,7 +245,7 @@ def _journal(path: Path) -> dict[str, Any]:
     return {"directions": directions, "metrics": attributes.get("metrics", {})}
 
 
-def hypervolumes(search: Search) -> list[tuple[float, float]]:
+def hypervolumes(search: Search) -> list[float]:
     """The hypervolume after each configuration within bounds; nothing if directions are unknown."""
     from chop.search.results.hypervolume import hypervolume_history, worst_of
 
@@ -254,8 +254,7 @@ def hypervolumes(search: Search) -> list[tuple[float, float]]:
     if not inside:
         return []
     points = [problem.losses(trial) for trial in inside]
-    history = hypervolume_history(points, worst_of(points))
-    return [(float(place), volume) for place, volume in enumerate(history, 1)]
+    return hypervolume_history(points, worst_of(points))
 
 
 def _fits(problem: Problem, trial: Trial) -> bool:

@@ -1,12 +1,11 @@
 """Samplers compared: the share of the hypervolume that each has after so many evaluations."""
 
-from collections.abc import Sequence
 from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from chop.report.html.charts import Band, Points, line_chart
-from chop.report.html.markup import Count, Markup, Section, joined, number, table, tag
+from chop.report.html import Count, Markup, Section, joined, line_chart, number, table, tag
+from chop.search.comparison.plots import SamplerCurves, comparison_chart
 
 Share = Annotated[float, Field(ge=0, le=2)]
 
@@ -46,15 +45,19 @@ class StoredComparison(BaseModel):
     normalised_by: str
     samplers: dict[str, ComparedSampler] = Field(min_length=1)
 
+    @property
+    def levels(self) -> list[float]:
+        """The shares that samplers were to reach."""
+        return list(dict.fromkeys(x for each in self.samplers.values() for x in each.reached))
+
 
 def comparison_section(found: StoredComparison) -> Section:
     """The section of one comparison."""
-    series = {name: _points(each.median) for name, each in found.samplers.items()}
-    bands = {
-        name: Band(_points(each.low), _points(each.high)) for name, each in found.samplers.items()
+    curves = {
+        name: SamplerCurves(each.low, each.median, each.high, len(each.runs))
+        for name, each in found.samplers.items()
     }
-    labels = ("distinct configurations evaluated", "share of the hypervolume")
-    title = "Median of the runs, and where eight of ten of them are"
+    chart = comparison_chart(curves, found.normalised_by, found.levels)
     words = (
         f"How much of the hypervolume of {found.normalised_by} each sampler has after so many "
         f"distinct evaluations, in a space of {number(found.space_size)}."
@@ -62,24 +65,17 @@ def comparison_section(found: StoredComparison) -> Section:
     parts = [
         tag("p", words),
         levels_table(found),
-        tag("div", line_chart(title, series, labels, bands=bands, from_zero=True), class_="charts"),
+        tag("div", line_chart(chart), class_="charts"),
     ]
     return Section("comparison", "Samplers compared", joined(parts))
 
 
-def _points(shares: Sequence[float]) -> Points:
-    return [(float(place), share) for place, share in enumerate(shares, 1)]
-
-
 def levels_table(found: StoredComparison) -> Markup:
     """Evaluations until each share, sampler by sampler."""
-    levels = list(
-        dict.fromkeys(level for each in found.samplers.values() for level in each.reached)
-    )
-    headers = ("Sampler", "Runs", *(f"evaluations to {100 * level:g} %" for level in levels))
+    headers = ("Sampler", "Runs", *(f"evaluations to {100 * level:g} %" for level in found.levels))
     rows = [
         (name, number(len(each.runs)),
-         *(each.reached[level].words if level in each.reached else "" for level in levels))
+         *(each.reached[level].words if level in each.reached else "" for level in found.levels))
         for name, each in found.samplers.items()
     ]  # fmt: skip
     return table(headers, rows, "Samplers compared", text_columns=1)

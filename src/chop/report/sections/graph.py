@@ -4,20 +4,23 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from chop.charts import BarChart
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.graph import count_operations_analysis_pass
 from chop.passes.graph.analysis.flops.count import COLUMNS, cells, remarks
-from chop.report.html.charts import bar_chart, shortened, text
-from chop.report.html.markup import (
+from chop.report.html import (
     UNKNOWN,
     Markup,
     Section,
     Tile,
+    bar_chart,
     counted,
     joined,
     number,
+    shortened,
     table,
     tag,
+    text,
 )
 from chop.report.read.graph import FLOAT_BITS, NodeFacts
 
@@ -292,7 +295,7 @@ def charts(info: Mapping[str, Any]) -> list[object]:
         largest = sorted(counts, key=counts.__getitem__, reverse=True)[:MOST_BARS]
         bars = {name: counts[name] for name in counts if name in largest}
         if bars:
-            drawn.append(bar_chart(title, bars, unit.format(per=info["per"])))
+            drawn.append(bar_chart(BarChart(title, unit.format(per=info["per"]), bars)))
     return drawn
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from chop.errors import ChopError, DataError
 from chop.preprocessing import Preprocessing
-from chop.report.html.markup import (
+from chop.report.html import (
     Markup,
     Section,
     Tile,

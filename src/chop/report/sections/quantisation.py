@@ -6,8 +6,21 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from chop.report.html.charts import bar_chart, drawing, line, text
-from chop.report.html.markup import Markup, Section, counted, folded, joined, number, table, tag
+from chop.charts import BarChart
+from chop.report.html import (
+    Markup,
+    Section,
+    bar_chart,
+    counted,
+    drawing,
+    folded,
+    joined,
+    line,
+    number,
+    table,
+    tag,
+    text,
+)
 from chop.report.read.graph import NodeFacts, RoundedTensor
 
 WIDE, HIGH, FOOT, SIDE = 300.0, 130.0, 34.0, 6.0
@@ -51,7 +64,7 @@ def bars(tensors: Sequence[RoundedTensor]) -> list[Markup]:
             if each.role == role and math.isfinite(each.sqnr)
         }
         if found:
-            charts.append(bar_chart(f"{title}: SQNR per layer", found, "SQNR (dB)"))
+            charts.append(bar_chart(BarChart(f"{title}: SQNR per layer", "SQNR (dB)", found)))
     return charts
 
 

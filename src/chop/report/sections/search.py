@@ -4,14 +4,15 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from chop.report.html.charts import bar_chart, line_chart
-from chop.report.html.markup import (
+from chop.report.html import (
     Markup,
     Section,
     Tile,
+    bar_chart,
     counted,
     escaped,
     joined,
+    line_chart,
     number,
     table,
     tag,
@@ -28,6 +29,7 @@ from chop.report.read.search import (
     template,
 )
 from chop.report.sections.graph import bit_colour
+from chop.search.results.plots import hypervolume_chart, importance_charts
 
 UNITS = {
     "accuracy": "fraction of rows",
@@ -47,7 +49,7 @@ UNITS = {
 }
 SPREADS = {"_spread": "standard deviation", "_best": "best training", "_worst": "worst training"}
 """What endings of metrics say that are measured by several trainings."""
-MOST_POINTS, MOST_COLUMNS, MOST_BARS, MOST_FAILURES = 3000, 24, 20, 10
+MOST_POINTS, MOST_COLUMNS, MOST_FAILURES = 3000, 24, 10
 MOST_CHOICES = 250_000  # of all configurations that are drawn
 MOST_FILES = 400_000  # characters of configurations that go into the page as they are
 HINT = (
@@ -223,18 +225,9 @@ def _with_unit(metric: str) -> Markup:
 
 def charts(search: Search) -> Markup:
     """How fast the front was reached, and what mattered."""
-    drawn = []
-    volumes = hypervolumes(search)
-    if len(volumes) > 1:
-        labels = ("distinct configurations", "hypervolume")
-        series = {"hypervolume": volumes}
-        drawn.append(line_chart("Hypervolume, a product of objectives", series, labels, steps=True))
-    mattered = importances(search)
-    for objective, shares in mattered.shares.items() if mattered else ():
-        bars = dict(list(shares.items())[:MOST_BARS])
-        if any(bars.values()):
-            label = "share of the variance"
-            drawn.append(bar_chart(f"What matters for {objective}", bars, label, ".3f"))
+    volumes, mattered = hypervolumes(search), importances(search)
+    drawn = [line_chart(hypervolume_chart(volumes))] if len(volumes) > 1 else []
+    drawn += map(bar_chart, importance_charts(mattered.shares if mattered else {}))
     note = tag("p", meaning(mattered), class_="quiet") if mattered else None
     return joined([tag("div", *drawn, class_="charts"), note])
 

@@ -8,26 +8,24 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
-from chop.report.html.charts import Band, Points, line_chart
-from chop.report.html.markup import (
+from chop.charts import Band, LineChart, Points
+from chop.report.html import (
     LARGEST_NUMBER,
     Markup,
     Section,
     counted,
     joined,
+    line_chart,
     number,
     table,
     tag,
 )
 from chop.runs import REPEAT, TRAININGS, read_stored
+from chop.training.report import ACCURACY, LOSS
 
 Number = Annotated[float, Field(gt=-LARGEST_NUMBER, lt=LARGEST_NUMBER)]
 
 MOST_LINES = 8
-CURVES = (
-    ("Validation accuracy", "fraction of rows", "val_acc_epoch"),
-    ("Validation loss", "cross entropy (nats)", "val_loss_epoch"),
-)
 
 
 class StoredTraining(BaseModel):
@@ -133,19 +131,22 @@ def charts(settings: Sequence[StudiedSetting], varied: Sequence[str]) -> list[Ma
     """Mean curves of the best settings, with the range of their trainings behind."""
     best = sorted(settings, key=lambda each: -each.accuracy)[:MOST_LINES]
     more = f", the best {len(best)} settings" if len(best) < len(settings) else ""
+    names = [", ".join(f"{key} {_shown(each.config.get(key))}" for key in varied) for each in best]
+    named = {
+        name or f"setting {n}": each for n, (name, each) in enumerate(zip(names, best, strict=True))
+    }
     drawn = []
-    for title, label, column in CURVES:
-        series: dict[str, Points] = {}
-        bands: dict[str, Band] = {}
-        for place, each in enumerate(best):
-            name = ", ".join(f"{key} {_shown(each.config.get(key))}" for key in varied)
-            name = name or f"setting {place}"
-            if points := each.curve(column, statistics.fmean):
-                series[name] = points
-                bands[name] = Band(each.curve(column, min), each.curve(column, max))
+    for curves in (ACCURACY, LOSS):
+        column, title = curves.columns["validation"], f"Validation {curves.title.lower()}"
+        found = {name: each.curve(column, statistics.fmean) for name, each in named.items()}
+        series = {name: points for name, points in found.items() if points}
+        bands = {
+            name: Band(named[name].curve(column, min), named[name].curve(column, max))
+            for name in series
+        }
         if series:
             title += f", mean and range{more}"
-            drawn.append(line_chart(title, series, ("epoch", label), bands=bands))
+            drawn.append(line_chart(LineChart(title, "epoch", curves.y, series, bands)))
     return drawn
 
 

@@ -9,8 +9,7 @@ from pydantic import AliasChoices, BaseModel, Field
 
 from chop.errors import DataError
 from chop.preprocessing import from_plain
-from chop.report.html.charts import line_chart
-from chop.report.html.markup import (
+from chop.report.html import (
     Count,
     Markup,
     Section,
@@ -19,23 +18,16 @@ from chop.report.html.markup import (
     folded,
     is_usable,
     joined,
+    line_chart,
     number,
     percent,
     table,
     tag,
 )
 from chop.runs import RunFolder, read_stored
+from chop.training.report import ALL_CURVES, learning_chart
 
 Rows = list[dict[str, float]]
-
-CHARTS = (
-    ("Loss", "cross entropy (nats)", {"training": "train_loss", "validation": "val_loss_epoch"}),
-    ("Accuracy", "fraction of rows", {"training": "train_acc", "validation": "val_acc_epoch"}),
-    ("Learning rate", "learning rate", {"learning rate": "learning_rate"}),
-    ("Time", "seconds per epoch", {"seconds": "seconds"}),
-)
-FROM_ZERO = ("Learning rate", "Time")
-"""Title, label of the vertical axis with its unit, and the columns that are drawn."""
 
 
 def learning_curves(run: RunFolder) -> Section | None:
@@ -69,16 +61,8 @@ def _float(cell: object) -> float:
 
 def charts(rows: Rows) -> Markup:
     """One chart for each kind of number that the rows have."""
-    figures = []
-    for title, label, columns in CHARTS:
-        series = {
-            name: [(row["epoch"], row[column]) for row in rows if column in row]
-            for name, column in columns.items()
-        }
-        series = {name: points for name, points in series.items() if points}
-        if series:
-            labels, zero = ("epoch", label), title in FROM_ZERO
-            figures.append(line_chart(title, series, labels, from_zero=zero))
+    found = [learning_chart(rows, curves) for curves in ALL_CURVES]
+    figures = [line_chart(chart) for chart in found if chart.series]
     return joined([tag("p", summary(rows)), tag("div", *figures, class_="charts")])
 
 

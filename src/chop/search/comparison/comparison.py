@@ -13,12 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter, StrMethodFormatter
 
+from chop.charts import write_png
 from chop.errors import SearchError
-from chop.files import replacing
-from chop.search.comparison.runs import SEEDLESS, Run
+from chop.search.comparison.plots import (
+    BEST_FRONT,
+    TRUE_FRONT,
+    SamplerCurves,
+    comparison_chart,
+)
+from chop.search.comparison.runs import Run
 from chop.search.config import SearchConfig
 from chop.search.results.hypervolume import (
     Point,
@@ -31,8 +35,6 @@ from chop.search.study.store import Outcome
 
 LEVELS = (0.9, 0.95, 0.99)
 BAND = (0.1, 0.5, 0.9)
-TRUE_FRONT = "the true front"
-BEST_FRONT = "the front of all configurations that any run has measured"
 
 
 class Comparison:
@@ -191,24 +193,10 @@ def _shown(reached: Sequence[int | None]) -> str:
 
 
 def draw_comparison(path: Path, comparison: Comparison) -> None:
-    """The median of each sampler as a line, the middle 80 % of its runs as a band."""
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    panel = figure.subplots()
-    for level in LEVELS:
-        panel.axhline(level, color="0.85", linewidth=0.8, zorder=0)
+    """Draw how much of the front each sampler has found after so many evaluations."""
+    curves = {}
     for name in comparison.samplers:
-        low, median, high = comparison.band(name)
-        places = range(1, len(median) + 1)
+        low, median, high = comparison.band(name).tolist()
         runs = sum(run.sampler == name for run in comparison.runs)
-        label = f"{name} (its order)" if name in SEEDLESS else f"{name} ({runs} runs)"
-        (line,) = panel.step(places, median, where="post", label=label)
-        panel.fill_between(places, low, high, step="post", alpha=0.2, color=line.get_color())
-    best = "true front" if comparison.normalised_by == TRUE_FRONT else "best front known"
-    panel.set(xlabel="distinct configurations evaluated", ylabel=f"hypervolume, {best} = 100 %")
-    panel.set_title("median and 10–90 % of the runs", fontsize="medium")
-    panel.set_xscale("log")  # most is gained early
-    panel.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-    panel.yaxis.set_major_formatter(PercentFormatter(1.0))
-    panel.legend(loc="lower right")
-    with replacing(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=120)
+        curves[name] = SamplerCurves(low, median, high, runs)
+    write_png(path, [[comparison_chart(curves, comparison.normalised_by, LEVELS)]])
