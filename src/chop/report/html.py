@@ -277,7 +277,7 @@ def line_chart(chart: LineChart) -> Markup:
         if name in chart.bands:
             parts.append(_area(frame, place, chart.bands[name], chart.steps))
     for place, (name, points) in enumerate(chart.series.items()):
-        parts += _series(frame, place, name, points, chart.steps)
+        parts += _series(frame, place, name, points, chart)
     below = _swatches(chart) if len(chart.series) > 1 else None
     return figure(chart.title, drawing(chart.title, joined(parts)), below)
 
@@ -296,10 +296,14 @@ def _area(frame: Frame, place: int, band: Band, steps: bool) -> Markup:
     return tag("path", d=path([*low, *reversed(high)]) + "Z", class_=f"band s{place % COLOURS}")
 
 
-def _series(frame: Frame, place: int, name: str, points: Points, steps: bool) -> Iterator[Markup]:
-    drawn = path(_places(frame, points, steps))
-    yield tag("path", d=drawn, class_=f"line s{place % COLOURS}")
-    if len(points) > 60:  # dots would hide the line
+def _series(
+    frame: Frame, place: int, name: str, points: Points, chart: LineChart
+) -> Iterator[Markup]:
+    mark = chart.marks.get(name, "")
+    if not mark or mark.endswith("-"):
+        drawn = path(_places(frame, points, chart.steps))
+        yield tag("path", d=drawn, class_=f"line s{place % COLOURS}")
+    if not mark and len(points) > 60:  # dots would hide the line
         return
     for x, y in points:
         words = tag("title", f"{name}: {number(y)} at {frame.x.label} {number(x)}")

@@ -13,7 +13,7 @@ from chop.errors import ChopError
 from chop.report.html import Markup, Section, Tile, joined, table, tag
 from chop.report.sections.overview import overview, read_records
 from chop.report.sections.training import learning_curves, tested
-from chop.runs import RunFolder, read_stored
+from chop.runs import TRAININGS, RunFolder, read_stored
 
 MOST_SEARCHES = 4
 
@@ -51,8 +51,12 @@ def _kept(
 def graph_sections(run: RunFolder, problems: list[str]) -> list[Section]:
     """What the newest saved graph shows."""
     from chop.report.read.graph import read_graph
-    from chop.report.sections.graph import costs_section, graph_section, statistics_section
-    from chop.report.sections.quantisation import weights_section
+    from chop.report.sections.graph import (
+        costs_section,
+        graph_section,
+        statistics_section,
+        weights_section,
+    )
 
     newest, *older = run.graphs
     where = run.name_of(newest)
@@ -76,13 +80,16 @@ def search_sections(run: RunFolder, problems: list[str]) -> list[Section]:
     """The newest searches."""
     from chop.report.read.search import read_search
     from chop.report.sections.search import search_section
-    from chop.report.sections.sweep import read_study, study_section
 
     def searched(folder: Path, name: str, place: int) -> list[Section | None]:
         search = read_search(folder)
         return [search_section(search, name, place)] if search.trials else []
 
     def studied(folder: Path, name: str, place: int) -> list[Section | None]:
+        if not (folder / TRAININGS).is_dir():
+            return []
+        from chop.report.sections.sweep import read_study, study_section
+
         return [study_section(read_study(folder), name, place)]
 
     return [

@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate, combinations, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from chop.charts import BarChart, Chart, Dots, LineChart, ScatterChart, write_png
+from chop.charts import BarChart, Chart, LineChart, Mark, write_png
 from chop.search.results.files import best_of
 from chop.search.results.hypervolume import (
     hypervolume_history,
@@ -175,39 +175,33 @@ def measured(trial: "FrozenTrial", metric: str) -> float:
 
 def _front(
     study: "Study", trials: "Sequence[FrozenTrial]", metrics: Sequence[str]
-) -> list[ScatterChart]:
+) -> list[LineChart]:
     """Each pair of metrics: what is on the front, what is dominated, what is out of bounds."""
     best = {trial.number for trial in best_of(study, trials)}
-    groups: dict[str, tuple[Literal[".", "o", "x"], list[FrozenTrial]]] = {
-        "out of bounds": ("x", [t for t in trials if not is_feasible(t)]),
-        "dominated": (".", [t for t in trials if is_feasible(t) and t.number not in best]),
-        "front": ("o", [t for t in trials if t.number in best]),
+    groups = {
+        "out of bounds": [t for t in trials if not is_feasible(t)],
+        "dominated": [t for t in trials if is_feasible(t) and t.number not in best],
+        "front": [t for t in trials if t.number in best],
     }
-    return [
-        ScatterChart(
-            x,
-            y,
-            {
-                name: Dots(
-                    sorted((measured(trial, x), measured(trial, y)) for trial in group),
-                    mark,
-                    is_joined=name == "front" and len(metrics) == 2,
-                )
-                for name, (mark, group) in groups.items()
-                if group
-            },
-        )
-        for x, y in combinations(metrics, 2)
-    ]
+    joined: Mark = "o-" if len(metrics) == 2 else "o"
+    marks: dict[str, Mark] = {"out of bounds": "x", "dominated": ".", "front": joined}
+    charts = []
+    for x, y in combinations(metrics, 2):
+        points = {
+            name: sorted((measured(trial, x), measured(trial, y)) for trial in group)
+            for name, group in groups.items()
+            if group
+        }
+        charts.append(LineChart("", x, y, points, marks=marks))
+    return charts
 
 
-def _metrics(trials: "Sequence[FrozenTrial]", metrics: Sequence[str]) -> list[ScatterChart]:
+def _metrics(trials: "Sequence[FrozenTrial]", metrics: Sequence[str]) -> list[LineChart]:
     """Each metric against the number of the trial."""
+    points = {name: [(t.number, measured(t, name)) for t in trials] for name in metrics}
     return [
-        ScatterChart(
-            "trial", name, {"trials": Dots([(t.number, measured(t, name)) for t in trials])}
-        )
-        for name in metrics
+        LineChart("", "trial", name, {name: each}, marks={name: "."})
+        for name, each in points.items()
     ]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from chop.charts import Band, LineChart, Points, RankingChart, is_wide, make_figure, write_figure
+from chop.charts import Band, LineChart, Points, RankingChart, make_figure, write_png
 from chop.search.spaces.choices import key_of
 from chop.search.sweeps.hyperparameters import Sweep
 from chop.search.sweeps.table import Setting, StudyOfSettings, label
@@ -26,6 +26,8 @@ MOST_PICTURES = 60
 MOST_RANKED = 40
 MOST_GROUPS = 6
 MOST_CURVES = 12
+WIDE_RANGE = 20
+"""From this ratio of the largest to the smallest loss on, the axis is logarithmic."""
 
 
 @dataclass(frozen=True)
@@ -70,27 +72,25 @@ def draw_study(folder: Path, study: StudyOfSettings) -> list[Path]:
     }
     pictures[folder / "curves.png"] = _overview(study, drawn)
     pictures[folder / "settings.png"] = _ranking(study, drawn)
-    return [write_figure(path, figure) for path, figure in pictures.items()]
+    return [write_png(path, figure) for path, figure in pictures.items()]
 
 
 def _setting_picture(setting: Setting, study: StudyOfSettings) -> "Figure":
     """Loss and accuracy of one setting, training and validation."""
     legend = _means(len(setting.runs)).replace(" of", "\nof")
-    charts = []
-    for curves in (LOSS, ACCURACY):
-        found = {kind: curve_of(setting, column) for kind, column in curves.columns.items()}
-        charts.append(chart_of(curves.title, curves, found, legend))
+    charts = [
+        chart_of(curves, {name: curve_of(setting, c) for name, c in curves.columns.items()}, legend)
+        for curves in (LOSS, ACCURACY)
+    ]
     return make_figure([charts], f"{study.title}: {label(setting.config, setting.config)}")
 
 
-def chart_of(
-    title: str, curves: Curves, found: Mapping[str, Curve | None], legend: str
-) -> LineChart:
+def chart_of(curves: Curves, found: Mapping[str, Curve | None], legend: str) -> LineChart:
     """Means over the epochs in bands of one standard deviation to either side."""
     known = {name: curve for name, curve in found.items() if curve is not None}
     series = {name: curve.points(0) for name, curve in known.items()}
     bands = {name: Band(curve.points(-1), curve.points(1)) for name, curve in known.items()}
-    return LineChart(title, "epochs trained", curves.y, series, bands, legend=legend)
+    return LineChart(curves.title, "epochs trained", curves.y, series, bands, legend=legend)
 
 
 def _means(repeats: int) -> str:
@@ -144,10 +144,8 @@ def _overview(study: StudyOfSettings, drawn: Sequence[Setting]) -> "Figure":
     shown = [group for group in groups if group in best[:MOST_GROUPS]]
     left_out = "" if len(shown) == len(groups) else f", {len(shown)} of {len(groups)} groups"
     rows = [_group_row(group, ranks) for group in shown]
-    losses = {
-        f"{n} {name}": each for n, row in enumerate(rows) for name, each in row[0].series.items()
-    }
-    if is_wide(losses):
+    losses = [y for row in rows for points in row[0].series.values() for _, y in points]
+    if losses and min(losses) > 0 and max(losses) > WIDE_RANGE * min(losses):
         rows = [[replace(row[0], logarithmic="y"), *row[1:]] for row in rows]
     return make_figure(rows, f"{study.title}: validation, {_means(study.repeats)}{left_out}")
 
@@ -160,36 +158,31 @@ def _group_row(group: Group, ranks: Mapping[int, int]) -> list[LineChart]:
         legend += f"\nthe best {len(shown)} of {len(group.settings)}"
     row = []
     for curves in (LOSS, ACCURACY):
-        found = {
-            ", ".join(str(each.config.get(name, "")) for name in group.names): curve_of(
-                each, curves.columns["validation"]
-            )
-            or curve_of(each, curves.columns["training"])
-            for each in shown
-        }
-        title = f"{curves.title}, {group.title}" if group.title else curves.title
-        row.append(replace(chart_of(title, curves, found, legend), is_ordered=True))
+        found = {}
+        for each in shown:
+            name = ", ".join(str(each.config.get(name, "")) for name in group.names)
+            in_turn = (curve_of(each, curves.columns[k]) for k in ("validation", "training"))
+            found[name] = next((curve for curve in in_turn if curve), None)
+        chart = chart_of(curves, found, legend)
+        title = f"{chart.title}, {group.title}" if group.title else chart.title
+        row.append(replace(chart, title=title, is_ordered=True))
     return row
 
 
 def _ranking(study: StudyOfSettings, drawn: Sequence[Setting]) -> "Figure":
     """Accuracy and loss of the settings, best first: every repeat, mean and standard deviation."""
-    shown = {_ranked(each, study): each for each in drawn[:MOST_RANKED]}
+    shown = {}
+    for each in drawn[:MOST_RANKED]:
+        so_far = "" if each.is_complete else f" ({len(each.runs)} repeats so far)"
+        shown[(label(each.config, study.varying) or "the only setting") + so_far] = each
     of_all = "" if len(shown) == len(drawn) else f" (the best {len(shown)} of {len(drawn)})"
     charts = [
         RankingChart(
-            f"{name} after training, {curves.y}",
-            {text: [getattr(run, name) for run in each.runs] for text, each in shown.items()},
+            f"{curves.title} after training",
+            curves.y,
+            {name: [getattr(run, metric) for run in each.runs] for name, each in shown.items()},
         )
-        for name, curves in (("accuracy", ACCURACY), ("loss", LOSS))
+        for metric, curves in (("accuracy", ACCURACY), ("loss", LOSS))
     ]
-    return make_figure(
-        [charts],
-        f"{study.title}: settings, best first{of_all}, {study.repeats} repeats each",
-        "dots: repeats; diamonds: mean ± standard deviation",
-    )
-
-
-def _ranked(setting: Setting, study: StudyOfSettings) -> str:
-    text = label(setting.config, study.varying) or "the only setting"
-    return text if setting.is_complete else f"{text} ({len(setting.runs)} repeats so far)"
+    title = f"{study.title}: settings, best first{of_all}, {study.repeats} repeats each"
+    return make_figure([charts], f"{title}\ndots: repeats; diamonds: mean ± standard deviation")
