@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -247,6 +247,8 @@ PACKAGES = ("machop", "torch", "lightning", "optuna", "pydantic", "numpy")
 """What decides the numbers."""
 LARGEST = 64 * 2**20  # bytes; a larger record is some other file
 Stored = TypeVar("Stored", bound=BaseModel)
+Count = Annotated[int, Field(ge=0, lt=10**15)]
+"""A number of things in a file."""
 
 
 class SettingRecord(BaseModel):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from chop.actions.search_files import undone_if_it_fails
 from chop.actions.searching import SearchJob, make_context, operations_of
+from chop.charts import write_png
 from chop.config.layers import na_to_none
 from chop.errors import ConfigError
 from chop.files import writable_folder, write_text
@@ -185,9 +186,10 @@ def _write(folder: Path, comparison: "Comparison", summary: dict[str, Any], plot
     write_text(folder / COMPARISON_FILE, json.dumps(summary, indent=2) + "\n")
     write_text(folder / COMPARISON_TABLE, comparison.csv())
     if plot:
-        from chop.search.comparison.comparison import draw_comparison
+        from chop.search.comparison.plots import StoredComparison, comparison_chart
 
-        draw_comparison(folder / COMPARISON_CHART, comparison)
+        chart = comparison_chart(StoredComparison.model_validate(summary))
+        write_png(folder / COMPARISON_CHART, [[chart]])
     logger.info(
         "Evaluations until a share of the hypervolume of %s, median and range of the runs:\n%s",
         comparison.normalised_by, comparison.table(), extra=RESULT,

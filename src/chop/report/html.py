@@ -12,9 +12,6 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import partial
 from itertools import pairwise
-from typing import Annotated
-
-from pydantic import Field
 
 from chop.charts import Band, BarChart, LineChart, Points
 from chop.masking import masked
@@ -28,10 +25,6 @@ WIDTH, HEIGHT = 390.0, 236.0
 LEFT, RIGHT, TOP, BOTTOM = 62.0, 24.0, 10.0, 44.0
 BAR, GAP, NAMES = 17.0, 5.0, 206.0
 LONGEST_NAME = 31
-
-
-Count = Annotated[int, Field(ge=0, lt=10**15)]
-"""A number of things in a file."""
 
 
 class Markup(str):

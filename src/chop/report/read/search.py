@@ -12,13 +12,14 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from chop.errors import DataError
-from chop.report.html import Count, is_usable
+from chop.report.html import is_usable
 from chop.runs import (
     BEST,
     BEST_SETTINGS,
     JOURNAL,
     LOG,
     SEARCH_RECORD,
+    Count,
     as_stored,
     read_json,
     read_stored,

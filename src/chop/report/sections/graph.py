@@ -147,6 +147,7 @@ def box(node: NodeFacts, x: float, y: float) -> Markup:
     words = "\n".join(
         [node.name, first, node.shape, *(f"{role}: {fmt}" for role, fmt in node.formats.items())]
     )
+    error = "" if node.worst_sqnr is None else f"{number(node.worst_sqnr, 3)} dB"
     colours = f"--bits:{bit_colour(node.bits):.0f}%;--error:{error_colour(node.worst_sqnr):.0f}%"
     return tag(
         "g",
@@ -154,17 +155,12 @@ def box(node: NodeFacts, x: float, y: float) -> Markup:
         tag("rect", x=x, y=y, width=BOX, height=TALL, rx=7, class_="heat"),
         text(x + 10, y + 18, shortened(node.name, 27), "start", "name"),
         text(x + BOX - 10, y + 18, f"{node.bits:g} bit", "end", "bits for-bits"),
-        text(x + BOX - 10, y + 18, decibels(node.worst_sqnr), "end", "bits for-error"),
+        text(x + BOX - 10, y + 18, error, "end", "bits for-error"),
         text(x + 10, y + 36, shortened(f"{first}   → {node.shape or UNKNOWN}", LINE), "start"),
         text(x + 10, y + 53, shortened(brief(node.formats), LINE), "start", "quiet"),
         style=colours,
         class_="node",
     )
-
-
-def decibels(found: float | None) -> str:
-    """The error of a node in a word; nothing where nothing is rounded."""
-    return "" if found is None else f"{number(found, 3)} dB"
 
 
 def grouped(formats: Mapping[str, str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from chop.report.html import (
@@ -26,6 +27,7 @@ from chop.report.read.search import (
     Trial,
     hypervolumes,
     importances,
+    read_search,
     template,
 )
 from chop.report.sections.graph import bit_colour
@@ -59,8 +61,11 @@ HINT = (
 )
 
 
-def search_section(search: Search, name: str, place: int) -> Section:
-    """The section of one study; `name` tells it from others, if there are any."""
+def search_section(folder: Path, name: str, place: int) -> Section | None:
+    """The section of one search, if it has trials; `name` tells it from others."""
+    search = read_search(folder)
+    if not search.trials:
+        return None
     anchor = f"search-{place}"
     sampler = search.problem.sampler
     title = f"Search with {sampler}" if sampler else "Search"

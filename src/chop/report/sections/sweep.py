@@ -81,8 +81,9 @@ def read_study(folder: Path) -> list[StudiedSetting]:
     return [StudiedSetting(trainings) for trainings in found.values()]
 
 
-def study_section(settings: Sequence[StudiedSetting], name: str, place: int) -> Section | None:
+def study_section(folder: Path, name: str, place: int) -> Section | None:
     """The section of one study, if there is one; `name` tells it from others."""
+    settings = read_study(folder)
     if not settings:
         return None
     varied = varied_names(settings)

@@ -9,19 +9,12 @@ import csv
 import io
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from chop.charts import write_png
 from chop.errors import SearchError
-from chop.search.comparison.plots import (
-    BEST_FRONT,
-    TRUE_FRONT,
-    SamplerCurves,
-    comparison_chart,
-)
+from chop.search.comparison.plots import BEST_FRONT, TRUE_FRONT
 from chop.search.comparison.runs import Run
 from chop.search.config import SearchConfig
 from chop.search.results.hypervolume import (
@@ -190,13 +183,3 @@ def _shown(reached: Sequence[int | None]) -> str:
     median = "never" if found["median"] is None else f"{found['median']:g}"
     most = "never" if found["most"] is None else found["most"]
     return f"{median} ({found['least']} to {most})" if len(reached) > 1 else median
-
-
-def draw_comparison(path: Path, comparison: Comparison) -> None:
-    """Draw how much of the front each sampler has found after so many evaluations."""
-    curves = {}
-    for name in comparison.samplers:
-        low, median, high = comparison.band(name).tolist()
-        runs = sum(run.sampler == name for run in comparison.runs)
-        curves[name] = SamplerCurves(low, median, high, runs)
-    write_png(path, [[comparison_chart(curves, comparison.normalised_by, LEVELS)]])
