@@ -8,7 +8,7 @@ import itertools
 import json
 import platform
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -228,19 +228,15 @@ def open_run(folder: Path) -> RunFolder:
     project = place.parent if place.name == SOFTWARE else place
     run = RunFolder(project, project / SOFTWARE)
     if not run.software.is_dir():
-        raise ConfigError(f"{folder}: is not the folder of a project: {_hint(place)}")
+        inside = sorted(path.parent.name for path in place.glob(f"*/{SOFTWARE}") if path.is_dir())
+        hint = f"name one of those in it: {', '.join(inside[:5])}" if inside else ""
+        hint = hint or f"it has no folder {SOFTWARE!r}"
+        raise ConfigError(f"{folder}: is not the folder of a project: {hint}")
     if run.is_empty:
         raise ConfigError(
             f"{folder}: holds no results yet; run ch train, test, transform or search"
         )
     return run
-
-
-def _hint(place: Path) -> str:
-    inside = sorted(path.parent.name for path in place.glob(f"*/{SOFTWARE}") if path.is_dir())
-    if inside:
-        return f"name one of those in it: {', '.join(inside[:5])}"
-    return f"it has no folder {SOFTWARE!r}"
 
 
 PACKAGES = ("machop", "torch", "lightning", "optuna", "pydantic", "numpy")
@@ -293,14 +289,12 @@ class RunRecord(BaseModel):
         return next((each.effective for each in self.settings if each.name == name), None)
 
 
-def versions() -> dict[str, str]:
-    """The versions of Python and of what decides the numbers; what is missing is left out."""
+def versions_of(packages: Iterable[str]) -> dict[str, str]:
+    """The versions of Python and of packages; what is missing is left out."""
     found = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
+    for name in packages:
+        with contextlib.suppress(PackageNotFoundError):
             found[name] = version(name)
-        except PackageNotFoundError:
-            continue
     return found
 
 
@@ -315,7 +309,7 @@ def write_record(folder: Path, action: str, record: Mapping[str, Any]) -> Path:
     facts = {
         "action": action,
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": versions(),
+        "versions": versions_of(PACKAGES),
         **record,
     }
     text = json.dumps(facts, indent=2, default=str) + "\n"

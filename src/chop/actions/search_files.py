@@ -35,7 +35,7 @@ def study_place(config: SearchConfig, save_dir: Path, resume: bool) -> tuple[Pla
     taken = set(study_names(setup.storage))
     if setup.study_name is not None and name in taken:
         raise SearchError(
-            f"the storage holds a study {name!r}; go on with it with --resume, or give "
+            f"the storage holds a study {name!r}; continue it with --resume, or give "
             "search.strategy.setup.study_name another value"
         )
     free = next(each for n in range(len(taken) + 1) if (each := numbered(name, n)) not in taken)

@@ -197,12 +197,11 @@ class Frame:
 
     x: Axis
     y: Axis
-    height: float = HEIGHT
 
     def drawn(self) -> Markup:
         """Grid, numbers and labels."""
         x, y = self.x, self.y
-        base = self.height - BOTTOM
+        base = HEIGHT - BOTTOM
         middle = (y.start + y.end) / 2
         return joined(
             [
@@ -210,7 +209,7 @@ class Frame:
                 *(text(LEFT - 6, y.at(t) + 4, y.shown(t), "end") for t in y.ticks),
                 line(LEFT, base, WIDTH - RIGHT, base, "axis"),
                 *(text(x.at(t), base + 16, x.shown(t)) for t in x.ticks),
-                text((x.start + x.end) / 2, self.height - 8, x.label, class_="label"),
+                text((x.start + x.end) / 2, HEIGHT - 8, x.label, class_="label"),
                 text(14, middle, y.label, class_="label", turned=True),
             ]
         )
@@ -221,12 +220,13 @@ def make_frame(chart: LineChart) -> Frame:
     around = [edge for each in chart.bands.values() for edge in (each.low, each.high)]
     places = [place for points in (*chart.series.values(), *around) for place in points]
     xs, ys = [x for x, _ in places], [y for _, y in places] + [0.0] * chart.from_zero
-    by_factor = {name: chart.logarithmic == name for name in ("x", "y")}
-    find_x = log_ticks if by_factor["x"] else partial(nice_ticks, whole=True)
-    find_y = log_ticks if by_factor["y"] else nice_ticks
-    x = Axis(chart.x, find_x(min(xs), max(xs)), LEFT, WIDTH - RIGHT, by_factor["x"])
-    y = Axis(chart.y, find_y(min(ys), max(ys)), HEIGHT - BOTTOM, TOP, by_factor["y"])
-    return Frame(x, y)
+    log_x, log_y = chart.logarithmic == "x", chart.logarithmic == "y"
+    x_ticks = (log_ticks if log_x else partial(nice_ticks, whole=True))(min(xs), max(xs))
+    y_ticks = (log_ticks if log_y else nice_ticks)(min(ys), max(ys))
+    return Frame(
+        Axis(chart.x, x_ticks, LEFT, WIDTH - RIGHT, log_x),
+        Axis(chart.y, y_ticks, HEIGHT - BOTTOM, TOP, log_y),
+    )
 
 
 def line(x1: float, y1: float, x2: float, y2: float, class_: str) -> Markup:

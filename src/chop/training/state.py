@@ -2,12 +2,10 @@
 
 import contextlib
 import json
-import platform
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import version
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ from pydantic import BaseModel, Field, NonNegativeInt
 
 from chop.errors import CheckpointError, ConfigError
 from chop.models.weights import OURS, read_checkpoint
-from chop.runs import LAST_CHECKPOINT, latest
+from chop.runs import LAST_CHECKPOINT, latest, versions_of
 from chop.training.settings import FREE_ON_RESUME, TrainingSettings
 from chop.validation import parse
 
@@ -55,11 +53,8 @@ def restore_random_state(state: Mapping[str, Any]) -> None:
         torch.cuda.set_rng_state_all(state["cuda"])
 
 
-@cache
-def versions() -> dict[str, str]:
-    """The versions of what decides the numbers."""
-    packages = ("machop", "torch", "lightning", "numpy")
-    return {"python": platform.python_version()} | {name: version(name) for name in packages}
+versions = cache(partial(versions_of, ("machop", "torch", "lightning", "numpy")))
+"""The versions of what decides the numbers."""
 
 
 def plain(record: Mapping[str, Any]) -> dict[str, Any]:

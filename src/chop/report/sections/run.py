@@ -30,9 +30,11 @@ from chop.runs import Count, RunFolder, RunRecord, SettingRecord, as_stored, rea
 from chop.training.report import ALL_CURVES, learning_chart
 
 Facts = dict[str, str]
+Rows = list[dict[str, float]]
 
 SIMULATED = "jsc-sim"
 STAND_IN = "Simulated stand-in data, not the JSC data set: accuracies on it are not JSC results."
+TILES = {"test": "Test accuracy", "val": "Validation accuracy", "all": "Accuracy on all rows"}
 ORDER = ("train", "test", "transform", "search")
 
 
@@ -213,9 +215,6 @@ def _value(value: object) -> str:
     return "none" if value is None else str(value)
 
 
-Rows = list[dict[str, float]]
-
-
 def learning_curves(run: RunFolder) -> Section | None:
     """The section, if a training run has finished an epoch."""
     logs = [(path, rows) for path in run.training_logs if (rows := read_log(path))]
@@ -223,7 +222,12 @@ def learning_curves(run: RunFolder) -> Section | None:
         return None
     newest, *older = [(run.name_of(path), charts(rows)) for path, rows in logs]
     parts = [newest[1], *(folded(f"Earlier: {name}", body) for name, body in older)]
-    return Section("training", "Learning curves", joined(parts), (tile(logs[0][1]),))
+    rows = logs[0][1]
+    accuracy, epochs = best_epoch(rows).get("val_acc_epoch"), counted(len(rows), "epoch")
+    label = "Epochs" if accuracy is None else "Validation accuracy"
+    value = number(len(rows)) if accuracy is None else percent(accuracy)
+    tile = Tile(label, value, f"best of {epochs}")
+    return Section("training", "Learning curves", joined(parts), (tile,))
 
 
 def read_log(path: Path) -> Rows:
@@ -245,40 +249,24 @@ def _float(cell: object) -> float:
         return math.nan
 
 
+def best_epoch(rows: Rows) -> dict[str, float]:
+    """The epoch with the least validation loss."""
+    return min(rows, key=lambda row: row.get("val_loss_epoch", math.inf))
+
+
 def charts(rows: Rows) -> Markup:
-    """One chart for each kind of number that the rows have."""
+    """The best epoch in a sentence, and a chart for each kind of number that the rows have."""
+    best, seconds = best_epoch(rows), sum(row.get("seconds", 0.0) for row in rows)
+    words = f"{counted(len(rows), 'epoch')} in {number(round(seconds, 1))} s."
+    if "val_loss_epoch" in best:
+        accuracy = percent(best.get("val_acc_epoch", math.nan))
+        words += (
+            f" The best is epoch {number(best['epoch'])}: validation loss "
+            f"{number(best['val_loss_epoch'])}, accuracy {accuracy}."
+        )
     found = [learning_chart(rows, curves) for curves in ALL_CURVES]
     figures = [line_chart(chart) for chart in found if chart.series]
-    return joined([tag("p", summary(rows)), tag("div", *figures, class_="charts")])
-
-
-def summary(rows: Rows) -> str:
-    """The best epoch in a sentence."""
-    best = min(rows, key=lambda row: row.get("val_loss_epoch", math.inf))
-    seconds = sum(row.get("seconds", 0.0) for row in rows)
-    words = f"{counted(len(rows), 'epoch')} in {number(round(seconds, 1))} s."
-    if "val_loss_epoch" not in best:
-        return words
-    accuracy = percent(best.get("val_acc_epoch", math.nan))
-    return (
-        f"{words} The best is epoch {number(best['epoch'])}: validation loss "
-        f"{number(best['val_loss_epoch'])}, accuracy {accuracy}."
-    )
-
-
-def tile(rows: Rows) -> Tile:
-    """The best validation accuracy."""
-    best = min(rows, key=lambda row: row.get("val_loss_epoch", math.inf))
-    value = percent(best["val_acc_epoch"]) if "val_acc_epoch" in best else number(len(rows))
-    label = "Validation accuracy" if "val_acc_epoch" in best else "Epochs"
-    return Tile(label, value, f"best of {counted(len(rows), 'epoch')}")
-
-
-TILES = {
-    "test": "Test accuracy",
-    "val": "Validation accuracy",
-    "all": "Accuracy on all rows",
-}
+    return joined([tag("p", words), tag("div", *figures, class_="charts")])
 
 
 class StoredResult(BaseModel):
@@ -336,10 +324,10 @@ def confusion(result: StoredResult) -> Markup | None:
     if not matrix or any(len(row) != len(matrix) for row in matrix):
         return None
     names = names if len(names) == len(matrix) else [str(i) for i in range(len(matrix))]
-    rows = [
-        [tag("th", name, scope="row"), *_cells(row, names, name), _share(row, place)]
-        for place, (name, row) in enumerate(zip(names, matrix, strict=True))
-    ]
+    rows = []
+    for place, (name, row) in enumerate(zip(names, matrix, strict=True)):
+        share = percent(row[place] / sum(row)) if sum(row) else "no rows"
+        rows.append([tag("th", name, scope="row"), *_cells(row, names, name), share])
     headers = ("true ↓ / predicted →", *names, "accuracy")
     words = (
         "Confusion matrix: rows are the true classes, columns the predicted ones. "
@@ -361,7 +349,3 @@ def _cells(row: list[int], names: list[str], true: str) -> list[Markup]:
         )
         for name, count in zip(names, row, strict=True)
     ]
-
-
-def _share(row: list[int], place: int) -> str:
-    return percent(row[place] / sum(row)) if sum(row) else "no rows"

@@ -31,6 +31,7 @@ from chop.report.read.search import (
     template,
 )
 from chop.report.sections.graph import bit_colour
+from chop.runs import BEST_SETTINGS
 from chop.search.results.plots import hypervolume_chart, importance_charts
 
 UNITS = {
@@ -105,10 +106,14 @@ def scatter(search: Search, anchor: str) -> Markup:
     chosen = [name for name in search.problem.metrics if name in metrics] or metrics
     x, y = (chosen[1], chosen[0]) if len(chosen) > 1 else (metrics[-1], metrics[0])
     data = plot_data(search, metrics)
-    select = [
-        tag("label", f"{name} axis ", tag("select", *_options(metrics, at), class_=f"axis-{name}"))
-        for name, at in (("x", x), ("y", y))
-    ]
+    select = []
+    for axis, at in (("x", x), ("y", y)):
+        options = (
+            tag("option", name, value=place, selected="" if name == at else None)
+            for place, name in enumerate(metrics)
+        )
+        choice = tag("select", *options, class_=f"axis-{axis}")
+        select.append(tag("label", f"{axis} axis ", choice))
     shown = len(data["trials"])
     note = f" {number(shown)} of {number(len(search.complete))} are drawn."
     return tag(
@@ -126,13 +131,6 @@ def scatter(search: Search, anchor: str) -> Markup:
         class_="scatter",
         data_source=f"{anchor}-data",
     )
-
-
-def _options(metrics: Sequence[str], chosen: str) -> list[Markup]:
-    return [
-        tag("option", name, value=place, selected="" if name == chosen else None)
-        for place, name in enumerate(metrics)
-    ]
 
 
 def metric_names(search: Search) -> list[str]:
@@ -205,14 +203,15 @@ def front_table(search: Search) -> Markup | None:
     if not search.best:
         return None
     metrics = metric_names(search)
-    headers = ["File", "Trial", *map(_with_unit, metrics)]
+    units = [tag("small", unit) if (unit := unit_of(name)) else None for name in metrics]
+    named = [joined([name, unit]) for name, unit in zip(metrics, units, strict=True)]
     rows = [
-        (f"best_{place}.toml" if trial.number in search.files else "", str(trial.number),
+        (BEST_SETTINGS.format(place) if trial.number in search.files else "", str(trial.number),
          *(number(trial.metrics.get(name)) for name in metrics))
         for trial in search.best
         for place in [search.front.index(trial.number)]
     ]  # fmt: skip
-    return joined([tag("h3", "The front"), table(headers, rows, "The front")])
+    return joined([tag("h3", "The front"), table(["File", "Trial", *named], rows, "The front")])
 
 
 def unit_of(metric: str) -> str:
@@ -221,11 +220,6 @@ def unit_of(metric: str) -> str:
         if metric.endswith(ending) and metric.removesuffix(ending) in UNITS:
             return f"{UNITS[metric.removesuffix(ending)]}, {words}"
     return UNITS.get(metric, "")
-
-
-def _with_unit(metric: str) -> Markup:
-    unit = unit_of(metric)
-    return joined([metric, tag("small", unit) if unit else None])
 
 
 def charts(search: Search) -> Markup:

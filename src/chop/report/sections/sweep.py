@@ -90,7 +90,7 @@ def study_section(folder: Path, name: str, place: int) -> Section | None:
     most = max(len(each.trainings) for each in settings)
     words = (
         f"{counted(len(settings), 'setting')}, each trained up to {counted(most, 'time')} from "
-        "initial weights of its own: mean ± standard deviation. A difference that is smaller than "
+        "different initial weights: mean ± standard deviation. A difference that is smaller than "
         "the spread means nothing."
     )
     parts = [

@@ -130,24 +130,17 @@ MOST_BARS = 20
 
 def hypervolume_chart(history: Sequence[float]) -> LineChart:
     """The hypervolume after each configuration that is within bounds."""
-    points = [(float(place), volume) for place, volume in enumerate(history, 1)]
-    title = "Hypervolume, a product of objectives"
-    return LineChart(
-        title, "distinct configurations", "hypervolume", {"hypervolume": points}, steps=True
-    )
+    points = {"hypervolume": [(float(n), volume) for n, volume in enumerate(history, 1)]}
+    title, x = "Hypervolume, a product of objectives", "distinct configurations"
+    return LineChart(title, x, "hypervolume", points, steps=True)
 
 
 def importance_charts(shares: Mapping[str, Mapping[str, float]]) -> list[BarChart]:
     """What matters for each objective, if it is known: the choices that matter most."""
     return [
-        BarChart(
-            f"What matters for {objective}",
-            "share of the variance",
-            dict(list(found.items())[:MOST_BARS]),
-            ".3f",
-        )
-        for objective, found in shares.items()
-        if any(found.values())
+        BarChart(f"What matters for {name}", "share of the variance", bars, ".3f")
+        for name, found in shares.items()
+        if any((bars := dict(list(found.items())[:MOST_BARS])).values())
     ]
 
 
@@ -158,10 +151,16 @@ def draw_plots(
     complete = [trial for trial in trials if trial.state.name == "COMPLETE"]
     if not complete:
         return []
+    losses = [losses_of(study, trial) for trial in complete if is_feasible(trial)]
+    history = hypervolume_history(losses, worst_of(losses)) if losses else []
+    numbers = {name: [(t.number, measured(t, name)) for t in complete] for name in metrics}
     charts: dict[str, Sequence[Chart]] = {
         "front": _front(study, complete, metrics),
-        "metrics": _metrics(complete, metrics),
-        "hypervolume": _hypervolume(study, complete),
+        "metrics": [
+            LineChart("", "trial", name, {name: points}, marks={name: "."})
+            for name, points in numbers.items()
+        ],
+        "hypervolume": [hypervolume_chart(history)] if history else [],
         "importance": _importance(study, complete, metrics),
     }
     return [write_png(folder / f"{name}.png", [row]) for name, row in charts.items() if row]
@@ -196,20 +195,6 @@ def _front(
     return charts
 
 
-def _metrics(trials: "Sequence[FrozenTrial]", metrics: Sequence[str]) -> list[LineChart]:
-    """Each metric against the number of the trial."""
-    points = {name: [(t.number, measured(t, name)) for t in trials] for name in metrics}
-    return [
-        LineChart("", "trial", name, {name: each}, marks={name: "."})
-        for name, each in points.items()
-    ]
-
-
-def _hypervolume(study: "Study", trials: "Sequence[FrozenTrial]") -> list[LineChart]:
-    points = [losses_of(study, trial) for trial in trials if is_feasible(trial)]
-    return [hypervolume_chart(hypervolume_history(points, worst_of(points)))] if points else []
-
-
 def _importance(
     study: "Study", trials: "Sequence[FrozenTrial]", metrics: Sequence[str]
 ) -> list[BarChart]:
@@ -218,14 +203,11 @@ def _importance(
     losses = [losses_of(study, trial) for trial in trials]
     chosen = [trial.params for trial in trials]
     names = dict.fromkeys(name for params in chosen for name in params)
-    effects = Effects(
-        {
-            name.replace("/config/", " "): [
-                str(each[name]) if name in each else None for each in chosen
-            ]
-            for name in names
-        }
-    )
+    options = {
+        name.replace("/config/", " "): [str(p[name]) if name in p else None for p in chosen]
+        for name in names
+    }
+    effects = Effects(options)
     if len(effects.names) < 2:  # the only choice there is matters most
         return []
     columns = zip(objectives, zip(*losses, strict=True), strict=True)
