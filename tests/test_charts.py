@@ -7,6 +7,7 @@ import pytest
 
 from chop.charts import Band, BarChart, Chart, LineChart, RankingChart, make_figure, write_png
 from chop.report.html import bar_chart, line_chart, log_ticks
+from chop.training.report import draw_curves
 
 LINES = LineChart(
     "Loss", "epoch", "nats", {"a": [(0, 1.0), (1, 0.5)], "b": [(0, 2.0), (1, 40.0)]},
@@ -36,6 +37,12 @@ def test_a_row_of_charts_has_one_legend_with_all_names() -> None:
     legend = right.get_legend()
     assert legend is not None
     assert [text.get_text() for text in legend.get_texts()] == ["a", "b"]
+
+
+def test_a_run_without_numbers_has_a_picture_too(tmp_path: Path) -> None:
+    for history in ([], [{"epoch": 0, "train_loss": 1.0}]):
+        draw_curves(history, tmp_path / "curves.png", "title")
+        assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_page_draws_the_same_numbers() -> None:

@@ -82,22 +82,32 @@ Chart = LineChart | BarChart | RankingChart
 Rows = Sequence[Sequence[Chart]]
 
 
-def write_png(path: Path, picture: "Figure | Rows", title: str = "") -> Path:
-    """Write a picture, or rows of charts with a title above them, into a file; the file."""
-    figure = make_figure(picture, title) if isinstance(picture, Sequence) else picture
+def write_png(
+    path: Path, picture: "Figure | Rows", title: str = "", *, is_plain: bool = False
+) -> Path:
+    """Write a picture, or rows of charts with a title above them, into a file; the file.
+
+    Args:
+        is_plain: whether all numbers and names are so short that they fit into usual margins;
+            fitting margins takes as long as drawing does.
+    """
+    figure = make_figure(picture, title, is_plain) if isinstance(picture, Sequence) else picture
     with replacing(path) as temporary:
         figure.savefig(temporary, format="png", dpi=110)
     return path
 
 
-def make_figure(rows: Rows, title: str = "") -> "Figure":
+def make_figure(rows: Rows, title: str = "", is_plain: bool = False) -> "Figure":
     """Rows of charts as a picture; what is below each other has its vertical axis in common."""
     from matplotlib.figure import Figure  # takes long to import
 
     columns = len(rows[0])
     width, usual = PANEL if columns * len(rows) > 1 else ALONE
     height = sum(max(_height(chart, usual) for chart in row) for row in rows)
-    figure = Figure(figsize=(width * columns, height + 0.3 * bool(title)), layout="constrained")
+    size = (width * columns, height + 0.3 * bool(title))
+    figure = Figure(figsize=size, layout=None if is_plain else "constrained")
+    if is_plain:
+        figure.subplots_adjust(0.07, 0.13, 0.87, 0.85, wspace=0.22)
     figure.suptitle(title)
     shared: Literal["row", "col"] = "row" if isinstance(rows[0][0], RankingChart) else "col"
     grid = figure.subplots(len(rows), columns, squeeze=False, sharey=shared)
@@ -146,16 +156,16 @@ def _lines(panel: "Axes", chart: LineChart) -> None:
     from matplotlib import colormaps
     from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
+    ordered = colormaps["viridis"] if chart.is_ordered else None
     for level in chart.levels:
         panel.axhline(level, color="0.75", linewidth=0.8, zorder=0)
     for place, name in enumerate(chart.series):
         share = 0.9 * place / max(len(chart.series) - 1, 1)
-        colour = colormaps["viridis"](share) if chart.is_ordered else f"C{place}"
-        _line(panel, chart, name, colour)
+        _line(panel, chart, name, ordered(share) if ordered else f"C{place}")
     panel.set_ylabel(chart.y)
     if not chart.marks:
         panel.xaxis.set_major_locator(MaxNLocator(integer=True))
-        if panel.dataLim.width < 1:  # one point, or several beside each other
+        if chart.series and panel.dataLim.width < 1:  # one point, or several beside each other
             panel.set_xlim(panel.dataLim.x0 - 0.5, panel.dataLim.x0 + 1)
     if chart.from_zero:
         panel.set_ylim(bottom=0)

@@ -307,7 +307,8 @@ def learning_chart(history: Sequence[Mapping[str, float]], curves: Curves) -> Li
 
 def draw_curves(history: "History", path: Path, title: str) -> None:
     """Draw loss and accuracy over the epochs."""
-    write_png(path, [[learning_chart(history, curves) for curves in (LOSS, ACCURACY)]], title)
+    row = [learning_chart(history, curves) for curves in (LOSS, ACCURACY)]
+    write_png(path, [row], title, is_plain=True)
 
 
 class MetricLogger(Protocol):
