@@ -21,7 +21,7 @@ from chop.passes.graph import (
     quantize_transform_pass,
     save_mase_graph_interface_pass,
 )
-from chop.search.study.storage import JOURNAL
+from chop.runs import JOURNAL
 
 CANARY = "canary"
 MODEL, DATA = "jsc-tiny", "jsc-sim"

@@ -15,7 +15,8 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 # Each layer may import those named after it, and itself.
 BASE = (
-    "errors", "masking", "registry", "validation", "files", "preprocessing", "runs", "__init__",
+    "errors", "masking", "registry", "validation", "files", "preprocessing", "runs", "charts",
+    "__init__",
 )  # fmt: skip
 MODELS_AND_DATA = ("dataset", "models")
 GRAPHS = ("numerics", "ops", "nn", "ir", "passes")
@@ -27,6 +28,7 @@ LAYERS = {
     "files": ("errors",),
     "preprocessing": ("errors", "validation"),
     "runs": ("errors", "files", "preprocessing", "validation"),
+    "charts": ("files",),
     "numerics": BASE,
     "ops": (*BASE, "numerics"),
     "nn": (*BASE, "numerics", "ops"),
@@ -37,7 +39,7 @@ LAYERS = {
     "tools": (*BASE, *GRAPHS, *MODELS_AND_DATA),
     "training": (*BASE, *GRAPHS, *MODELS_AND_DATA, "tools"),
     "search": (*BASE, *GRAPHS, *MODELS_AND_DATA, "tools", "training"),
-    "report": (*BASE, *GRAPHS, *MODELS_AND_DATA, "tools", "search"),
+    "report": (*BASE, *GRAPHS, *MODELS_AND_DATA, "tools", "training", "search"),
     # The settings are data; they need nothing but the base.
     "config": BASE,
     # Reads every registry off, so it stands above them all but the actions.

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from chop.errors import OutputError
-from chop.files import nothing_left_behind, replacing, versioned, writable_folder, write_text
+from chop.files import nothing_left_behind, replacing, writable_folder, write_text
+from chop.runs import latest, nth, version_of, versioned
 
 
 def test_a_file_is_whole_or_not_there(tmp_path: Path) -> None:
@@ -82,3 +83,14 @@ def test_a_pipe_or_a_device_is_not_replaced(tmp_path: Path) -> None:
         write_text(pipe, "text")
     assert stat.S_ISFIFO(pipe.stat().st_mode)
     assert os.listdir(tmp_path) == ["pipe"]
+
+
+def test_the_newest_version_is_found_by_the_rule_that_names_it(tmp_path: Path) -> None:
+    for name in ("study", "last.ckpt", "v1.2"):
+        path = tmp_path / name
+        assert latest(path) == path  # there is none
+        for _ in range(11):
+            versioned(path).touch()
+        (tmp_path / f"{path.stem}-v99-old{path.suffix}").touch()  # no version of it
+        assert latest(path) == nth(path, 10)
+        assert version_of(latest(path)) == 10

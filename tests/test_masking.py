@@ -11,7 +11,7 @@ from chop import cli
 from chop.config.layers import Layers, settings_table
 from chop.errors import ConfigError
 from chop.masking import masked, masked_url, without_secrets
-from chop.report.html.markup import escaped
+from chop.report.html import escaped
 from chop.runs import write_record
 from chop.search.config import parse_search
 from chop.search.study.storage import Place, open_store, shown

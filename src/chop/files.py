@@ -61,48 +61,20 @@ def write_pieces(path: Path, pieces: Iterable[str]) -> None:
         stream.writelines(pieces)
 
 
-def write_new(path: Path, text: str) -> Path:
-    """Write a text file under the first name of `versioned` that is free, even if two try at once.
-
-    Returns:
-        the name it got.
-    """
+def create(path: Path, text: str) -> bool:
+    """Write a whole text file unless there is one, even if two try at once; whether it was done."""
     with _temporary(path) as temporary:
         temporary.write_text(text, encoding="utf-8", errors=OWN_BYTES)
         _flush(temporary)
-        while True:
-            with contextlib.suppress(FileExistsError):  # somebody was faster
-                return _named(temporary, versioned(path))
-
-
-def _named(temporary: Path, target: Path) -> Path:
-    """Give a file a name that nobody has."""
-    try:
-        os.link(temporary, target)
-    except OSError as error:
-        if error.errno not in NO_LINKS:
-            raise
-        temporary.replace(target)
-    return target
-
-
-def versioned(path: Path) -> Path:
-    """`path` if it is free, else the first of ``name-v1``, ``name-v2``, … that is."""
-    candidate, version = path, 0
-    while candidate.exists():
-        version += 1
-        candidate = path.with_name(f"{path.stem}-v{version}{path.suffix}")
-    return candidate
-
-
-def new_folder(path: Path) -> Path:
-    """Make the first folder of `versioned` that is free, even if two try at once."""
-    writable_folder(path.parent)
-    while True:
-        with contextlib.suppress(FileExistsError):  # somebody was faster
-            folder = versioned(path)
-            folder.mkdir()
-            return folder
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno not in NO_LINKS:
+                raise
+            temporary.replace(path)
+        return True
 
 
 @contextlib.contextmanager

@@ -1,35 +1,155 @@
-"""The files of a run: their names, their versions, and the record of what was run."""
+"""The files of a run: what they are called, which versions there are, and the record of a run.
 
+Actions write by these names, the report and the loaders read by them.
+"""
+
+import contextlib
+import itertools
 import json
 import platform
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from chop.errors import ChopError, ConfigError, DataError
-from chop.files import write_new
+from chop.errors import ChopError, ConfigError, DataError, OutputError
+from chop.files import create, held, one_at_a_time, writable_folder, write_text
 from chop.preprocessing import Preprocessing, from_plain
 from chop.validation import parse
 
-PARTS = {
-    "training_ckpts": "training_log*.csv",
-    "checkpoints": "test_results*.json",
-    "transform": "transformed_ckpt*/graph.json",
-    ".": "search_ckpts*/log.json",
-}
-"""Where actions leave what the page shows, and the names of the files; versions end in ``-v1``."""
+# In <project-dir>/<project>:
+SOFTWARE, REPORT = "software", "report.html"
+# In software/: the folders of train, test, transform and search.
+TRAINING, TESTS, TRANSFORM = "training_ckpts", "checkpoints", "transform"
+SEARCH, COMPARISON = "search_ckpts", "comparison"
+TENSORBOARD = "tensorboard"
+# In the folder of a training run; a graph that was trained or transformed is a folder.
+BEST_CHECKPOINT, LAST_CHECKPOINT = "best.ckpt", "last.ckpt"
+TRAINING_LOG, LEARNING_CURVES = "training_log.csv", "learning_curves.png"
+GRAPH, GRAPH_FILE = "transformed_ckpt", "graph.json"
+# In the folder of tests:
+TEST_RESULTS = "test_results.json"
+# In the folder of a search: its study, or which study of a database it is, and its results.
+JOURNAL, STUDY = "study.log", "study.json"
+SEARCH_RECORD, BEST, LOG, TRIALS = "search.json", "best.json", "log.json", "trials.csv"
+BEST_SETTINGS = "best_{}.toml"
+# The same where settings are trained several times.
+TRAININGS, REPEAT = "runs", "repeat_{}.json"
+SETTINGS_TABLE, TRAININGS_TABLE, CURVES_TABLE = "study.csv", "runs.csv", "curves.csv"
+# In the folder of a comparison:
+COMPARISON_FILE, COMPARISON_TABLE = "comparison.json", "comparison.csv"
+COMPARISON_CHART = "comparison.png"
+# Beside the results of every action:
+RUN_RECORD = "run_{}.json"
+
+VERSION = re.compile(r"-v(\d+)$")
+"""Nothing is overwritten: ``best.ckpt`` is followed by ``best-v1.ckpt``, folders likewise."""
+
+
+def numbered(name: str, number: int) -> str:
+    """The name of a version; the first, 0, has the name itself."""
+    return f"{name}-v{number}" if number else name
+
+
+def nth(path: Path, number: int) -> Path:
+    """A version of a file or folder."""
+    return with_suffix(path, numbered("", number))
+
+
+def with_suffix(path: Path, suffix: str) -> Path:
+    """The version of a file that `own_suffix` has told."""
+    return path.with_name(f"{path.stem}{suffix}{path.suffix}")
+
+
+def version_of(path: Path) -> int:
+    """The number that a name ends in, 0 if in none."""
+    found = VERSION.search(path.stem)
+    return int(found[1]) if found else 0
+
+
+def latest(path: Path) -> Path:
+    """The newest version of a file or folder; the first name if there is none."""
+    there = path.parent.glob(f"{path.stem}-v*{path.suffix}")
+    numbers = [n for each in there if nth(path, n := version_of(each)) == each]
+    return nth(path, max(numbers, default=0))
+
+
+def every(name: str) -> str:
+    """A pattern that finds all versions of a name."""
+    return f"{Path(name).stem}*{Path(name).suffix}"
+
+
+def versioned(path: Path) -> Path:
+    """The first version of a file or folder that does not exist yet."""
+    return next(each for n in itertools.count() if not (each := nth(path, n)).exists())
+
+
+def write_new(path: Path, text: str) -> Path:
+    """Write a text file as a new version, even if two try at once; the name it got."""
+    while not create(target := versioned(path), text):  # somebody was faster
+        pass
+    return target
+
+
+def new_folder(path: Path) -> Path:
+    """Make a folder as a new version, even if two try at once."""
+    writable_folder(path.parent)
+    while True:
+        with contextlib.suppress(FileExistsError):  # somebody was faster
+            folder = versioned(path)
+            folder.mkdir()
+            return folder
+
+
+def own_folder(path: Path, first_file: str) -> Path:
+    """A folder for new results: `path` if nothing is in it, else a new version.
+
+    Args:
+        first_file: is put into it at once, so that nobody else takes it for empty.
+    """
+    writable_folder(path.parent)
+    with one_at_a_time(path.parent):
+        is_empty = path.is_dir() and not any(path.iterdir())
+        folder = writable_folder(path) if is_empty else new_folder(path)
+        write_text(folder / first_file, "")
+        return folder
+
+
+@contextlib.contextmanager
+def own_suffix(folder: Path, last: Path | None, resume: bool) -> Iterator[str]:
+    """What the names of a training run end in: nothing, ``-v1``, …, the same for no other run.
+
+    A run holds its names by a lock while it is at work, as it may have written nothing yet. One
+    that was killed between its first best and its first last checkpoint cannot be resumed; its
+    names are used again.
+
+    Args:
+        last: the checkpoint that a run is resumed from.
+        resume: whether a run is to be resumed, although it may have left no such checkpoint.
+    """
+    numbers = itertools.count() if not resume else [version_of(last) if last else 0]
+    for number in numbers:
+        names = [nth(folder / name, number) for name in (BEST_CHECKPOINT, LAST_CHECKPOINT)]
+        suffix = numbered("", number)
+        with held(folder / f".run{suffix}.lock") as is_ours:
+            if is_ours and (resume or not any(name.exists() for name in names)):
+                yield suffix
+                return
+    raise OutputError(
+        f"--resume: another run is at work in {folder}; wait for its end, or leave out "
+        "--resume to start a new one"
+    )
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The files of one project; of each kind the newest comes first."""
+    """The results of one project; of each kind the newest comes first."""
 
     folder: Path
     """The folder of the project."""
@@ -37,46 +157,52 @@ class RunFolder:
 
     @cached_property
     def training_logs(self) -> list[Path]:
-        return self._found("training_ckpts")
+        return self._found(f"{TRAINING}/{every(TRAINING_LOG)}")
 
     @cached_property
     def test_results(self) -> list[Path]:
-        return self._found("checkpoints")
+        return self._found(f"{TESTS}/{every(TEST_RESULTS)}")
 
     @cached_property
     def graphs(self) -> list[Path]:
-        """Folders of saved graphs."""
-        trained = newest_first(self.software.glob("training_ckpts/transformed_ckpt*/graph.json"))
-        return [path.parent for path in (*self._found("transform"), *trained)]
+        """Folders of saved graphs, those that were transformed first."""
+        places = (f"{each}/{every(GRAPH)}/{GRAPH_FILE}" for each in (TRANSFORM, TRAINING))
+        return [path.parent for place in places for path in self._found(place)]
 
     @cached_property
     def searches(self) -> list[Path]:
-        """Folders of studies."""
-        return [path.parent for path in self._found(".")]
+        """Folders of searches."""
+        return [path.parent for path in self._found(f"{every(SEARCH)}/{LOG}")]
 
     @cached_property
     def comparisons(self) -> list[Path]:
         """Comparisons of samplers."""
-        return newest_first(self.software.glob("comparison*/comparison.json"))
+        return self._found(f"{every(COMPARISON)}/{COMPARISON_FILE}")
 
     @cached_property
     def checkpoints(self) -> list[Path]:
-        return newest_first(self.software.glob("training_ckpts/last*.ckpt"))
+        """The last checkpoints of training runs."""
+        return self._found(f"{TRAINING}/{every(LAST_CHECKPOINT)}")
 
     @cached_property
     def records(self) -> list[Path]:
         """Records of runs, in the folder itself and in those of the actions."""
-        return newest_first(
-            [*self.software.glob("run_*.json"), *self.software.glob("*/run_*.json")]
-        )
+        name = RUN_RECORD.format("*")
+        return self._found(name, f"*/{name}")
 
     @property
     def is_empty(self) -> bool:
         results = (self.training_logs, self.test_results, self.graphs, self.searches)
         return not any((*results, self.comparisons, self.records))
 
-    def _found(self, part: str) -> list[Path]:
-        return newest_first((self.software / part).glob(PARTS[part]))
+    def _found(self, *patterns: str) -> list[Path]:
+        """Files by the version of their own name, else of their folder, the highest first."""
+        paths = [path for pattern in patterns for path in self.software.glob(pattern)]
+        return sorted(
+            paths,
+            key=lambda path: (version_of(path) or version_of(path.parent), str(path)),
+            reverse=True,
+        )
 
     def short(self, path: str | None) -> str:
         """A stored path as seen from the project, if it is inside, wherever the project was."""
@@ -92,16 +218,6 @@ class RunFolder:
         return path.relative_to(self.folder).as_posix()
 
 
-def newest_first(paths: Iterable[Path]) -> list[Path]:
-    """Paths by the number of their version, the highest first."""
-    return sorted(paths, key=lambda path: (_version(path), str(path)), reverse=True)
-
-
-def _version(path: Path) -> int:
-    numbers = re.findall(r"-v(\d+)(?=[./]|$)", f"{path.parent.name}/{path.name}")
-    return int(numbers[-1]) if numbers else 0
-
-
 def open_run(folder: Path) -> RunFolder:
     """The run in a folder: that of a project, or the ``software`` in it."""
     place = folder.expanduser()
@@ -109,10 +225,13 @@ def open_run(folder: Path) -> RunFolder:
         what = "is a file" if place.exists() else "there is no such folder"
         raise ConfigError(f"{folder}: {what}; name the folder of a project")
     place = place.resolve()
-    project = place.parent if place.name == "software" else place
-    run = RunFolder(project, project / "software")
+    project = place.parent if place.name == SOFTWARE else place
+    run = RunFolder(project, project / SOFTWARE)
     if not run.software.is_dir():
-        raise ConfigError(f"{folder}: is not the folder of a project: {_hint(place)}")
+        inside = sorted(path.parent.name for path in place.glob(f"*/{SOFTWARE}") if path.is_dir())
+        hint = f"name one of those in it: {', '.join(inside[:5])}" if inside else ""
+        hint = hint or f"it has no folder {SOFTWARE!r}"
+        raise ConfigError(f"{folder}: is not the folder of a project: {hint}")
     if run.is_empty:
         raise ConfigError(
             f"{folder}: holds no results yet; run ch train, test, transform or search"
@@ -120,16 +239,12 @@ def open_run(folder: Path) -> RunFolder:
     return run
 
 
-def _hint(place: Path) -> str:
-    inside = sorted(path.parent.name for path in place.glob("*/software") if path.is_dir())
-    if inside:
-        return f"name one of those in it: {', '.join(inside[:5])}"
-    return "it has no folder 'software'"
-
-
 PACKAGES = ("machop", "torch", "lightning", "optuna", "pydantic", "numpy")
 """What decides the numbers."""
 LARGEST = 64 * 2**20  # bytes; a larger record is some other file
+Stored = TypeVar("Stored", bound=BaseModel)
+Count = Annotated[int, Field(ge=0, lt=10**15)]
+"""A number of things in a file."""
 
 
 class SettingRecord(BaseModel):
@@ -174,14 +289,12 @@ class RunRecord(BaseModel):
         return next((each.effective for each in self.settings if each.name == name), None)
 
 
-def versions() -> dict[str, str]:
-    """The versions of Python and of what decides the numbers; what is missing is left out."""
+def versions_of(packages: Iterable[str]) -> dict[str, str]:
+    """The versions of Python and of packages; what is missing is left out."""
     found = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
+    for name in packages:
+        with contextlib.suppress(PackageNotFoundError):
             found[name] = version(name)
-        except PackageNotFoundError:
-            continue
     return found
 
 
@@ -196,11 +309,11 @@ def write_record(folder: Path, action: str, record: Mapping[str, Any]) -> Path:
     facts = {
         "action": action,
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": versions(),
+        "versions": versions_of(PACKAGES),
         **record,
     }
     text = json.dumps(facts, indent=2, default=str) + "\n"
-    return write_new(folder / f"run_{action}.json", text)
+    return write_new(folder / RUN_RECORD.format(action), text)
 
 
 def read_json(path: Path, largest: int = LARGEST) -> Any:
@@ -215,18 +328,23 @@ def read_json(path: Path, largest: int = LARGEST) -> Any:
         raise DataError(f"{path.name}: not valid JSON: {error}") from None
 
 
-def read_record(path: Path) -> RunRecord:
-    """The record in a file."""
-    return as_record(read_json(path), path.name)
-
-
-def as_record(content: Any, where: str) -> RunRecord:
-    """A record from plain values."""
+def as_stored(schema: type[Stored], content: Any, where: str) -> Stored:
+    """What a file holds, if it is a table of these fields; else DataError in one line."""
     if not isinstance(content, dict):
         raise DataError(f"{where}: a table is expected")
     try:
-        record = parse(RunRecord, content, where)
-        from_plain(record.preprocessing, where)
-        return record
+        found = parse(schema, content, where)
+        from_plain(getattr(found, "preprocessing", None), where)
+        return found
     except ChopError as error:
         raise DataError(str(error)) from None
+
+
+def read_stored(schema: type[Stored], path: Path, where: str = "") -> Stored:
+    """The same of a JSON file; `where` names it, if more than its name does."""
+    return as_stored(schema, read_json(path), where or path.name)
+
+
+def write_search_record(folder: Path, record: Mapping[str, Any]) -> None:
+    """Write what was searched for and how, which ``run_search.json`` holds too."""
+    write_text(folder / SEARCH_RECORD, json.dumps(record, indent=2) + "\n")

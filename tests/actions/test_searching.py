@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from chop.actions import search
-from chop.actions.search_files import own_folder
 from chop.cli import main
 from chop.config.layers import read_toml
 from chop.dataset import MaseDataModule
 from chop.errors import ChopError, ConfigError
 from chop.models import get_model, get_model_info
+from chop.runs import own_folder
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "examples"
 EXAMPLE = CONFIGS / "jsc_toy_by_type.toml"

@@ -17,15 +17,15 @@ from chop.actions import train
 from chop.dataset import MaseDataModule
 from chop.dataset.data_module import TensorLoader
 from chop.errors import OutputError
-from chop.files import filled, held, new_folder, replacing, write_new, write_text
+from chop.files import filled, held, replacing, write_text
 from chop.models import get_model, get_model_info
+from chop.runs import new_folder, own_suffix, write_new
 from chop.search.results.files import log_json, table_csv
 from chop.search.study.storage import Place, open_store
 from chop.search.study.store import Outcome, Store, Wanted
 from chop.tools.streams import lacking
 from chop.training.batches import Epochs, normalisable
 from chop.training.fit import TrainingResult
-from chop.training.lightning_setup import own_suffix
 
 DONE = Outcome([1.0, 2.0], {"software_metrics": {}, "hardware_metrics": {}, "scaled_metrics": {}})
 

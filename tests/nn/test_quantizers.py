@@ -340,12 +340,11 @@ def test_formats_have_none_unless_they_say_so() -> None:
 def test_a_search_measures_it_as_the_quantise_pass_makes_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from chop.search.choices import every
-    from chop.search.context import SearchContext
-    from chop.search.mixed_precision_ptq import MixedPrecisionPTQ
-    from chop.search.space import make_space
-
     from chop.models import get_model_info
+    from chop.search.evaluation.context import SearchContext
+    from chop.search.spaces.choices import every
+    from chop.search.spaces.mixed_precision import MixedPrecisionPTQ
+    from chop.search.spaces.space import make_space
 
     torch.manual_seed(0)
     data = MaseDataModule("jsc-sim", batch_size=64)

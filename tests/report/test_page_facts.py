@@ -12,8 +12,7 @@ from report_pages import Page, logged, put
 
 from chop.actions.reporting import report
 from chop.numerics import FORMATS
-from chop.report.html.charts import Axis, nice_ticks
-from chop.report.html.markup import Markup, escaped, number, tag
+from chop.report.html import Axis, Markup, escaped, nice_ticks, number, tag
 from chop.report.read.graph import NodeFacts, rounded_tensor, sqnr
 from chop.report.read.search import Problem, Search, Trial, importances, varied_choices
 from chop.report.sections.graph import (

@@ -5,16 +5,16 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from chop.search.choices import every
-from chop.search.context import SearchContext
-from chop.search.mixed_precision_ptq import MixedPrecisionPTQ
-from chop.search.space import make_space
 from search_cases import PTQ
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from chop.nn import forward
 from chop.search import variants
+from chop.search.evaluation.context import SearchContext
+from chop.search.spaces.choices import every
+from chop.search.spaces.mixed_precision import MixedPrecisionPTQ
+from chop.search.spaces.space import make_space
 
 ROWS = 64
 WIDTHS = {"data_in_width": [4], "weight_width": [3, 5], "bias_width": [4]}

@@ -8,14 +8,23 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chop.actions.search_files import latest, own_folder, undone_if_it_fails
+from chop.actions.search_files import undone_if_it_fails
 from chop.actions.searching import SearchJob, make_context, operations_of
+from chop.charts import write_png
 from chop.config.layers import na_to_none
 from chop.errors import ConfigError
 from chop.files import writable_folder, write_text
+from chop.runs import (
+    COMPARISON_CHART,
+    COMPARISON_FILE,
+    COMPARISON_TABLE,
+    JOURNAL,
+    latest,
+    own_folder,
+)
 from chop.search.config import parse_search
 from chop.search.spaces.space import make_space
-from chop.search.study.storage import JOURNAL, Place
+from chop.search.study.storage import Place
 from chop.tools.devices import using_threads
 from chop.tools.logger import RESULT, get_logger
 
@@ -174,12 +183,13 @@ def _tell(run: "Run") -> None:
 
 
 def _write(folder: Path, comparison: "Comparison", summary: dict[str, Any], plot: bool) -> None:
-    write_text(folder / "comparison.json", json.dumps(summary, indent=2) + "\n")
-    write_text(folder / "comparison.csv", comparison.csv())
+    write_text(folder / COMPARISON_FILE, json.dumps(summary, indent=2) + "\n")
+    write_text(folder / COMPARISON_TABLE, comparison.csv())
     if plot:
-        from chop.search.comparison.comparison import draw_comparison
+        from chop.search.comparison.plots import StoredComparison, comparison_chart
 
-        draw_comparison(folder / "comparison.png", comparison)
+        chart = comparison_chart(StoredComparison.model_validate(summary))
+        write_png(folder / COMPARISON_CHART, [[chart]])
     logger.info(
         "Evaluations until a share of the hypervolume of %s, median and range of the runs:\n%s",
         comparison.normalised_by, comparison.table(), extra=RESULT,

@@ -5,9 +5,7 @@ from pathlib import Path
 from chop.errors import ConfigError, OutputError
 from chop.files import write_text
 from chop.report.page import build_page
-from chop.runs import open_run
-
-FILE_NAME = "report.html"
+from chop.runs import REPORT, open_run
 
 
 def report(run_dir: str | Path, output: str | Path | None = None) -> Path:
@@ -19,7 +17,7 @@ def report(run_dir: str | Path, output: str | Path | None = None) -> Path:
             page that is there already is replaced.
     """
     run = open_run(Path(run_dir))
-    target = run.folder / FILE_NAME if output is None else Path(output).expanduser()
+    target = run.folder / REPORT if output is None else Path(output).expanduser()
     if target.is_dir():
         raise ConfigError(f"{target}: is a folder; name the HTML file to write")
     page = build_page(run)

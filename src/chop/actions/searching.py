@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chop.actions.search_files import (
-    search_facts,
+    describe,
     study_place,
     undone_if_it_fails,
-    write_facts,
     write_tables,
 )
-from chop.actions.session import Findings, Session
+from chop.actions.session import ActionResult, Session
 from chop.actions.train_common import UNTRAINED, facts_of, features_of, rows_of, settings_of
 from chop.config.layers import na_to_none
 from chop.config.run import RunConfig
 from chop.errors import SearchError
 from chop.files import one_at_a_time, writable_folder
+from chop.runs import COMPARISON, SEARCH, write_search_record
 from chop.search.config import SearchConfig, parse_search
 from chop.search.evaluation.context import SearchContext
 from chop.search.evaluation.measure import fingerprint
@@ -55,6 +55,8 @@ class SearchResult:
     space_size: int
     repeats: int
     """Proposals of the sampler that were known already and not evaluated again."""
+    description: dict[str, Any] = field(default_factory=dict)
+    """What was searched for and how, as it is stored."""
     features: dict[str, Any] = field(default_factory=dict)
     """What was done to the features, as it is stored."""
 
@@ -64,7 +66,7 @@ def check(config: RunConfig) -> None:
     parse_search(config.search)
 
 
-def run(session: Session) -> Findings | None:
+def run(session: Session) -> ActionResult | None:
     """Search as the command line asks; what is to be in the record of the run."""
     config = session.config
     names = ("dataset_path", "label_column", "cf_args", "is_pretrained", "accelerator")
@@ -84,17 +86,16 @@ def run(session: Session) -> Findings | None:
     if setup.compare:
         from chop.actions.comparing import compare
 
-        save_dir = session.software_folder / "comparison"
+        save_dir = session.software_folder / COMPARISON
         compare(
             *what, save_dir=save_dir, samplers=setup.compare, seeds=setup.repeats,
             resume=config.resume, **how,
         )  # fmt: skip
         return None
     settings = {name: value for name in names if (value := getattr(config, name))}
-    save_dir = session.software_folder / "search_ckpts"
+    save_dir = session.software_folder / SEARCH
     result = search(*what, save_dir=save_dir, resume=config.resume, settings=settings, **how)
-    facts = search_facts(parse_search(config.search), result.space_size, result.repeats)
-    return Findings(result.folder, {"search": facts, **result.features})
+    return ActionResult(result.folder, {"search": result.description, **result.features})
 
 
 def tables_of(config: RunConfig) -> dict[str, Any]:
@@ -311,7 +312,9 @@ class SearchJob:
         features = features_of(self.context.model, self.context.data_module)
         best = write_results(folder, store.study, trials, features)
         write_tables(folder, space, best, self.settings)
-        write_facts(folder, self.config, space.size, found.progress.repeats, features)
+        repeats = found.progress.repeats
+        description = describe(self.config, space.size, repeats)
+        write_search_record(folder, {**description, **features})
         if self.config.strategy.setup.plots:
             from chop.search.results.plots import draw_plots
 
@@ -324,7 +327,7 @@ class SearchJob:
         logger.info(
             "%d distinct configurations of %s were evaluated, %d of them failed; "
             "%d proposals were repeats",
-            len(trials), f"{space.size:,}", len(failed), found.progress.repeats,
+            len(trials), f"{space.size:,}", len(failed), repeats,
         )  # fmt: skip
         if failed:
             first = failed[0]
@@ -333,7 +336,7 @@ class SearchJob:
         logger.info("The results are in %s", folder, extra=RESULT)
         if trials and len(failed) == len(trials):
             raise SearchError(f"every trial failed; the first: {failed[0].user_attrs['reason']}")
-        return SearchResult(folder, best, trials, space.size, found.progress.repeats, features)
+        return SearchResult(folder, best, trials, space.size, repeats, description, features)
 
     def report_study(
         self, space: Hyperparameters, folder: Path, trials: "list[FrozenTrial]"

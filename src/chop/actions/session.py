@@ -12,6 +12,7 @@ from chop.catalogue import stored
 from chop.config.run import RunConfig
 from chop.errors import ConfigError, UnknownNameError
 from chop.files import writable_folder
+from chop.runs import SOFTWARE, write_record
 from chop.tools.logger import get_logger, root_logger
 from chop.tools.user_code import import_user_code
 
@@ -44,7 +45,7 @@ class Session:
         """`<project-dir>/<project>/software`, made when an action first writes."""
         project = project_folder(self.config)
         words = "Project is at %s" if project.exists() else "Project will be created at %s"
-        folder = writable_folder(project / "software")
+        folder = writable_folder(project / SOFTWARE)
         logger.info(words, project)
         return folder
 
@@ -120,7 +121,7 @@ def _data_module(config: RunConfig) -> "MaseDataModule":
 
 
 @dataclass(frozen=True)
-class Findings:
+class ActionResult:
     """What only the action knows of its run."""
 
     folder: Path
@@ -128,10 +129,8 @@ class Findings:
     facts: dict[str, Any]
 
 
-def keep_record(session: Session, action: str, found: Findings | None = None) -> None:
+def keep_record(session: Session, action: str, found: ActionResult | None = None) -> None:
     """Store what was run beside its results; of several processes the first one does."""
-    from chop.runs import write_record
-
     if os.environ.get("LOCAL_RANK", "0") == "0":
         data = session.data_module
         facts = {"data": data.source, "fingerprint": data.fingerprint}

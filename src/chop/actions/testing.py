@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chop.actions import train_common as common
-from chop.files import write_new
+from chop.runs import TEST_RESULTS, TESTS, write_new
 from chop.tools.logger import RESULT, get_logger
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def run(session: "Session") -> None:
         session.data_module,
         session.dataset_info,
         config.task,
-        save_path=folder / "checkpoints",
+        save_path=folder / TESTS,
         visualizer=make_test_logger(config.report_to, folder, folder.parent.name),
         load_name=config.load_name,
         load_type=config.load_type,
@@ -106,5 +106,5 @@ def _log(visualizer: "MetricLogger", figures: dict[str, float], folder: Path) ->
 
 def _store(folder: Path, result: dict[str, Any]) -> None:
     text = json.dumps(result, indent=2, default=str) + "\n"
-    path = write_new(folder / "test_results.json", text)
+    path = write_new(folder / TEST_RESULTS, text)
     logger.info("Test results are in %s", path, extra=RESULT)

@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chop.actions import train_common as common
+from chop.runs import GRAPH, TRAINING
 from chop.tools.logger import RESULT, get_logger
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
     from torch import nn
 
-    from chop.actions.session import Findings, Session
+    from chop.actions.session import ActionResult, Session
     from chop.training.fit import TrainingResult
     from chop.training.job import Job
 
@@ -30,7 +31,7 @@ def train(  # noqa: PLR0913, PLR0917  (the labs' signature)
     weight_decay: float = 0.0,
     plt_trainer_args: Mapping[str, Any] | None = None,
     auto_requeue: bool = False,
-    save_path: str | os.PathLike[str] = "training_ckpts",
+    save_path: str | os.PathLike[str] = TRAINING,
     visualizer: "Logger | None" = None,
     load_name: str | os.PathLike[str] | None = None,
     load_type: str = "mz",
@@ -78,13 +79,13 @@ def save_trained_graph(job: "Job") -> None:
     from chop.training.fit import is_first_process
 
     if is_first_process():
-        where = {"save_dir": job.folder / "transformed_ckpt", "replace": job.resume}
+        where = {"save_dir": job.folder / GRAPH, "replace": job.resume}
         save_mase_graph_interface_pass(MaseGraph(job.model), where)
 
 
-def run(session: "Session") -> "Findings":
+def run(session: "Session") -> "ActionResult":
     """Train as the command line asks; what is to be in the record of the run."""
-    from chop.actions.session import Findings
+    from chop.actions.session import ActionResult
     from chop.training.report import make_logger
 
     config, folder = session.config, session.software_folder
@@ -94,7 +95,7 @@ def run(session: "Session") -> "Findings":
         session.data_module,
         session.dataset_info,
         config.task,
-        save_path=folder / "training_ckpts",
+        save_path=folder / TRAINING,
         visualizer=make_logger(config.report_to, folder, folder.parent.name),
         load_name=config.load_name,
         load_type=config.load_type,
@@ -103,4 +104,4 @@ def run(session: "Session") -> "Findings":
         **common.settings_of(config),
     )
     known = result.preprocessing
-    return Findings(folder, {"preprocessing": known and known.as_plain()})
+    return ActionResult(folder, {"preprocessing": known and known.as_plain()})

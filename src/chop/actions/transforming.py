@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from chop.actions.session import Findings, Session
+from chop.actions.session import ActionResult, Session
 from chop.actions.train_common import UNTRAINED, facts_of, features_of, rows_of
 from chop.config.run import RunConfig
 from chop.errors import ConfigError
@@ -23,6 +23,7 @@ from chop.passes.graph import (
     summarize_quantization_analysis_pass,
 )
 from chop.passes.graph.utils import deepcopy_mase_graph
+from chop.runs import GRAPH, TRANSFORM
 from chop.tools.checkpoint_load import load_model
 from chop.tools.get_input import InputGenerator, get_cf_args, rows_for
 from chop.tools.logger import get_logger
@@ -79,7 +80,7 @@ def check(config: RunConfig) -> None:
             PASSES[name].parse({**offered, **given})
 
 
-def run(session: Session) -> Findings:
+def run(session: Session) -> ActionResult:
     """Transform as the command line asks; what is to be in the record of the run."""
     config = session.config
     graph, _ = transform(
@@ -87,14 +88,14 @@ def run(session: Session) -> Findings:
         session.model_info,
         session.data_module,
         config.passes,
-        save_dir=session.software_folder / "transform",
+        save_dir=session.software_folder / TRANSFORM,
         task=config.task,
         load_name=config.load_name,
         load_type=config.load_type,
         cf_args=config.cf_args,
         pretrained=config.is_pretrained,
     )
-    return Findings(session.software_folder, features_of(graph.model, session.data_module))
+    return ActionResult(session.software_folder, features_of(graph.model, session.data_module))
 
 
 def transform(  # noqa: PLR0913  # what a run consists of, by the names of the labs
@@ -139,7 +140,7 @@ def transform(  # noqa: PLR0913  # what a run consists of, by the names of the l
         graph, found[name] = _run_pass(graph, name, context.complete(name, given), context)
         if graph.preprocessing != before:  # the passes that follow need rows of another scale
             context = PassContext(info.name, folder, batches_for(graph.model, info, rows, task))
-    graph, _ = save_mase_graph_interface_pass(graph, folder / "transformed_ckpt")
+    graph, _ = save_mase_graph_interface_pass(graph, folder / GRAPH)
     logger.info("Transformation is completed")
     return graph, found
 

@@ -1,4 +1,5 @@
-"""A run as one HTML page: `read` finds the facts, `sections` describe them, `html` writes them.
+"""A run as one HTML page.
 
+`read` turns files into facts, `sections` describes them, `html` writes markup and draws charts;
 `page` puts the sections together.
 """

@@ -90,7 +90,7 @@
       await navigator.clipboard.writeText(text);
       return true;
     } catch {
-      const focused = document.activeElement; // who comes by keyboard goes on from there
+      const focused = document.activeElement; // who comes by keyboard continues from there
       const area = add(document.body, "textarea", { style: "position:fixed;opacity:0" });
       area.value = text;
       area.select();

@@ -2,7 +2,7 @@
 
 import base64
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import partial
 from importlib.resources import files
@@ -10,104 +10,80 @@ from pathlib import Path
 
 from chop import __version__
 from chop.errors import ChopError
-from chop.report.html.markup import Markup, Section, Tile, joined, table, tag
-from chop.report.sections.overview import overview, read_records
-from chop.report.sections.training import learning_curves, tested
-from chop.runs import RunFolder
+from chop.report.html import Markup, Section, Tile, joined, table, tag
+from chop.report.sections.run import learning_curves, overview, read_records, tested
+from chop.runs import TRAININGS, RunFolder
 
 MOST_SEARCHES = 4
 
 
+Parts = Iterator[tuple[str, Callable[[], Section | None]]]
+"""What the page may show: a name for problems, and what makes the section if there is data."""
+
+
 def build_page(run: RunFolder) -> str:
-    """The whole page of a run."""
+    """The whole page of a run; a damaged file costs its section, not the page.
+
+    Readers raise DataError or CheckpointError whatever a file holds; anything else is a bug.
+    """
     problems: list[str] = []
-    sections = [
-        *_kept("What was run", lambda: [overview(read_records(run, problems))], problems),
-        *_kept("Learning curves", lambda: [learning_curves(run)], problems),
-        *_kept("Test results", lambda: [tested(run)], problems),
-        *(graph_sections(run, problems) if run.graphs else ()),
-        *(search_sections(run, problems) if run.searches else ()),
-        *(comparison_sections(run, problems) if run.comparisons else ()),
-    ]
+    sections: list[Section] = []
+    for what, make in _parts(run, problems):
+        try:
+            section = make()
+        except (ChopError, OSError) as error:
+            problems.append(f"{what}: {error}")
+        else:
+            sections += [section] if section is not None else []
     if problems:
-        sections.append(_problems(problems))
+        rows = [(problem,) for problem in dict.fromkeys(problems)]
+        body = table(("File and reason",), rows, "Files that could not be shown")
+        sections.append(Section("problems", "Could not be shown", body))
     return render(run.folder.name, sections)
 
 
-def _kept(
-    what: str, make: Callable[[], Sequence[Section | None]], problems: list[str]
-) -> list[Section]:
-    """Sections that have data; a damaged file costs its sections, not the page.
+def _parts(run: RunFolder, problems: list[str]) -> Parts:
+    yield "What was run", lambda: overview(read_records(run, problems))
+    yield "Learning curves", lambda: learning_curves(run)
+    yield "Test results", lambda: tested(run)
+    if run.graphs:
+        yield from _graph(run, problems)
+    for place, folder in enumerate(run.searches[:MOST_SEARCHES]):
+        yield from _search(folder, "" if len(run.searches) == 1 else folder.name, place)
+    if run.comparisons:
+        from chop.report.sections.comparison import comparison_section
 
-    Readers say DataError or CheckpointError of whatever a file can hold; anything else is a bug.
-    """
-    try:
-        return [section for section in make() if section is not None]
-    except (ChopError, OSError) as error:
-        problems.append(f"{what}: {error}")
-        return []
+        yield "Samplers compared", partial(comparison_section, run.comparisons[0])
 
 
-def graph_sections(run: RunFolder, problems: list[str]) -> list[Section]:
+def _graph(run: RunFolder, problems: list[str]) -> Parts:
     """What the newest saved graph shows."""
     from chop.report.read.graph import read_graph
-    from chop.report.sections.graph import costs_section, graph_section, statistics_section
-    from chop.report.sections.quantisation import weights_section
+    from chop.report.sections import graph as views
 
     newest, *older = run.graphs
-    where = run.name_of(newest)
-    others = [run.name_of(path) for path in older]
-
-    def made() -> list[Section | None]:
+    where, others = run.name_of(newest), [run.name_of(path) for path in older]
+    try:
         graph, nodes = read_graph(newest)
-        views = (
-            ("Statistics", lambda: [statistics_section(nodes)]),
-            ("Quantisation", lambda: [weights_section(nodes)]),
-            ("Costs", lambda: [costs_section(graph)]),
-        )
-        rest = [each for name, view in views for each in _kept(name, view, problems)]
-        features = str(graph.preprocessing or "")
-        return [graph_section(nodes, where, others, features), *rest]
-
-    return _kept(where, made, problems)
+    except (ChopError, OSError) as error:
+        problems.append(f"{where}: {error}")
+        return
+    features = str(graph.preprocessing or "")
+    yield where, lambda: views.graph_section(nodes, where, others, features)
+    yield "Statistics", lambda: views.statistics_section(nodes)
+    yield "Quantisation", lambda: views.weights_section(nodes)
+    yield "Costs", lambda: views.costs_section(graph)
 
 
-def search_sections(run: RunFolder, problems: list[str]) -> list[Section]:
-    """The newest searches."""
-    from chop.report.read.search import read_search
+def _search(folder: Path, name: str, place: int) -> Parts:
+    """A search, and the settings that it has trained; `name` tells it from others."""
     from chop.report.sections.search import search_section
-    from chop.report.sections.sweep import read_study, study_section
 
-    def searched(folder: Path, name: str, place: int) -> list[Section | None]:
-        search = read_search(folder)
-        return [search_section(search, name, place)] if search.trials else []
+    yield folder.name, partial(search_section, folder, name, place)
+    if (folder / TRAININGS).is_dir():
+        from chop.report.sections.sweep import study_section
 
-    def studied(folder: Path, name: str, place: int) -> list[Section | None]:
-        return [study_section(read_study(folder), name, place)]
-
-    return [
-        section
-        for place, folder in enumerate(run.searches[:MOST_SEARCHES])
-        for name in ["" if len(run.searches) == 1 else folder.name]
-        for made in (searched, studied)
-        for section in _kept(folder.name, partial(made, folder, name, place), problems)
-    ]
-
-
-def comparison_sections(run: RunFolder, problems: list[str]) -> list[Section]:
-    """The newest comparison of samplers."""
-    from chop.report.sections.comparison import comparison_section, read_comparison
-
-    newest = run.comparisons[0]
-    return _kept(
-        "Samplers compared", lambda: [comparison_section(read_comparison(newest))], problems
-    )
-
-
-def _problems(problems: list[str]) -> Section:
-    rows = [(problem,) for problem in dict.fromkeys(problems)]
-    body = table(("File and reason",), rows, "Files that could not be shown")
-    return Section("problems", "Could not be shown", body)
+        yield folder.name, partial(study_section, folder, name, place)
 
 
 def render(name: str, sections: list[Section]) -> str:

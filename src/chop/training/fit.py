@@ -16,6 +16,7 @@ from chop.errors import ConfigError, TrainingError
 from chop.files import writable_folder
 from chop.models.weights import load_weights, preprocessing_in
 from chop.preprocessing import Preprocessing, preprocessing_of, set_preprocessing
+from chop.runs import LEARNING_CURVES, TRAINING_LOG, own_suffix, with_suffix
 from chop.tools.devices import using_threads
 from chop.tools.get_input import remember_rows, rows_for
 from chop.tools.logger import get_logger
@@ -32,7 +33,6 @@ from chop.training.lightning_setup import (
     BestAndLast,
     connected,
     honest_interrupts,
-    own_suffix,
     quiet_lightning,
     requeued,
     requeueing,
@@ -103,10 +103,10 @@ def _fit(
         make_progress(shown=is_first_process()),
         job.logger,
         job.record,
-        job.folder / f"training_log{suffix}.csv" if is_first_process() else None,
+        with_suffix(job.folder / TRAINING_LOG, suffix) if is_first_process() else None,
         resumed.history if resumed else None,
     )
-    curves = job.folder / f"learning_curves{suffix}.png"
+    curves = with_suffix(job.folder / LEARNING_CURVES, suffix)
     monitor = TRAIN_LOSS if job.validation is None else VALIDATION_LOSS
     checkpoints = BestAndLast(job.folder, suffix, monitor)
     known = preprocessing_of(job.model)

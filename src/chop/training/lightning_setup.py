@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import itertools
 import logging
 import math
 import os
@@ -24,9 +23,10 @@ from lightning.pytorch.strategies import DDPStrategy, Strategy
 from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from chop.errors import OutputError, TrainingError
-from chop.files import held, replacing
+from chop.errors import TrainingError
+from chop.files import replacing
 from chop.models.weights import read_checkpoint
+from chop.runs import BEST_CHECKPOINT, LAST_CHECKPOINT, with_suffix
 from chop.tools.logger import get_logger
 from chop.training.settings import TrainingSettings
 
@@ -53,8 +53,8 @@ class BestAndLast(Checkpoint):
     """Saves every epoch as `last`, and as `best` when the monitored loss is the lowest so far."""
 
     def __init__(self, folder: Path, suffix: str, monitor: str) -> None:
-        self.best = folder / f"best{suffix}.ckpt"
-        self.last = folder / f"last{suffix}.ckpt"
+        self.best = with_suffix(folder / BEST_CHECKPOINT, suffix)
+        self.last = with_suffix(folder / LAST_CHECKPOINT, suffix)
         self.monitor = monitor
         self.best_loss = math.inf
 
@@ -74,42 +74,6 @@ class BestAndLast(Checkpoint):
             self.best_loss = loss
             trainer.save_checkpoint(self.best)
         trainer.save_checkpoint(self.last)
-
-
-@contextlib.contextmanager
-def own_suffix(folder: Path, last: Path | None, resume: bool) -> Iterator[str]:
-    """What the names of a run end in: nothing, ``-v1``, ``-v2``, …, and no other run has the same.
-
-    A run that is at work holds its names by a lock, as it may have written nothing yet. One that
-    was killed between its first best and its first last checkpoint has none that can go on; when
-    it is resumed, its names are used again.
-
-    Args:
-        last: the checkpoint that a run goes on from.
-        resume: whether a run is to go on, although it may have left no such checkpoint.
-    """
-    if resume:
-        with _held(folder, last.stem.removeprefix("last") if last else "") as suffix:
-            if suffix is None:
-                raise OutputError(
-                    f"--resume: another run is at work in {folder}; wait for its end, or leave out "
-                    "--resume to start a new one"
-                )
-            yield suffix
-        return
-    for ending in itertools.chain([""], (f"-v{version}" for version in itertools.count(1))):
-        with _held(folder, ending) as suffix:
-            names = (f"{name}{ending}.ckpt" for name in ("best", "last"))
-            if suffix is not None and not any((folder / name).exists() for name in names):
-                yield suffix
-                return
-
-
-@contextlib.contextmanager
-def _held(folder: Path, suffix: str) -> Iterator[str | None]:
-    """The suffix, if this process has it for itself."""
-    with held(folder / f".run{suffix}.lock") as is_ours:
-        yield suffix if is_ours else None
 
 
 FIRST = "CHOP_FIRST_PROCESS"

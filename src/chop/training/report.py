@@ -4,21 +4,24 @@ import csv
 import io
 import sys
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from torch import Tensor
-
+from chop.charts import LineChart, write_png
 from chop.errors import ConfigError
-from chop.files import replacing, write_text
+from chop.files import write_text
+from chop.runs import TENSORBOARD
 from chop.tools.logger import get_logger
-from chop.training.metrics import accuracy
-from chop.training.state import History
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
     from rich.console import Console
+    from torch import Tensor
+
+    from chop.training.state import History
 
 
 logger = get_logger("chop")
@@ -165,7 +168,7 @@ COLUMNS = (
 )
 
 
-Outcome = tuple[Tensor, Tensor, Tensor]
+Outcome: TypeAlias = "tuple[Tensor, Tensor, Tensor]"
 """What a step leaves behind: its loss, and the outputs and labels of its last batch."""
 
 
@@ -184,7 +187,7 @@ class Report:
         logger: "Logger | None" = None,
         record: dict[str, Any] | None = None,
         table: Path | None = None,
-        history: History | None = None,
+        history: "History | None" = None,
     ) -> None:
         self.progress = progress
         self.logger = logger
@@ -248,6 +251,8 @@ class Report:
         return self._loss_sum / max(self._steps, 1)
 
     def _step_metrics(self, outcome: Outcome) -> None:
+        from chop.training.metrics import accuracy  # with torch, which the page does without
+
         loss, logits, labels = outcome
         right = float(accuracy(logits, labels))
         self._shown |= {"train_loss_step": float(loss), "train_acc_step": right}
@@ -257,7 +262,7 @@ class Report:
         return {name: self._shown[name] for name in chosen if name in self._shown}
 
 
-def write_table(path: Path, history: History) -> None:
+def write_table(path: Path, history: "History") -> None:
     """Write the epochs as CSV."""
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
@@ -266,33 +271,44 @@ def write_table(path: Path, history: History) -> None:
     write_text(path, text.getvalue())
 
 
-PANELS = {
-    "loss": {"train_loss": "training", "val_loss_epoch": "validation"},
-    "accuracy": {"train_acc": "training", "val_acc_epoch": "validation"},
-}
+@dataclass(frozen=True)
+class Curves:
+    """Columns of a history that belong into one chart, by what they are called there."""
+
+    title: str
+    y: str
+    columns: Mapping[str, str]
+    from_zero: bool = False
 
 
-def draw_curves(history: History, path: Path, title: str) -> None:
+LOSS = Curves(
+    "Loss", "cross entropy (nats)", {"training": "train_loss", "validation": "val_loss_epoch"}
+)
+ACCURACY = Curves(
+    "Accuracy", "fraction of rows", {"training": "train_acc", "validation": "val_acc_epoch"}
+)
+ALL_CURVES = (
+    LOSS,
+    ACCURACY,
+    Curves("Learning rate", "learning rate", {"learning rate": "learning_rate"}, from_zero=True),
+    Curves("Time", "seconds per epoch", {"seconds": "seconds"}, from_zero=True),
+)
+
+
+def learning_chart(history: Sequence[Mapping[str, float]], curves: Curves) -> LineChart:
+    """A chart of the epochs; a column that no epoch has is left out."""
+    series = {
+        name: [(row["epoch"], row[column]) for row in history if column in row]
+        for name, column in curves.columns.items()
+    }
+    found = {name: points for name, points in series.items() if points}
+    return LineChart(curves.title, "epoch", curves.y, found, from_zero=curves.from_zero)
+
+
+def draw_curves(history: "History", path: Path, title: str) -> None:
     """Draw loss and accuracy over the epochs."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 3.6))
-    figure.subplots_adjust(0.08, 0.14, 0.98, 0.88, wspace=0.22)
-    figure.suptitle(title)
-    for axes, (name, curves) in zip(figure.subplots(1, 2), PANELS.items(), strict=True):
-        for column, label in curves.items():
-            points = [(row["epoch"], row[column]) for row in history if column in row]
-            if points:
-                axes.plot(*zip(*points, strict=True), marker=".", label=label)
-        axes.set_xlabel("epoch")
-        axes.set_ylabel(name)
-        axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.grid(alpha=0.3)
-        axes.legend()
-    with replacing(path) as temporary:
-        FigureCanvasAgg(figure)
-        figure.savefig(temporary, format="png")
+    row = [learning_chart(history, curves) for curves in (LOSS, ACCURACY)]
+    write_png(path, [row], title, is_plain=True)
 
 
 class MetricLogger(Protocol):
@@ -336,13 +352,13 @@ def make_logger(report_to: str, folder: Path, project: str) -> "Logger | None":
         return _wandb(folder, project)
     from lightning.pytorch.loggers import TensorBoardLogger
 
-    return TensorBoardLogger(folder / "tensorboard", default_hp_metric=False)
+    return TensorBoardLogger(folder / TENSORBOARD, default_hp_metric=False)
 
 
 def make_test_logger(report_to: str, folder: Path, project: str) -> MetricLogger | None:
     """The same for the two numbers of a test."""
     if report_to == "tensorboard":
-        return Scalars(folder / "tensorboard")
+        return Scalars(folder / TENSORBOARD)
     return make_logger(report_to, folder, project)
 
 

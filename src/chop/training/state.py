@@ -2,13 +2,10 @@
 
 import contextlib
 import json
-import platform
 import random
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import version
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +15,7 @@ from pydantic import BaseModel, Field, NonNegativeInt
 
 from chop.errors import CheckpointError, ConfigError
 from chop.models.weights import OURS, read_checkpoint
+from chop.runs import LAST_CHECKPOINT, latest, versions_of
 from chop.training.settings import FREE_ON_RESUME, TrainingSettings
 from chop.validation import parse
 
@@ -55,11 +53,8 @@ def restore_random_state(state: Mapping[str, Any]) -> None:
         torch.cuda.set_rng_state_all(state["cuda"])
 
 
-@cache
-def versions() -> dict[str, str]:
-    """The versions of what decides the numbers."""
-    packages = ("machop", "torch", "lightning", "numpy")
-    return {"python": platform.python_version()} | {name: version(name) for name in packages}
+versions = cache(partial(versions_of, ("machop", "torch", "lightning", "numpy")))
+"""The versions of what decides the numbers."""
 
 
 def plain(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -134,8 +129,8 @@ class Resumed:
 
 def newest(folder: Path) -> Path | None:
     """The last checkpoint of the newest run in `folder` that has finished an epoch."""
-    candidates = {_number(path): path for path in folder.glob("last*.ckpt")}
-    return candidates[max(candidates)] if candidates else None
+    last = latest(folder / LAST_CHECKPOINT)
+    return last if last.exists() else None
 
 
 def read_resumed(path: Path, settings: TrainingSettings, record: Mapping[str, Any]) -> Resumed:
@@ -161,11 +156,6 @@ def _check_types(content: Any, path: Path) -> None:
     raise CheckpointError(
         f"{path}: holds no run to go on with ({reason}); start from it with --load"
     )
-
-
-def _number(path: Path) -> int:
-    found = re.fullmatch(r"last(?:-v(\d+))?", path.stem)
-    return -1 if found is None else int(found[1] or 0)
 
 
 def _check_same(resumed: Resumed, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:

@@ -15,8 +15,6 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.numerics import NumberFormat
 from chop.passes.graph.analysis.flops.operands import formats_of_node
 from chop.passes.graph.interface import load_mase_graph
-from chop.passes.graph.transforms.quantize.summary import node_type
-from chop.passes.graph.utils import get_node_actual_target
 
 BINS = 48
 FLOAT_BITS = 32.0
@@ -68,21 +66,22 @@ class NodeFacts:
 def read_graph(folder: Path) -> tuple[MaseGraph, list[NodeFacts]]:
     """The graph saved in a folder, and the facts of its nodes."""
     graph = load_mase_graph(folder)
+    modules = graph.modules
     with torch.no_grad():
-        return graph, [node_facts(node) for node in graph.nodes]
+        return graph, [node_facts(node, modules) for node in graph.nodes]
 
 
-def node_facts(node: fx.Node) -> NodeFacts:
+def node_facts(node: fx.Node, modules: Mapping[str, nn.Module]) -> NodeFacts:
     """The facts of one node."""
-    target = get_node_actual_target(node)
-    module = target if isinstance(target, nn.Module) else None
+    module = modules[str(node.target)] if node.op == "call_module" else None
+    called = node.target if module is None else type(module)
     formats = dict(formats_of_node(node, module))
     common = _section(node, "common")
     widths = [formats[role].bits for role in ("weight", *formats) if role in formats]
     return NodeFacts(
         name=node.name,
         op=str(common.get("mase_op", node.op)),
-        kind=node_type(node),
+        kind=str(getattr(called, "__name__", called)),
         shape=_shape(common),
         inputs=tuple(each.name for each in node.all_input_nodes),
         formats={role: describe(fmt) for role, fmt in formats.items()},

@@ -7,20 +7,28 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
 from sys import intern
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
 from chop.errors import DataError
-from chop.report.html.markup import Count, is_usable
-from chop.runs import read_json
+from chop.report.html import is_usable
+from chop.runs import (
+    BEST,
+    BEST_SETTINGS,
+    JOURNAL,
+    LOG,
+    SEARCH_RECORD,
+    Count,
+    as_stored,
+    read_json,
+    read_stored,
+)
 from chop.search.results.plots import Effects, variance_shares
 from chop.validation import parse
 
-Stored = TypeVar("Stored", bound=BaseModel)
 Config = dict[tuple[str, ...], Any]
 """Choices by the names of the tables that they are in and their own."""
-FACTS = "search.json"
 LARGEST_LOG = 256 * 2**20  # bytes: some hundred thousand trials
 FRONT, DOMINATED, OUT = "front", "dominated", "out of bounds"
 
@@ -143,30 +151,25 @@ class Search:
 
 def read_search(folder: Path) -> Search:
     """The study in a folder."""
-    log, best = read_json(folder / "log.json", LARGEST_LOG), read_json(folder / "best.json")
+    log, best = read_json(folder / LOG, LARGEST_LOG), read_json(folder / BEST)
     if not isinstance(log, dict) or not isinstance(best, dict):
         raise DataError(f"{folder.name}: log.json and best.json must hold tables")
     where = f"{folder.name}/log.json"
     # Of many trials what was read is gone as soon as there is something smaller.
     trials = [_trial(log.pop(place), f"{where}: {place}") for place in list(log)]
-    front = [_table(BestTrial, entry, f"{folder.name}/best.json").number for entry in best.values()]
+    front = [
+        as_stored(BestTrial, entry, f"{folder.name}/best.json").number for entry in best.values()
+    ]
     files = {
         number: text
         for place, number in enumerate(front)
-        if (text := _text(folder / f"best_{place}.toml")) is not None
+        if (text := _text(folder / BEST_SETTINGS.format(place))) is not None
     }
     return Search(trials, front, read_problem(folder), files)
 
 
-def _table(schema: type[Stored], content: Any, where: str) -> Stored:
-    """What a file holds, as it should be."""
-    if not isinstance(content, dict):
-        raise DataError(f"{where}: a table is expected")
-    return parse(schema, content, where)
-
-
 def _trial(row: Any, where: str) -> Trial:
-    found = _table(LoggedTrial, row, where)
+    found = as_stored(LoggedTrial, row, where)
     values = [value for name, value in row.items() if name == "value" or name.startswith("values_")]
     done = found.state == "COMPLETE" and all(map(is_usable, values))
     return Trial(
@@ -221,9 +224,9 @@ def _text(path: Path) -> str | None:
 
 def read_problem(folder: Path) -> Problem:
     """What was searched for: from ``search.json``, else from the journal of the study."""
-    if (folder / FACTS).is_file():
-        return _table(Problem, read_json(folder / FACTS), f"{folder.name}/{FACTS}")
-    journal = folder / "study.log"
+    if (folder / SEARCH_RECORD).is_file():
+        return read_stored(Problem, folder / SEARCH_RECORD, f"{folder.name}/{SEARCH_RECORD}")
+    journal = folder / JOURNAL
     return parse(Problem, _journal(journal), journal.name) if journal.is_file() else Problem()
 
 
@@ -243,7 +246,7 @@ def _journal(path: Path) -> dict[str, Any]:
     return {"directions": directions, "metrics": attributes.get("metrics", {})}
 
 
-def hypervolumes(search: Search) -> list[tuple[float, float]]:
+def hypervolumes(search: Search) -> list[float]:
     """The hypervolume after each configuration within bounds; nothing if directions are unknown."""
     from chop.search.results.hypervolume import hypervolume_history, worst_of
 
@@ -252,8 +255,7 @@ def hypervolumes(search: Search) -> list[tuple[float, float]]:
     if not inside:
         return []
     points = [problem.losses(trial) for trial in inside]
-    history = hypervolume_history(points, worst_of(points))
-    return [(float(place), volume) for place, volume in enumerate(history, 1)]
+    return hypervolume_history(points, worst_of(points))
 
 
 def _fits(problem: Problem, trial: Trial) -> bool:

@@ -1,1 +1,4 @@
-"""One module for each part of the page; each gives a `Section` or nothing."""
+"""The parts of the page, one module for each kind of result.
+
+A section is left out where a run has no such result; a damaged file costs its own section only.
+"""

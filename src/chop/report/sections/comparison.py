@@ -1,98 +1,38 @@
 """Samplers compared: the share of the hypervolume that each has after so many evaluations."""
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
 
-from pydantic import BaseModel, Field
-
-from chop.errors import DataError
-from chop.report.html.charts import Band, Points, line_chart
-from chop.report.html.markup import Count, Markup, Section, joined, number, table, tag
-from chop.runs import read_json
-from chop.validation import parse
-
-Share = Annotated[float, Field(ge=0, le=2)]
+from chop.report.html import Section, joined, line_chart, number, table, tag
+from chop.runs import read_stored
+from chop.search.comparison.plots import ReachedLevel, StoredComparison, comparison_chart
 
 
-class ReachedLevel(BaseModel):
-    """Evaluations until a share of the hypervolume was reached, over the runs of a sampler."""
-
-    median: float | None = None
-    least: Count | None = None
-    most: Count | None = None
-    runs: Count
-
-    @property
-    def words(self) -> str:
-        """The median and the range."""
-        if not self.runs:
-            return "never"
-        middle = "not by most" if self.median is None else number(self.median)
-        most = "never" if self.most is None else number(self.most)
-        return f"{middle} ({number(self.least)} to {most})"
-
-
-class ComparedSampler(BaseModel):
-    """The runs of one sampler together."""
-
-    reached: dict[Share, ReachedLevel]
-    median: list[Share] = Field(min_length=1)
-    low: list[Share] = Field(min_length=1)
-    high: list[Share] = Field(min_length=1)
-    runs: list[object]
-
-
-class StoredComparison(BaseModel):
-    """What ``comparison.json`` holds of all samplers."""
-
-    space_size: int
-    normalised_by: str
-    samplers: dict[str, ComparedSampler] = Field(min_length=1)
-
-
-def read_comparison(path: Path) -> StoredComparison:
-    """The comparison in a file."""
-    content = read_json(path)
-    where = f"{path.parent.name}/{path.name}"
-    if not isinstance(content, dict):
-        raise DataError(f"{where}: a table is expected")
-    return parse(StoredComparison, content, where)
-
-
-def comparison_section(found: StoredComparison) -> Section:
-    """The section of one comparison."""
-    series = {name: _points(each.median) for name, each in found.samplers.items()}
-    bands = {
-        name: Band(_points(each.low), _points(each.high)) for name, each in found.samplers.items()
-    }
-    labels = ("distinct configurations evaluated", "share of the hypervolume")
-    title = "Median of the runs, and where eight of ten of them are"
+def comparison_section(path: Path) -> Section:
+    """The section of the comparison in a file."""
+    found = read_stored(StoredComparison, path, f"{path.parent.name}/{path.name}")
     words = (
         f"How much of the hypervolume of {found.normalised_by} each sampler has after so many "
         f"distinct evaluations, in a space of {number(found.space_size)}."
     )
+    headers = ("Sampler", "Runs", *(f"evaluations to {100 * level:g} %" for level in found.levels))
+    rows = [
+        (name, number(len(each.runs)), *(_words(each.reached.get(level)) for level in found.levels))
+        for name, each in found.samplers.items()
+    ]
     parts = [
         tag("p", words),
-        levels_table(found),
-        tag("div", line_chart(title, series, labels, bands=bands, from_zero=True), class_="charts"),
+        table(headers, rows, "Samplers compared", text_columns=1),
+        tag("div", line_chart(comparison_chart(found)), class_="charts"),
     ]
     return Section("comparison", "Samplers compared", joined(parts))
 
 
-def _points(shares: Sequence[float]) -> Points:
-    return [(float(place), share) for place, share in enumerate(shares, 1)]
-
-
-def levels_table(found: StoredComparison) -> Markup:
-    """Evaluations until each share, sampler by sampler."""
-    levels = list(
-        dict.fromkeys(level for each in found.samplers.values() for level in each.reached)
-    )
-    headers = ("Sampler", "Runs", *(f"evaluations to {100 * level:g} %" for level in levels))
-    rows = [
-        (name, number(len(each.runs)),
-         *(each.reached[level].words if level in each.reached else "" for level in levels))
-        for name, each in found.samplers.items()
-    ]  # fmt: skip
-    return table(headers, rows, "Samplers compared", text_columns=1)
+def _words(reached: ReachedLevel | None) -> str:
+    """The median and the range of evaluations until a share was reached."""
+    if reached is None:
+        return ""
+    if not reached.runs:
+        return "never"
+    middle = "not by most" if reached.median is None else number(reached.median)
+    most = "never" if reached.most is None else number(reached.most)
+    return f"{middle} ({number(reached.least)} to {most})"

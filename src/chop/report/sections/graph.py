@@ -1,25 +1,33 @@
-"""The graph, and what each layer of it costs."""
+"""A saved graph: its nodes, their statistics, what rounding does to them and what they cost."""
 
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from chop.charts import BarChart
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.passes.graph import count_operations_analysis_pass
-from chop.passes.graph.analysis.flops.count import COLUMNS, cells, remarks
-from chop.report.html.charts import bar_chart, shortened, text
-from chop.report.html.markup import (
+from chop.passes.graph.analysis.flops.count import COLUMNS, as_info, cells, count, remarks
+from chop.report.html import (
     UNKNOWN,
     Markup,
     Section,
     Tile,
+    bar_chart,
     counted,
+    drawing,
+    folded,
     joined,
+    line,
     number,
+    shortened,
     table,
     tag,
+    text,
 )
-from chop.report.read.graph import FLOAT_BITS, NodeFacts
+from chop.report.read.graph import FLOAT_BITS, NodeFacts, RoundedTensor
 
 Statistics = Sequence[tuple[str, str, Mapping[str, Any]]]
 """Tensor, name of the statistic, its numbers."""
@@ -29,6 +37,12 @@ AROUND = 92.0  # room at the right for lines that pass boxes
 LINE = 46  # characters that fit into a box
 QUIET_DB, LOUD_DB = 50.0, 5.0  # no colour at this SQNR and above, full colour at that and below
 DEEPEST = 65  # per cent; text on a fuller colour would be hard to read
+WIDE, HIGH, FOOT, SIDE = 300.0, 130.0, 34.0, 6.0
+OPEN_LAYERS = 12
+EXPLAINED = (
+    "SQNR is the power of a tensor over that of what rounding did to it, 10 log₁₀(Σx²/Σ(x−q)²); "
+    "6 dB are about one bit. Inputs are those of the batch that was recorded with the graph."
+)
 
 
 def graph_section(
@@ -96,20 +110,16 @@ def picture(nodes: Sequence[NodeFacts]) -> Markup:
         name: (MARGIN + column * (BOX + ACROSS), MARGIN + row * (TALL + DOWN))
         for name, (row, column) in places.items()
     }
-    lines = [
-        edge(corners[source], corners[node.name], places[node.name][0] - places[source][0])
-        for node in nodes
-        for source in node.inputs
-        if source in corners
-    ]
-    boxes = [box(node, *corners[node.name]) for node in nodes]
-    passing = any(
-        places[node.name][0] - places[source][0] > 1
+    edges = [
+        (source, node.name, places[node.name][0] - places[source][0])
         for node in nodes
         for source in node.inputs
         if source in places
-    )
-    width = 2 * MARGIN + columns * BOX + (columns - 1) * ACROSS + AROUND * passing
+    ]
+    lines = [edge(corners[source], corners[name], rows) for source, name, rows in edges]
+    boxes = [box(node, *corners[node.name]) for node in nodes]
+    around = AROUND * any(rows > 1 for *_, rows in edges)
+    width = 2 * MARGIN + columns * BOX + (columns - 1) * ACROSS + around
     height = 2 * MARGIN + depth * TALL + (depth - 1) * DOWN
     return tag(
         "svg", tag("title", "Graph"), *lines, *boxes, width=width, height=height,
@@ -137,6 +147,7 @@ def box(node: NodeFacts, x: float, y: float) -> Markup:
     words = "\n".join(
         [node.name, first, node.shape, *(f"{role}: {fmt}" for role, fmt in node.formats.items())]
     )
+    error = "" if node.worst_sqnr is None else f"{number(node.worst_sqnr, 3)} dB"
     colours = f"--bits:{bit_colour(node.bits):.0f}%;--error:{error_colour(node.worst_sqnr):.0f}%"
     return tag(
         "g",
@@ -144,17 +155,12 @@ def box(node: NodeFacts, x: float, y: float) -> Markup:
         tag("rect", x=x, y=y, width=BOX, height=TALL, rx=7, class_="heat"),
         text(x + 10, y + 18, shortened(node.name, 27), "start", "name"),
         text(x + BOX - 10, y + 18, f"{node.bits:g} bit", "end", "bits for-bits"),
-        text(x + BOX - 10, y + 18, decibels(node.worst_sqnr), "end", "bits for-error"),
+        text(x + BOX - 10, y + 18, error, "end", "bits for-error"),
         text(x + 10, y + 36, shortened(f"{first}   → {node.shape or UNKNOWN}", LINE), "start"),
         text(x + 10, y + 53, shortened(brief(node.formats), LINE), "start", "quiet"),
         style=colours,
         class_="node",
     )
-
-
-def decibels(found: float | None) -> str:
-    """The error of a node in a word; nothing where nothing is rounded."""
-    return "" if found is None else f"{number(found, 3)} dB"
 
 
 def grouped(formats: Mapping[str, str]) -> list[str]:
@@ -240,19 +246,107 @@ def together(statistics: Statistics) -> Statistics:
 def shown(value: Any) -> str:
     """A statistic; one that has many numbers is told by their range."""
     numbers = _flat(value)
-    if numbers is None or not numbers:
+    if not numbers:
         return UNKNOWN
     if len(numbers) == 1:
         return number(numbers[0])
     return f"{number(min(numbers))} … {number(max(numbers))} ({len(numbers)} values)"
 
 
-def _flat(value: Any) -> list[float] | None:
+def _flat(value: Any) -> list[float]:
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, list | tuple):
-        return [leaf for item in value for leaf in _flat(item) or ()]
-    return [value] if isinstance(value, int | float) else None
+        return [leaf for item in value for leaf in _flat(item)]
+    return [value] if isinstance(value, int | float) else []
+
+
+def weights_section(nodes: Sequence[NodeFacts]) -> Section | None:
+    """Histograms of every rounded parameter, if any is rounded."""
+    tensors = [each for node in nodes for each in node.tensors]
+    if not tensors:
+        return None
+    weights = [each for each in tensors if each.role != "data_in"]
+    pairs = [pair(each) for each in weights if each.role != "bias"]
+    rest = counted(len(pairs) - OPEN_LAYERS, "more layer"), pairs[OPEN_LAYERS:]
+    of_bias = [pair(each) for each in weights if each.role == "bias"]
+    biases = f"Biases of {counted(len(of_bias), 'layer')}", of_bias
+    parts: list[object] = [
+        tag("p", EXPLAINED),
+        tag("div", *bars(tensors), class_="charts"),
+        error_table(tensors),
+        joined(pairs[:OPEN_LAYERS]),
+        *(folded(title, *more) for title, more in (rest, biases) if more),
+    ]
+    return Section("quantisation", "Before and after quantisation", joined(parts))
+
+
+def bars(tensors: Sequence[RoundedTensor]) -> list[Markup]:
+    """The error of each layer, weights and inputs apart."""
+    charts = []
+    for role, title in (("weight", "Weights"), ("data_in", "Inputs")):
+        found = {
+            each.node: each.sqnr
+            for each in tensors
+            if each.role == role and math.isfinite(each.sqnr)
+        }
+        if found:
+            charts.append(bar_chart(BarChart(f"{title}: SQNR per layer", "SQNR (dB)", found)))
+    return charts
+
+
+def error_table(tensors: Sequence[RoundedTensor]) -> Markup:
+    """Every rounded tensor with its format and its error."""
+    headers = ("Node", "Operand", "Format", "Bits", "Elements", "SQNR (dB)")
+    rows = [
+        (each.node, each.role, tag("span", each.format, class_="word"), number(each.bits),
+         number(each.count), number(each.sqnr, 3))
+        for each in tensors
+    ]  # fmt: skip
+    return table(headers, rows, "Quantisation error", text_columns=3)
+
+
+def pair(tensor: RoundedTensor) -> Markup:
+    """Two histograms of one tensor over the same bins."""
+    title = f"{tensor.node}: {tensor.role}"
+    return tag(
+        "figure",
+        tag("h3", title),
+        tag(
+            "div",
+            panel(title, "before: float", tensor.edges, tensor.before),
+            panel(title, f"after: {tensor.format.partition(' (')[0]}", tensor.edges, tensor.after),
+            class_="pair",
+        ),
+        tag(
+            "figcaption",
+            f"{counted(tensor.count, 'value')}, {tensor.format}, SQNR {number(tensor.sqnr, 3)} dB.",
+        ),
+    )
+
+
+def panel(title: str, when: str, edges: NDArray[np.float64], counts: NDArray[np.int64]) -> Markup:
+    """One histogram as one path, which stays small however many bars it has."""
+    colour = "s0" if when.startswith("before") else "s1"
+    low, high, most = float(edges[0]), float(edges[-1]), int(counts.max(initial=1))
+    base = HIGH - FOOT
+    step = (WIDE - 2 * SIDE) / len(counts)
+    tops = (base - (base - 14) * counts / max(most, 1)).round(1)
+    drawn = f"M{SIDE:g},{base:g}" + "".join(f"V{top:g}h{step:.4g}" for top in tops) + f"V{base:g}Z"
+    zero = SIDE + (0 - low) / (high - low) * (WIDE - 2 * SIDE)
+    content = joined(
+        [
+            tag("path", d=drawn, class_=f"area {colour}"),
+            line(SIDE, base, WIDE - SIDE, base, "axis"),
+            text(SIDE, 10, when, "start", "label"),
+            text(WIDE - SIDE, 10, f"up to {number(most)} per bin", "end"),
+            text(SIDE, base + 14, number(low, 3), "start"),
+            text(WIDE - SIDE, base + 14, number(high, 3), "end"),
+            text(round(zero, 1), base + 14, "0") if 40 < zero < WIDE - 40 else None,
+            text(WIDE / 2, HIGH - 4, "value", class_="label"),
+        ]
+    )
+    return drawing(f"{title} {when}", content, WIDE, HIGH)
 
 
 CHARTS = {
@@ -265,12 +359,12 @@ MOST_BARS = 24
 
 def costs_section(graph: MaseGraph) -> Section:
     """MACs, FLOPs, bit operations and bits of every layer, and of the whole model."""
-    _, info = count_operations_analysis_pass(graph, {"report": False})
+    info = as_info(count(graph), backward=False)
     columns = [name for name in COLUMNS if name in info["total"]]
     rows = [
-        (name, count["op"], *cells(count, columns))
-        for name, count in info["nodes"].items()
-        if any(count[column] != 0 for column in columns)
+        (name, each["op"], *cells(each, columns))
+        for name, each in info["nodes"].items()
+        if any(each[column] != 0 for column in columns)
     ]
     total = ("Total", "", *cells(info["total"], columns))
     headers = ("Node", "Operation", *(COLUMNS[name] for name in columns))
@@ -286,13 +380,11 @@ def charts(info: Mapping[str, Any]) -> list[object]:
     """The layers that cost most, for each kind of cost."""
     drawn: list[object] = []
     for column, (title, unit) in CHARTS.items():
-        counts = {
-            name: float(count[column]) for name, count in info["nodes"].items() if count[column]
-        }
+        counts = {name: float(each[column]) for name, each in info["nodes"].items() if each[column]}
         largest = sorted(counts, key=counts.__getitem__, reverse=True)[:MOST_BARS]
         bars = {name: counts[name] for name in counts if name in largest}
         if bars:
-            drawn.append(bar_chart(title, bars, unit.format(per=info["per"])))
+            drawn.append(bar_chart(BarChart(title, unit.format(per=info["per"]), bars)))
     return drawn
 
 

@@ -2,16 +2,18 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from chop.report.html.charts import bar_chart, line_chart
-from chop.report.html.markup import (
+from chop.report.html import (
     Markup,
     Section,
     Tile,
+    bar_chart,
     counted,
     escaped,
     joined,
+    line_chart,
     number,
     table,
     tag,
@@ -25,9 +27,12 @@ from chop.report.read.search import (
     Trial,
     hypervolumes,
     importances,
+    read_search,
     template,
 )
 from chop.report.sections.graph import bit_colour
+from chop.runs import BEST_SETTINGS
+from chop.search.results.plots import hypervolume_chart, importance_charts
 
 UNITS = {
     "accuracy": "fraction of rows",
@@ -47,7 +52,7 @@ UNITS = {
 }
 SPREADS = {"_spread": "standard deviation", "_best": "best training", "_worst": "worst training"}
 """What endings of metrics say that are measured by several trainings."""
-MOST_POINTS, MOST_COLUMNS, MOST_BARS, MOST_FAILURES = 3000, 24, 20, 10
+MOST_POINTS, MOST_COLUMNS, MOST_FAILURES = 3000, 24, 10
 MOST_CHOICES = 250_000  # of all configurations that are drawn
 MOST_FILES = 400_000  # characters of configurations that go into the page as they are
 HINT = (
@@ -57,8 +62,11 @@ HINT = (
 )
 
 
-def search_section(search: Search, name: str, place: int) -> Section:
-    """The section of one study; `name` tells it from others, if there are any."""
+def search_section(folder: Path, name: str, place: int) -> Section | None:
+    """The section of one search, if it has trials; `name` tells it from others."""
+    search = read_search(folder)
+    if not search.trials:
+        return None
     anchor = f"search-{place}"
     sampler = search.problem.sampler
     title = f"Search with {sampler}" if sampler else "Search"
@@ -98,10 +106,14 @@ def scatter(search: Search, anchor: str) -> Markup:
     chosen = [name for name in search.problem.metrics if name in metrics] or metrics
     x, y = (chosen[1], chosen[0]) if len(chosen) > 1 else (metrics[-1], metrics[0])
     data = plot_data(search, metrics)
-    select = [
-        tag("label", f"{name} axis ", tag("select", *_options(metrics, at), class_=f"axis-{name}"))
-        for name, at in (("x", x), ("y", y))
-    ]
+    select = []
+    for axis, at in (("x", x), ("y", y)):
+        options = (
+            tag("option", name, value=place, selected="" if name == at else None)
+            for place, name in enumerate(metrics)
+        )
+        choice = tag("select", *options, class_=f"axis-{axis}")
+        select.append(tag("label", f"{axis} axis ", choice))
     shown = len(data["trials"])
     note = f" {number(shown)} of {number(len(search.complete))} are drawn."
     return tag(
@@ -119,13 +131,6 @@ def scatter(search: Search, anchor: str) -> Markup:
         class_="scatter",
         data_source=f"{anchor}-data",
     )
-
-
-def _options(metrics: Sequence[str], chosen: str) -> list[Markup]:
-    return [
-        tag("option", name, value=place, selected="" if name == chosen else None)
-        for place, name in enumerate(metrics)
-    ]
 
 
 def metric_names(search: Search) -> list[str]:
@@ -198,14 +203,15 @@ def front_table(search: Search) -> Markup | None:
     if not search.best:
         return None
     metrics = metric_names(search)
-    headers = ["File", "Trial", *map(_with_unit, metrics)]
+    units = [tag("small", unit) if (unit := unit_of(name)) else None for name in metrics]
+    named = [joined([name, unit]) for name, unit in zip(metrics, units, strict=True)]
     rows = [
-        (f"best_{place}.toml" if trial.number in search.files else "", str(trial.number),
+        (BEST_SETTINGS.format(place) if trial.number in search.files else "", str(trial.number),
          *(number(trial.metrics.get(name)) for name in metrics))
         for trial in search.best
         for place in [search.front.index(trial.number)]
     ]  # fmt: skip
-    return joined([tag("h3", "The front"), table(headers, rows, "The front")])
+    return joined([tag("h3", "The front"), table(["File", "Trial", *named], rows, "The front")])
 
 
 def unit_of(metric: str) -> str:
@@ -216,25 +222,11 @@ def unit_of(metric: str) -> str:
     return UNITS.get(metric, "")
 
 
-def _with_unit(metric: str) -> Markup:
-    unit = unit_of(metric)
-    return joined([metric, tag("small", unit) if unit else None])
-
-
 def charts(search: Search) -> Markup:
     """How fast the front was reached, and what mattered."""
-    drawn = []
-    volumes = hypervolumes(search)
-    if len(volumes) > 1:
-        labels = ("distinct configurations", "hypervolume")
-        series = {"hypervolume": volumes}
-        drawn.append(line_chart("Hypervolume, a product of objectives", series, labels, steps=True))
-    mattered = importances(search)
-    for objective, shares in mattered.shares.items() if mattered else ():
-        bars = dict(list(shares.items())[:MOST_BARS])
-        if any(bars.values()):
-            label = "share of the variance"
-            drawn.append(bar_chart(f"What matters for {objective}", bars, label, ".3f"))
+    volumes, mattered = hypervolumes(search), importances(search)
+    drawn = [line_chart(hypervolume_chart(volumes))] if len(volumes) > 1 else []
+    drawn += map(bar_chart, importance_charts(mattered.shares if mattered else {}))
     note = tag("p", meaning(mattered), class_="quiet") if mattered else None
     return joined([tag("div", *drawn, class_="charts"), note])
 

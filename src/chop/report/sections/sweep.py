@@ -8,28 +8,24 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
-from chop.errors import DataError
-from chop.report.html.charts import Band, Points, line_chart
-from chop.report.html.markup import (
+from chop.charts import Band, LineChart, Points
+from chop.report.html import (
     LARGEST_NUMBER,
     Markup,
     Section,
     counted,
     joined,
+    line_chart,
     number,
     table,
     tag,
 )
-from chop.runs import read_json
-from chop.validation import parse
+from chop.runs import REPEAT, TRAININGS, read_stored
+from chop.training.report import ACCURACY, LOSS
 
 Number = Annotated[float, Field(gt=-LARGEST_NUMBER, lt=LARGEST_NUMBER)]
 
 MOST_LINES = 8
-CURVES = (
-    ("Validation accuracy", "fraction of rows", "val_acc_epoch"),
-    ("Validation loss", "cross entropy (nats)", "val_loss_epoch"),
-)
 
 
 class StoredTraining(BaseModel):
@@ -79,24 +75,22 @@ class StudiedSetting:
 def read_study(folder: Path) -> list[StudiedSetting]:
     """The settings of a study that were trained at least once, in the order of their names."""
     found: dict[str, list[StoredTraining]] = {}
-    for path in sorted(folder.glob("runs/*/repeat_*.json")):
-        content = read_json(path)
-        where = f"{path.parent.name}/{path.name}"
-        if not isinstance(content, dict):
-            raise DataError(f"{where}: a table is expected")
-        found.setdefault(path.parent.name, []).append(parse(StoredTraining, content, where))
+    for path in sorted(folder.glob(f"{TRAININGS}/*/{REPEAT.format('*')}")):
+        run = read_stored(StoredTraining, path, f"{path.parent.name}/{path.name}")
+        found.setdefault(path.parent.name, []).append(run)
     return [StudiedSetting(trainings) for trainings in found.values()]
 
 
-def study_section(settings: Sequence[StudiedSetting], name: str, place: int) -> Section | None:
+def study_section(folder: Path, name: str, place: int) -> Section | None:
     """The section of one study, if there is one; `name` tells it from others."""
+    settings = read_study(folder)
     if not settings:
         return None
     varied = varied_names(settings)
     most = max(len(each.trainings) for each in settings)
     words = (
         f"{counted(len(settings), 'setting')}, each trained up to {counted(most, 'time')} from "
-        "initial weights of its own: mean ± standard deviation. A difference that is smaller than "
+        "different initial weights: mean ± standard deviation. A difference that is smaller than "
         "the spread means nothing."
     )
     parts = [
@@ -138,19 +132,22 @@ def charts(settings: Sequence[StudiedSetting], varied: Sequence[str]) -> list[Ma
     """Mean curves of the best settings, with the range of their trainings behind."""
     best = sorted(settings, key=lambda each: -each.accuracy)[:MOST_LINES]
     more = f", the best {len(best)} settings" if len(best) < len(settings) else ""
+    names = [", ".join(f"{key} {_shown(each.config.get(key))}" for key in varied) for each in best]
+    named = {
+        name or f"setting {n}": each for n, (name, each) in enumerate(zip(names, best, strict=True))
+    }
     drawn = []
-    for title, label, column in CURVES:
-        series: dict[str, Points] = {}
-        bands: dict[str, Band] = {}
-        for place, each in enumerate(best):
-            name = ", ".join(f"{key} {_shown(each.config.get(key))}" for key in varied)
-            name = name or f"setting {place}"
-            if points := each.curve(column, statistics.fmean):
-                series[name] = points
-                bands[name] = Band(each.curve(column, min), each.curve(column, max))
+    for curves in (ACCURACY, LOSS):
+        column, title = curves.columns["validation"], f"Validation {curves.title.lower()}"
+        found = {name: each.curve(column, statistics.fmean) for name, each in named.items()}
+        series = {name: points for name, points in found.items() if points}
+        bands = {
+            name: Band(named[name].curve(column, min), named[name].curve(column, max))
+            for name in series
+        }
         if series:
             title += f", mean and range{more}"
-            drawn.append(line_chart(title, series, ("epoch", label), bands=bands))
+            drawn.append(line_chart(LineChart(title, "epoch", curves.y, series, bands)))
     return drawn
 
 

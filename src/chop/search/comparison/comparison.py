@@ -9,16 +9,13 @@ import csv
 import io
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter, StrMethodFormatter
 
 from chop.errors import SearchError
-from chop.files import replacing
-from chop.search.comparison.runs import SEEDLESS, Run
+from chop.search.comparison.plots import BEST_FRONT, TRUE_FRONT
+from chop.search.comparison.runs import Run
 from chop.search.config import SearchConfig
 from chop.search.results.hypervolume import (
     Point,
@@ -31,8 +28,6 @@ from chop.search.study.store import Outcome
 
 LEVELS = (0.9, 0.95, 0.99)
 BAND = (0.1, 0.5, 0.9)
-TRUE_FRONT = "the true front"
-BEST_FRONT = "the front of all configurations that any run has measured"
 
 
 class Comparison:
@@ -188,27 +183,3 @@ def _shown(reached: Sequence[int | None]) -> str:
     median = "never" if found["median"] is None else f"{found['median']:g}"
     most = "never" if found["most"] is None else found["most"]
     return f"{median} ({found['least']} to {most})" if len(reached) > 1 else median
-
-
-def draw_comparison(path: Path, comparison: Comparison) -> None:
-    """The median of each sampler as a line, the middle 80 % of its runs as a band."""
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    panel = figure.subplots()
-    for level in LEVELS:
-        panel.axhline(level, color="0.85", linewidth=0.8, zorder=0)
-    for name in comparison.samplers:
-        low, median, high = comparison.band(name)
-        places = range(1, len(median) + 1)
-        runs = sum(run.sampler == name for run in comparison.runs)
-        label = f"{name} (its order)" if name in SEEDLESS else f"{name} ({runs} runs)"
-        (line,) = panel.step(places, median, where="post", label=label)
-        panel.fill_between(places, low, high, step="post", alpha=0.2, color=line.get_color())
-    best = "true front" if comparison.normalised_by == TRUE_FRONT else "best front known"
-    panel.set(xlabel="distinct configurations evaluated", ylabel=f"hypervolume, {best} = 100 %")
-    panel.set_title("median and 10–90 % of the runs", fontsize="medium")
-    panel.set_xscale("log")  # most is gained early
-    panel.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-    panel.yaxis.set_major_formatter(PercentFormatter(1.0))
-    panel.legend(loc="lower right")
-    with replacing(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=120)

@@ -14,6 +14,7 @@ from typing import Any
 
 from optuna.trial import FrozenTrial
 
+from chop.runs import JOURNAL
 from chop.search.config import SearchConfig, parse_search
 from chop.search.evaluation.measure import Measure
 from chop.search.results.files import MEASURED
@@ -21,7 +22,7 @@ from chop.search.spaces import choices as tree
 from chop.search.spaces.choices import key_of
 from chop.search.spaces.space import SearchSpace
 from chop.search.strategy import Search, check_size
-from chop.search.study.storage import JOURNAL, Place, open_store
+from chop.search.study.storage import Place, open_store
 from chop.search.study.store import KEY, REASON, Outcome, Store, Wanted
 from chop.search.study.workers import at_any_moment, held_back
 

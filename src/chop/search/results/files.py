@@ -16,6 +16,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from chop.errors import SearchError
 from chop.files import write_pieces, write_text
+from chop.runs import BEST, LOG, TRIALS
 from chop.search.results.hypervolume import front_of, is_feasible, losses_of
 from chop.search.study.store import REASON
 
@@ -249,8 +250,8 @@ def write_results(
     best = best_of(study, trials)
     rounded = json.loads(as_json(best_json(best)))
     points = {place: {**point, **(features or {})} for place, point in rounded.items()}
-    write_text(folder / "best.json", json.dumps(points, indent=4, separators=(",", ":")) + "\n")
+    write_text(folder / BEST, json.dumps(points, indent=4, separators=(",", ":")) + "\n")
     log = log_json(trials, len(study.directions))
-    write_pieces(folder / "log.json", json_pieces(log))
-    write_text(folder / "trials.csv", table_csv(trials))
+    write_pieces(folder / LOG, json_pieces(log))
+    write_text(folder / TRIALS, table_csv(trials))
     return best

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from chop.search.study.journal import Journal
 
-JOURNAL = "study.log"
 PROXY = "grpc://"
 GRPC_PORT = 13000  # Optuna's own default
 PROBLEM = "problem"

@@ -8,7 +8,7 @@ from optuna.distributions import distribution_to_json, json_to_distribution
 from optuna.trial import FrozenTrial
 
 from chop.errors import SearchError
-from chop.files import write_new
+from chop.runs import write_new
 from chop.search.study.store import KEY, Outcome, Store, Wanted
 
 FILE_NAME = "unstored.json"

@@ -8,6 +8,7 @@ from typing import Any
 from optuna.trial import FrozenTrial, TrialState
 
 from chop.files import write_text
+from chop.runs import CURVES_TABLE, SETTINGS_TABLE, TRAININGS_TABLE
 from chop.search.config import SearchConfig
 from chop.search.results.files import as_csv
 from chop.search.spaces.choices import key_of
@@ -197,9 +198,9 @@ def write_study(folder: Path, study: StudyOfSettings) -> None:
     runs = [run for setting in study for run in setting.runs]
     epochs = [_epoch_row(run, row) for run in runs for row in run.history]
     tables = {
-        "study.csv": [_csv_row(rank, each, study) for rank, each in enumerate(study, 1)],
-        "runs.csv": [_run_row(run) for run in runs],
-        "curves.csv": epochs,
+        SETTINGS_TABLE: [_csv_row(rank, each, study) for rank, each in enumerate(study, 1)],
+        TRAININGS_TABLE: [_run_row(run) for run in runs],
+        CURVES_TABLE: epochs,
     }
     for name, rows in tables.items():
         write_text(folder / name, as_csv(rows))

@@ -27,6 +27,7 @@ from torch import nn
 from chop.dataset.data_module import MaseDataModule
 from chop.errors import SearchError
 from chop.files import write_text
+from chop.runs import REPEAT, TRAININGS
 from chop.search.evaluation.context import Candidate
 from chop.search.runners import quietly
 from chop.search.spaces.choices import key_of
@@ -38,8 +39,6 @@ from chop.validation import parse
 logger = get_logger("chop")
 
 BATCH_SIZE = "batch_size"
-RUNS = "runs"
-"""The folder of a study in which its trainings are."""
 PAUSE = 0.05
 """Seconds between two looks at whether others have finished what they train."""
 LINES_EVERY = 10.0
@@ -116,7 +115,7 @@ class Repeats:
         above = self.candidate.context.folder
         if above is None:
             return None
-        folder = above / RUNS / name_of(self.candidate.config)
+        folder = above / TRAININGS / name_of(self.candidate.config)
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
@@ -138,7 +137,7 @@ class Repeats:
         return self.candidate.context.seed + repeat
 
     def _path(self, repeat: int) -> Path | None:
-        return None if self.folder is None else self.folder / f"repeat_{repeat}.json"
+        return None if self.folder is None else self.folder / REPEAT.format(repeat)
 
     def _known(self, repeat: int) -> Run | None:
         """A repeat that is done, whoever did it."""
@@ -217,7 +216,7 @@ def read_run(path: Path) -> Run | None:
 
 def stored_runs(folder: Path) -> list[Run]:
     """All trainings of a study, setting by setting."""
-    paths = sorted((folder / RUNS).glob("*/repeat_*.json"))
+    paths = sorted(folder.glob(f"{TRAININGS}/*/{REPEAT.format('*')}"))
     runs = [run for path in paths if (run := read_run(path)) is not None]
     return sorted(runs, key=lambda run: (name_of(run.config), run.repeat))
 

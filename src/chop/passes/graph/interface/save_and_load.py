@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from chop.errors import CheckpointError, GraphError, OutputError
-from chop.files import one_at_a_time, regular, versioned, write_safetensors, write_text
+from chop.files import one_at_a_time, regular, write_safetensors, write_text
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.nn.quantized import QuantizedModule
 from chop.numerics import NumberFormat
@@ -51,10 +51,11 @@ from chop.passes.graph.interface.node_meta import (
 )
 from chop.passes.graph.transforms.pruning.masks import INPUT_MASK, MASK
 from chop.preprocessing import from_plain as read_preprocessing
+from chop.runs import GRAPH_FILE, versioned
 
 logger = logging.getLogger("chop")
 Weights = Literal["float", "codes"]
-GRAPH, WEIGHTS, METADATA = "graph.json", "weights.safetensors", "node_meta_param.toml"
+GRAPH, WEIGHTS, METADATA = GRAPH_FILE, "weights.safetensors", "node_meta_param.toml"
 VALUES = "node_meta_param.safetensors"
 FILES = frozenset({GRAPH, WEIGHTS, METADATA, VALUES})
 SEAL = ', "checksum": "%s"}'  # the end of a record

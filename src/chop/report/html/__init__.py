@@ -1,1 +1,0 @@
-"""HTML and SVG: escaped markup and charts that know nothing of runs."""
