@@ -10,11 +10,16 @@ import math
 import struct
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from chop.errors import CheckpointError, ChopError, DataError
 from chop.validation import parse
 
+if TYPE_CHECKING:
+    from torch import nn
+
+ATTRIBUTE = "_chop_preprocessing"
+"""Where a network has it."""
 Kind = Literal["features", "channels"]
 NAME_SHOWN = 40  # characters of a name that may come from a file
 
@@ -108,6 +113,25 @@ class Preprocessing:
             f"{things}, {divided}standardised ({self.name_of(0)}: mean {self.mean[0]:.4g}, "
             f"deviation {self.scale[0]:.4g}{', …' if count > 1 else ''}){where}"
         )
+
+
+def preprocessing_of(model: "nn.Module") -> Preprocessing | None:
+    """How the rows were scaled that `model` was trained on; None if that is not known."""
+    from torch import fx
+
+    found = vars(model).get(ATTRIBUTE)
+    if found is None and isinstance(model, fx.GraphModule):
+        found = model.meta.get(ATTRIBUTE)
+    return found if isinstance(found, Preprocessing) else None
+
+
+def set_preprocessing(model: "nn.Module", preprocessing: Preprocessing | None) -> None:
+    """Note how the rows are scaled that `model` works on."""
+    from torch import fx
+
+    vars(model)[ATTRIBUTE] = preprocessing
+    if isinstance(model, fx.GraphModule):
+        model.meta[ATTRIBUTE] = preprocessing  # a copy of a GraphModule keeps no attributes
 
 
 def from_plain(plain: object, where: object) -> Preprocessing | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import platformdirs
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -16,10 +17,23 @@ from torch.utils.data import Dataset, TensorDataset
 from chop.errors import DataError
 from chop.preprocessing import Preprocessing
 
+NO_HOME = "~"
+"""Stands for a cache folder where there is no home directory to keep one in."""
 SPLITS = ("train", "validation", "test", "pred")
 
 Rows = tuple[Any, Any] | Dataset[Any]
 """One split: `(features, labels)` as tensors or arrays, or a map-style torch data set."""
+
+
+def default_cache_dir() -> Path:
+    """`CHOP_CACHE`, else the folder this platform keeps caches in."""
+    chosen = os.environ.get("CHOP_CACHE")
+    if chosen:
+        return Path(chosen).expanduser()
+    try:
+        return Path(platformdirs.user_cache_dir("chop"))
+    except RuntimeError:  # there is no home directory, which matters only when a cache is written
+        return Path(NO_HOME)
 
 
 @dataclass(frozen=True)

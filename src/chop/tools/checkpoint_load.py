@@ -7,7 +7,6 @@ from pathlib import Path
 from torch import nn
 
 from chop.errors import CheckpointError, ConfigError, UnknownNameError
-from chop.ir.graph.mase_graph import preprocessing_of, set_preprocessing
 from chop.models.weights import (
     load_weights,
     preprocessing_in,
@@ -15,6 +14,7 @@ from chop.models.weights import (
     read_state_dict,
     state_dict_in,
 )
+from chop.preprocessing import preprocessing_of, set_preprocessing
 from chop.tools.logger import get_logger
 
 logger = get_logger("chop")

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 from chop.dataset.data_module import AnyLoader, MaseDataModule, TensorLoader
 from chop.dataset.rescale import Look, check_same_features, looked_at, stage_of, worst_column
 from chop.errors import ConfigError, UnknownNameError
-from chop.ir.graph.mase_graph import preprocessing_of, set_preprocessing
 from chop.models.info import CLASSIFICATION, MaseModelInfo
-from chop.preprocessing import Preprocessing
+from chop.preprocessing import Preprocessing, preprocessing_of, set_preprocessing
 from chop.tools.logger import get_logger
 
 Batch = dict[str, Tensor]

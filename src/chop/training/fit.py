@@ -14,9 +14,8 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from chop.errors import ConfigError, TrainingError
 from chop.files import writable_folder
-from chop.ir.graph.mase_graph import preprocessing_of, set_preprocessing
 from chop.models.weights import load_weights, preprocessing_in
-from chop.preprocessing import Preprocessing
+from chop.preprocessing import Preprocessing, preprocessing_of, set_preprocessing
 from chop.tools.devices import using_threads
 from chop.tools.get_input import remember_rows, rows_for
 from chop.tools.logger import get_logger

@@ -12,8 +12,8 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor, distributed, nn, optim
 
 from chop.errors import DataError, TrainingError
-from chop.ir.graph.mase_graph import preprocessing_of
 from chop.models.weights import OURS, PREPROCESSING
+from chop.preprocessing import preprocessing_of
 from chop.training.batches import Batch, Epochs, groups, moved, normalisable
 from chop.training.metrics import Evaluation, accuracy, tally
 from chop.training.optimisers import (

@@ -13,25 +13,7 @@ from chop.ir.graph.drawing import draw
 from chop.ir.graph.mase_metadata import MaseGraphMetadata, MaseMetadata, copy_containers
 from chop.ir.graph.tracing import MaseTracer, split_inputs, trace
 from chop.ops.op import MaseType
-from chop.preprocessing import Preprocessing
-
-ATTRIBUTE = "_chop_preprocessing"
-
-
-def preprocessing_of(model: nn.Module) -> Preprocessing | None:
-    """How the rows were scaled that `model` was trained on; None if that is not known."""
-    found = vars(model).get(ATTRIBUTE)
-    if found is None and isinstance(model, fx.GraphModule):
-        found = model.meta.get(ATTRIBUTE)
-    return found if isinstance(found, Preprocessing) else None
-
-
-def set_preprocessing(model: nn.Module, preprocessing: Preprocessing | None) -> None:
-    """Note how the rows are scaled that `model` works on."""
-    vars(model)[ATTRIBUTE] = preprocessing
-    if isinstance(model, fx.GraphModule):
-        model.meta[ATTRIBUTE] = preprocessing  # a copy of a GraphModule keeps no attributes
-
+from chop.preprocessing import Preprocessing, preprocessing_of, set_preprocessing
 
 __all__ = ["MaseGraph", "MaseTracer"]
 
