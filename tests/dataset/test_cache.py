@@ -14,7 +14,7 @@ from jet_files import JetFiles
 
 from chop.dataset import MaseDataModule
 from chop.dataset.cache import file_sha256
-from chop.dataset.splits import default_cache_dir
+from chop.dataset.rows import default_cache_dir
 from chop.errors import DataError, OutputError
 
 KILLED = """

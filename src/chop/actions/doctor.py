@@ -170,7 +170,7 @@ def extras() -> Iterator[Finding]:
 def data() -> Iterator[Finding]:
     """The cache and the data sets that need files."""
     yield from _guarded("jsc-sim", simulated_jets)
-    from chop.dataset.splits import default_cache_dir
+    from chop.dataset.rows import default_cache_dir
 
     folder = default_cache_dir()
     yield cache(folder)

@@ -14,7 +14,7 @@ from chop.dataset.info import (
     register_dataset,
 )
 from chop.dataset.physical import jsc, jsc_sim  # noqa: F401
-from chop.dataset.splits import DatasetRequest, Splits
+from chop.dataset.rows import DatasetRequest, Splits
 from chop.preprocessing import Preprocessing
 
 AVAILABLE_DATASETS = DATASETS.keys()

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from chop.dataset.splits import NO_HOME, DatasetRequest, Splits
+from chop.dataset.rows import NO_HOME, DatasetRequest, Splits
 from chop.errors import CheckpointError, DataError, OutputError
 from chop.files import regular
 from chop.preprocessing import from_plain

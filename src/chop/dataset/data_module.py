@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler, TensorDataset
 
 from chop.dataset.info import DATASETS, DatasetEntry, MaseDatasetInfo, completed
 from chop.dataset.rescale import rescaled
-from chop.dataset.splits import DatasetRequest, Splits, checked, default_cache_dir
+from chop.dataset.rows import DatasetRequest, Splits, checked, default_cache_dir
 from chop.errors import ConfigError, DataError, UnknownNameError
 from chop.preprocessing import Preprocessing
 

@@ -6,8 +6,14 @@ import numpy as np
 
 from chop.dataset.cache import cached, file_sha256
 from chop.dataset.info import register_dataset
-from chop.dataset.preprocess import seeded_split, standardise
-from chop.dataset.splits import DatasetRequest, Splits, paired, rows_fingerprint
+from chop.dataset.rows import (
+    DatasetRequest,
+    Splits,
+    paired,
+    rows_fingerprint,
+    seeded_split,
+    standardise,
+)
 from chop.dataset.tables import READERS, class_indices
 from chop.errors import DataError
 
