@@ -41,7 +41,7 @@ LAYERS = {
     # The settings are data; they need nothing but the base.
     "config": BASE,
     # Reads every registry off, so it stands above them all but the actions.
-    "catalogue": (*BASE, *GRAPHS, *MODELS_AND_DATA, "search"),
+    "catalogue": (*BASE, *GRAPHS, *MODELS_AND_DATA, "search", "config"),
     "actions": (
         *BASE, *GRAPHS, *MODELS_AND_DATA, "tools", "training", "search", "report", "config",
         "catalogue",

@@ -25,9 +25,10 @@ from chop.errors import FULL_DISK, ChopError, ConfigError, UnknownNameError
 from chop.masking import masked
 
 if TYPE_CHECKING:
-    from chop.catalogue import Catalogue
+    from chop.catalogue import Catalogue, Traits
 
 OK, BUG, MISTAKE, INTERRUPTED = 0, 1, 2, 130
+PLAIN_TABLE: dict[str, Any] = {"tablefmt": "simple", "disable_numparse": True}
 LONGEST = 500  # characters of a message; --debug shows all of it
 NO_MEMORY = "can't allocate memory"  # torch says it in a RuntimeError
 
@@ -118,35 +119,51 @@ def _act(action: str, options: dict[str, Any], command: list[str]) -> int:
 
 def _info(options: dict[str, Any]) -> int:
     """List what is registered; a user's files are imported first where they are named."""
-    from chop.catalogue import TOPICS, live, stored
-    from chop.tools.user_code import import_user_code
+    from chop.catalogue import TOPICS, live, live_traits, stored, stored_traits
 
     topic = options.get("model") or "all"
     topic = {"model": "models", "dataset": "datasets"}.get(topic, topic)  # as the original says it
     imports = options.get("imports", [])
-    import_user_code(imports)
-    catalogue = live() if imports else stored()
+    if imports:
+        from chop.tools.user_code import import_user_code
+
+        import_user_code(imports)
+    catalogue, traits = (live(), live_traits()) if imports else (stored(), stored_traits())
     name = options.get("dataset")
     if any(topic in entries for entries in catalogue.values()):
         topic, name = "all", topic  # ch info jsc-tiny
-    if topic not in ("all", *TOPICS):
+    # "runners" are the sw_runners and the hw_runners
+    wanted = [each for each in TOPICS if topic in ("all", each, each.partition("_")[2])]
+    if not wanted:
         raise UnknownNameError("topic", topic, ("all", *TOPICS))
-    chosen = {each: catalogue[each] for each in (TOPICS if topic == "all" else (topic,))}
+    chosen = {each: catalogue[each] for each in wanted}
     if name is not None:
-        sys.stdout.write(_entry(name, chosen))
+        sys.stdout.write(_entry(name, chosen, traits))
+    elif options.get("quiet"):
+        sys.stdout.write("".join(f"{name}\n" for topic in chosen.values() for name in topic))
     else:
-        sys.stdout.write(_names(chosen) if options.get("quiet") else _tables(chosen))
+        tables = [
+            _table(topic, entries, traits.get(topic, {})) for topic, entries in chosen.items()
+        ]
+        sys.stdout.write("\n\n".join(tables) + "\n")
     return OK
 
 
-def _entry(name: str, catalogue: "Catalogue") -> str:
+def _entry(name: str, catalogue: "Catalogue", traits: "Traits") -> str:
     """What there is to say of a name; of a pass that comes with the package, its keys too."""
+    from chop.catalogue import metric_words, trait_words
+
     found = {topic: entries[name] for topic, entries in catalogue.items() if name in entries}
     if not found:
         known = [each for entries in catalogue.values() for each in entries]
         raise UnknownNameError("name", name, known)
-    lines = [f"{name} ({topic}): {text}\n" for topic, text in found.items()]
-    return "".join(lines) + (_pass_keys(name) if "passes" in found else "")
+    lines = []
+    for topic, text in found.items():
+        said = traits.get(topic, {}).get(name, {})
+        measured = [f"measures {metric_words(metric)}" for metric in said.get("metrics", ())]
+        lines += [f"{name} ({topic}): {text}", trait_words(said), *measured]
+    shown = "".join(f"{line}\n" for line in lines if line)
+    return shown + (_pass_keys(name) if "passes" in found else "")
 
 
 def _pass_keys(name: str) -> str:
@@ -156,21 +173,23 @@ def _pass_keys(name: str) -> str:
 
     rows = [[textwrap.fill(cell, 44) for cell in row] for row in all_rows(pass_table(name))]
     headers = [f"[passes.{name}]", "values", "default", "meaning"]
-    return f"\n{tabulate(rows, headers, 'simple', disable_numparse=True)}\n" if rows else ""
+    return f"\n{tabulate(rows, headers, **PLAIN_TABLE)}\n" if rows else ""
 
 
-def _names(catalogue: "Catalogue") -> str:
-    return "".join(f"{name}\n" for topic in catalogue.values() for name in topic)
-
-
-def _tables(catalogue: "Catalogue") -> str:
+def _table(topic: str, entries: dict[str, str], traits: dict[str, dict[str, Any]]) -> str:
+    """The names of a topic with a line each, and the metrics of those that measure some."""
     from tabulate import tabulate
 
-    tables = [
-        tabulate(list(topic.items()), [name, "description"], "simple", disable_numparse=True)
-        for name, topic in catalogue.items()
-    ]
-    return "\n\n".join(tables) + "\n"
+    from chop.catalogue import metric_words, trait_words
+
+    rows = []
+    for name, text in entries.items():
+        words = trait_words(traits.get(name, {}))
+        measured = "\n".join(map(metric_words, traits.get(name, {}).get("metrics", ())))
+        rows.append([name, f"{text} [{words}]" if words else text, measured])
+    if not any(measured for *_, measured in rows):
+        return tabulate([row[:2] for row in rows], [topic, "description"], **PLAIN_TABLE)
+    return tabulate(rows, [topic, "description", "metrics"], **PLAIN_TABLE)
 
 
 def _report(options: dict[str, Any]) -> int:

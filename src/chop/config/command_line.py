@@ -58,7 +58,10 @@ class Command:
 MODEL = Name("MODEL", "as listed by: ch info models", names="models")
 DATASET = Name("DATASET", "as listed by: ch info datasets", names="datasets")
 RUN = (MODEL, DATASET)
-TOPICS = ("models", "datasets", "formats", "passes", "samplers", "ops")
+TOPICS = (
+    "models", "datasets", "formats", "passes", "spaces", "samplers", "sw_runners", "hw_runners",
+    "ops",
+)  # fmt: skip
 SHELLS = ("bash", "zsh", "fish")
 
 

@@ -1,11 +1,9 @@
 """The reference pages of the command line and of configuration files.
 
-``python -m chop.config.pages docs/reference`` writes them; a test compares them with the code.
+``make generate`` writes them; a test compares them with the code.
 """
 
-import sys
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 from chop.config.command_line import (
     COMMANDS,
@@ -18,12 +16,11 @@ from chop.config.command_line import (
     sentence,
     value_of,
 )
-from chop.config.facts import default_of, key_rows, stored_schema, table_in, values_of
+from chop.config.facts import default_of, key_rows, table_in, values_of
 from chop.config.run import REMOVED, Setting
 from chop.config.schema import Schema
-from chop.files import write_text
 
-MADE = "This page is generated from the code: `make catalogue` writes it."
+MADE = "This page is generated from the code: `make generate` writes it."
 CLI = f"""\
 # Command line
 
@@ -220,13 +217,3 @@ def _cell(text: str) -> str:
 
 def _code(text: str) -> str:
     return f"`{text}`" if text else ""
-
-
-def write(folder: Path) -> None:
-    """Write both pages."""
-    write_text(folder / "cli.md", cli_page())
-    write_text(folder / "toml.md", toml_page(stored_schema()))
-
-
-if __name__ == "__main__":
-    write(Path(sys.argv[1] if sys.argv[1:] else "docs/reference"))
