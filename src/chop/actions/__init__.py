@@ -1,4 +1,9 @@
-"""What `ch` does: train, test, transform, search. Each is also a function of plain arguments."""
+"""What `ch` does: train, test, transform, search. Each is also a function of plain arguments.
+
+`session` is what every action starts from: settings, model, data, output folder, random numbers.
+`comparing` runs searches side by side and `reporting` writes the page of a run; `doctor` looks at
+the machine, and `schema` describes configuration files for editors.
+"""
 
 from importlib import import_module
 from typing import Any
