@@ -229,7 +229,7 @@ def render(findings: dict[str, list[Finding]]) -> str:
         parts.append(f"{title}\n{_table(rows)}")
     lines = missing(findings)
     parts.append(
-        f"Missing, and the line that brings it\n{lines}" if lines else "Nothing is missing\n"
+        f"Missing, and the command that provides it\n{lines}" if lines else "Nothing is missing\n"
     )
     return "\n\n".join(parts)
 

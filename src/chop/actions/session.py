@@ -270,7 +270,7 @@ def features_of(model: "nn.Module", data_module: Any) -> dict[str, Any]:
 
 
 def rows_of(data_module: Any, main: str, action: str) -> Any:
-    """The data module of an action, whatever it was given; what is not known of it is said.
+    """The data module of an action, made of what it was given; what is not known of it is said.
 
     Args:
         main: the split that a single loader stands for.

@@ -40,7 +40,7 @@ COMPLETION = """\
 `ch completion SHELL` prints a script that completes commands, options, and the names of models,
 data sets and all other choices. Once, for the shell that you use:
 
-<!-- not run: it changes files of your own; tests/cli/test_completion.py runs ch completion -->
+<!-- not run: it changes your shell's files; tests/cli/test_completion.py runs ch completion -->
 ```console
 $ echo 'source <(ch completion bash)' >> ~/.bashrc
 $ echo 'source <(ch completion zsh)' >> ~/.zshrc      # after compinit
@@ -72,7 +72,7 @@ and, as the first line of the configuration:
 #:schema ./chop.schema.json
 ```
 
-`ch schema --import my_passes.py` adds the passes, formats and runners of a file of your own. The
+`ch schema --import my_passes.py` adds the passes, formats and runners of a custom file. The
 same schema is at `src/chop/config/chop.schema.json`; `.taplo.toml` applies it to `configs/` in a
 checkout, and `taplo check` uses it without an editor.
 """

@@ -45,7 +45,7 @@ def cached(
 ) -> Splits:
     """What `build` returns, from the cache if it was built from the same `key` before.
 
-    Rows that are to be scaled as others were are kept beside those with constants of their own.
+    Rows that are to be scaled as others were are kept beside those with their own constants.
 
     The arrays are memory-mapped, so opening them costs little more than comparing their checksums.
     A folder appears in the cache only when it is complete, and one that turns out to be damaged is

@@ -41,7 +41,7 @@ def as_data_module(given: Any, main: str) -> "GivenRows":
 
 
 class GivenRows:
-    """The interface of `MaseDataModule` on loaders that somebody else makes."""
+    """The interface of `MaseDataModule` on loaders that were made elsewhere."""
 
     fingerprint = None
 
@@ -187,13 +187,13 @@ def is_batch(value: Any) -> bool:
 
 
 def checked_loader(loader: Any, split: str) -> Any:
-    """A loader, if it can be gone through once in every epoch."""
+    """A loader, if it can be iterated over in every epoch."""
     if isinstance(loader, str) or not isinstance(loader, Iterable):
         kind = type(loader).__name__
         raise ConfigError(f"data_module: a {kind} is no loader of {split} rows: {WANTED} is wanted")
     if isinstance(loader, Iterator):
         raise ConfigError(
-            f"data_module: the {split} rows come from an iterator, which can be gone through once: "
+            f"data_module: the {split} rows come from an iterator, which can be used up only once: "
             "give a DataLoader, or a list of batches"
         )
     return loader

@@ -111,7 +111,7 @@ class RescaledDataset(Dataset[Any]):
 
 
 def rescaled_rows(rows: Tensor, done: Preprocessing, wanted: Preprocessing) -> Tensor:
-    """Rows of their own, scaled as `wanted`.
+    """A copy of the rows, scaled as `wanted`.
 
     Rows to which nothing was done, or the division alone, become to the last bit what they would
     have been at once. Of others the measured values are computed back, in float64.

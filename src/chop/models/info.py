@@ -217,7 +217,7 @@ def _weights_file(
         return checkpoint
     if entry.weights is None:
         raise CheckpointError(
-            f"model {entry.info.name!r} has no pretrained weights; give a file of your own "
+            f"model {entry.info.name!r} has no pretrained weights; give a file "
             "with checkpoint= or --load"
         )
     return entry.weights

@@ -81,12 +81,12 @@ def own_suffix(folder: Path, last: Path | None, resume: bool) -> Iterator[str]:
     """What the names of a run end in: nothing, ``-v1``, ``-v2``, …, and no other run has the same.
 
     A run that is at work holds its names by a lock, as it may have written nothing yet. One that
-    was killed between its first best and its first last checkpoint has none that can go on; when
+    was killed between its first best and its first last checkpoint has none to resume from; when
     it is resumed, its names are used again.
 
     Args:
-        last: the checkpoint that a run goes on from.
-        resume: whether a run is to go on, although it may have left no such checkpoint.
+        last: the checkpoint that a run resumes from.
+        resume: whether to resume a run, although it may have left no such checkpoint.
     """
     if resume:
         with _held(folder, last.stem.removeprefix("last") if last else "") as suffix:
@@ -168,7 +168,7 @@ def connected() -> Iterator[None]:
         if not any(part in str(error) for part in UNCONNECTED):
             raise
         raise TrainingError(
-            "another process of this run has ended before its time; --resume goes on after the "
+            "another process of this run has ended before its time; --resume continues after the "
             "last epoch that was saved"
         ) from None
 
