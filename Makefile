@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test harden docs format lint types catalogue clean
+.PHONY: demo test harden docs format lint types generate catalogue clean
 
 demo: $(READY)
 	@$(BIN)/python scripts/demo.py
@@ -32,10 +32,8 @@ format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-catalogue: $(READY)  ## rewrite what `ch info` lists after adding a model, format, pass …
-	$(BIN)/python -m chop.catalogue
-	$(BIN)/python -m chop.actions.schema
-	$(BIN)/python -m chop.config.pages docs/reference
+generate catalogue: $(READY)  ## rewrite what is generated, after adding a model, format, pass, option …
+	$(BIN)/python scripts/generate.py
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from chop.dataset.preprocess import seeded_split
+from chop.dataset.rows import seeded_split
 
 ROWS, FEATURES, CLASSES = 40, 4, 3
 Floats = NDArray[np.float64]

@@ -43,7 +43,7 @@ LAYERS = {
     # The settings are data; they need nothing but the base.
     "config": BASE,
     # Reads every registry off, so it stands above them all but the actions.
-    "catalogue": (*BASE, *GRAPHS, *MODELS_AND_DATA, "search"),
+    "catalogue": (*BASE, *GRAPHS, *MODELS_AND_DATA, "search", "config"),
     "actions": (
         *BASE, *GRAPHS, *MODELS_AND_DATA, "tools", "training", "search", "report", "config",
         "catalogue",
@@ -51,6 +51,41 @@ LAYERS = {
     "cli": (*BASE, "actions", "config", "catalogue", "tools"),
     "__init__": ("ir",),
 }  # fmt: skip
+
+
+# The rooms of a layer, the lowest first: each may import those before it.
+ROOMS = {
+    "search": (
+        "study", "evaluation",
+        "spaces", "results",
+        "samplers", "runners",
+        "config",
+        "strategy", "sweeps",
+        "processes", "comparison",
+    ),
+    "training": (
+        "settings",
+        "batches", "metrics", "optimisers", "state", "lightning_setup",
+        "report", "job",
+        "module",
+        "fit",
+    ),
+    "report": ("html", "read", "sections", "page"),
+    "config": ("run", "command_line", "layers", "schema", "completion", "facts", "pages"),
+    "dataset": (
+        "rows",
+        "info", "rescale", "tables", "cache", "preprocess",
+        "download", "data_module", "given",
+        "toy", "own", "physical", "vision",
+    ),
+}  # fmt: skip
+REGISTERED = {("search/config.py", "sweeps")}
+"""Imported for the sake of its registration: a configuration may name every space there is."""
+MOST_ENTRIES = 14
+MANY_ENTRIES = {
+    ".": "the layers themselves",
+    "passes/graph/transforms/quantize/quantized_modules": "an import path for each operation",
+}
 
 
 def layer_of(path: Path) -> str:
@@ -86,6 +121,48 @@ def test_layers_import_downwards(path: Path) -> None:
     layer = layer_of(path)
     allowed = {layer, *LAYERS[layer]}
     assert set(imported_layers(path)) <= allowed
+
+
+def imported_rooms(path: Path, layer: str) -> Iterator[str]:
+    """The modules and folders of its own layer that a file imports when it runs."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for_types = {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        names = [] if node in for_types else imported_names(node)
+        if isinstance(node, ast.ImportFrom) and names == [f"chop.{layer}"]:
+            names = [f"chop.{layer}.{alias.name}" for alias in node.names]
+        for name in names:
+            if name.startswith(f"chop.{layer}."):
+                yield name.split(".")[2]
+
+
+IN_ROOMS = [path for path in FILES if layer_of(path) in ROOMS and path.name != "__init__.py"]
+
+
+@pytest.mark.parametrize("path", IN_ROOMS, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_rooms_import_downwards(path: Path) -> None:
+    inside = path.relative_to(SOURCE)
+    layer, room = inside.parts[0], inside.parts[1].removesuffix(".py")
+    below = ROOMS[layer][: ROOMS[layer].index(room)]
+    stated = {each for where, each in REGISTERED if where == str(inside)}
+    assert set(imported_rooms(path, layer)) <= {room, *below, *stated}
+
+
+FOLDERS = sorted({path.parent for path in FILES})
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_a_folder_shows_few_entries_and_says_what_it_holds(folder: Path) -> None:
+    entries = [each for each in folder.iterdir() if each.name != "__pycache__"]
+    named = folder.relative_to(SOURCE).as_posix()
+    assert len(entries) <= MOST_ENTRIES or named in MANY_ENTRIES
+    said = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
+    assert said
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))

@@ -1,53 +1,118 @@
 """What is registered, with a line each, known without importing torch.
 
 The live registries fill as their modules are imported, which takes seconds. `ch info` reads this
-copy of them instead: ``make catalogue`` writes it, and a test fails when it is out of date.
+copy of them instead: ``make generate`` writes it, and a test fails when it is out of date.
 """
 
 import json
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from chop.config.command_line import TOPICS as TOPICS
 from chop.registry import Registry
 
 CATALOGUE = Path(__file__).with_name("catalogue.json")
-TOPICS = ("models", "datasets", "formats", "passes", "samplers", "ops")
+BETTER = {"maximize": "more is better", "minimize": "less is better"}
 
 Catalogue = dict[str, dict[str, str]]
+"""Topic, name and description."""
+Traits = dict[str, dict[str, dict[str, Any]]]
+"""Topic, name and what else an entry says of itself; without entries that say nothing."""
 
 
 def stored() -> Catalogue:
     """Topic, name and description of everything that comes with the package."""
-    catalogue: Catalogue = json.loads(CATALOGUE.read_text(encoding="utf-8"))
-    return catalogue
+    content = _content()
+    return {topic: content[topic] for topic in TOPICS}
+
+
+def stored_traits() -> Traits:
+    """What it says of itself beside that."""
+    traits: Traits = _content()["traits"]
+    return traits
+
+
+def _content() -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(CATALOGUE.read_text(encoding="utf-8"))
+    return content
 
 
 def live() -> Catalogue:
-    """The same read off the registries, with what a user's files have added."""
+    """As `stored`, read off the registries, with what a user's files have added."""
+    return {topic: registry.descriptions() for topic, registry in _registries().items()}
+
+
+def live_traits() -> Traits:
+    """As `stored_traits`, read off the registries."""
+    found = {
+        topic: {name: said for name in sorted(entries) if (said := traits_of(entries[name]))}
+        for topic, entries in _registries().items()
+    }
+    traits: Traits = json.loads(json.dumps({topic: each for topic, each in found.items() if each}))
+    return traits
+
+
+def _registries() -> dict[str, Registry[Any]]:
     from chop.dataset import DATASETS
     from chop.models import MODELS
     from chop.numerics import FORMATS
     from chop.ops.table import OPS
     from chop.passes import PASSES
+    from chop.search import config  # noqa: F401  # brings the spaces of the package
+    from chop.search.runners import HW_RUNNERS, SW_RUNNERS
     from chop.search.samplers import SAMPLERS
+    from chop.search.spaces.space import SPACES
 
-    registries: dict[str, Registry[Any]] = {
+    return {
         "models": MODELS,
         "datasets": DATASETS,
         "formats": FORMATS,
         "passes": PASSES,
+        "spaces": SPACES,
         "samplers": SAMPLERS,
+        "sw_runners": SW_RUNNERS,
+        "hw_runners": HW_RUNNERS,
         "ops": OPS,
     }
-    return {topic: registry.descriptions() for topic, registry in registries.items()}
 
 
-def write() -> None:
-    """Store what the registries hold."""
-    from chop.files import write_text
+def traits_of(entry: object) -> dict[str, Any]:
+    """What an entry says of itself: its `traits`, and the `metrics` that it measures."""
+    said: Any = getattr(entry, "traits", {})
+    traits = dict(said) if isinstance(said, Mapping) else asdict(said)
+    measured = [_metric(each) for each in getattr(entry, "metrics", ())]
+    return traits | ({"metrics": measured} if measured else {})
 
-    write_text(CATALOGUE, json.dumps(live(), indent=1, ensure_ascii=False) + "\n")
+
+def _metric(metric: Any) -> dict[str, str]:
+    """Name, unit and direction of a metric, as far as its runner states them."""
+    if isinstance(metric, str):
+        return {"name": metric}
+    stated = {name: getattr(metric, name, None) for name in ("name", "unit", "direction")}
+    return {name: str(value) for name, value in stated.items() if value}
 
 
-if __name__ == "__main__":
-    write()
+def metric_words(metric: Mapping[str, str]) -> str:
+    """A metric in words: ``latency (ms, less is better)``."""
+    direction = metric.get("direction", "")
+    facts = [metric.get("unit", ""), BETTER.get(direction, direction)]
+    said = ", ".join(filter(None, facts))
+    return f"{metric['name']} ({said})" if said else metric["name"]
+
+
+def trait_words(traits: Mapping[str, Any]) -> str:
+    """All but the metrics in words: ``learns; resumes: by replaying``."""
+    words = [
+        name.replace("_", " ") if value is True else f"{name.replace('_', ' ')}: {value}"
+        for name, value in traits.items()
+        if value and name != "metrics"
+    ]
+    return "; ".join(words)
+
+
+def catalogue_text() -> str:
+    """What the registries hold, as the file stores it."""
+    content = live() | {"traits": live_traits()}
+    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"

@@ -5,12 +5,14 @@ answered at once.
 """
 
 import contextlib
+import errno
+import io
+import os
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from chop.actions import run_action
 from chop.config.command_line import (
     COMMANDS,
     SHELLS,
@@ -19,15 +21,16 @@ from chop.config.command_line import (
     main_help,
     parse_arguments,
 )
-from chop.errors import ChopError, ConfigError, UnknownNameError
+from chop.errors import FULL_DISK, ChopError, ConfigError, UnknownNameError
 from chop.masking import masked
-from chop.tools.streams import flushed, lacking, make_writable
 
 if TYPE_CHECKING:
-    from chop.catalogue import Catalogue
+    from chop.catalogue import Catalogue, Traits
 
 OK, BUG, MISTAKE, INTERRUPTED = 0, 1, 2, 130
+PLAIN_TABLE: dict[str, Any] = {"tablefmt": "simple", "disable_numparse": True}
 LONGEST = 500  # characters of a message; --debug shows all of it
+NO_MEMORY = "can't allocate memory"  # torch says it in a RuntimeError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -100,7 +103,7 @@ def _as_info(action: str | None, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _act(action: str, options: dict[str, Any], command: list[str]) -> int:
-    from chop.actions.session import check
+    from chop.actions.session import check, run_action
     from chop.config.layers import Layers, settings_table, wants_colour
     from chop.tools.logger import only_results
 
@@ -116,35 +119,51 @@ def _act(action: str, options: dict[str, Any], command: list[str]) -> int:
 
 def _info(options: dict[str, Any]) -> int:
     """List what is registered; a user's files are imported first where they are named."""
-    from chop.catalogue import TOPICS, live, stored
-    from chop.tools.user_code import import_user_code
+    from chop.catalogue import TOPICS, live, live_traits, stored, stored_traits
 
     topic = options.get("model") or "all"
     topic = {"model": "models", "dataset": "datasets"}.get(topic, topic)  # as the original says it
     imports = options.get("imports", [])
-    import_user_code(imports)
-    catalogue = live() if imports else stored()
+    if imports:
+        from chop.tools.user_code import import_user_code
+
+        import_user_code(imports)
+    catalogue, traits = (live(), live_traits()) if imports else (stored(), stored_traits())
     name = options.get("dataset")
     if any(topic in entries for entries in catalogue.values()):
         topic, name = "all", topic  # ch info jsc-tiny
-    if topic not in ("all", *TOPICS):
+    # "runners" are the sw_runners and the hw_runners
+    wanted = [each for each in TOPICS if topic in ("all", each, each.partition("_")[2])]
+    if not wanted:
         raise UnknownNameError("topic", topic, ("all", *TOPICS))
-    chosen = {each: catalogue[each] for each in (TOPICS if topic == "all" else (topic,))}
+    chosen = {each: catalogue[each] for each in wanted}
     if name is not None:
-        sys.stdout.write(_entry(name, chosen))
+        sys.stdout.write(_entry(name, chosen, traits))
+    elif options.get("quiet"):
+        sys.stdout.write("".join(f"{name}\n" for topic in chosen.values() for name in topic))
     else:
-        sys.stdout.write(_names(chosen) if options.get("quiet") else _tables(chosen))
+        tables = [
+            _table(topic, entries, traits.get(topic, {})) for topic, entries in chosen.items()
+        ]
+        sys.stdout.write("\n\n".join(tables) + "\n")
     return OK
 
 
-def _entry(name: str, catalogue: "Catalogue") -> str:
+def _entry(name: str, catalogue: "Catalogue", traits: "Traits") -> str:
     """What there is to say of a name; of a pass that comes with the package, its keys too."""
+    from chop.catalogue import metric_words, trait_words
+
     found = {topic: entries[name] for topic, entries in catalogue.items() if name in entries}
     if not found:
         known = [each for entries in catalogue.values() for each in entries]
         raise UnknownNameError("name", name, known)
-    lines = [f"{name} ({topic}): {text}\n" for topic, text in found.items()]
-    return "".join(lines) + (_pass_keys(name) if "passes" in found else "")
+    lines = []
+    for topic, text in found.items():
+        said = traits.get(topic, {}).get(name, {})
+        measured = [f"measures {metric_words(metric)}" for metric in said.get("metrics", ())]
+        lines += [f"{name} ({topic}): {text}", trait_words(said), *measured]
+    shown = "".join(f"{line}\n" for line in lines if line)
+    return shown + (_pass_keys(name) if "passes" in found else "")
 
 
 def _pass_keys(name: str) -> str:
@@ -154,21 +173,23 @@ def _pass_keys(name: str) -> str:
 
     rows = [[textwrap.fill(cell, 44) for cell in row] for row in all_rows(pass_table(name))]
     headers = [f"[passes.{name}]", "values", "default", "meaning"]
-    return f"\n{tabulate(rows, headers, 'simple', disable_numparse=True)}\n" if rows else ""
+    return f"\n{tabulate(rows, headers, **PLAIN_TABLE)}\n" if rows else ""
 
 
-def _names(catalogue: "Catalogue") -> str:
-    return "".join(f"{name}\n" for topic in catalogue.values() for name in topic)
-
-
-def _tables(catalogue: "Catalogue") -> str:
+def _table(topic: str, entries: dict[str, str], traits: dict[str, dict[str, Any]]) -> str:
+    """The names of a topic with a line each, and the metrics of those that measure some."""
     from tabulate import tabulate
 
-    tables = [
-        tabulate(list(topic.items()), [name, "description"], "simple", disable_numparse=True)
-        for name, topic in catalogue.items()
-    ]
-    return "\n\n".join(tables) + "\n"
+    from chop.catalogue import metric_words, trait_words
+
+    rows = []
+    for name, text in entries.items():
+        words = trait_words(traits.get(name, {}))
+        measured = "\n".join(map(metric_words, traits.get(name, {}).get("metrics", ())))
+        rows.append([name, f"{text} [{words}]" if words else text, measured])
+    if not any(measured for *_, measured in rows):
+        return tabulate([row[:2] for row in rows], [topic, "description"], **PLAIN_TABLE)
+    return tabulate(rows, [topic, "description", "metrics"], **PLAIN_TABLE)
 
 
 def _report(options: dict[str, Any]) -> int:
@@ -242,6 +263,59 @@ def _profiling(wanted: bool) -> Iterator[None]:
     with cProfile.Profile() as profile:
         yield
     pstats.Stats(profile, stream=sys.stdout).sort_stats("cumtime").print_stats(40)
+
+
+def make_writable() -> None:
+    """Give closed streams somewhere to go, and let letters that a stream lacks be escaped.
+
+    A file that is opened while standard output is closed takes its number, and whatever a library
+    prints would then land in that file.
+    """
+    for number in range(3):
+        with contextlib.suppress(OSError):
+            os.fstat(number)
+            continue
+        os.open(os.devnull, os.O_RDWR)  # which takes the lowest free number: this one
+    for number, name in enumerate(("stdout", "stderr"), start=1):
+        if getattr(sys, name) is None:
+            raw = io.FileIO(number, "w", closefd=False)
+            setattr(sys, name, io.TextIOWrapper(raw, encoding="utf-8"))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
+
+
+@contextlib.contextmanager
+def flushed() -> Iterator[None]:
+    """See to it that what was said has arrived when the block ends, ``--help`` included."""
+    try:
+        yield
+    except SystemExit:
+        sys.stdout.flush()
+        raise
+    sys.stdout.flush()
+
+
+def lacking(error: Exception) -> str | None:
+    """What the machine lacks, in one line, if that is what an error says."""
+    if isinstance(error, MemoryError) or NO_MEMORY in str(error):
+        reason = str(error) or "none is left"
+        return f"not enough memory ({reason}); a smaller file or batch needs less"
+    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+        return f"not enough memory ({error.strerror}); a smaller file or batch needs less"
+    if isinstance(error, OSError) and error.errno in FULL_DISK:
+        _drop_output()
+        where = error.filename or "the output of ch"
+        return f"{where}: cannot be written: {error.strerror}"
+    return None
+
+
+def _drop_output() -> None:
+    """Keep Python from trying once more, as it ends, what has just failed."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 if __name__ == "__main__":

@@ -11,14 +11,18 @@ and exits with 2. Anything else that escapes is a bug in chop and exits with 1.
     ├── DataError                 data sets: missing, damaged, of the wrong shape
     ├── CheckpointError           files of weights and graphs
     ├── OutputError               folders and files that cannot be written
-    ├── TrainingError             a run that cannot go on, such as a loss that is not a number
+    ├── TrainingError             a run that cannot continue, such as a loss that is not a number
     └── SearchError               search spaces, metrics and studies
 """
 
 import difflib
+import errno
 from collections.abc import Iterable
 
 from chop.masking import masked
+
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+"""What the system says when nothing more can be written."""
 
 
 class ChopError(Exception):
@@ -61,7 +65,7 @@ class OutputError(ChopError):
 
 
 class TrainingError(ChopError):
-    """A training run that cannot go on."""
+    """A training run that cannot continue."""
 
 
 class SearchError(ChopError):

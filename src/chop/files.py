@@ -180,7 +180,7 @@ def write_safetensors(path: Path, tensors: "dict[str, Tensor]") -> None:
         mode = temporary.stat().st_mode
         try:
             save_file(tensors, temporary, metadata={CHECKSUM: BLANK})
-        except SafetensorError as error:  # it has a kind of its own for a full disk
+        except SafetensorError as error:  # a full disk raises this, not an OSError
             raise OSError(str(error)) from None
         temporary.chmod(mode)  # safetensors makes files that only their owner can read
         with temporary.open("r+b") as stream:

@@ -18,7 +18,8 @@ from chop.validation import parse
 if TYPE_CHECKING:
     from torch import nn
 
-ATTRIBUTE = "_chop_preprocessing"  # of a module
+ATTRIBUTE = "_chop_preprocessing"
+"""Where a network has it."""
 Kind = Literal["features", "channels"]
 NAME_SHOWN = 40  # characters of a name that may come from a file
 
@@ -114,6 +115,25 @@ class Preprocessing:
         )
 
 
+def preprocessing_of(model: "nn.Module") -> Preprocessing | None:
+    """How the rows were scaled that `model` was trained on; None if that is not known."""
+    from torch import fx
+
+    found = vars(model).get(ATTRIBUTE)
+    if found is None and isinstance(model, fx.GraphModule):
+        found = model.meta.get(ATTRIBUTE)
+    return found if isinstance(found, Preprocessing) else None
+
+
+def set_preprocessing(model: "nn.Module", preprocessing: Preprocessing | None) -> None:
+    """Note how the rows are scaled that `model` works on."""
+    from torch import fx
+
+    vars(model)[ATTRIBUTE] = preprocessing
+    if isinstance(model, fx.GraphModule):
+        model.meta[ATTRIBUTE] = preprocessing  # a copy of a GraphModule keeps no attributes
+
+
 def from_plain(plain: object, where: object) -> Preprocessing | None:
     """What `as_plain` gave, or None; a file may hold anything, so everything is checked.
 
@@ -142,22 +162,3 @@ def _single(value: float, name: str) -> float:
     if not math.isfinite(single):
         raise DataError(f"preprocessing: {name} has {value!r:.40}, which is no number of float32")
     return single
-
-
-def preprocessing_of(model: "nn.Module") -> Preprocessing | None:
-    """How the rows were scaled that `model` was trained on; None if that is not known."""
-    from torch import fx
-
-    found = vars(model).get(ATTRIBUTE)
-    if found is None and isinstance(model, fx.GraphModule):
-        found = model.meta.get(ATTRIBUTE)
-    return found if isinstance(found, Preprocessing) else None
-
-
-def set_preprocessing(model: "nn.Module", preprocessing: Preprocessing | None) -> None:
-    """Note how the rows are scaled that `model` works on."""
-    from torch import fx
-
-    vars(model)[ATTRIBUTE] = preprocessing
-    if isinstance(model, fx.GraphModule):
-        model.meta[ATTRIBUTE] = preprocessing  # a copy of a GraphModule keeps no attributes

@@ -79,7 +79,7 @@ def _fields(schema: Any) -> dict[str, Any]:
 
 
 def _model_in(annotation: Any) -> Any:
-    """The model inside `Model | None`, `list[Model]` and the like."""
+    """The model inside `Model | None`, `list[Model]` and similar types."""
     if _fields(annotation):
         return annotation
     return next((found for arg in get_args(annotation) if (found := _model_in(arg))), None)

@@ -151,4 +151,4 @@ def test_every_script_names_every_flag(shell: str, capsys: pytest.CaptureFixture
 
 
 def test_the_topics_are_those_of_the_catalogue() -> None:
-    assert commands.TOPICS == TOPICS  # stated twice: neither layer may import the other
+    assert commands.TOPICS == TOPICS  # the catalogue takes them from there

@@ -13,7 +13,8 @@ import pytest
 from jet_files import JetFiles
 
 from chop.dataset import MaseDataModule
-from chop.dataset.cache import default_cache_dir, file_sha256
+from chop.dataset.cache import file_sha256
+from chop.dataset.rows import default_cache_dir
 from chop.errors import DataError, OutputError
 
 KILLED = """

@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import chop.dataset.preprocess as subject
-from chop.dataset.preprocess import (
+import chop.dataset.rows as subject
+from chop.dataset.rows import (
     carve_validation,
     distinct_rows,
     original_split,

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from chop.actions import train
+from chop.cli import lacking
 from chop.dataset import MaseDataModule
 from chop.dataset.data_module import TensorLoader
 from chop.errors import OutputError
@@ -23,7 +24,6 @@ from chop.runs import new_folder, own_suffix, write_new
 from chop.search.results.files import log_json, table_csv
 from chop.search.study.storage import Place, open_store
 from chop.search.study.store import Outcome, Store, Wanted
-from chop.tools.streams import lacking
 from chop.training.batches import Epochs, normalisable
 from chop.training.fit import TrainingResult
 
@@ -209,7 +209,7 @@ def test_a_full_disk_is_one_line_for_a_study(
 def test_what_the_machine_lacks_is_no_bug(
     error: Exception, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chop.tools.streams._drop_output", lambda: None)
+    monkeypatch.setattr("chop.cli._drop_output", lambda: None)
     assert text in (lacking(error) or "")
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from chop.actions.environment import check_counts
+from chop.actions.session import check_counts
 from chop.cli import LONGEST, main
 from chop.config.layers import DEEPEST, read_toml
 from chop.config.run import RunConfig

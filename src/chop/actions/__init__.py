@@ -1,10 +1,12 @@
-"""What `ch` does: train, test, transform, search. Each is also a function of plain arguments."""
+"""What `ch` does: train, test, transform, search. Each is also a function of plain arguments.
+
+`session` is what every action starts from: settings, model, data, output folder, random numbers.
+`comparing` runs searches side by side and `reporting` writes the page of a run; `doctor` looks at
+the machine, and `schema` describes configuration files for editors.
+"""
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from chop.config.run import RunConfig
+from typing import Any
 
 ACTIONS: dict[str, str] = {
     "train": "chop.actions.training",
@@ -16,17 +18,6 @@ ACTIONS: dict[str, str] = {
 `run(session)`, for the command line; a `check(config)` refuses mistakes before anything is built.
 Modules are named otherwise (`training`), because importing a module `train` would put it in the
 place of the function `chop.actions.train`."""
-
-
-def run_action(name: str, config: "RunConfig", record: dict[str, Any]) -> None:
-    """Run an action as the command line does; `record` tells what was run, to be stored."""
-    from chop.actions.session import keep_record, open_session, project_folder
-    from chop.files import nothing_left_behind
-
-    module = import_module(ACTIONS[name])
-    session = open_session(config, record, getattr(module, "check", None))
-    with nothing_left_behind(project_folder(config)):
-        keep_record(session, name, module.run(session))
 
 
 def __getattr__(name: str) -> Any:

@@ -170,7 +170,7 @@ def extras() -> Iterator[Finding]:
 def data() -> Iterator[Finding]:
     """The cache and the data sets that need files."""
     yield from _guarded("jsc-sim", simulated_jets)
-    from chop.dataset.cache import default_cache_dir
+    from chop.dataset.rows import default_cache_dir
 
     folder = default_cache_dir()
     yield cache(folder)
@@ -229,7 +229,7 @@ def render(findings: dict[str, list[Finding]]) -> str:
         parts.append(f"{title}\n{_table(rows)}")
     lines = missing(findings)
     parts.append(
-        f"Missing, and the line that brings it\n{lines}" if lines else "Nothing is missing\n"
+        f"Missing, and the command that provides it\n{lines}" if lines else "Nothing is missing\n"
     )
     return "\n\n".join(parts)
 

@@ -12,8 +12,15 @@ from chop.actions.search_files import (
     undone_if_it_fails,
     write_tables,
 )
-from chop.actions.session import ActionResult, Session
-from chop.actions.train_common import UNTRAINED, facts_of, features_of, rows_of, settings_of
+from chop.actions.session import (
+    UNTRAINED,
+    ActionResult,
+    Session,
+    facts_of,
+    features_of,
+    rows_of,
+    settings_of,
+)
 from chop.config.layers import na_to_none
 from chop.config.run import RunConfig
 from chop.errors import SearchError

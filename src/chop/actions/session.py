@@ -1,28 +1,42 @@
 """What every action starts from: settings in effect, model, data, output folder."""
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+import random
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from datetime import date
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from chop.actions import ACTIONS
 from chop.catalogue import stored
 from chop.config.run import RunConfig
 from chop.errors import ConfigError, UnknownNameError
-from chop.files import writable_folder
+from chop.files import nothing_left_behind, writable_folder
 from chop.runs import SOFTWARE, write_record
 from chop.tools.logger import get_logger, root_logger
-from chop.tools.user_code import import_user_code
+from chop.validation import parse
 
 if TYPE_CHECKING:
     from torch import nn
 
     from chop.dataset import MaseDataModule, MaseDatasetInfo
     from chop.models import MaseModelInfo
+    from chop.preprocessing import Preprocessing
+    from chop.training.job import Job
+    from chop.training.settings import TrainingSettings
 
 logger = get_logger("chop")
+
+TASKS = ("classification", "cls")
+UNTRAINED = (
+    "No weights were loaded: the network is UNTRAINED and its results mean nothing. "
+    "Name a checkpoint with --load and --load-type."
+)
 
 
 @dataclass(frozen=True)
@@ -52,13 +66,14 @@ class Session:
 
 def check(config: RunConfig) -> None:
     """Refuse what can be seen to be wrong before torch is imported, which takes seconds."""
-    models, datasets = stored()["models"], stored()["datasets"]
+    registered = stored()
+    models, datasets = registered["models"], registered["datasets"]
     if config.model in datasets and config.dataset in models and config.model not in models:
         raise ConfigError(f"the model comes first: write ch ACTION {config.dataset} {config.model}")
     for name, kind in ((config.model, "model"), (config.dataset, "dataset")):
         if name is None:
             raise ConfigError(f"no {kind} is named: write ch ACTION MODEL DATASET, or use --config")
-        known = stored()[f"{kind}s"]
+        known = registered[f"{kind}s"]
         if not config.imports and name.lower() not in known:
             raise UnknownNameError(kind, name, known)
     if config.project == ".." or Path(config.project or "").name != (config.project or ""):
@@ -71,24 +86,33 @@ def check(config: RunConfig) -> None:
             raise ConfigError(f"{flag}: there is no file or folder {path}")
 
 
-def open_session(
-    config: RunConfig,
-    record: dict[str, Any],
-    check_action: Callable[[RunConfig], None] | None = None,
-) -> Session:
+def run_action(name: str, config: RunConfig, record: dict[str, Any]) -> None:
+    """Run an action as the command line does, on settings that have passed `check`.
+
+    Args:
+        record: what was run and who set what, to be stored beside the results.
+    """
+    action = import_module(ACTIONS[name])
+    session = open_session(config, record, action)
+    with nothing_left_behind(project_folder(config)):
+        keep_record(session, name, action.run(session))
+
+
+def open_session(config: RunConfig, record: dict[str, Any], action: ModuleType) -> Session:
     """Import the user's own code, check, seed, and build the model and the data module."""
-    from chop.actions.environment import prepare
     from chop.models import get_model, get_model_info
 
-    check(config)
     assert config.model is not None
     if not config.quiet:
         root_logger.setLevel("DEBUG" if config.to_debug else config.log_level.upper())
-    import_user_code(config.imports)
+    if config.imports:
+        from chop.tools.user_code import import_user_code
+
+        import_user_code(config.imports)
     model_info = get_model_info(config.model)
     data_module = _data_module(config)
-    if check_action:
-        check_action(config)
+    if hasattr(action, "check"):
+        action.check(config)
     prepare(config)
     logger.info("Initialising model '%s'...", config.model)
     model = get_model(
@@ -102,6 +126,33 @@ def open_session(
     data_module.setup()
     logger.info("Data: %s", data_module.source)
     return Session(config, model, model_info, data_module, record)
+
+
+def prepare(config: RunConfig) -> None:
+    """Refuse a device that this machine lacks, and seed every generator of random numbers."""
+    import numpy as np
+    import torch
+
+    backends: dict[str, Any] = {"gpu": torch.cuda, "mps": torch.backends.mps}
+    wanted = config.accelerator
+    if wanted in backends and not backends[wanted].is_available():
+        raise ConfigError(f"accelerator {wanted!r}: this machine has none; write 'cpu' or 'auto'")
+    check_counts(config)
+    if config.no_warnings:
+        warnings.simplefilter("ignore")
+    random.seed(config.seed)
+    np.random.seed(config.seed)
+    torch.manual_seed(config.seed)
+
+
+def check_counts(config: RunConfig) -> None:
+    """Refuse more processes or threads than the machine could ever use."""
+    from chop.training.settings import MOST_PROCESSES
+
+    for name in ("num_devices", "num_workers", "num_threads"):
+        count = getattr(config, name) or 0
+        if count > MOST_PROCESSES:
+            raise ConfigError(f"{name} is {count}, but this machine takes at most {MOST_PROCESSES}")
 
 
 def _data_module(config: RunConfig) -> "MaseDataModule":
@@ -143,3 +194,108 @@ def project_folder(config: RunConfig) -> Path:
     """The folder of this run, absolute; named after model, task, data set and day by default."""
     name = config.project or f"{config.model}_{config.task}_{config.dataset}_{date.today()}"
     return (Path(config.project_dir).expanduser() / name.replace("/", "-")).resolve()
+
+
+def settings_of(config: "RunConfig") -> dict[str, Any]:
+    """The settings of the command line under the names that Lightning has for them."""
+    from chop.training.settings import TrainingSettings
+
+    same = TrainingSettings.model_fields.keys() & {field.name for field in fields(config)}
+    return {name: getattr(config, name) for name in same} | {
+        "optimizer": config.training_optimizer,
+        "precision": config.trainer_precision,
+        "devices": config.num_devices,
+        "auto_requeue": config.is_to_auto_requeue,
+    }
+
+
+def chosen_settings(
+    action: str, plt_trainer_args: Mapping[str, Any] | None, given: Mapping[str, Any]
+) -> "TrainingSettings":
+    """The settings that were given in either of two ways, checked."""
+    from chop.training.settings import TrainingSettings
+
+    return parse(TrainingSettings, {**(plt_trainer_args or {}), **given}, action)
+
+
+def make_job(  # noqa: PLR0913  # what training and testing have in common
+    action: str,
+    model: "nn.Module",
+    model_info: Any,
+    data_module: Any,
+    *,
+    task: str,
+    load: tuple[str | os.PathLike[str] | None, str],
+    record: Mapping[str, Any] | None,
+    **more: Any,
+) -> "Job":
+    """What is to be trained or tested, from what the labs hand to these actions.
+
+    Args:
+        action: train or test; a single loader holds the rows of the split of this name.
+        load: a file of weights or a graph, and its type.
+        record: what was run; the rows it was run on are added.
+        more: further fields of `Job`.
+    """
+    from chop.training.job import Job
+
+    if task not in TASKS:
+        raise ConfigError(f"task {task!r} is not supported: every model here is a classifier")
+    rows = rows_of(data_module, action, action)
+    name = type(model).__name__ if model_info is None else str(model_info.name)
+    if load[0] is not None:
+        from chop.tools.checkpoint_load import load_model
+
+        model = load_model(load[0], load[1], model)
+    facts = {
+        "data": getattr(rows, "source", ""),
+        "fingerprint": getattr(rows, "fingerprint", None),
+        "batch_size": rows.batch_size,
+    }
+    return Job(model, rows, name=name, record={**(record or {}), **facts}, **more)
+
+
+def known_preprocessing(model: "nn.Module", data_module: Any) -> "Preprocessing | None":
+    """What was done to the features: as the model says it, else as the rows do."""
+    from chop.preprocessing import preprocessing_of
+
+    return preprocessing_of(model) or getattr(data_module, "preprocessing", None)
+
+
+def features_of(model: "nn.Module", data_module: Any) -> dict[str, Any]:
+    """The same for a record."""
+    known = known_preprocessing(model, data_module)
+    return {"preprocessing": known and known.as_plain()}
+
+
+def rows_of(data_module: Any, main: str, action: str) -> Any:
+    """The data module of an action, made of what it was given; what is not known of it is said.
+
+    Args:
+        main: the split that a single loader stands for.
+    """
+    from chop.dataset import MaseDataModule
+
+    if isinstance(data_module, MaseDataModule) or hasattr(data_module, "dataset_info"):
+        return data_module
+    from chop.dataset.given import as_data_module
+
+    try:
+        rows = as_data_module(data_module, main)
+    except ConfigError as error:
+        raise ConfigError(f"{action}: {error}") from None
+    logger.info("Data: %s, without %s", rows.source, rows.missing)
+    return rows
+
+
+def facts_of(model: "nn.Module", model_info: "MaseModelInfo | None") -> "MaseModelInfo":
+    """The facts about a model; of one that is not registered, that it is a classifier."""
+    from chop.models.info import MaseModelInfo
+
+    return model_info or MaseModelInfo(
+        type(model).__name__,
+        model_source="manual",
+        task_type="physical",
+        physical_data_point_classification=True,
+        is_fx_traceable=True,
+    )

@@ -8,14 +8,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chop.actions import train_common as common
+from chop.actions.session import (
+    UNTRAINED,
+    Session,
+    chosen_settings,
+    features_of,
+    known_preprocessing,
+    make_job,
+    settings_of,
+)
 from chop.runs import TEST_RESULTS, TESTS, write_new
 from chop.tools.logger import RESULT, get_logger
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from chop.actions.session import Session
     from chop.training.metrics import Evaluation
     from chop.training.report import MetricLogger
 
@@ -43,43 +50,39 @@ def test(  # noqa: PLR0913, PLR0917  (the labs' signature)
         load_name: weights or a graph to test; by default the model as it is.
         settings: as for `train`; and `split`, one of test, val and all.
     """
-    from chop.training.job import Job, evaluate_job
+    from chop.training.job import evaluate_job
     from chop.training.metrics import summary_of_test
 
-    common.check_task(task)
-    rows = common.rows_of(data_module, "test", "test")
-    job = Job(
-        model=common.loaded(model, load_name, load_type),
-        data=rows,
-        folder=Path(save_path or "."),
-        name=common.name_of(model, model_info),
-        record=common.full_record(settings.pop("record", None), rows),
-    )
+    job = make_job(
+        "test", model, model_info, data_module, task=task, load=(load_name, load_type),
+        record=settings.pop("record", None), folder=Path(save_path or "."),
+    )  # fmt: skip
+    rows = job.data
     split = settings.pop("split", "test")
     logger.info("Testing model '%s'...", job.name)
-    chosen = common.chosen_settings("test", plt_trainer_args, settings)
+    chosen = chosen_settings("test", plt_trainer_args, settings)
     result = evaluate_job(job, chosen, split)
     names = (dataset_info or rows.dataset_info).class_names
     shown = summary_of_test(result, names, getattr(rows, "source", ""), split)
-    known = common.known_preprocessing(job.model, rows) or "taken as they are"
+    known = known_preprocessing(job.model, rows) or "taken as they are"
     logger.info("Result\n%s\n\nFeatures: %s", shown, known, extra=RESULT)
     if visualizer is not None:
         _log(visualizer, result.figures(split), job.folder)
     if save_path is not None:
         run = {"split": split, "load_name": load_name, "run": job.record}
-        run |= common.features_of(job.model, rows)
+        run |= features_of(job.model, rows)
         _store(job.folder, {**result.as_dict(names, split), **run})
     logger.info("Testing is completed")
     return result
 
 
-def run(session: "Session") -> None:
+def run(session: Session) -> None:
     """Test as the command line asks."""
     from chop.training.report import make_test_logger
 
     config, folder = session.config, session.software_folder
     if config.load_name is None and not config.is_pretrained:
-        logger.warning(common.UNTRAINED)
+        logger.warning(UNTRAINED)
     test(
         session.model,
         session.model_info,
@@ -92,7 +95,7 @@ def run(session: "Session") -> None:
         load_type=config.load_type,
         record=session.record,
         split=config.split,
-        **common.settings_of(config),
+        **settings_of(config),
     )
 
 

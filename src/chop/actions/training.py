@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chop.actions import train_common as common
+from chop.actions.session import ActionResult, Session, chosen_settings, make_job, settings_of
 from chop.runs import GRAPH, TRAINING
 from chop.tools.logger import RESULT, get_logger
 
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
     from torch import nn
 
-    from chop.actions.session import ActionResult, Session
     from chop.training.fit import TrainingResult
     from chop.training.job import Job
 
@@ -45,26 +44,19 @@ def train(  # noqa: PLR0913, PLR0917  (the labs' signature)
         plt_trainer_args: what the labs hand to Lightning: max_epochs, devices, accelerator, …
         load_name: weights or a graph to start from.
         settings: further fields of `TrainingSettings`, such as `scheduler` or `seed`; `resume`
-            to go on with the last run in `save_path`; `record`, stored in the checkpoints.
+            to continue the last run in `save_path`; `record`, stored in the checkpoints.
     """
     from chop.training.fit import fit
-    from chop.training.job import Job
 
-    common.check_task(task)
-    rows = common.rows_of(data_module, "train", "train")
-    job = Job(
-        model=common.loaded(model, load_name, load_type),
-        data=rows,
-        folder=Path(save_path),
-        name=common.name_of(model, model_info),
-        logger=visualizer,
-        resume=settings.pop("resume", False),
-        record=common.full_record(settings.pop("record", None), rows),
-    )
+    job = make_job(
+        "train", model, model_info, data_module, task=task, load=(load_name, load_type),
+        record=settings.pop("record", None), resume=settings.pop("resume", False),
+        folder=Path(save_path), logger=visualizer,
+    )  # fmt: skip
     settings |= {"optimizer": optimizer, "learning_rate": learning_rate}
     settings |= {"weight_decay": weight_decay, "auto_requeue": auto_requeue}
     logger.info("Training model '%s'...", job.name)
-    result = fit(job, common.chosen_settings("train", plt_trainer_args, settings))
+    result = fit(job, chosen_settings("train", plt_trainer_args, settings))
     if load_name is not None and load_type == "mz":
         save_trained_graph(job)
     logger.info("Checkpoints: %s, %s", result.best, result.last, extra=RESULT)
@@ -83,9 +75,8 @@ def save_trained_graph(job: "Job") -> None:
         save_mase_graph_interface_pass(MaseGraph(job.model), where)
 
 
-def run(session: "Session") -> "ActionResult":
+def run(session: Session) -> ActionResult:
     """Train as the command line asks; what is to be in the record of the run."""
-    from chop.actions.session import ActionResult
     from chop.training.report import make_logger
 
     config, folder = session.config, session.software_folder
@@ -101,7 +92,7 @@ def run(session: "Session") -> "ActionResult":
         load_type=config.load_type,
         resume=config.resume,
         record=session.record,
-        **common.settings_of(config),
+        **settings_of(config),
     )
     known = result.preprocessing
     return ActionResult(folder, {"preprocessing": known and known.as_plain()})

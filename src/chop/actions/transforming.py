@@ -8,8 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from chop.actions.session import ActionResult, Session
-from chop.actions.train_common import UNTRAINED, facts_of, features_of, rows_of
+from chop.actions.session import UNTRAINED, ActionResult, Session, facts_of, features_of, rows_of
 from chop.config.run import RunConfig
 from chop.errors import ConfigError
 from chop.ir.graph.mase_graph import MaseGraph

@@ -58,12 +58,15 @@ class Command:
 MODEL = Name("MODEL", "as listed by: ch info models", names="models")
 DATASET = Name("DATASET", "as listed by: ch info datasets", names="datasets")
 RUN = (MODEL, DATASET)
-TOPICS = ("models", "datasets", "formats", "passes", "samplers", "ops")
+TOPICS = (
+    "models", "datasets", "formats", "passes", "spaces", "samplers", "sw_runners", "hw_runners",
+    "ops",
+)  # fmt: skip
 SHELLS = ("bash", "zsh", "fish")
 
 
 def flags_of(setting: Setting) -> tuple[str, ...]:
-    """The flags of a setting; none for what stands by position or only in a file."""
+    """The flags of a setting; none for a word given by position or a setting of files only."""
     if not setting.option.group or setting.name in ("model", "dataset"):
         return ()
     return setting.option.flags or ("--" + setting.name.replace("_", "-"),)
@@ -107,7 +110,7 @@ COMMANDS = {
     ),
     "doctor": Command(
         "show what this machine has, what is missing and how to get it",
-        quiet="what is missing and the line that brings it",
+        quiet="what is missing and the command that provides it",
     ),
     "info": Command(
         "list what there is: " + ", ".join(TOPICS),

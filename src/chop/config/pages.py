@@ -1,11 +1,9 @@
 """The reference pages of the command line and of configuration files.
 
-``python -m chop.config.pages docs/reference`` writes them; a test compares them with the code.
+``make generate`` writes them; a test compares them with the code.
 """
 
-import sys
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 from chop.config.command_line import (
     COMMANDS,
@@ -18,12 +16,11 @@ from chop.config.command_line import (
     sentence,
     value_of,
 )
-from chop.config.facts import default_of, key_rows, stored_schema, table_in, values_of
+from chop.config.facts import default_of, key_rows, table_in, values_of
 from chop.config.run import REMOVED, Setting
 from chop.config.schema import Schema
-from chop.files import write_text
 
-MADE = "This page is generated from the code: `make catalogue` writes it."
+MADE = "This page is generated from the code: `make generate` writes it."
 CLI = f"""\
 # Command line
 
@@ -43,7 +40,7 @@ COMPLETION = """\
 `ch completion SHELL` prints a script that completes commands, options, and the names of models,
 data sets and all other choices. Once, for the shell that you use:
 
-<!-- not run: it changes files of your own; tests/cli/test_completion.py runs ch completion -->
+<!-- not run: it changes your shell's files; tests/cli/test_completion.py runs ch completion -->
 ```console
 $ echo 'source <(ch completion bash)' >> ~/.bashrc
 $ echo 'source <(ch completion zsh)' >> ~/.zshrc      # after compinit
@@ -75,7 +72,7 @@ and, as the first line of the configuration:
 #:schema ./chop.schema.json
 ```
 
-`ch schema --import my_passes.py` adds the passes, formats and runners of a file of your own. The
+`ch schema --import my_passes.py` adds the passes, formats and runners of a custom file. The
 same schema is at `src/chop/config/chop.schema.json`; `.taplo.toml` applies it to `configs/` in a
 checkout, and `taplo check` uses it without an editor.
 """
@@ -220,13 +217,3 @@ def _cell(text: str) -> str:
 
 def _code(text: str) -> str:
     return f"`{text}`" if text else ""
-
-
-def write(folder: Path) -> None:
-    """Write both pages."""
-    write_text(folder / "cli.md", cli_page())
-    write_text(folder / "toml.md", toml_page(stored_schema()))
-
-
-if __name__ == "__main__":
-    write(Path(sys.argv[1] if sys.argv[1:] else "docs/reference"))

@@ -126,7 +126,7 @@ REMOVED = {
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """What a run of ``ch`` is told. The order is the order of the printed table."""
+    """The settings of a run of ``ch``. The order is the order of the printed table."""
 
     task: Annotated[
         Literal["classification", "cls"],
@@ -209,7 +209,7 @@ class RunConfig:
     ] = None
     resume: Annotated[
         bool,
-        Option("go on where the run in this project folder stopped", TRAINER, actions=TRAINING),
+        Option("resume the run in this project folder where it stopped", TRAINER, actions=TRAINING),
     ] = False
     num_workers: Annotated[
         int,
@@ -258,9 +258,9 @@ class RunConfig:
         str | None,
         Option("file of the data set, in place of the downloaded one", DATA, names="file"),
     ] = None
-    label_column: Annotated[
-        str | None, Option("column of the labels in a file of your own", DATA)
-    ] = None
+    label_column: Annotated[str | None, Option("column of the labels in a custom file", DATA)] = (
+        None
+    )
     split: Annotated[
         Literal["test", "val", "all"],
         Option(

@@ -1,7 +1,7 @@
 """The JSON Schema of configuration files, for editors.
 
 ``chop.schema.json`` lies in the package, so that ``ch schema`` prints it without importing torch;
-``python -m chop.actions.schema`` writes it, and a test fails when it is out of date. Here is what
+``make generate`` writes it, and a test fails when it is out of date. Here is what
 follows from the settings alone; `chop.actions.schema` adds passes and searches.
 """
 

@@ -1,4 +1,9 @@
-"""Data sets by name: the rows, their description and the loaders that serve them."""
+"""Data sets by name: the rows, their description and the loaders that serve them.
+
+`info` holds the table and how a data set joins it, `rows` what one reads and how it is split and
+scaled, `data_module` the loaders. `cache`, `download` and `tables` read files; `given` takes rows
+that are no data set of ours, and `rescale` fits rows to a network that was trained on others.
+"""
 
 from typing import Any
 
@@ -14,7 +19,7 @@ from chop.dataset.info import (
     register_dataset,
 )
 from chop.dataset.physical import jsc, jsc_sim  # noqa: F401
-from chop.dataset.splits import DatasetRequest, Splits
+from chop.dataset.rows import DatasetRequest, Splits
 from chop.preprocessing import Preprocessing
 
 AVAILABLE_DATASETS = DATASETS.keys()

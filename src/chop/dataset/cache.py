@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import platformdirs
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from chop.dataset.splits import DatasetRequest, Splits
+from chop.dataset.rows import NO_HOME, DatasetRequest, Splits
 from chop.errors import CheckpointError, DataError, OutputError
 from chop.files import regular
 from chop.preprocessing import from_plain
@@ -31,22 +30,10 @@ except ImportError:  # not on Windows, where two first starts may both do the wo
     fcntl = None  # type: ignore[assignment]
 
 ABOUT = "about.json"
-NO_HOME = "~"
 DAMAGED = (OSError, ValueError, KeyError, TypeError)
 SETTLED_NS = 2_000_000_000
 """A file that was changed so shortly before it was hashed may change again within one tick of the
 clock that dates changes, so its hash is not kept."""
-
-
-def default_cache_dir() -> Path:
-    """`CHOP_CACHE`, else the folder this platform keeps caches in."""
-    chosen = os.environ.get("CHOP_CACHE")
-    if chosen:
-        return Path(chosen).expanduser()
-    try:
-        return Path(platformdirs.user_cache_dir("chop"))
-    except RuntimeError:  # there is no home directory, which matters to who writes a cache
-        return Path(NO_HOME)
 
 
 def cached(
@@ -58,7 +45,7 @@ def cached(
 ) -> Splits:
     """What `build` returns, from the cache if it was built from the same `key` before.
 
-    Rows that are to be scaled as others were are kept beside those with constants of their own.
+    Rows that are to be scaled as others were are kept beside those with their own constants.
 
     The arrays are memory-mapped, so opening them costs little more than comparing their checksums.
     A folder appears in the cache only when it is complete, and one that turns out to be damaged is

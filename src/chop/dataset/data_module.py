@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler, TensorDataset
 
-from chop.dataset.cache import default_cache_dir
 from chop.dataset.info import DATASETS, DatasetEntry, MaseDatasetInfo, completed
 from chop.dataset.rescale import rescaled
-from chop.dataset.splits import DatasetRequest, Splits, checked
+from chop.dataset.rows import DatasetRequest, Splits, checked, default_cache_dir
 from chop.errors import ConfigError, DataError, UnknownNameError
 from chop.preprocessing import Preprocessing
 

@@ -19,7 +19,7 @@ PARTIAL, WHOLE, OUT_OF_RANGE = 206, 200, 416
 def fetch(url: str, target: Path, verify: Callable[[Path], None]) -> Path:
     """The file at `url`, fetched to `target` unless it is there already.
 
-    What has arrived is kept in ``<target>.part``, so a fetch that was cut off goes on where it
+    What has arrived is kept in ``<target>.part``, so a fetch that was cut off continues where it
     stopped. Only a file that is complete and passes `verify` gets its name; its SHA-256 is
     written beside it.
     """
@@ -63,7 +63,7 @@ def has_md5(expected: str) -> Callable[[Path], None]:
 
 
 def _receive(url: str, part: Path) -> None:
-    """Append to `part` what is still missing, or start over if the server cannot go on."""
+    """Append to `part` what is still missing, or start over if the server cannot continue."""
     have = part.stat().st_size if part.exists() else 0
     headers = {"Range": f"bytes={have}-"} if have else {}
     tag = part.with_name(f"{part.name}.tag")
@@ -108,7 +108,7 @@ def _copy(response: HTTPResponse, part: Path, have: int) -> None:
             progress.advance(task, len(block))
         arrived = stream.tell()
     if total is not None and arrived < total:
-        raise URLError(f"stopped after {arrived:,} of {total:,} bytes; the next start goes on")
+        raise URLError(f"stopped after {arrived:,} of {total:,} bytes; the next start continues")
 
 
 def _reason(error: Exception) -> str:

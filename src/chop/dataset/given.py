@@ -5,7 +5,6 @@ from typing import Any
 
 from torch import Tensor
 
-from chop.dataset.data_module import MaseDataModule
 from chop.dataset.info import DatasetSource, MaseDatasetInfo
 from chop.errors import ConfigError, DataError, UnknownNameError
 
@@ -24,16 +23,14 @@ WANTED = (
 )
 
 
-def as_data_module(given: Any, main: str) -> Any:
-    """What actions work on: `given` itself if it is a data module of ours, else one made of it.
+def as_data_module(given: Any, main: str) -> "GivenRows":
+    """A data module as actions take it, made of what is none of ours.
 
     Args:
         main: the split that a single loader stands for: train or test.
     """
     if given is None:
         raise ConfigError(f"data_module is missing: give data_module= {WANTED}")
-    if isinstance(given, MaseDataModule) or hasattr(given, "dataset_info"):
-        return given
     if any(callable(getattr(given, method, None)) for method in LOADERS.values()):
         rows = FromLightning(given, main)
         if not rows.splits():
@@ -44,7 +41,7 @@ def as_data_module(given: Any, main: str) -> Any:
 
 
 class GivenRows:
-    """The interface of `MaseDataModule` on loaders that somebody else makes."""
+    """The interface of `MaseDataModule` on loaders that were made elsewhere."""
 
     fingerprint = None
 
@@ -190,13 +187,13 @@ def is_batch(value: Any) -> bool:
 
 
 def checked_loader(loader: Any, split: str) -> Any:
-    """A loader, if it can be gone through once in every epoch."""
+    """A loader, if it can be iterated over in every epoch."""
     if isinstance(loader, str) or not isinstance(loader, Iterable):
         kind = type(loader).__name__
         raise ConfigError(f"data_module: a {kind} is no loader of {split} rows: {WANTED} is wanted")
     if isinstance(loader, Iterator):
         raise ConfigError(
-            f"data_module: the {split} rows come from an iterator, which can be gone through once: "
+            f"data_module: the {split} rows come from an iterator, which can be used up only once: "
             "give a DataLoader, or a list of batches"
         )
     return loader

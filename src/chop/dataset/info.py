@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any
 
-from chop.dataset.splits import SPLITS, DatasetRequest, Splits
+from chop.dataset.rows import SPLITS, DatasetRequest, Splits
 from chop.errors import ConfigError, RegistrationError, UnknownNameError
 from chop.registry import Registry, description
 

@@ -6,8 +6,14 @@ import numpy as np
 
 from chop.dataset.cache import cached, file_sha256
 from chop.dataset.info import register_dataset
-from chop.dataset.preprocess import seeded_split, standardise
-from chop.dataset.splits import DatasetRequest, Splits, paired, rows_fingerprint
+from chop.dataset.rows import (
+    DatasetRequest,
+    Splits,
+    paired,
+    rows_fingerprint,
+    seeded_split,
+    standardise,
+)
 from chop.dataset.tables import READERS, class_indices
 from chop.errors import DataError
 
@@ -19,7 +25,7 @@ def own(kind: str, request: DatasetRequest) -> Splits:
     """The rows of a file in one format, split by the seed and standardised on the training part."""
     path = request.path
     if path is None:
-        raise DataError(f"data set {kind!r} is a file of your own: name it with --dataset-path")
+        raise DataError(f"data set {kind!r} is a custom file: name it with --dataset-path")
     if not path.is_file():
         what = "is a folder; name the file" if path.is_dir() else "no such file"
         raise DataError(f"{path}: {what}")

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
-from chop.dataset.preprocess import CHUNK_ROWS, moments, scale_rows
-from chop.dataset.splits import Splits
+from chop.dataset.rows import CHUNK_ROWS, Splits, moments, scale_rows
 from chop.errors import DataError
 from chop.preprocessing import Preprocessing
 
@@ -112,7 +111,7 @@ class RescaledDataset(Dataset[Any]):
 
 
 def rescaled_rows(rows: Tensor, done: Preprocessing, wanted: Preprocessing) -> Tensor:
-    """Rows of their own, scaled as `wanted`.
+    """A copy of the rows, scaled as `wanted`.
 
     Rows to which nothing was done, or the division alone, become to the last bit what they would
     have been at once. Of others the measured values are computed back, in float64.

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from chop.dataset.preprocess import Floats, Labels
+from chop.dataset.rows import Floats, Labels
 from chop.errors import DataError, suggestion
 
 LABEL_NAMES = ("label", "labels", "class", "target", "y")

@@ -3,7 +3,7 @@
 import numpy as np
 
 from chop.dataset.info import register_dataset
-from chop.dataset.splits import SPLITS, Splits
+from chop.dataset.rows import SPLITS, Splits
 
 ROWS = 10_240
 IMAGE_SIZE = (1, 2, 2)

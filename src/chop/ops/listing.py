@@ -36,9 +36,7 @@ How an operation is quantised, in any number format, as a module or as a functio
 
 Costs: one multiply-accumulate (MAC) is two FLOPs, a bias is free, any other arithmetic is one FLOP.
 
-This page is generated; a test compares it with the table. To write it again:
-
-    python -c "from chop.ops.listing import write; write('docs/operations.md')"
+This page is generated from the table: `make generate` writes it.
 
 | operation | MASE type | what it is | written as | operands | cost |
 |---|---|---|---|---|---|

@@ -9,7 +9,7 @@ from chop.passes.base import PASSES, Kind, Pass, PassArgs
 INTRODUCTION = """\
 # Passes
 
-This page is generated from the registry: `python -m chop.passes.docs > docs/passes.md`.
+This page is generated from the registry: `make generate` writes it.
 
 Every pass is called as `graph, info = the_pass(graph, pass_args)`, where `pass_args` is a
 dictionary, an instance of its argument class, or left out. From a file, `[passes.<name>]` runs it.

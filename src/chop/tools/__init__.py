@@ -1,4 +1,8 @@
-"""Helpers between data, models and actions; each is imported when it is first asked for."""
+"""What stands between data, models and actions; each name is imported when first asked for.
+
+`get_input` makes batches for passes and scales rows as in training, `checkpoint_load` loads weights
+and graphs, `devices` chooses device and threads. `logger` prints, `user_code` imports users' files.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING

@@ -10,16 +10,6 @@ from torch.backends import mha
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from chop.errors import ConfigError
-
-
-def check_accelerator(name: str) -> None:
-    """Refuse a device this machine lacks, and say what to write instead."""
-    if name == "gpu" and not torch.cuda.is_available():
-        raise ConfigError("accelerator 'gpu': this machine has none; write 'cpu' or 'auto'")
-    if name == "mps" and not torch.backends.mps.is_available():
-        raise ConfigError("accelerator 'mps': this machine has none; write 'cpu' or 'auto'")
-
 
 def device_of(accelerator: str) -> torch.device:
     """The device that an accelerator setting stands for."""

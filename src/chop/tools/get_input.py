@@ -29,8 +29,8 @@ LOADERS = {
 class InputGenerator:
     """The inputs of a data set, batch by batch, as ``{"x": batch}``.
 
-    It can be gone through any number of times and gives the same batches each time: those of the
-    first epoch for the data module's seed. `next()` draws from a pass of its own, which starts
+    It can be iterated over any number of times and gives the same batches each time: those of the
+    first epoch for the data module's seed. `next()` draws from a separate pass, which starts
     again after the last batch.
 
     Args:
@@ -78,7 +78,7 @@ class InputGenerator:
             raise
 
     def _loader(self) -> AnyLoader:
-        """A loader of its own, at the start of its first epoch."""
+        """A new loader, at the start of its first epoch."""
         loader: AnyLoader = getattr(self.data_module, LOADERS[self.which_dataloader])()
         return loader
 
@@ -129,7 +129,7 @@ def rows_for(model: nn.Module, data: Any) -> Any:
     logger.info("Features of the model: %s", trained)
     if not isinstance(data, MaseDataModule):
         logger.warning(
-            "The rows come from a %s of your own and are taken as they are; they must be scaled as "
+            "The rows come from a custom %s and are taken as they are; they must be scaled as "
             "in training", type(data).__name__,
         )  # fmt: skip
         return data

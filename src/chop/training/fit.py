@@ -86,7 +86,7 @@ def fit(job: Job, settings: TrainingSettings) -> TrainingResult:
 
 
 def _with_rows(job: Job, resumed: Resumed | None) -> Job:
-    """The job with its rows scaled as in the run that goes on."""
+    """The job with its rows scaled as in the run that it resumes."""
     if resumed is not None:
         known = preprocessing_in(resumed.checkpoint, resumed.path)
         if known is not None:
@@ -164,7 +164,7 @@ def make_trainer(settings: TrainingSettings, callbacks: list[Callback], job: Job
 
 
 def _plugins() -> list[Any]:
-    # Lightning would requeue by itself and go on in a way of its own; see `requeue.py`.
+    # Lightning would requeue and resume in its own way; see `requeueing`.
     slurm = [SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else []
     return [AtomicCheckpointIO(), *slurm]
 

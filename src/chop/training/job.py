@@ -16,11 +16,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from chop.errors import ConfigError, DataError, OutputError, TrainingError, UnknownNameError
+from chop.errors import (
+    FULL_DISK,
+    ConfigError,
+    DataError,
+    OutputError,
+    TrainingError,
+    UnknownNameError,
+)
 from chop.tools.devices import device_of, forward_operations, using_threads
 from chop.tools.get_input import rows_for
 from chop.tools.logger import get_logger
-from chop.tools.streams import FULL_DISK
 from chop.training.batches import Epochs, moved, normalisable
 from chop.training.metrics import Evaluation, evaluate
 from chop.training.settings import TrainingSettings

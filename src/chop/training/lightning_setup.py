@@ -132,7 +132,7 @@ def connected() -> Iterator[None]:
         if not any(part in str(error) for part in UNCONNECTED):
             raise
         raise TrainingError(
-            "another process of this run has ended before its time; --resume goes on after the "
+            "another process of this run has ended before its time; --resume continues after the "
             "last epoch that was saved"
         ) from None
 

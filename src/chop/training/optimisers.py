@@ -17,7 +17,7 @@ LARGEST_ROOT = 1e18
 """A number whose square weights of 32 bits can still hold."""
 FUNCTIONAL: dict[type, Callable[..., None]] = {optim.Adam: adam, optim.AdamW: adamw}
 GROUP_SETTINGS = ("lr", "weight_decay")
-"""What a group of parameters may have of its own."""
+"""What a group of parameters may set for itself."""
 OWN_RATE = "initial_lr"
 """The key of a group, torch's own name for it, that keeps its rate before any schedule."""
 FUSED_DEVICES = frozenset(("cpu", "cuda", "mps", "xpu"))
@@ -45,7 +45,7 @@ def make_optimiser(model: nn.Module, settings: TrainingSettings) -> optim.Optimi
 
 
 def parameter_groups(model: nn.Module) -> list[dict[str, Any]]:
-    """The parameters that training changes, in groups that may have settings of their own.
+    """The parameters that training changes, in groups that may have separate settings.
 
     A model says which by a method `parameter_groups()`, as torch's optimisers take them; what it
     leaves out is trained with the settings of the run, in a group before the others.
@@ -152,7 +152,7 @@ def set_learning_rates(optimiser: optim.Optimizer, settings: TrainingSettings, e
 
 
 def step_function(optimiser: optim.Optimizer) -> Callable[[], Any]:
-    """`optimiser.step` for one epoch's rates, without what it looks up anew in every step.
+    """`optimiser.step` for one epoch's rates, without what it looks up again in every step.
 
     For a network of a hundred parameters that is a fifth of the time. The arithmetic is torch's
     own fused kernel, called through its functional form on the optimiser's own state.

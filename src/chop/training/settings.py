@@ -1,4 +1,4 @@
-"""What a training run is told, whoever asks for it."""
+"""The settings of a training run."""
 
 import os
 from typing import Annotated, Any, Literal
@@ -8,7 +8,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 FREE_ON_RESUME = frozenset(
     ("max_epochs", "max_steps", "early_stopping", "log_every_n_steps", "auto_requeue")
 )
-"""Settings that may change when a run goes on; all others decide what it computes."""
+"""Settings that may change when a run is resumed; all others decide what it computes."""
 
 MOST_PROCESSES = max(16, 4 * (os.cpu_count() or 1))
 """Processes or threads that a run may ask for; a slip of the finger must not take the machine."""

@@ -23,7 +23,7 @@ MISFITS = (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeE
 """What a state of another kind than ours raises where it is put back."""
 
 SAME_RECORD = ("batch_size", "fingerprint")
-"""What the record says that must not change when a run goes on."""
+"""What the record says that must not change when a run is resumed."""
 
 History = list[dict[str, float]]
 
@@ -75,7 +75,7 @@ class OwnState(BaseModel):
 
 
 class RunState(BaseModel):
-    """A checkpoint that a run can go on from, as far as its types go."""
+    """A checkpoint that a run can resume from, as far as its types go."""
 
     epoch: NonNegativeInt
     global_step: NonNegativeInt
@@ -89,14 +89,14 @@ class RunState(BaseModel):
 
 @dataclass(frozen=True)
 class Resumed:
-    """A checkpoint that a run goes on from."""
+    """A checkpoint that a run resumes from."""
 
     path: Path
     checkpoint: Mapping[str, Any]
 
     @property
     def epoch(self) -> int:
-        """The epoch to go on with: the next one, or the one that a limit on steps cut short."""
+        """The epoch to continue with: the next one, or the one that a limit on steps cut short."""
         return int(self.checkpoint["epoch"]) + (0 if self.steps_into_epoch else 1)
 
     @property
@@ -153,9 +153,7 @@ def _check_types(content: Any, path: Path) -> None:
             reason = str(error)
         else:
             return
-    raise CheckpointError(
-        f"{path}: holds no run to go on with ({reason}); start from it with --load"
-    )
+    raise CheckpointError(f"{path}: holds no run to resume ({reason}); start from it with --load")
 
 
 def _check_same(resumed: Resumed, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -163,5 +161,5 @@ def _check_same(resumed: Resumed, before: Mapping[str, Any], now: Mapping[str, A
         if name in before and before[name] != now[name]:
             raise ConfigError(
                 f"--resume: {name} is {now[name]!r}, but the run in {resumed.path} has "
-                f"{before[name]!r}; give the same, or start anew with --load"
+                f"{before[name]!r}; give the same, or start a new run with --load"
             )

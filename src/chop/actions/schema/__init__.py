@@ -1,6 +1,6 @@
 """The JSON Schema of a configuration file, read off the settings and the registries.
 
-``python -m chop.actions.schema`` writes the copy that ``ch schema`` prints.
+``make generate`` writes the copy that ``ch schema`` prints.
 """
 
 import json

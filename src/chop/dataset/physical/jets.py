@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from chop.dataset.preprocess import Floats, Labels
+from chop.dataset.rows import Floats, Labels
 from chop.dataset.tables import Table, read_arff, read_parquet
 from chop.errors import DataError
 

@@ -12,8 +12,16 @@ from chop.dataset.cache import cached, file_sha256
 from chop.dataset.download import fetch, recorded
 from chop.dataset.info import register_dataset
 from chop.dataset.physical.jets import CLASSES, FEATURES, check_cernbox, read_jets
-from chop.dataset.preprocess import carve_validation, distinct_rows, original_split, standardise
-from chop.dataset.splits import DatasetRequest, Splits, paired, rows_fingerprint
+from chop.dataset.rows import (
+    DatasetRequest,
+    Splits,
+    carve_validation,
+    distinct_rows,
+    original_split,
+    paired,
+    rows_fingerprint,
+    standardise,
+)
 from chop.errors import DataError
 
 URL = "https://cernbox.cern.ch/index.php/s/jvFd5MoWhGs1l5v/download"

@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 
 from chop.dataset.info import register_dataset
 from chop.dataset.physical.jets import CLASSES, FEATURES
-from chop.dataset.preprocess import standardise
-from chop.dataset.splits import DatasetRequest, Splits, rows_fingerprint
+from chop.dataset.rows import DatasetRequest, Splits, rows_fingerprint, standardise
 
 TRAIN_END, VALIDATION_END = 60_000, 80_000
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from chop.dataset.info import register_dataset
-from chop.dataset.splits import DatasetRequest, Splits
+from chop.dataset.rows import DatasetRequest, Splits
 from chop.dataset.vision.images import Images, Pixels, fetched, prepared
 from chop.errors import DataError
 

@@ -10,8 +10,14 @@ from numpy.typing import NDArray
 
 from chop.dataset.cache import cached, file_sha256
 from chop.dataset.download import fetch, has_md5
-from chop.dataset.preprocess import carve_validation, standardise
-from chop.dataset.splits import DatasetRequest, Splits, paired, rows_fingerprint
+from chop.dataset.rows import (
+    DatasetRequest,
+    Splits,
+    carve_validation,
+    paired,
+    rows_fingerprint,
+    standardise,
+)
 from chop.errors import DataError
 
 Pixels = NDArray[np.uint8]

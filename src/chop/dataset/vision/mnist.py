@@ -11,7 +11,7 @@ from typing import BinaryIO
 import numpy as np
 
 from chop.dataset.info import register_dataset
-from chop.dataset.splits import DatasetRequest, Splits
+from chop.dataset.rows import DatasetRequest, Splits
 from chop.dataset.vision.images import Images, Pixels, fetched, prepared
 from chop.errors import DataError
 

@@ -19,7 +19,7 @@ class ToyCustomFnNet(nn.Module):
 
     Args:
         batch_size: has no effect. The original's network works for batches of one size, which it
-            is told; this one takes batches of any size.
+            is given; this one takes batches of any size.
     """
 
     ones: Tensor

@@ -1,0 +1,40 @@
+"""Write every file that is generated from the code: ``make generate``.
+
+What `ch info` lists, the JSON Schema of configuration files, and the pages of options, settings,
+passes and operations. A test compares each with the code, so nothing here is edited by hand.
+
+    python scripts/generate.py
+"""
+
+from pathlib import Path
+
+import chop.passes.graph  # noqa: F401  # importing the passes fills their registry
+from chop.actions.schema import schema, schema_text
+from chop.catalogue import CATALOGUE, catalogue_text
+from chop.config.pages import cli_page, toml_page
+from chop.config.schema import FILE
+from chop.files import write_text
+from chop.ops.listing import markdown
+from chop.passes.docs import passes_page
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+def generated() -> dict[Path, str]:
+    """Every generated file and what it is to hold."""
+    return {
+        CATALOGUE: catalogue_text(),
+        FILE: schema_text(),
+        DOCS / "reference" / "cli.md": cli_page(),
+        DOCS / "reference" / "toml.md": toml_page(schema()),
+        DOCS / "passes.md": passes_page(),
+        DOCS / "operations.md": markdown(),
+    }
+
+
+if __name__ == "__main__":
+    for path, text in generated().items():
+        before = path.read_text(encoding="utf-8") if path.exists() else None
+        if text != before:
+            write_text(path, text)
+            print(f"written: {path}")

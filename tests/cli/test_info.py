@@ -1,0 +1,127 @@
+"""``ch info`` tells all that registries hold: runners and their metrics, spaces, traits."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from chop import catalogue
+from chop.cli import main
+from chop.search.runners import HW_RUNNERS, SW_RUNNERS
+from chop.search.samplers import SAMPLERS
+from chop.search.spaces.space import SPACES
+
+RUNNER = '''
+from chop.search.runners import Candidate, software_runner
+
+@software_runner("steadiness", metrics=("wobble",))
+def steadiness(candidate: Candidate) -> dict[str, float]:
+    """How little the scores change."""
+    return {"wobble": 0.0}
+'''
+
+
+@pytest.mark.parametrize(
+    ("topic", "registry"),
+    [
+        ("sw_runners", SW_RUNNERS),
+        ("hw_runners", HW_RUNNERS),
+        ("spaces", SPACES),
+        ("samplers", SAMPLERS),
+    ],
+)
+def test_every_entry_is_listed(
+    topic: str, registry: dict[str, object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    catalogue.live()  # imports what fills the registries
+    assert main(["info", topic]) == 0
+    text = capsys.readouterr().out
+    assert text.split()[:2] == [topic, "description"]
+    listed = [line.split()[0] for line in text.splitlines()[2:] if not line.startswith(" ")]
+    assert listed == sorted(registry)
+
+
+def test_runners_show_what_they_measure(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info", "runners"]) == 0
+    text = capsys.readouterr().out
+    runners = {**SW_RUNNERS, **HW_RUNNERS}
+    metrics = {metric["name"] for each in runners.values() for metric in measured(each)}
+    assert metrics >= {"accuracy", "latency", "memory_density"}
+    assert all(name in text for name in metrics)
+
+
+def measured(runner: object) -> list[dict[str, str]]:
+    found: list[dict[str, str]] = catalogue.traits_of(runner)["metrics"]
+    return found
+
+
+def test_one_runner(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info", "average_bitwidth"]) == 0
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first.startswith("average_bitwidth (hw_runners): Bits of a parameter")
+    assert [line.split()[:2] for line in rest] == [
+        ["measures", "average_bitwidth"],
+        ["measures", "memory_density"],
+    ]
+
+
+def test_the_stored_traits_are_those_of_the_registries() -> None:
+    assert catalogue.stored_traits() == catalogue.live_traits(), "run: make generate"
+
+
+def test_a_users_runner_is_one_decorated_function(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(SW_RUNNERS, "_entries", dict(SW_RUNNERS))  # without it when this ends
+    (tmp_path / "mine.py").write_text(RUNNER)
+    assert main(["info", "steadiness", "--import", str(tmp_path / "mine.py")]) == 0
+    assert (
+        capsys.readouterr().out
+        == "steadiness (sw_runners): How little the scores change.\nmeasures wobble\n"
+    )
+
+
+@dataclass(frozen=True)
+class Traits:
+    learns: bool
+    needs: str
+    how_it_resumes: str
+
+
+METRIC = SimpleNamespace(name="latency", unit="ms", direction="minimize")
+
+
+@pytest.mark.parametrize(
+    ("traits", "words"),
+    [
+        ({}, ""),
+        ({"learns": False, "needs": ""}, ""),
+        ({"learns": True, "needs": "scipy"}, "learns; needs: scipy"),
+        (Traits(True, "", "by replaying"), "learns; how it resumes: by replaying"),
+    ],
+    ids=str,
+)
+def test_traits_in_words(traits: object, words: str) -> None:
+    entry = SimpleNamespace(traits=traits, metrics=(METRIC, "loss"))
+    found = catalogue.traits_of(entry)
+    assert catalogue.trait_words(found) == words
+    shown = [catalogue.metric_words(metric) for metric in found["metrics"]]
+    assert shown == ["latency (ms, less is better)", "loss"]
+
+
+def test_an_entry_that_says_nothing_has_no_traits() -> None:
+    assert catalogue.traits_of(object()) == {}
+
+
+def test_traits_stand_beside_the_description(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = {"samplers": {"gp": {"learns": True, "needs": "scipy"}}}
+    monkeypatch.setattr(catalogue, "stored_traits", lambda: said)
+    assert main(["info", "samplers"]) == 0
+    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert rows["gp"].endswith(" [learns; needs: scipy]")
+    assert rows["samplers"].split() == ["samplers", "description"]
+    assert main(["info", "gp"]) == 0
+    assert capsys.readouterr().out.splitlines()[1] == "learns; needs: scipy"
