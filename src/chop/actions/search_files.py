@@ -16,7 +16,7 @@ from chop.search.study.storage import JOURNAL, Place, shown, study_names
 from chop.tools.logger import get_logger
 
 if TYPE_CHECKING:
-    from optuna.trial import FrozenTrial
+    from chop.search.study.trial import Trial
 
 logger = get_logger("chop")
 
@@ -96,15 +96,7 @@ def latest(folder: Path) -> Path:
 
 def search_facts(config: SearchConfig, space_size: int, repeats: int) -> dict[str, Any]:
     """What was searched for and how, which the trials alone do not tell."""
-    metrics = {name: each.model_dump() for name, each in config.metrics.items()}
-    return {
-        "space": config.search_space.name,
-        "space_size": space_size,
-        "sampler": config.strategy.setup.sampler,
-        "repeats": repeats,
-        "directions": list(config.directions),
-        "metrics": metrics,
-    }
+    return config.description(space_size, repeats).model_dump(mode="json")
 
 
 def write_facts(
@@ -116,12 +108,12 @@ def write_facts(
 
 
 def write_tables(
-    folder: Path, space: SearchSpace, best: "list[FrozenTrial]", settings: Mapping[str, Any]
+    folder: Path, space: SearchSpace, best: "list[Trial]", settings: Mapping[str, Any]
 ) -> None:
     """``best_0.toml`` and so on: the run with the configuration of each best trial."""
     written = set()
     for place, trial in enumerate(best):
-        tables = space.toml_of(trial.user_attrs["sampled_config"])
+        tables = space.toml_of(dict(trial.config))
         if tables:
             written.add(folder / f"best_{place}.toml")
             write_toml(folder / f"best_{place}.toml", {**settings, **tables})

@@ -11,16 +11,16 @@ from chop.search.runners import HW_RUNNERS, SW_RUNNERS, Runner, RunnerArgs
 from chop.search.samplers import SAMPLERS
 from chop.search.spaces import mixed_precision  # noqa: F401  # registers its space
 from chop.search.spaces.space import SPACES
+from chop.search.study.trial import Direction, MetricRule, SearchDescription
 from chop.search.sweeps import hyperparameters  # noqa: F401  # registers its space
 from chop.training.settings import MOST_PROCESSES
 from chop.validation import parse
 
-Direction = Literal["maximize", "minimize"]
 Tables = dict[str, dict[str, Any]]
 
 
 class Schema(BaseModel):
-    """A table of ``[search]``: frozen, and no key but its own."""
+    """A table of ``[search]``: frozen, and unknown keys are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -112,7 +112,7 @@ class StrategySetup(Schema):
         return self
 
 
-class Metric(Schema):
+class Metric(MetricRule):
     """``[search.strategy.metrics.<name>]``: the part a metric plays.
 
     Attributes:
@@ -121,20 +121,9 @@ class Metric(Schema):
         min: the smallest.
     """
 
-    scale: float = 1.0
+    model_config = ConfigDict(extra="forbid")
+
     direction: Direction
-    max: float | None = None
-    min: float | None = None
-
-    def violation(self, value: float) -> float:
-        """How far `value` lies outside its bounds; 0 or less is inside."""
-        above = value - self.max if self.max is not None else 0.0
-        below = self.min - value if self.min is not None else 0.0
-        return max(above, below)
-
-    @property
-    def bounded(self) -> bool:
-        return self.max is not None or self.min is not None
 
 
 class StrategyConfig(Schema):
@@ -167,6 +156,17 @@ class SearchConfig(Schema):
             assert setup.direction is not None
             return [setup.direction]
         return [metric.direction for metric in self.metrics.values()]
+
+    def description(self, space_size: int, repeats: int) -> SearchDescription:
+        """What is searched and how, for the files of the results."""
+        return SearchDescription(
+            space=self.search_space.name,
+            space_size=space_size,
+            sampler=self.strategy.setup.sampler,
+            repeats=repeats,
+            directions=tuple(self.directions),
+            metrics=dict(self.metrics),
+        )
 
     def software(self) -> list[tuple[Runner, RunnerArgs]]:
         """The runners of ``sw_runner`` with their settings."""

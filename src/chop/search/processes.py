@@ -17,8 +17,7 @@ import torch
 
 from chop.errors import SearchError
 from chop.search.config import SearchConfig, parse_search
-from chop.search.evaluation.context import SearchContext
-from chop.search.spaces.space import SearchSpace, make_space
+from chop.search.spaces.space import SearchContext, SearchSpace, make_space
 from chop.search.strategy import Search
 from chop.search.study.patience import Patience, StorageLost
 from chop.search.study.storage import PROXY, Place, open_store

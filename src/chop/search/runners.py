@@ -29,7 +29,7 @@ from chop.errors import ConfigError, SearchError
 from chop.passes.graph.analysis.flops.count_operations import count_operations_analysis_pass
 from chop.passes.graph.analysis.flops.operands import model_parameters
 from chop.registry import Registry
-from chop.search.evaluation.context import Candidate
+from chop.search.spaces.space import Candidate
 from chop.training.metrics import evaluate, summed_loss
 from chop.training.settings import TrainingSettings
 from chop.validation import parse

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from chop.errors import ConfigError
 from chop.registry import Registry
-from chop.search.spaces import choices as tree
-from chop.search.spaces.choices import Choice, Picked
+from chop.search.spaces.space import Choice, Picked, every, flat, walk
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
@@ -91,7 +90,7 @@ class Enumerated(Sampler):
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
-        self._left: Iterator[Picked] = tree.every(problem.choices)
+        self._left: Iterator[Picked] = every(problem.choices)
         self._later: deque[Picked] = deque()
 
     def propose(self) -> Proposal | None:
@@ -127,7 +126,7 @@ class QuasiRandom(Sampler):
 
     def __init__(self, problem: Problem, seed: int) -> None:
         super().__init__(problem)
-        several = [each.name for each in tree.flat(problem.choices) if len(each.options) > 1]
+        several = [each.name for each in flat(problem.choices) if len(each.options) > 1]
         self._dimensions = {name: place for place, name in enumerate(dict.fromkeys(several))}
         if len(self._dimensions) > SOBOL_DIMENSIONS:
             raise ConfigError(
@@ -171,7 +170,7 @@ class Learning(Sampler):
         self._study = optuna.create_study(
             storage=self._storage, directions=list(problem.directions), sampler=sampler
         )
-        self._distributions = {each.name: distribution(each) for each in tree.flat(problem.choices)}
+        self._distributions = {each.name: distribution(each) for each in flat(problem.choices)}
 
     def propose(self) -> Proposal:
         trial = self._study.ask()
@@ -211,7 +210,7 @@ class Learning(Sampler):
 
 def proposal(choices: tuple[Choice, ...], pick: Callable[[Choice], int]) -> Proposal:
     """The configuration that `pick` decides on."""
-    picked = tree.walk(choices, pick)
+    picked = walk(choices, pick)
     return Proposal(picked, params_of(choices, picked))
 
 

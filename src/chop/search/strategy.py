@@ -1,7 +1,6 @@
 """The search itself: propose, claim, measure, store, until there is nothing left to do."""
 
 import contextlib
-import copy
 import gc
 import random
 import time
@@ -15,7 +14,6 @@ from optuna.trial import FrozenTrial, TrialState
 
 from chop.errors import ConfigError
 from chop.search.config import SearchConfig
-from chop.search.evaluation.measure import Measure
 from chop.search.samplers import (
     SAMPLERS,
     Problem,
@@ -24,17 +22,21 @@ from chop.search.samplers import (
     params_of,
     proposal,
 )
-from chop.search.spaces import choices as tree
-from chop.search.spaces.choices import Choice, Picked, key_of
-from chop.search.spaces.space import SearchSpace
-from chop.search.study import unstored
-from chop.search.study.memory import no_collections
+from chop.search.spaces.space import Choice, Picked, SearchSpace, every, flat, key_of
+from chop.search.study.journal import no_collections
 from chop.search.study.patience import StorageLost
-from chop.search.study.store import KEY, Outcome, Store, Wanted
-from chop.search.study.workers import heed, held_back
-from chop.tools.logger import get_logger
-
-logger = get_logger("chop")
+from chop.search.study.store import Store, keep_unstored
+from chop.search.study.trial import (
+    HARDWARE,
+    SCALED,
+    SOFTWARE,
+    Outcome,
+    Trial,
+    TrialRequest,
+    as_known,
+    claim_of,
+)
+from chop.search.study.workers import at_any_moment, held_back, raise_if_interrupted
 
 LARGEST_ENUMERATION = 100_000
 REPEATS = 1
@@ -51,6 +53,58 @@ DRAWS_PER_STEP = 20
 BATCH_SECONDS = 0.1
 LARGEST_BATCH = 64
 LOOK_FOR_THE_DEAD = 30.0
+
+
+class Measure:
+    """Measures configurations of one space as one ``[search]`` table asks."""
+
+    def __init__(self, space: SearchSpace, config: SearchConfig) -> None:
+        self.space = space
+        self.metrics = config.metrics
+        self.summed = config.strategy.setup.sum_scaled_metrics
+        self.software = config.software()
+        self.hardware = config.hardware()
+
+    def __call__(self, config: dict[str, object]) -> Outcome:
+        """Measure; whatever goes wrong with this configuration is its own affair."""
+        try:
+            with at_any_moment():
+                return self._measure(config)
+        except Exception as error:  # noqa: BLE001  # also an out-of-memory error: the next may fit
+            reason = " ".join(str(error).split()) or "no reason given"
+            return Outcome(reason=f"{type(error).__name__}: {reason}"[:500])
+
+    def assist(self, config: dict[str, object]) -> bool:
+        """Do a part of a trial that another process has under way; False if there is none."""
+        candidate = self.space.candidate(config)
+        try:
+            with at_any_moment():
+                return any(
+                    runner.helper(candidate, args)
+                    for runner, args in self.software
+                    if runner.helper
+                )
+        except Exception:  # noqa: BLE001  # whose trial it is will find the same, and says so
+            return False
+
+    def _measure(self, config: dict[str, object]) -> Outcome:
+        candidate = self.space.candidate(config)
+        software: dict[str, float] = {}
+        hardware: dict[str, float] = {}
+        for found, runners in ((software, self.software), (hardware, self.hardware)):
+            for runner, args in runners:
+                found |= runner(candidate, args)
+        measured = software | hardware
+        scaled = {name: each.scale * measured[name] for name, each in self.metrics.items()}
+        return Outcome(
+            [sum(scaled.values())] if self.summed else list(scaled.values()),
+            {SOFTWARE: software, HARDWARE: hardware, SCALED: scaled},
+            {
+                name: each.violation(measured[name])
+                for name, each in self.metrics.items()
+                if each.bounded
+            },
+        )
 
 
 @dataclass
@@ -100,7 +154,7 @@ class Search:
         self.limit = self.size if setup.sampler == "brute" else min(setup.n_trials, self.size)
         self.timeout = setup.timeout
         self.distributions = {
-            each.name: distribution(each) for each in tree.flat(space.tree) if len(each.options) > 1
+            each.name: distribution(each) for each in flat(space.tree) if len(each.options) > 1
         }
         known = store.counted()
         problem = Problem(space.tree, tuple(config.directions))
@@ -126,7 +180,7 @@ class Search:
                 count = self._evaluate(batch, quick=per_trial < BATCH_SECONDS)
                 per_trial = (time.monotonic() - begun) / max(1, count)
                 self.progress.report(self.store)
-                heed()
+                raise_if_interrupted()
             while not self._is_late(started) and any(map(self._assist, self._under_way())):
                 self.progress.report(self.store)
 
@@ -135,7 +189,7 @@ class Search:
         if self.store.crosses_machines:
             return []
         self.store.catch_up()
-        return [trial.user_attrs["sampled_config"] for trial in self.store.running.values()]
+        return [dict(Trial.of(trial).config) for trial in self.store.running.values()]
 
     def _is_late(self, started: float) -> bool:
         return self.timeout is not None and time.monotonic() - started > self.timeout
@@ -207,7 +261,7 @@ class Search:
             if not self._is_taken(pending.key, batch):
                 return pending
         if taken < self.size <= LARGEST_ENUMERATION:
-            for picked in tree.every(self.space.tree):
+            for picked in every(self.space.tree):
                 pending = self._pending(Proposal(picked, params_of(self.space.tree, picked)))
                 if not self._is_taken(pending.key, batch):
                     return pending
@@ -215,12 +269,12 @@ class Search:
         return None
 
     def _neighbour(self, near: Picked, distance: int) -> Proposal:
-        """A configuration in which `distance` choices are made anew, by chance."""
+        """A configuration in which `distance` choices are drawn again."""
         open_choices = [name for name in near if name in self.distributions]
-        anew = set(self._draw.sample(open_choices, min(distance, len(open_choices))))
+        changed = set(self._draw.sample(open_choices, min(distance, len(open_choices))))
 
         def pick(choice: Choice) -> int:
-            if choice.name in near and choice.name not in anew:
+            if choice.name in near and choice.name not in changed:
                 return near[choice.name]
             return self._draw.randrange(len(choice.options))
 
@@ -247,17 +301,17 @@ class Search:
             try:
                 self.store.finish(outcomes)
             except (StorageLost, KeyboardInterrupt):
-                unstored.keep(self.space.context.folder, outcomes)
+                keep_unstored(self.space.context.folder, outcomes)
                 raise
             finally:
                 self.store.give_up([trial for _, trial in ours[len(outcomes) :]], "interrupted")
-        self._learn(batch, {t.user_attrs[KEY]: outcome for t, outcome in outcomes})
+        self._learn(batch, {claim_of(t).key: outcome for t, outcome in outcomes})
         return len(outcomes)
 
     def _measure_alone(self, batch: list[Pending]) -> int:
         """The same without claims, as there is nobody to claim against."""
         batch = [each for each in batch if not self.store.taken(each.key)][: self._room()]
-        finished: list[tuple[Wanted, Outcome, datetime]] = []
+        finished: list[tuple[TrialRequest, Outcome, datetime]] = []
         try:
             with no_collections():  # for a tenth of a second
                 for pending in batch:
@@ -265,16 +319,16 @@ class Search:
                     finished.append((self._wanted(pending), self.measure(pending.config), begun))
         finally:
             self.store.add(finished)
-        self._learn(batch, {wanted.key: outcome for wanted, outcome, _ in finished})
+        self._learn(batch, {request.key: outcome for request, outcome, _ in finished})
         return len(finished)
 
-    def _wanted(self, pending: Pending) -> Wanted:
+    def _wanted(self, pending: Pending) -> TrialRequest:
         params = pending.proposal.params
         distributions = {name: self.distributions[name] for name in params}
         notes = self.sampler.notes(pending.proposal)
-        return Wanted(pending.key, pending.config, params, distributions, notes)
+        return TrialRequest(pending.key, pending.config, params, distributions, notes)
 
-    def _learn(self, batch: list[Pending], outcomes: Mapping[str, Outcome]) -> None:
+    def _learn(self, batch: list[Pending], outcomes: Mapping[str | None, Outcome]) -> None:
         """Tell the sampler of its own trials, and of those that were not its own."""
         if not self.sampler.learns:
             return
@@ -285,41 +339,12 @@ class Search:
             elif pending.key in self.store.done:
                 self._learn_from([self.store.done[pending.key]])
         own = {pending.key for pending in batch}
-        self._learn_from([t for t in self.store.news() if t.user_attrs[KEY] not in own])
+        self._learn_from([t for t in self.store.news() if claim_of(t).key not in own])
 
     def _learn_from(self, trials: list[FrozenTrial]) -> None:
         if self.sampler.learns:
             complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
             self.sampler.learn_from(list(map(as_known, complete)))
-
-
-class KnownTrial(FrozenTrial):
-    """A finished trial that a sampler is told of; as nobody changes it, a copy shares its parts.
-
-    Optuna makes a deep copy of every trial that it is told of, options of all choices included.
-    """
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "KnownTrial":
-        return copy.copy(self)
-
-
-def as_known(trial: FrozenTrial) -> KnownTrial:
-    """What a sampler has to know of a finished trial."""
-    now = datetime.now()
-    return KnownTrial(
-        number=-1,
-        trial_id=-1,
-        state=trial.state,
-        value=None,
-        values=trial.values,
-        datetime_start=now,
-        datetime_complete=now,
-        params=trial.params,
-        distributions=trial.distributions,
-        user_attrs={},
-        system_attrs=dict(trial.system_attrs),
-        intermediate_values={},
-    )
 
 
 @contextlib.contextmanager

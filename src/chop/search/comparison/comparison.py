@@ -21,13 +21,12 @@ from chop.files import replacing
 from chop.search.comparison.runs import SEEDLESS, Run
 from chop.search.config import SearchConfig
 from chop.search.results.hypervolume import (
-    Point,
     front_of,
     hypervolume,
     hypervolume_history,
     worst_of,
 )
-from chop.search.study.store import Outcome
+from chop.search.study.trial import Outcome, Point, less_is_better
 
 LEVELS = (0.9, 0.95, 0.99)
 BAND = (0.1, 0.5, 0.9)
@@ -161,8 +160,7 @@ def _point(config: SearchConfig, outcome: Outcome) -> Point | None:
     """The objectives, turned so that less is better; None if failed or out of bounds."""
     if outcome.values is None or any(each > 0 for each in outcome.violations.values()):
         return None
-    pairs = zip(outcome.values, config.directions, strict=True)
-    return tuple(-value if direction == "maximize" else value for value, direction in pairs)
+    return less_is_better(outcome.values, config.directions)
 
 
 def _middle(reached: Sequence[int | None]) -> float:

@@ -15,14 +15,11 @@ from typing import Any
 from optuna.trial import FrozenTrial
 
 from chop.search.config import SearchConfig, parse_search
-from chop.search.evaluation.measure import Measure
-from chop.search.results.files import MEASURED
-from chop.search.spaces import choices as tree
-from chop.search.spaces.choices import key_of
-from chop.search.spaces.space import SearchSpace
-from chop.search.strategy import Search, check_size
+from chop.search.spaces.space import SearchSpace, every, key_of
+from chop.search.strategy import Measure, Search, check_size
 from chop.search.study.storage import JOURNAL, Place, open_store
-from chop.search.study.store import KEY, REASON, Outcome, Store, Wanted
+from chop.search.study.store import Store
+from chop.search.study.trial import Outcome, Trial, TrialRequest, claim_of
 from chop.search.study.workers import at_any_moment, held_back
 
 ENUMERATED = 2_000
@@ -67,11 +64,11 @@ def plans_of(config: SearchConfig, samplers: Sequence[str], seeds: Sequence[int]
     ]
 
 
-def once(store: Store, wanted: Wanted, work: Callable[[], Outcome]) -> Outcome | None:
+def once(store: Store, request: TrialRequest, work: Callable[[], Outcome]) -> Outcome | None:
     """What comes of `work`, stored; None if another process has done it or is at it."""
-    if store.taken(wanted.key):
+    if store.taken(request.key):
         return None
-    (trial,) = store.claim([wanted], None)
+    (trial,) = store.claim([request], None)
     if trial is None:
         return None
     try:
@@ -91,21 +88,6 @@ def wait_for_others(store: Store) -> None:
     store.free_the_dead()
 
 
-def outcome_of(trial: FrozenTrial) -> Outcome:
-    """What became of a trial, as it was stored."""
-    attrs, prefix = trial.user_attrs, "constraints:"
-    return Outcome(
-        trial.values if trial.state.name == "COMPLETE" else None,
-        {name: attrs[name] for name in MEASURED if name in attrs},
-        {
-            name.removeprefix(prefix): value
-            for name, value in trial.system_attrs.items()
-            if name.startswith(prefix)
-        },
-        attrs.get(REASON),
-    )
-
-
 class SharedMeasure:
     """Measures each configuration once, whichever run of whichever process asks first."""
 
@@ -118,9 +100,11 @@ class SharedMeasure:
         """The outcome of a configuration, measured now or before, here or elsewhere."""
         key = key_of(config)
         while key not in self._known:
-            found = once(self.store, Wanted(key, config, {}, {}), lambda: self.measure(config))
+            found = once(
+                self.store, TrialRequest(key, config, {}, {}), lambda: self.measure(config)
+            )
             if found is None and key in self.store.done:
-                found = outcome_of(self.store.done[key])
+                found = Outcome.of(self.store.done[key])
             if found is None:
                 wait_for_others(self.store)
             else:
@@ -129,7 +113,7 @@ class SharedMeasure:
 
     def measure_all(self, space: SearchSpace) -> None:
         """Measure the whole space; what others are at is waited for at the end."""
-        configs = [space.config(picked) for picked in tree.every(space.tree)]
+        configs = [space.config(picked) for picked in every(space.tree)]
         self.store.sync()
         later = [config for config in configs if self.store.taken(key_of(config))]
         for config in configs:
@@ -140,7 +124,7 @@ class SharedMeasure:
 
     def outcomes(self) -> dict[str, Outcome]:
         """All that was ever measured, by the key of the configuration."""
-        return {trial.user_attrs[KEY]: outcome_of(trial) for trial in self.store.counted()}
+        return {str(claim_of(t).key): Outcome.of(t) for t in self.store.counted()}
 
 
 class Contest:
@@ -204,8 +188,8 @@ class Contest:
 
     def _run_once(self, plan: Plan) -> bool:
         stated = {"sampler": plan.sampler, "seed": plan.seed}
-        wanted = Wanted(plan.key, stated, {}, {})
-        return once(self.finished, wanted, lambda: self._run(plan)) is not None
+        request = TrialRequest(plan.key, stated, {}, {})
+        return once(self.finished, request, lambda: self._run(plan)) is not None
 
     def _run(self, plan: Plan) -> Outcome:
         """A search of its own, in a study of its own, that looks up what is known."""
@@ -215,11 +199,11 @@ class Contest:
             search = Search(self.space, config, store, plan.seed)
             search.measure = self.measure
             search.run()
-            keys = [trial.user_attrs[KEY] for trial in store.counted()]
+            keys = [trial.key for trial in store.trials()]
         return Outcome([float(len(keys))], {"keys": keys, "repeats": search.progress.repeats})
 
 
 def run_of(trial: FrozenTrial) -> Run:
     """A finished run, as it was stored."""
-    stated, attrs = trial.user_attrs["sampled_config"], trial.user_attrs
-    return Run(stated["sampler"], stated["seed"], tuple(attrs["keys"]), attrs["repeats"])
+    stated, found = Trial.of(trial).config, Outcome.of(trial).metrics
+    return Run(stated["sampler"], stated["seed"], tuple(found["keys"]), found["repeats"])

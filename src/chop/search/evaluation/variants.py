@@ -22,7 +22,7 @@ from chop.nn.rounding import rounded
 from chop.numerics import NumberFormat
 from chop.ops.lookup import op_of_node, writes_in_place
 from chop.ops.op import Op
-from chop.search.study.memory import Remembered, bytes_of
+from chop.search.evaluation.reuse import Remembered, bytes_of
 
 ACTIVATION_BYTES = 512 * 2**20
 WEIGHT_BYTES = 512 * 2**20

@@ -22,12 +22,8 @@ from optuna.trial import FrozenTrial
 
 from chop.files import replacing
 from chop.search.results.files import best_of
-from chop.search.results.hypervolume import (
-    hypervolume_history,
-    is_feasible,
-    losses_of,
-    worst_of,
-)
+from chop.search.results.hypervolume import hypervolume_history, worst_of
+from chop.search.study.trial import Trial, directions_of
 
 TRIALS_PER_EFFECT = 2
 """With fewer, the fit follows the noise."""
@@ -128,10 +124,13 @@ MOST_BARS = 20
 
 
 def draw_plots(
-    folder: Path, study: optuna.Study, trials: Sequence[FrozenTrial], metrics: Sequence[str]
+    folder: Path,
+    study: optuna.Study,
+    trials: Sequence[Trial | FrozenTrial],
+    metrics: Sequence[str],
 ) -> list[Path]:
     """Draw what the trials allow; the files that were written."""
-    complete = [trial for trial in trials if trial.state.name == "COMPLETE"]
+    complete = [trial for trial in map(Trial.of, trials) if trial.is_complete]
     if not complete:
         return []
     figures = {
@@ -143,29 +142,21 @@ def draw_plots(
     return [_save(folder / f"{name}.png", figure) for name, figure in figures.items() if figure]
 
 
-def measured(trial: FrozenTrial, metric: str) -> float:
-    """A metric of a trial as it was measured, before scaling."""
-    both = trial.user_attrs["software_metrics"] | trial.user_attrs["hardware_metrics"]
-    return float(both[metric])
-
-
-def _front(
-    study: optuna.Study, trials: Sequence[FrozenTrial], metrics: Sequence[str]
-) -> Figure | None:
+def _front(study: optuna.Study, trials: Sequence[Trial], metrics: Sequence[str]) -> Figure | None:
     """Each pair of metrics: what is on the front, what is dominated, what is out of bounds."""
     pairs = list(combinations(metrics, 2))
     if not pairs:
         return None
     best = {trial.number for trial in best_of(study, trials)}
     groups = {
-        "out of bounds": [t for t in trials if not is_feasible(t)],
-        "dominated": [t for t in trials if is_feasible(t) and t.number not in best],
+        "out of bounds": [t for t in trials if not t.is_feasible],
+        "dominated": [t for t in trials if t.is_feasible and t.number not in best],
         "front": [t for t in trials if t.number in best],
     }
     figure, axes = _panels(len(pairs))
     for panel, (x, y) in zip(axes, pairs, strict=True):
         for (label, group), style in zip(groups.items(), ("x", ".", "o"), strict=True):
-            points = sorted((measured(t, x), measured(t, y)) for t in group)
+            points = sorted((t.metrics[x], t.metrics[y]) for t in group)
             line = "-" if label == "front" and len(metrics) == 2 else ""
             if points:
                 panel.plot(*zip(*points, strict=True), style + line, label=label)
@@ -174,20 +165,21 @@ def _front(
     return figure
 
 
-def _metrics(trials: Sequence[FrozenTrial], metrics: Sequence[str]) -> Figure:
+def _metrics(trials: Sequence[Trial], metrics: Sequence[str]) -> Figure:
     """Each metric against the number of the trial."""
     figure, axes = _panels(len(metrics))
     for panel, metric in zip(axes, metrics, strict=True):
-        panel.plot([t.number for t in trials], [measured(t, metric) for t in trials], ".")
+        panel.plot([t.number for t in trials], [t.metrics[metric] for t in trials], ".")
         panel.set(xlabel="trial", ylabel=metric)
     return figure
 
 
-def _hypervolume(study: optuna.Study, trials: Sequence[FrozenTrial]) -> Figure | None:
-    feasible = [trial for trial in trials if is_feasible(trial)]
+def _hypervolume(study: optuna.Study, trials: Sequence[Trial]) -> Figure | None:
+    feasible = [trial for trial in trials if trial.is_feasible]
     if not feasible:
         return None
-    points = [losses_of(study, trial) for trial in feasible]
+    directions = directions_of(study)
+    points = [trial.losses(directions) for trial in feasible]
     history = hypervolume_history(points, worst_of(points))
     figure, (panel,) = _panels(1)
     panel.step(range(1, len(history) + 1), history, where="post")
@@ -196,11 +188,12 @@ def _hypervolume(study: optuna.Study, trials: Sequence[FrozenTrial]) -> Figure |
 
 
 def _importance(
-    study: optuna.Study, trials: Sequence[FrozenTrial], metrics: Sequence[str]
+    study: optuna.Study, trials: Sequence[Trial], metrics: Sequence[str]
 ) -> Figure | None:
     """How much each choice matters for each objective, where there are enough trials to tell."""
-    objectives = list(metrics) if len(study.directions) > 1 else ["sum of scaled metrics"]
-    losses = [losses_of(study, trial) for trial in trials]
+    directions = directions_of(study)
+    objectives = list(metrics) if len(directions) > 1 else ["sum of scaled metrics"]
+    losses = [trial.losses(directions) for trial in trials]
     chosen = [trial.params for trial in trials]
     names = dict.fromkeys(name for params in chosen for name in params)
     effects = Effects(

@@ -18,12 +18,19 @@ from chop.ops.table import OPS
 from chop.passes.graph.transforms.quantize.plan import can_be_quantised
 from chop.passes.graph.transforms.quantize.quantize import quantize_transform_pass
 from chop.passes.graph.utils import get_mase_op, get_node_actual_target
-from chop.search.evaluation.bits import BitCounter
-from chop.search.evaluation.context import Batch, Candidate, SearchContext
-from chop.search.evaluation.formats import Formats
+from chop.search.evaluation.reuse import BitCounter, Formats
 from chop.search.evaluation.variants import Quants, Variants, can_vary
-from chop.search.spaces.choices import Choice, flat
-from chop.search.spaces.space import SPACES, SearchSpace, SpaceSetup, options
+from chop.search.spaces.space import (
+    SPACES,
+    Batch,
+    Candidate,
+    Choice,
+    SearchContext,
+    SearchSpace,
+    SpaceSetup,
+    flat,
+    options,
+)
 
 DEFAULT = "default"
 UNQUANTISED: dict[str, Any] = {"name": None}

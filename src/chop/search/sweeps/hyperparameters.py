@@ -9,10 +9,8 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from chop.errors import ConfigError, UnknownNameError
-from chop.search.evaluation.context import Candidate
 from chop.search.runners import LoaderName, RunnerArgs, software_runner
-from chop.search.spaces.choices import Choice
-from chop.search.spaces.space import SPACES, SearchSpace, SpaceSetup, options
+from chop.search.spaces.space import SPACES, Candidate, Choice, SearchSpace, SpaceSetup, options
 from chop.search.sweeps.trainings import (
     BATCH_SIZE,
     SMALLER_IS_BETTER,

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from chop.files import replacing
-from chop.search.spaces.choices import key_of
+from chop.search.spaces.space import key_of
 from chop.search.sweeps.hyperparameters import Sweep
 from chop.search.sweeps.table import Setting, StudyOfSettings, label
 from chop.search.sweeps.trainings import name_of

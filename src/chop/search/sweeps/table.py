@@ -5,19 +5,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial
 
 from chop.files import write_text
 from chop.search.config import SearchConfig
 from chop.search.results.files import as_csv
-from chop.search.spaces.choices import key_of
-from chop.search.study.store import KEY, REASON
+from chop.search.spaces.space import key_of
+from chop.search.study.trial import Trial, less_is_better
 from chop.search.sweeps.hyperparameters import Hyperparameters, Sweep
 from chop.search.sweeps.trainings import SMALLER_IS_BETTER, STATISTICS, Run, stored_runs, summary
 
 RUNNER = "hyperparameter_training"
 SHOWN = ("accuracy", "loss")
-UNFINISHED = "UNFINISHED"
+COMPLETE, UNFINISHED = "COMPLETE", "UNFINISHED"
 COLUMNS = {"": "mean", "_spread": "spread", "_best": "best", "_worst": "worst"}
 
 
@@ -30,13 +30,13 @@ class Setting:
     runs: list[Run]
     state: str
     reason: str = ""
-    value: float | None = None
-    """What is to be made large; None if there is nothing to compare it by."""
+    loss: float | None = None
+    """What settings are compared by, less being better; None if there is nothing."""
     is_feasible: bool = True
 
     @property
     def is_complete(self) -> bool:
-        return self.state == TrialState.COMPLETE.name
+        return self.state == COMPLETE
 
     @property
     def seconds(self) -> float | None:
@@ -77,13 +77,18 @@ def is_study(config: SearchConfig) -> bool:
 
 
 def read_study(
-    folder: Path, space: Hyperparameters, config: SearchConfig, trials: Sequence[FrozenTrial]
+    folder: Path,
+    space: Hyperparameters,
+    config: SearchConfig,
+    trials: Sequence[Trial | FrozenTrial],
 ) -> StudyOfSettings:
     """The study in a folder: its trials and the files of its trainings."""
     runs: dict[str, list[Run]] = {}
     for run in stored_runs(folder):
         runs.setdefault(key_of(run.config), []).append(run)
-    settings = [_finished(trial, runs.pop(trial.user_attrs[KEY], []), config) for trial in trials]
+    settings = [
+        _finished(trial, runs.pop(trial.key, []), config) for trial in map(Trial.of, trials)
+    ]
     settings += [
         Setting(found[0].config, summary(found), found, UNFINISHED) for found in runs.values()
     ]
@@ -96,36 +101,34 @@ def read_study(
     )
 
 
-def _finished(trial: FrozenTrial, runs: list[Run], config: SearchConfig) -> Setting:
-    attrs = trial.user_attrs
-    measured = attrs.get("software_metrics", {}) | attrs.get("hardware_metrics", {})
+def _finished(trial: Trial, runs: list[Run], config: SearchConfig) -> Setting:
     return Setting(
-        attrs["sampled_config"],
-        dict(measured),
+        dict(trial.config),
+        trial.metrics,
         runs,
         trial.state.name,
-        attrs.get(REASON, ""),
-        _value(trial, config),
-        all(violation <= 0 for violation in trial.constraints.values()),
+        trial.reason or "",
+        _loss(trial, config),
+        not trial.is_complete or trial.is_feasible,
     )
 
 
-def _value(trial: FrozenTrial, config: SearchConfig) -> float | None:
-    """The sum of the metrics, or the metric that the file names first; made to be maximised."""
-    if trial.state != TrialState.COMPLETE:
+def _loss(trial: Trial, config: SearchConfig) -> float | None:
+    """The sum of the metrics, or the metric that the file names first; less is better."""
+    if not trial.is_complete:
         return None
     if config.strategy.setup.sum_scaled_metrics:
-        value, direction = trial.values[0], config.directions[0]
-    else:
-        name, metric = next(iter(config.strategy.metrics.items()))
-        value, direction = trial.user_attrs["scaled_metrics"][name], metric.direction
-    return float(value) if direction == "maximize" else -float(value)
+        (loss,) = trial.losses(config.directions)
+        return loss
+    name, metric = next(iter(config.strategy.metrics.items()))
+    (loss,) = less_is_better([trial.scaled[name]], [metric.direction])
+    return loss
 
 
 def _place(setting: Setting) -> tuple[bool, bool, bool, float]:
     """Where a setting stands in the table."""
-    value = 0.0 if setting.value is None else -setting.value
-    return not setting.is_complete, setting.state != UNFINISHED, not setting.is_feasible, value
+    loss = 0.0 if setting.loss is None else setting.loss
+    return not setting.is_complete, setting.state != UNFINISHED, not setting.is_feasible, loss
 
 
 def heading(study: StudyOfSettings, config: SearchConfig) -> str:

@@ -27,9 +27,8 @@ from torch import nn
 from chop.dataset.data_module import MaseDataModule
 from chop.errors import SearchError
 from chop.files import write_text
-from chop.search.evaluation.context import Candidate
 from chop.search.runners import quietly
-from chop.search.spaces.choices import key_of
+from chop.search.spaces.space import Candidate, key_of
 from chop.tools.logger import get_logger
 from chop.training.metrics import evaluate
 from chop.training.settings import TrainingSettings
