@@ -22,12 +22,12 @@ from chop.report.read.search import (
     OUT,
     Importances,
     Search,
-    Trial,
     hypervolumes,
     importances,
     template,
 )
 from chop.report.sections.graph import bit_colour
+from chop.search.study.trial import Trial
 
 UNITS = {
     "accuracy": "fraction of rows",

@@ -304,9 +304,6 @@ class SearchDescription(BaseModel):
 
     def allows(self, trial: Trial) -> bool:
         """Whether a trial keeps to all bounds; a metric that is missing breaks none."""
-        found = trial.metrics
-        return all(
-            rule.violation(found[name]) <= 0
-            for name, rule in self.metrics.items()
-            if rule.bounded and name in found
-        )
+        bounds = {name: rule for name, rule in self.metrics.items() if rule.bounded}
+        found = trial.metrics if bounds else {}
+        return all(bounds[name].violation(found[name]) <= 0 for name in bounds.keys() & found)
