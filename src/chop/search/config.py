@@ -71,7 +71,7 @@ class StrategySetup(Schema):
             if given.get("pkl_ckpt") is not None:
                 raise ValueError(
                     "pkl_ckpt is gone: a pickle can run any code when it is read; "
-                    "a search goes on from its journal file with --resume"
+                    "a search is resumed from its journal file with --resume"
                 )
             old = ("pkl_ckpt", "save_every_n_trials")  # every trial is saved as it ends
             return {key: value for key, value in given.items() if key not in old}
@@ -207,7 +207,7 @@ def _runners(
 def _check_metrics(config: SearchConfig) -> None:
     produced: dict[str, str] = {}
     for runner, _ in (*config.software(), *config.hardware()):
-        for metric in runner.metrics:
+        for metric, _, _ in runner.metrics:
             if metric in produced:
                 other = produced[metric]
                 raise ConfigError(

@@ -56,8 +56,8 @@ class Task:
         """How processes are started: by fork where nothing forbids it.
 
         A fork starts at once, and any model will do: it need not be sent, so that its class may
-        come from a notebook. A fork must not go on with what threads of the first process did:
-        neither with a GPU, nor with a channel of gRPC, nor with OpenMP's threads.
+        come from a notebook. A fork must not use what threads of the first process hold:
+        neither a GPU, nor a channel of gRPC, nor OpenMP's threads.
         """
         forbidden = (
             sys.platform != "linux"

@@ -1,13 +1,14 @@
 """What measures candidates: software (how good) and hardware (how costly) metrics.
 
-A metric of your own is one decorated function:
+A custom metric is one decorated function:
 
-    @hardware_runner("weights", metrics=("weight_count",))
+    @hardware_runner("weights", metrics=(MetricInfo("weight_count", "weights", "minimize"),))
     def weights(candidate: Candidate) -> dict[str, float]:
         return {"weight_count": sum(p.numel() for p in candidate.model.parameters())}
 
-``[search.strategy.hw_runner.weights]`` then measures it. A second argument that is annotated with
-a class derived from `RunnerArgs` receives the keys of that table, checked.
+``[search.strategy.hw_runner.weights]`` then measures it. A metric may also be a plain name, without
+unit and direction. A second argument that is annotated with a class derived from `RunnerArgs`
+receives the keys of that table, checked.
 """
 
 import contextlib
@@ -17,9 +18,9 @@ import logging
 import math
 import time
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
@@ -30,16 +31,24 @@ from chop.passes.graph.analysis.flops.count_operations import count_operations_a
 from chop.passes.graph.analysis.flops.operands import model_parameters
 from chop.registry import Registry
 from chop.search.spaces.space import Candidate
+from chop.search.study.trial import Direction, Metrics
 from chop.training.metrics import evaluate, summed_loss
 from chop.training.settings import TrainingSettings
 from chop.validation import parse
 
-Metrics = Mapping[str, float]
 Helper = Callable[[Candidate, Any], bool]
 
 
+class MetricInfo(NamedTuple):
+    """What a runner measures, in what unit, and which direction is usually wanted, if any."""
+
+    name: str
+    unit: str = ""
+    direction: Direction | None = None
+
+
 class RunnerArgs(BaseModel):
-    """The settings of a runner: frozen, and no key but its own."""
+    """The settings of a runner: frozen, and unknown keys are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -56,13 +65,13 @@ class Runner:
         self,
         function: Callable[..., Metrics],
         name: str,
-        metrics: tuple[str, ...],
+        metrics: Sequence[str | MetricInfo],
         helper: Helper | None = None,
     ) -> None:
         self.function = function
         self.name = name
-        self.metrics = metrics
-        self._promised = set(metrics)
+        self.metrics = tuple(MetricInfo(m) if isinstance(m, str) else m for m in metrics)
+        self._promised = {metric.name for metric in self.metrics}
         self.helper = helper
         self.__doc__ = function.__doc__
         self.schema = _schema(function)
@@ -76,12 +85,12 @@ class Runner:
         found = self.function(candidate, args) if self.schema else self.function(candidate)
         if found.keys() != self._promised:
             raise SearchError(
-                f"runner {self.name!r} promises {sorted(self.metrics)} and gave {sorted(found)}"
+                f"runner {self.name!r} promises {sorted(self._promised)} and gave {sorted(found)}"
             )
         for name, value in found.items():
             if not math.isfinite(value):
                 raise SearchError(f"{name} is {value}")
-        return {name: float(found[name]) for name in self.metrics}
+        return {name: float(found[name]) for name, _, _ in self.metrics}
 
 
 SW_RUNNERS: Registry[Runner] = Registry("software runner")
@@ -90,24 +99,35 @@ HW_RUNNERS: Registry[Runner] = Registry("hardware runner")
 Declare = Callable[[Callable[..., Metrics]], Callable[..., Metrics]]
 
 
-def software_runner(name: str, metrics: tuple[str, ...], helper: Helper | None = None) -> Declare:
+def software_runner(
+    name: str, metrics: Sequence[str | MetricInfo], helper: Helper | None = None
+) -> Declare:
     """Declare what measures how well a candidate does its work."""
     return _declare(SW_RUNNERS, name, metrics, helper)
 
 
-def hardware_runner(name: str, metrics: tuple[str, ...]) -> Declare:
+def hardware_runner(name: str, metrics: Sequence[str | MetricInfo]) -> Declare:
     """Declare what measures what a candidate costs."""
     return _declare(HW_RUNNERS, name, metrics)
 
 
 def _declare(
-    registry: Registry[Runner], name: str, metrics: tuple[str, ...], helper: Helper | None = None
+    registry: Registry[Runner],
+    name: str,
+    metrics: Sequence[str | MetricInfo],
+    helper: Helper | None = None,
 ) -> Declare:
     def add(function: Callable[..., Metrics]) -> Callable[..., Metrics]:
-        registry.add(name, Runner(function, name, tuple(metrics), helper))
+        registry.add(name, Runner(function, name, metrics, helper))
         return function
 
     return add
+
+
+def known_metrics() -> dict[str, MetricInfo]:
+    """Everything that a registered runner measures, by its name."""
+    runners = (*SW_RUNNERS.values(), *HW_RUNNERS.values())
+    return {metric.name: metric for runner in runners for metric in runner.metrics}
 
 
 def _schema(function: Callable[..., Any]) -> type[RunnerArgs] | None:
@@ -123,6 +143,8 @@ def _schema(function: Callable[..., Any]) -> type[RunnerArgs] | None:
     )
 
 
+LOSS = MetricInfo("loss", "nats", "minimize")
+ACCURACY = MetricInfo("accuracy", "fraction of rows", "maximize")
 LoaderName = Literal["train_dataloader", "val_dataloader", "test_dataloader"]
 
 
@@ -138,14 +160,14 @@ class EvaluationArgs(RunnerArgs):
     num_samples: int | None = Field(None, ge=1)
 
 
-@software_runner("basic_evaluation", metrics=("loss", "accuracy"))
+@software_runner("basic_evaluation", metrics=(LOSS, ACCURACY))
 def basic_evaluation(candidate: Candidate, args: EvaluationArgs) -> dict[str, float]:
     """Mean cross entropy and micro accuracy, as training defines them."""
     loss, right, rows = 0.0, 0, 0
     no_gradients = torch.inference_mode() if candidate.context.eval_mode else torch.no_grad()
     with no_gradients:
         for scores, labels in candidate.predictions(args.data_loader, args.num_samples):
-            # The sums of `tools.training.metrics.Tally` without its table of classes, which takes
+            # The sums of `chop.training.metrics.Tally` without its table of classes, which takes
             # longer than a small network does; a test holds that the two agree to the last bit.
             loss += float(summed_loss(scores, labels))
             right += int((scores.argmax(dim=1) == labels).count_nonzero())
@@ -171,7 +193,13 @@ class LatencyArgs(RunnerArgs):
 
 
 @software_runner(
-    "latency", metrics=("latency", "latency_low", "latency_high", "latency_batch_size")
+    "latency",
+    metrics=(
+        MetricInfo("latency", "ms", "minimize"),
+        MetricInfo("latency_low", "ms", "minimize"),
+        MetricInfo("latency_high", "ms", "minimize"),
+        MetricInfo("latency_batch_size", "rows"),
+    ),
 )
 def latency(candidate: Candidate, args: LatencyArgs) -> dict[str, float]:
     """Milliseconds of a forward pass here: median, and the interval that holds 90 % of passes."""
@@ -239,7 +267,7 @@ class TrainArgs(RunnerArgs):
     num_samples: int | None = Field(None, ge=1)
 
 
-@software_runner("basic_train", metrics=("loss", "accuracy"))
+@software_runner("basic_train", metrics=(LOSS, ACCURACY))
 def basic_train(candidate: Candidate, args: TrainArgs) -> dict[str, float]:
     """Loss and accuracy after some epochs of (quantisation-aware) training of a private copy."""
     from chop.training.fit import fit_in_memory
@@ -265,20 +293,29 @@ class BitwidthArgs(RunnerArgs):
     compare_to: float = Field(32, gt=0)
 
 
-@hardware_runner("average_bitwidth", metrics=("average_bitwidth", "memory_density"))
+@hardware_runner(
+    "average_bitwidth",
+    metrics=(
+        MetricInfo("average_bitwidth", "bits per parameter", "minimize"),
+        MetricInfo("memory_density", "times denser than floats", "maximize"),
+    ),
+)
 def average_bitwidth(candidate: Candidate, args: BitwidthArgs) -> dict[str, float]:
     """Bits of a parameter, averaged over all of them; an unquantised one counts in full."""
     bits = candidate.parameter_width()
     return {"average_bitwidth": bits, "memory_density": args.compare_to / bits}
 
 
-@hardware_runner("activation_bitwidth", metrics=("activation_bitwidth",))
+@hardware_runner(
+    "activation_bitwidth",
+    metrics=(MetricInfo("activation_bitwidth", "bits per activation", "minimize"),),
+)
 def activation_bitwidth(candidate: Candidate) -> dict[str, float]:
     """Bits of an activation that arithmetic reads, averaged over all of them."""
     return {"activation_bitwidth": candidate.activation_width()}
 
 
-@hardware_runner("model_size", metrics=("model_size",))
+@hardware_runner("model_size", metrics=(MetricInfo("model_size", "bytes", "minimize"),))
 def model_size(candidate: Candidate) -> dict[str, float]:
     """Bytes of all parameters as codes of their formats, packed tensor by tensor, and buffers."""
     parameters = model_parameters(candidate.model)
@@ -286,13 +323,13 @@ def model_size(candidate: Candidate) -> dict[str, float]:
     return {"model_size": packed + sum(buffer.nbytes for buffer in candidate.model.buffers())}
 
 
-@hardware_runner("flops", metrics=("flops",))
+@hardware_runner("flops", metrics=(MetricInfo("flops", "operations per sample", "minimize"),))
 def flops(candidate: Candidate) -> dict[str, float]:
     """Floating-point operations of one sample."""
     return {"flops": _counts(candidate)["flops"]}
 
 
-@hardware_runner("bitops", metrics=("bitops",))
+@hardware_runner("bitops", metrics=(MetricInfo("bitops", "bit operations per sample", "minimize"),))
 def bitops(candidate: Candidate) -> dict[str, float]:
     """Bit operations of one sample: each multiplication times the widths that meet in it."""
     return {"bitops": _counts(candidate)["bitops"]}

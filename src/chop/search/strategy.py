@@ -18,6 +18,7 @@ from chop.search.samplers import (
     SAMPLERS,
     Problem,
     Proposal,
+    SamplerKind,
     distribution,
     params_of,
     proposal,
@@ -40,7 +41,7 @@ from chop.search.study.workers import at_any_moment, held_back, raise_if_interru
 
 LARGEST_ENUMERATION = 100_000
 REPEATS = 1
-"""Repeats in a row after which a sampler that learns is given a neighbour of what it proposed.
+"""Repeats in a row after which a neighbour is taken of what a sampler that learns proposed.
 
 Asking again costs as much as asking did, and the answer is often the same: TPE spent more than
 half of its proposals on what it knew. A neighbour is new, is where the sampler looks, and what
@@ -66,7 +67,7 @@ class Measure:
         self.hardware = config.hardware()
 
     def __call__(self, config: dict[str, object]) -> Outcome:
-        """Measure; whatever goes wrong with this configuration is its own affair."""
+        """Measure; an error is the outcome of this configuration and stops no other."""
         try:
             with at_any_moment():
                 return self._measure(config)
@@ -84,7 +85,7 @@ class Measure:
                     for runner, args in self.software
                     if runner.helper
                 )
-        except Exception:  # noqa: BLE001  # whose trial it is will find the same, and says so
+        except Exception:  # noqa: BLE001  # the process whose trial it is finds the same and says so
             return False
 
     def _measure(self, config: dict[str, object]) -> Outcome:
@@ -151,16 +152,16 @@ class Search:
         self.progress = Progress()
         self.size = space.size
         check_size(self.size, setup.sampler, setup.force)
-        self.limit = self.size if setup.sampler == "brute" else min(setup.n_trials, self.size)
+        kind = SAMPLERS[setup.sampler]
+        self.learns = kind.learns
+        self.limit = self.size if kind.exhaustive else min(setup.n_trials, self.size)
         self.timeout = setup.timeout
         self.distributions = {
             each.name: distribution(each) for each in flat(space.tree) if len(each.options) > 1
         }
         known = store.counted()
         problem = Problem(space.tree, tuple(config.directions))
-        self.sampler = SAMPLERS[setup.sampler](
-            sampler_seed(setup.sampler, seed, worker, len(known)), problem
-        )
+        self.sampler = kind(sampler_seed(kind, seed, worker, len(known)), problem)
         self._known_before = set(store.done)
         self._draw = random.Random(f"{seed}/{worker}/{len(known)}")
         self._learn_from(store.news())
@@ -210,7 +211,7 @@ class Search:
     def _batch(self, per_trial: float) -> list[Pending]:
         """The next proposals: as many as take a tenth of a second, and one if results matter."""
         quick = int(BATCH_SECONDS / max(per_trial, 1e-6))
-        wanted = 1 if self.sampler.learns else max(1, min(quick, LARGEST_BATCH, self._room()))
+        wanted = 1 if self.learns else max(1, min(quick, LARGEST_BATCH, self._room()))
         batch: dict[str, Pending] = {}
         while len(batch) < wanted:
             pending = self._next(batch)
@@ -222,7 +223,7 @@ class Search:
     def _next(self, batch: dict[str, Pending]) -> Pending | None:
         """A configuration that nobody has evaluated; None if there is none left."""
         near: Picked = {}
-        for _ in range(REPEATS if self.sampler.learns else DRAWS):
+        for _ in range(REPEATS if self.learns else DRAWS):
             proposed = self.sampler.propose()
             if proposed is None:
                 break
@@ -329,8 +330,8 @@ class Search:
         return TrialRequest(pending.key, pending.config, params, distributions, notes)
 
     def _learn(self, batch: list[Pending], outcomes: Mapping[str | None, Outcome]) -> None:
-        """Tell the sampler of its own trials, and of those that were not its own."""
-        if not self.sampler.learns:
+        """Tell the sampler what became of its proposals and of the trials of others."""
+        if not self.learns:
             return
         for pending in batch:
             outcome = outcomes.get(pending.key, Outcome())
@@ -342,7 +343,7 @@ class Search:
         self._learn_from([t for t in self.store.news() if claim_of(t).key not in own])
 
     def _learn_from(self, trials: list[FrozenTrial]) -> None:
-        if self.sampler.learns:
+        if self.learns:
             complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
             self.sampler.learn_from(list(map(as_known, complete)))
 
@@ -363,19 +364,19 @@ def _light_collections() -> Iterator[None]:
 
 def check_size(size: int, sampler: str, force: bool) -> None:
     """Refuse to enumerate what nobody could wait for."""
-    if sampler == "brute" and size > LARGEST_ENUMERATION and not force:
+    if SAMPLERS[sampler].exhaustive and size > LARGEST_ENUMERATION and not force:
         raise ConfigError(
-            f"sampler 'brute' would evaluate {size:,} configurations; set "
+            f"sampler {sampler!r} would evaluate {size:,} configurations; set "
             "search.strategy.setup.force = true to do so, or use 'random', 'tpe' or 'nsgaii'"
         )
 
 
-def sampler_seed(sampler: str, seed: int, worker: int, known: int) -> int:
+def sampler_seed(kind: SamplerKind, seed: int, worker: int, known: int) -> int:
     """The seed of one process.
 
     A sampler that does not learn starts over when a study is resumed and skips what is known, so
-    that an interrupted search sees what an uninterrupted one would. One that learns goes on with
+    that an interrupted search sees what an uninterrupted one would. One that learns continues with
     fresh numbers.
     """
-    fresh = 0 if sampler in ("random", "qmc", "grid", "brute") else known
+    fresh = known if kind.learns else 0
     return int(np.random.SeedSequence([seed, worker, fresh]).generate_state(1)[0])

@@ -29,24 +29,6 @@ from chop.report.read.search import (
 from chop.report.sections.graph import bit_colour
 from chop.search.study.trial import Trial
 
-UNITS = {
-    "accuracy": "fraction of rows",
-    "loss": "nats",
-    "train_accuracy": "fraction of rows",
-    "train_loss": "nats",
-    "average_bitwidth": "bits per parameter",
-    "activation_bitwidth": "bits per activation",
-    "memory_density": "times denser than floats",
-    "model_size": "bytes",
-    "flops": "operations per sample",
-    "bitops": "bit operations per sample",
-    "latency": "ms",
-    "latency_low": "ms",
-    "latency_high": "ms",
-    "latency_batch_size": "rows",
-}
-SPREADS = {"_spread": "standard deviation", "_best": "best training", "_worst": "worst training"}
-"""What endings of metrics say that are measured by several trainings."""
 MOST_POINTS, MOST_COLUMNS, MOST_BARS, MOST_FAILURES = 3000, 24, 20, 10
 MOST_CHOICES = 250_000  # of all configurations that are drawn
 MOST_FILES = 400_000  # characters of configurations that go into the page as they are
@@ -210,10 +192,11 @@ def front_table(search: Search) -> Markup | None:
 
 def unit_of(metric: str) -> str:
     """What a metric is counted in; empty if that is not known."""
-    for ending, words in SPREADS.items():
-        if metric.endswith(ending) and metric.removesuffix(ending) in UNITS:
-            return f"{UNITS[metric.removesuffix(ending)]}, {words}"
-    return UNITS.get(metric, "")
+    from chop.search.runners import known_metrics
+    from chop.search.sweeps import hyperparameters  # noqa: F401  # declares its metrics
+
+    found = known_metrics().get(metric)
+    return found.unit if found else ""
 
 
 def _with_unit(metric: str) -> Markup:

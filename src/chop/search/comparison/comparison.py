@@ -18,7 +18,7 @@ from matplotlib.ticker import PercentFormatter, StrMethodFormatter
 
 from chop.errors import SearchError
 from chop.files import replacing
-from chop.search.comparison.runs import SEEDLESS, Run
+from chop.search.comparison.runs import Run
 from chop.search.config import SearchConfig
 from chop.search.results.hypervolume import (
     front_of,
@@ -26,6 +26,7 @@ from chop.search.results.hypervolume import (
     hypervolume_history,
     worst_of,
 )
+from chop.search.samplers import SAMPLERS
 from chop.search.study.trial import Outcome, Point, less_is_better
 
 LEVELS = (0.9, 0.95, 0.99)
@@ -198,7 +199,7 @@ def draw_comparison(path: Path, comparison: Comparison) -> None:
         low, median, high = comparison.band(name)
         places = range(1, len(median) + 1)
         runs = sum(run.sampler == name for run in comparison.runs)
-        label = f"{name} (its order)" if name in SEEDLESS else f"{name} ({runs} runs)"
+        label = f"{name} ({runs} runs)" if SAMPLERS[name].seeded else f"{name} (its order)"
         (line,) = panel.step(places, median, where="post", label=label)
         panel.fill_between(places, low, high, step="post", alpha=0.2, color=line.get_color())
     best = "true front" if comparison.normalised_by == TRUE_FRONT else "best front known"

@@ -1,8 +1,8 @@
 """The runs of a comparison: every sampler with every seed, shared by processes and kept on disk.
 
 One journal file holds two studies: the configurations that were measured, and the runs that are
-finished. A process claims what it does in either, so nothing is done twice, what a process that
-died has left is taken over, and a comparison that was stopped goes on.
+finished. A process claims what it does in either, so nothing is done twice, another process takes
+over what one that died has left, and a comparison that was stopped can be resumed.
 """
 
 import tempfile
@@ -15,6 +15,7 @@ from typing import Any
 from optuna.trial import FrozenTrial
 
 from chop.search.config import SearchConfig, parse_search
+from chop.search.samplers import SAMPLERS
 from chop.search.spaces.space import SearchSpace, every, key_of
 from chop.search.strategy import Measure, Search, check_size
 from chop.search.study.storage import JOURNAL, Place, open_store
@@ -24,8 +25,6 @@ from chop.search.study.workers import at_any_moment, held_back
 
 ENUMERATED = 2_000
 """The largest space all of which is measured only to know the true front."""
-SEEDLESS = ("brute", "grid")
-"""Samplers that go through the space in one order, whatever the seed."""
 PAUSE = 0.02
 """Seconds between two looks at what other processes have done."""
 
@@ -60,12 +59,12 @@ def plans_of(config: SearchConfig, samplers: Sequence[str], seeds: Sequence[int]
     return [
         Plan(sampler, seed, config.strategy.setup.n_trials)
         for sampler in dict.fromkeys(name.lower() for name in samplers)
-        for seed in (seeds[:1] if sampler in SEEDLESS else seeds)
+        for seed in (seeds if SAMPLERS[sampler].seeded else seeds[:1])
     ]
 
 
 def once(store: Store, request: TrialRequest, work: Callable[[], Outcome]) -> Outcome | None:
-    """What comes of `work`, stored; None if another process has done it or is at it."""
+    """What comes of `work`, stored; None if another process has done it or does it now."""
     if store.taken(request.key):
         return None
     (trial,) = store.claim([request], None)
@@ -112,7 +111,7 @@ class SharedMeasure:
         return self._known[key]
 
     def measure_all(self, space: SearchSpace) -> None:
-        """Measure the whole space; what others are at is waited for at the end."""
+        """Measure the whole space; what others measure is waited for at the end."""
         configs = [space.config(picked) for picked in every(space.tree)]
         self.store.sync()
         later = [config for config in configs if self.store.taken(key_of(config))]
@@ -132,8 +131,8 @@ class Contest:
 
     Args:
         folder: of the comparison, with the journal of what was done before.
-        problem: what is searched and measured; a comparison of another problem is not gone on with.
-        report: told of every run that is finished, whoever did it.
+        problem: what is searched and measured; a comparison of another problem is refused.
+        report: told of every run that is finished, in any process.
     """
 
     def __init__(
@@ -159,7 +158,7 @@ class Contest:
             check_size(self.space.size, plan.sampler, self._config(plan).strategy.setup.force)
 
     def run(self, plans: Sequence[Plan]) -> list[Run]:
-        """Do the runs that nobody has done, and wait for those that others are at."""
+        """Do the runs that are not done, and wait for those that other processes do."""
         with held_back():
             return self._all_runs(plans)
 
@@ -192,7 +191,7 @@ class Contest:
         return once(self.finished, request, lambda: self._run(plan)) is not None
 
     def _run(self, plan: Plan) -> Outcome:
-        """A search of its own, in a study of its own, that looks up what is known."""
+        """A search in a private study that looks up what is known."""
         config = self._config(plan)
         with tempfile.TemporaryDirectory() as folder:
             store = open_store(Place(f"{folder}/{JOURNAL}", "run"), list(config.directions), {})

@@ -1,4 +1,4 @@
-"""Post-training quantisation in which every node may have number formats of its own."""
+"""Post-training quantisation with separate number formats for every node."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -107,7 +107,7 @@ class MixedPrecisionPTQ(SearchSpace):
         return {"passes": {"quantize": pass_args(config)}}
 
     def quantised(self, config: dict[str, Any]) -> nn.Module:
-        """A model of its own, made by the quantise pass."""
+        """A new model, made by the quantise pass."""
         graph = self.context.graph(self.context.pristine())
         graph, _ = quantize_transform_pass(graph, pass_args(config))
         return graph.model
@@ -205,7 +205,7 @@ def pass_args(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _format_choice(node: str, seed: dict[str, Any], roles: frozenset[str]) -> Choice:
-    """The format of a node, and for each format the keys that are its own."""
+    """The format of a node, and for each format the keys that it has."""
     names = options(seed["name"], node)
     return Choice(
         f"{node}/config/name",

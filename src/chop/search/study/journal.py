@@ -157,7 +157,8 @@ class Journal(BaseJournalBackend):
     def alone(self) -> Iterator[bool]:
         """Whether no other process takes part; while that is so, none can join until the end.
 
-        Every process holds a shared lock on a file of its own; who can make it exclusive is alone.
+        Every process holds a shared lock on the file of members; one that can make it exclusive is
+        alone.
         """
         try:
             fcntl.flock(self._members, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -240,7 +241,7 @@ def _one_line(path: str) -> Iterator[None]:
     except OSError as error:
         raise OutputError(
             f"{path}: cannot be written: {error.strerror or error}; the trials in it are intact, "
-            "and --resume goes on from them"
+            "and --resume continues from them"
         ) from None
 
 

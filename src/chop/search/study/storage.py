@@ -52,7 +52,7 @@ LIMITS = {
 }
 """When libpq takes a server for gone that says nothing at all; the system would wait for long."""
 LONGEST_NAMING = 5.0
-"""Seconds that who makes a study has to say what it is for."""
+"""Seconds in which the process that makes a study has to say what it is for."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ def _storage(place: Place) -> tuple["BaseStorage", Any]:
         raise ConfigError(
             f"storage {shown(place)}: needs {missing}: pip install {package}"
         ) from None
-    except Exception as error:  # noqa: BLE001  # each driver has errors of its own
+    except Exception as error:  # noqa: BLE001  # each driver has its own errors
         reason = without_secrets(str(error).strip().partition("\n")[0], place.storage)
         raise ConfigError(f"storage {shown(place)}: cannot be opened: {reason}") from None
 

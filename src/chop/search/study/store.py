@@ -108,7 +108,7 @@ class Store:
                 self._note_running(trial)
 
     def catch_up(self) -> None:
-        """Learn what others have done; this process need not read its own trials back for that."""
+        """Learn what others have done; a process does not read its own trials back."""
         if self._journal is None or self._journal.size != self._known:
             self.sync()
 

@@ -13,7 +13,7 @@ from chop.search.results.files import as_csv
 from chop.search.spaces.space import key_of
 from chop.search.study.trial import Trial, less_is_better
 from chop.search.sweeps.hyperparameters import Hyperparameters, Sweep
-from chop.search.sweeps.trainings import SMALLER_IS_BETTER, STATISTICS, Run, stored_runs, summary
+from chop.search.sweeps.trainings import TRAINED, Run, stored_runs, summary
 
 RUNNER = "hyperparameter_training"
 SHOWN = ("accuracy", "loss")
@@ -164,7 +164,7 @@ def _shown_row(setting: Setting, study: StudyOfSettings) -> list[str]:
     cells.append(_repeats(setting, study))
     for name in SHOWN:
         cells += [_mean(setting, name)]
-        cells += [_number(setting.metrics.get(f"{name}{kind}")) for kind in STATISTICS[2:]]
+        cells += [_number(setting.metrics.get(f"{name}{kind}")) for kind in ("_best", "_worst")]
     seconds = setting.seconds
     return [*cells, _mean(setting, "train_accuracy"), "" if seconds is None else f"{seconds:.2f}"]
 
@@ -178,7 +178,7 @@ def _repeats(setting: Setting, study: StudyOfSettings) -> str:
 def _mean(setting: Setting, name: str) -> str:
     if name not in setting.metrics:
         return ""
-    mean, spread = (setting.metrics[f"{name}{kind}"] for kind in STATISTICS[:2])
+    mean, spread = (setting.metrics[f"{name}{kind}"] for kind in ("", "_spread"))
     return f"{mean:.4f} ± {spread:.4f}"
 
 
@@ -212,7 +212,7 @@ def _csv_row(rank: int, setting: Setting, study: StudyOfSettings) -> dict[str, A
     row: dict[str, Any] = {"rank": rank, **setting.config}
     row["repeats"] = study.repeats if setting.is_complete else len(setting.runs)
     left = dict(setting.metrics)
-    for name in SMALLER_IS_BETTER:
+    for name in TRAINED:
         for kind, title in COLUMNS.items():
             row[f"{name}_{title}"] = left.pop(f"{name}{kind}", "")
     row |= left
@@ -227,5 +227,5 @@ def _epoch_row(run: Run, row: Mapping[str, float]) -> dict[str, Any]:
 
 
 def _run_row(run: Run) -> dict[str, Any]:
-    measured = ("repeat", "seed", *SMALLER_IS_BETTER, "seconds")
+    measured = ("repeat", "seed", *TRAINED, "seconds")
     return run.config | {name: getattr(run, name) for name in measured}
