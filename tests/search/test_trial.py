@@ -13,7 +13,9 @@ from search_cases import Searcher, StoreMaker
 import chop.search
 from chop.actions.doctor import OTHERS
 from chop.search.config import parse_search
-from chop.search.runners import HW_RUNNERS, SW_RUNNERS, known_metrics
+from chop.search.metrics import METRICS as KNOWN
+from chop.search.metrics import MetricInfo
+from chop.search.runners import HW_RUNNERS, SW_RUNNERS, Runner
 from chop.search.samplers import SAMPLERS, Learning, Problem
 from chop.search.spaces.space import Choice
 from chop.search.study.trial import (
@@ -126,13 +128,18 @@ def test_a_sampler_declares_what_it_is(name: str) -> None:
 
 
 def test_every_metric_has_a_unit_and_its_direction_is_known() -> None:
-    metrics = known_metrics()
     declared = [m for r in (*SW_RUNNERS.values(), *HW_RUNNERS.values()) for m in r.metrics]
-    assert set(metrics.values()) == set(declared), "two runners say different things of one metric"
+    assert set(KNOWN.values()) == set(declared)
     assert all(metric.unit for metric in declared)
-    assert {metrics[name].direction for name in ("accuracy", "memory_density")} == {"maximize"}
-    assert metrics["train_loss_best"] == ("train_loss_best", "nats, best training", "minimize")
-    assert metrics["accuracy_spread"].direction == "minimize"
+    assert {KNOWN[name].direction for name in ("accuracy", "memory_density")} == {"maximize"}
+    assert KNOWN["train_loss_best"] == ("train_loss_best", "nats, best training", "minimize")
+    assert KNOWN["accuracy_spread"].direction == "minimize"
+
+
+def test_a_custom_metric_may_say_its_unit_or_not() -> None:
+    power = MetricInfo("power", "W", "minimize")
+    runner = Runner(lambda candidate: {}, "meter", (power, "heat", "loss"))
+    assert runner.metrics == (power, ("heat", "", None), KNOWN["loss"])
 
 
 def test_names_for_users_are_loaded_when_they_are_asked_for() -> None:

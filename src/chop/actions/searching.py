@@ -316,10 +316,9 @@ class SearchJob:
             from chop.search.results.plots import draw_plots
 
             draw_plots(folder, store.study, trials, list(self.config.metrics))
+        shown = f"Best trial(s):\n{best_table(best)}"
         if isinstance(space, Hyperparameters) and is_study(self.config):
             shown = self.report_study(space, folder, trials)
-        else:
-            shown = f"Best trial(s):\n{best_table(best)}"
         failed = [trial for trial in trials if not trial.is_complete]
         logger.info(
             "%d distinct configurations of %s were evaluated, %d of them failed; "

@@ -11,13 +11,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from chop.search.metrics import MetricInfo
     from chop.search.results.hypervolume import hypervolume, worst_of
-    from chop.search.runners import MetricInfo, RunnerArgs, hardware_runner, software_runner
+    from chop.search.runners import RunnerArgs, hardware_runner, software_runner
     from chop.search.spaces.space import SPACES, Candidate, Choice, SearchSpace, SpaceSetup
 
 _MODULES = {
     "spaces.space": ("SPACES", "Candidate", "Choice", "SearchSpace", "SpaceSetup"),
-    "runners": ("MetricInfo", "RunnerArgs", "hardware_runner", "software_runner"),
+    "metrics": ("MetricInfo",),
+    "runners": ("RunnerArgs", "hardware_runner", "software_runner"),
     "results.hypervolume": ("hypervolume", "worst_of"),
 }
 __all__ = [

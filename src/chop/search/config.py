@@ -7,11 +7,12 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from chop.errors import ConfigError, UnknownNameError
 from chop.masking import masked
+from chop.search.metrics import Direction
 from chop.search.runners import HW_RUNNERS, SW_RUNNERS, Runner, RunnerArgs
 from chop.search.samplers import SAMPLERS
 from chop.search.spaces import mixed_precision  # noqa: F401  # registers its space
 from chop.search.spaces.space import SPACES
-from chop.search.study.trial import Direction, MetricRule, SearchDescription
+from chop.search.study.trial import MetricRule, SearchDescription
 from chop.search.sweeps import hyperparameters  # noqa: F401  # registers its space
 from chop.training.settings import MOST_PROCESSES
 from chop.validation import parse
@@ -160,13 +161,10 @@ class SearchConfig(Schema):
     def description(self, space_size: int, repeats: int) -> SearchDescription:
         """What is searched and how, for the files of the results."""
         return SearchDescription(
-            space=self.search_space.name,
-            space_size=space_size,
-            sampler=self.strategy.setup.sampler,
-            repeats=repeats,
-            directions=tuple(self.directions),
+            space=self.search_space.name, space_size=space_size, repeats=repeats,
+            sampler=self.strategy.setup.sampler, directions=tuple(self.directions),
             metrics=dict(self.metrics),
-        )
+        )  # fmt: skip
 
     def software(self) -> list[tuple[Runner, RunnerArgs]]:
         """The runners of ``sw_runner`` with their settings."""

@@ -8,7 +8,7 @@ A custom metric is one decorated function:
 
 ``[search.strategy.hw_runner.weights]`` then measures it. A metric may also be a plain name, without
 unit and direction. A second argument that is annotated with a class derived from `RunnerArgs`
-receives the keys of that table, checked.
+receives the keys of that table, checked. The units of chop's own metrics are in `metrics`.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ import time
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
@@ -30,21 +30,14 @@ from chop.errors import ConfigError, SearchError
 from chop.passes.graph.analysis.flops.count_operations import count_operations_analysis_pass
 from chop.passes.graph.analysis.flops.operands import model_parameters
 from chop.registry import Registry
+from chop.search.metrics import METRICS, MetricInfo
 from chop.search.spaces.space import Candidate
-from chop.search.study.trial import Direction, Metrics
+from chop.search.study.trial import Metrics
 from chop.training.metrics import evaluate, summed_loss
 from chop.training.settings import TrainingSettings
 from chop.validation import parse
 
 Helper = Callable[[Candidate, Any], bool]
-
-
-class MetricInfo(NamedTuple):
-    """What a runner measures, in what unit, and which direction is usually wanted, if any."""
-
-    name: str
-    unit: str = ""
-    direction: Direction | None = None
 
 
 class RunnerArgs(BaseModel):
@@ -70,7 +63,9 @@ class Runner:
     ) -> None:
         self.function = function
         self.name = name
-        self.metrics = tuple(MetricInfo(m) if isinstance(m, str) else m for m in metrics)
+        self.metrics = tuple(
+            METRICS.get(m, MetricInfo(m)) if isinstance(m, str) else m for m in metrics
+        )
         self._promised = {metric.name for metric in self.metrics}
         self.helper = helper
         self.__doc__ = function.__doc__
@@ -124,12 +119,6 @@ def _declare(
     return add
 
 
-def known_metrics() -> dict[str, MetricInfo]:
-    """Everything that a registered runner measures, by its name."""
-    runners = (*SW_RUNNERS.values(), *HW_RUNNERS.values())
-    return {metric.name: metric for runner in runners for metric in runner.metrics}
-
-
 def _schema(function: Callable[..., Any]) -> type[RunnerArgs] | None:
     """The class that annotates the second argument, if there is one."""
     parameters = list(inspect.signature(function).parameters.values())
@@ -143,8 +132,6 @@ def _schema(function: Callable[..., Any]) -> type[RunnerArgs] | None:
     )
 
 
-LOSS = MetricInfo("loss", "nats", "minimize")
-ACCURACY = MetricInfo("accuracy", "fraction of rows", "maximize")
 LoaderName = Literal["train_dataloader", "val_dataloader", "test_dataloader"]
 
 
@@ -160,7 +147,7 @@ class EvaluationArgs(RunnerArgs):
     num_samples: int | None = Field(None, ge=1)
 
 
-@software_runner("basic_evaluation", metrics=(LOSS, ACCURACY))
+@software_runner("basic_evaluation", metrics=("loss", "accuracy"))
 def basic_evaluation(candidate: Candidate, args: EvaluationArgs) -> dict[str, float]:
     """Mean cross entropy and micro accuracy, as training defines them."""
     loss, right, rows = 0.0, 0, 0
@@ -193,13 +180,7 @@ class LatencyArgs(RunnerArgs):
 
 
 @software_runner(
-    "latency",
-    metrics=(
-        MetricInfo("latency", "ms", "minimize"),
-        MetricInfo("latency_low", "ms", "minimize"),
-        MetricInfo("latency_high", "ms", "minimize"),
-        MetricInfo("latency_batch_size", "rows"),
-    ),
+    "latency", metrics=("latency", "latency_low", "latency_high", "latency_batch_size")
 )
 def latency(candidate: Candidate, args: LatencyArgs) -> dict[str, float]:
     """Milliseconds of a forward pass here: median, and the interval that holds 90 % of passes."""
@@ -267,7 +248,7 @@ class TrainArgs(RunnerArgs):
     num_samples: int | None = Field(None, ge=1)
 
 
-@software_runner("basic_train", metrics=(LOSS, ACCURACY))
+@software_runner("basic_train", metrics=("loss", "accuracy"))
 def basic_train(candidate: Candidate, args: TrainArgs) -> dict[str, float]:
     """Loss and accuracy after some epochs of (quantisation-aware) training of a private copy."""
     from chop.training.fit import fit_in_memory
@@ -293,29 +274,20 @@ class BitwidthArgs(RunnerArgs):
     compare_to: float = Field(32, gt=0)
 
 
-@hardware_runner(
-    "average_bitwidth",
-    metrics=(
-        MetricInfo("average_bitwidth", "bits per parameter", "minimize"),
-        MetricInfo("memory_density", "times denser than floats", "maximize"),
-    ),
-)
+@hardware_runner("average_bitwidth", metrics=("average_bitwidth", "memory_density"))
 def average_bitwidth(candidate: Candidate, args: BitwidthArgs) -> dict[str, float]:
     """Bits of a parameter, averaged over all of them; an unquantised one counts in full."""
     bits = candidate.parameter_width()
     return {"average_bitwidth": bits, "memory_density": args.compare_to / bits}
 
 
-@hardware_runner(
-    "activation_bitwidth",
-    metrics=(MetricInfo("activation_bitwidth", "bits per activation", "minimize"),),
-)
+@hardware_runner("activation_bitwidth", metrics=("activation_bitwidth",))
 def activation_bitwidth(candidate: Candidate) -> dict[str, float]:
     """Bits of an activation that arithmetic reads, averaged over all of them."""
     return {"activation_bitwidth": candidate.activation_width()}
 
 
-@hardware_runner("model_size", metrics=(MetricInfo("model_size", "bytes", "minimize"),))
+@hardware_runner("model_size", metrics=("model_size",))
 def model_size(candidate: Candidate) -> dict[str, float]:
     """Bytes of all parameters as codes of their formats, packed tensor by tensor, and buffers."""
     parameters = model_parameters(candidate.model)
@@ -323,13 +295,13 @@ def model_size(candidate: Candidate) -> dict[str, float]:
     return {"model_size": packed + sum(buffer.nbytes for buffer in candidate.model.buffers())}
 
 
-@hardware_runner("flops", metrics=(MetricInfo("flops", "operations per sample", "minimize"),))
+@hardware_runner("flops", metrics=("flops",))
 def flops(candidate: Candidate) -> dict[str, float]:
     """Floating-point operations of one sample."""
     return {"flops": _counts(candidate)["flops"]}
 
 
-@hardware_runner("bitops", metrics=(MetricInfo("bitops", "bit operations per sample", "minimize"),))
+@hardware_runner("bitops", metrics=("bitops",))
 def bitops(candidate: Candidate) -> dict[str, float]:
     """Bit operations of one sample: each multiplication times the widths that meet in it."""
     return {"bitops": _counts(candidate)["bitops"]}

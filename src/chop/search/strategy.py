@@ -18,7 +18,6 @@ from chop.search.samplers import (
     SAMPLERS,
     Problem,
     Proposal,
-    SamplerKind,
     distribution,
     params_of,
     proposal,
@@ -32,10 +31,10 @@ from chop.search.study.trial import (
     SCALED,
     SOFTWARE,
     Outcome,
-    Trial,
     TrialRequest,
     as_known,
     claim_of,
+    request_of,
 )
 from chop.search.study.workers import at_any_moment, held_back, raise_if_interrupted
 
@@ -115,8 +114,6 @@ class Progress:
     report: Callable[[Store], None] = lambda store: None
     repeats: int = 0
     """Proposals that were known already."""
-    exhausted: bool = False
-    """Whether every configuration of the space is taken."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +158,11 @@ class Search:
         }
         known = store.counted()
         problem = Problem(space.tree, tuple(config.directions))
-        self.sampler = kind(sampler_seed(kind, seed, worker, len(known)), problem)
+        # A sampler that does not learn starts over when a study is resumed and skips what is known,
+        # so that an interrupted search sees what an uninterrupted one would.
+        fresh = len(known) if kind.learns else 0
+        own_seed = np.random.SeedSequence([seed, worker, fresh]).generate_state(1)[0]
+        self.sampler = kind(int(own_seed), problem)
         self._known_before = set(store.done)
         self._draw = random.Random(f"{seed}/{worker}/{len(known)}")
         self._learn_from(store.news())
@@ -190,7 +191,7 @@ class Search:
         if self.store.crosses_machines:
             return []
         self.store.catch_up()
-        return [dict(Trial.of(trial).config) for trial in self.store.running.values()]
+        return [request_of(trial).config for trial in self.store.running.values()]
 
     def _is_late(self, started: float) -> bool:
         return self.timeout is not None and time.monotonic() - started > self.timeout
@@ -266,7 +267,6 @@ class Search:
                 pending = self._pending(Proposal(picked, params_of(self.space.tree, picked)))
                 if not self._is_taken(pending.key, batch):
                     return pending
-        self.progress.exhausted = not batch
         return None
 
     def _neighbour(self, near: Picked, distance: int) -> Proposal:
@@ -369,14 +369,3 @@ def check_size(size: int, sampler: str, force: bool) -> None:
             f"sampler {sampler!r} would evaluate {size:,} configurations; set "
             "search.strategy.setup.force = true to do so, or use 'random', 'tpe' or 'nsgaii'"
         )
-
-
-def sampler_seed(kind: SamplerKind, seed: int, worker: int, known: int) -> int:
-    """The seed of one process.
-
-    A sampler that does not learn starts over when a study is resumed and skips what is known, so
-    that an interrupted search sees what an uninterrupted one would. One that learns continues with
-    fresh numbers.
-    """
-    fresh = known if kind.learns else 0
-    return int(np.random.SeedSequence([seed, worker, fresh]).generate_state(1)[0])

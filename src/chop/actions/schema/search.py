@@ -10,7 +10,7 @@ from chop.actions.schema.tables import described, one_or_several, plain, table_s
 from chop.config.schema import Schema
 from chop.registry import Registry, description
 from chop.search.config import Metric, SearchConfig, StrategyConfig, StrategySetup
-from chop.search.runners import HW_RUNNERS, SW_RUNNERS, Runner, RunnerArgs, known_metrics
+from chop.search.runners import HW_RUNNERS, SW_RUNNERS, Runner, RunnerArgs
 from chop.search.samplers import SAMPLERS
 from chop.search.spaces.mixed_precision import MixedPrecisionPTQ
 from chop.search.spaces.space import SPACES
@@ -83,6 +83,8 @@ def hyperparameters_schema() -> Schema:
 
 def strategy_schema() -> Schema:
     """``[search.strategy]``: runners by name, and the metrics that they measure."""
+    measured = [metric.name for runner in (*SW_RUNNERS.values(), *HW_RUNNERS.values())
+                for metric in runner.metrics]  # fmt: skip
     table = table_schema(StrategyConfig)["properties"]
     parts = {
         "name": table["name"],
@@ -90,7 +92,7 @@ def strategy_schema() -> Schema:
         "sw_runner": runners_schema(SW_RUNNERS),
         "hw_runner": runners_schema(HW_RUNNERS),
         "setup": setup_schema(),
-        "metrics": metrics_schema(known_metrics()),
+        "metrics": metrics_schema(measured),
     }
     return _table(StrategyConfig, parts, required=["metrics"])
 

@@ -27,7 +27,10 @@ from chop.report.read.search import (
     template,
 )
 from chop.report.sections.graph import bit_colour
+from chop.search.metrics import METRICS, MetricInfo
 from chop.search.study.trial import Trial
+
+NO_UNIT = MetricInfo("")
 
 MOST_POINTS, MOST_COLUMNS, MOST_BARS, MOST_FAILURES = 3000, 24, 20, 10
 MOST_CHOICES = 250_000  # of all configurations that are drawn
@@ -127,7 +130,7 @@ def plot_data(search: Search, metrics: Sequence[str]) -> dict[str, Any]:
     files = search.files if sum(map(len, search.files.values())) <= MOST_FILES else {}
     return {
         "metrics": [
-            {"name": name, "unit": unit_of(name),
+            {"name": name, "unit": METRICS.get(name, NO_UNIT).unit,
              "direction": rules[name].direction if name in rules else ""}
             for name in metrics
         ],
@@ -190,17 +193,8 @@ def front_table(search: Search) -> Markup | None:
     return joined([tag("h3", "The front"), table(headers, rows, "The front")])
 
 
-def unit_of(metric: str) -> str:
-    """What a metric is counted in; empty if that is not known."""
-    from chop.search.runners import known_metrics
-    from chop.search.sweeps import hyperparameters  # noqa: F401  # declares its metrics
-
-    found = known_metrics().get(metric)
-    return found.unit if found else ""
-
-
 def _with_unit(metric: str) -> Markup:
-    unit = unit_of(metric)
+    unit = METRICS.get(metric, NO_UNIT).unit
     return joined([metric, tag("small", unit) if unit else None])
 
 

@@ -5,8 +5,6 @@ configuration, so what one run has measured the others look up (`runs`); each ru
 every distinct configuration that it asks for.
 """
 
-import csv
-import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,6 +18,7 @@ from chop.errors import SearchError
 from chop.files import replacing
 from chop.search.comparison.runs import Run
 from chop.search.config import SearchConfig
+from chop.search.results.files import as_csv
 from chop.search.results.hypervolume import (
     front_of,
     hypervolume,
@@ -143,13 +142,11 @@ class Comparison:
 
     def csv(self) -> str:
         """One line for each evaluation of each run."""
-        stream = io.StringIO()
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(["sampler", "seed", "evaluation", "hypervolume"])
-        for run in self.runs:
-            for place, share in enumerate(self.curve(run), 1):
-                writer.writerow([run.sampler, run.seed, place, share])
-        return stream.getvalue()
+        return as_csv(
+            {"sampler": run.sampler, "seed": run.seed, "evaluation": place, "hypervolume": share}
+            for run in self.runs
+            for place, share in enumerate(self.curve(run), 1)
+        )
 
 
 def first_at(curve: Sequence[float], level: float) -> int | None:
@@ -164,14 +161,10 @@ def _point(config: SearchConfig, outcome: Outcome) -> Point | None:
     return less_is_better(outcome.values, config.directions)
 
 
-def _middle(reached: Sequence[int | None]) -> float:
-    """The median; infinite if half of the runs never got there."""
-    return float(np.median([math.inf if each is None else each for each in reached]))
-
-
 def _summary(reached: Sequence[int | None]) -> dict[str, Any]:
     there = [each for each in reached if each is not None]
-    middle = _middle(reached)
+    # Infinite if half of the runs never got there.
+    middle = float(np.median([math.inf if each is None else each for each in reached]))
     return {
         "median": middle if math.isfinite(middle) else None,
         "least": min(there, default=None),

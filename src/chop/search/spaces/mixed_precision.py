@@ -132,7 +132,8 @@ class MixedPrecisionPTQ(SearchSpace):
         """A seed for nodes may stand beside seeds for types; one for neither is misspelt."""
         for name in self.seed:
             if name not in (DEFAULT, *nodes, *OPS):
-                known = nodes if self.setup.by == "name" else self._types()
+                types = {op.name for op in self.nodes.values()}
+                known = nodes if self.setup.by == "name" else types
                 kind = "node" if self.setup.by == "name" else "operation"
                 raise UnknownNameError(kind, name, known, "search.search_space.seed")
             if name in nodes and self.setup.by == "name" and name not in self.nodes:
@@ -140,9 +141,6 @@ class MixedPrecisionPTQ(SearchSpace):
                     f"search.search_space.seed.{name}: "
                     f"{get_mase_op(nodes[name])} cannot be quantised"
                 )
-
-    def _types(self) -> set[str]:
-        return {op.name for op in self.nodes.values()}
 
 
 class QuantisedCandidate(Candidate):

@@ -19,9 +19,9 @@ from optuna.study import StudyDirection
 from chop.errors import ConfigError, SearchError
 from chop.files import regular
 from chop.masking import masked_url, without_secrets
+from chop.search.metrics import Direction
 from chop.search.study.patience import Patience, make_patient
 from chop.search.study.store import Store, close
-from chop.search.study.trial import Direction
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage

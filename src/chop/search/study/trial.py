@@ -8,20 +8,22 @@ import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 from pydantic import BaseModel, ConfigDict, Field
 
+from chop.search.metrics import Direction
+
 KEY, CONFIG, WORKER, TOKEN, VOID, REASON = (
     "key", "sampled_config", "worker", "claim", "void", "reason",
 )  # fmt: skip
 SOFTWARE, HARDWARE, SCALED = MEASURED = ("software_metrics", "hardware_metrics", "scaled_metrics")
+TABLES = (CONFIG, *MEASURED)
 CONSTRAINT = "constraints:"
 """Optuna's prefix for how far a metric lies outside its bounds."""
 
-Direction = Literal["maximize", "minimize"]
 Metrics = Mapping[str, float]
 Point = tuple[float, ...]
 """Objectives, turned so that less is better."""
@@ -118,30 +120,13 @@ class Trial:
         if isinstance(trial, Trial):
             return trial
         attrs = trial.user_attrs
-        config, *measured = tables = [attrs.get(name) for name in (CONFIG, *MEASURED)]
-        missing: tuple[str, ...] = ()
-        if not all(isinstance(each, dict) for each in tables):
-            pairs = zip((CONFIG, *MEASURED), tables, strict=True)
-            missing = tuple(name for name, each in pairs if not isinstance(each, dict))
-        software, hardware, scaled = (each or {} for each in measured)
+        config, software, hardware, scaled = (attrs.get(name) or {} for name in TABLES)
         return cls(
-            trial.number,
-            software,
-            trial.values if trial.state == TrialState.COMPLETE else None,
-            config or {},
-            attrs.get(REASON),
-            hardware,
-            scaled,
-            trial.constraints if trial.system_attrs else {},
-            trial.state,
-            trial.datetime_start,
-            trial.datetime_complete,
-            attrs.get(KEY, ""),
-            attrs.get(WORKER),
-            VOID in attrs,
-            trial.params,
-            missing,
-        )
+            trial.number, software, trial.values, config, attrs.get(REASON), hardware, scaled,
+            trial.constraints if trial.system_attrs else {}, trial.state, trial.datetime_start,
+            trial.datetime_complete, attrs.get(KEY, ""), attrs.get(WORKER), VOID in attrs,
+            trial.params, tuple([name for name in TABLES if not isinstance(attrs.get(name), dict)]),
+        )  # fmt: skip
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -171,9 +156,8 @@ class Trial:
     @property
     def attributes(self) -> dict[str, Any]:
         """What is stored, by its name; None for what is missing."""
-        tables = (self.config, self.software, self.hardware, self.scaled)
-        pairs = zip((CONFIG, *MEASURED), tables, strict=True)
-        return {name: None if name in self.missing else each for name, each in pairs}
+        tables = zip(TABLES, (self.config, self.software, self.hardware, self.scaled), strict=True)
+        return {name: None if name in self.missing else each for name, each in tables}
 
     @property
     def user_attrs(self) -> dict[str, Any]:
@@ -207,25 +191,6 @@ def request_of(trial: FrozenTrial) -> TrialRequest:
     )
 
 
-def frozen(
-    request: TrialRequest, state: TrialState, begun: datetime, attrs: Mapping[str, Any]
-) -> FrozenTrial:
-    """A trial to be stored; Optuna's `create_trial` would check what is right by construction."""
-    return FrozenTrial(
-        number=-1,
-        trial_id=-1,
-        state=state,
-        value=None,
-        datetime_start=begun,
-        datetime_complete=None,
-        params=request.params,
-        distributions=request.distributions,
-        system_attrs=dict(request.system_attrs),
-        user_attrs={KEY: request.key, CONFIG: request.config, **attrs},
-        intermediate_values={},
-    )
-
-
 class KnownTrial(FrozenTrial):
     """A finished trial that a sampler is told of; as nobody changes it, a copy shares its parts.
 
@@ -236,33 +201,35 @@ class KnownTrial(FrozenTrial):
         return copy.copy(self)
 
 
+Kind = TypeVar("Kind", bound=FrozenTrial)
+
+
+def _made(kind: type[Kind], like: TrialRequest | FrozenTrial, **fields: Any) -> Kind:
+    """A trial without a number; Optuna's `create_trial` would check what is right already."""
+    return kind(
+        number=-1, trial_id=-1, value=None, params=like.params, distributions=like.distributions,
+        system_attrs=dict(like.system_attrs), intermediate_values={}, **fields,
+    )  # fmt: skip
+
+
+def frozen(
+    request: TrialRequest, state: TrialState, begun: datetime, attrs: Mapping[str, Any]
+) -> FrozenTrial:
+    """A trial to be stored."""
+    stored = {KEY: request.key, CONFIG: request.config, **attrs}
+    times = {"datetime_start": begun, "datetime_complete": None}
+    return _made(FrozenTrial, request, state=state, user_attrs=stored, **times)
+
+
 def as_known(trial: FrozenTrial) -> KnownTrial:
     """What a sampler has to know of a finished trial."""
-    now = datetime.now()
-    return KnownTrial(
-        number=-1,
-        trial_id=-1,
-        state=trial.state,
-        value=None,
-        values=trial.values,
-        datetime_start=now,
-        datetime_complete=now,
-        params=trial.params,
-        distributions=trial.distributions,
-        user_attrs={},
-        system_attrs=dict(trial.system_attrs),
-        intermediate_values={},
-    )
+    times = dict.fromkeys(("datetime_start", "datetime_complete"), datetime.now())
+    own = {"state": trial.state, "values": trial.values, "user_attrs": {}}
+    return _made(KnownTrial, trial, **own, **times)
 
 
 class MetricRule(BaseModel):
-    """What is wanted of a metric, as a file may say it.
-
-    Attributes:
-        scale: factor of the metric in the objective; 0 only reports it.
-        max: the largest value that is allowed, before scaling.
-        min: the smallest.
-    """
+    """What is wanted of a metric, as a file may say it."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -9,12 +9,11 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from chop.errors import ConfigError, UnknownNameError
-from chop.search.runners import LoaderName, MetricInfo, RunnerArgs, software_runner
+from chop.search.metrics import STATISTICS, TRAINED
+from chop.search.runners import LoaderName, RunnerArgs, software_runner
 from chop.search.spaces.space import SPACES, Candidate, Choice, SearchSpace, SpaceSetup, options
 from chop.search.sweeps.trainings import (
     BATCH_SIZE,
-    STATISTICS,
-    TRAINED,
     Repeats,
     Rows,
     summary,
@@ -164,21 +163,9 @@ def train_one(candidate: Candidate, args: TrainingArgs) -> bool:
     return repeats_of(candidate, args).train_one()
 
 
-def statistics_of(metric: MetricInfo) -> list[MetricInfo]:
-    """What is told of a metric over several trainings."""
-    return [
-        MetricInfo(
-            f"{metric.name}{ending}",
-            f"{metric.unit}, {words}" if words else metric.unit,
-            "minimize" if ending == "_spread" else metric.direction,
-        )
-        for ending, words in STATISTICS.items()
-    ]
-
-
 @software_runner(
     "hyperparameter_training",
-    metrics=[each for metric in TRAINED.values() for each in statistics_of(metric)],
+    metrics=[f"{name}{kind}" for name in TRAINED for kind in ("", *STATISTICS)],
     helper=train_one,
 )
 def hyperparameter_training(candidate: Candidate, args: TrainingArgs) -> dict[str, float]:

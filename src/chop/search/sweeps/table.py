@@ -9,11 +9,12 @@ from optuna.trial import FrozenTrial
 
 from chop.files import write_text
 from chop.search.config import SearchConfig
+from chop.search.metrics import TRAINED
 from chop.search.results.files import as_csv
 from chop.search.spaces.space import key_of
 from chop.search.study.trial import Trial, less_is_better
 from chop.search.sweeps.hyperparameters import Hyperparameters, Sweep
-from chop.search.sweeps.trainings import TRAINED, Run, stored_runs, summary
+from chop.search.sweeps.trainings import Run, stored_runs, summary
 
 RUNNER = "hyperparameter_training"
 SHOWN = ("accuracy", "loss")
@@ -199,9 +200,10 @@ def write_study(folder: Path, study: StudyOfSettings) -> None:
     """Write study.csv (settings), runs.csv (trainings) and curves.csv (epochs)."""
     runs = [run for setting in study for run in setting.runs]
     epochs = [_epoch_row(run, row) for run in runs for row in run.history]
+    measured = ("repeat", "seed", *TRAINED, "seconds")
     tables = {
         "study.csv": [_csv_row(rank, each, study) for rank, each in enumerate(study, 1)],
-        "runs.csv": [_run_row(run) for run in runs],
+        "runs.csv": [run.config | {name: getattr(run, name) for name in measured} for run in runs],
         "curves.csv": epochs,
     }
     for name, rows in tables.items():
@@ -224,8 +226,3 @@ def _epoch_row(run: Run, row: Mapping[str, float]) -> dict[str, Any]:
     # The rate of the setting is that of the first epoch; a schedule makes others of it.
     own = {f"{name}_of_epoch" if name in run.config else name: row[name] for name in row}
     return {**run.config, "repeat": run.repeat, "seed": run.seed, **own}
-
-
-def _run_row(run: Run) -> dict[str, Any]:
-    measured = ("repeat", "seed", *TRAINED, "seconds")
-    return run.config | {name: getattr(run, name) for name in measured}

@@ -27,7 +27,8 @@ from torch import nn
 from chop.dataset.data_module import MaseDataModule
 from chop.errors import SearchError
 from chop.files import write_text
-from chop.search.runners import ACCURACY, LOSS, quietly
+from chop.search.metrics import METRICS, STATISTICS, TRAINED
+from chop.search.runners import quietly
 from chop.search.spaces.space import Candidate, key_of
 from chop.tools.logger import get_logger
 from chop.training.metrics import evaluate
@@ -44,20 +45,6 @@ PAUSE = 0.05
 LINES_EVERY = 10.0
 """Seconds between two lines that tell how far a setting is."""
 LONGEST_NAME = 100
-TRAINED = {
-    metric.name: metric
-    for metric in (
-        ACCURACY,
-        LOSS,
-        ACCURACY._replace(name="train_accuracy"),
-        LOSS._replace(name="train_loss"),
-    )
-}
-"""What each training is measured by."""
-STATISTICS = {
-    "": "", "_spread": "standard deviation", "_best": "best training", "_worst": "worst training",
-}  # fmt: skip
-"""What is told of several trainings: the ending of the metric's name, and words for it."""
 
 
 class Run(BaseModel):
@@ -235,14 +222,14 @@ def stored_runs(folder: Path) -> list[Run]:
 def summary(runs: Sequence[Run]) -> dict[str, float]:
     """Mean, standard deviation, best and worst of everything that trainings are measured by."""
     found: dict[str, float] = {}
-    for name, metric in TRAINED.items():
+    for name in TRAINED:
         values = [float(getattr(run, name)) for run in runs]
         best, worst = min(values), max(values)
-        if metric.direction == "maximize":
+        if METRICS[name].direction == "maximize":
             best, worst = worst, best
         spread = statistics.stdev(values) if len(values) > 1 else 0.0
         numbers = (statistics.fmean(values), spread, best, worst)
-        found |= {f"{name}{kind}": n for kind, n in zip(STATISTICS, numbers, strict=True)}
+        found |= {f"{name}{kind}": n for kind, n in zip(("", *STATISTICS), numbers, strict=True)}
     return found
 
 
