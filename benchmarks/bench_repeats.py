@@ -33,8 +33,6 @@ from chop.config.layers import na_to_none
 from chop.dataset import MaseDataModule
 from chop.models import get_model, get_model_info
 from chop.search.config import SearchConfig, parse_search
-from chop.search.evaluation.context import Candidate, SearchContext
-from chop.search.evaluation.measure import Measure
 from chop.search.results.hypervolume import (
     Point,
     front_of,
@@ -42,12 +40,19 @@ from chop.search.results.hypervolume import (
     hypervolume_history,
     worst_of,
 )
-from chop.search.spaces import choices as tree
-from chop.search.spaces.choices import Choice, key_of
-from chop.search.spaces.space import SPACES, SearchSpace, make_space
-from chop.search.strategy import Pending, Search
+from chop.search.spaces import space as tree
+from chop.search.spaces.space import (
+    SPACES,
+    Candidate,
+    Choice,
+    SearchContext,
+    SearchSpace,
+    key_of,
+    make_space,
+)
+from chop.search.strategy import Measure, Pending, Search
 from chop.search.study.storage import Place, open_store
-from chop.search.study.store import KEY, Outcome
+from chop.search.study.trial import KEY, Outcome
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "repeats.jsonl"

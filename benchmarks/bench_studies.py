@@ -21,7 +21,7 @@ from tabulate import tabulate
 
 from chop.dataset import MaseDataModule
 from chop.models import get_model, get_model_info
-from chop.search.evaluation.context import Candidate, SearchContext
+from chop.search.spaces.space import Candidate, SearchContext
 from chop.search.sweeps.trainings import Repeats, Rows, fresh_weights, with_batch_size
 from chop.training.metrics import evaluate
 

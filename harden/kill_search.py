@@ -19,7 +19,7 @@ from harden.kill_server import ROOT, Answer, Request, Server
 EXAMPLE = ROOT / "configs" / "examples" / "jsc_toy_by_type.toml"
 OWN_RUNNER = """
 import os, time
-from chop.search.spaces.choices import key_of
+from chop.search.spaces.space import key_of
 from chop.search.runners import software_runner
 
 @software_runner("noted", metrics=("noted",))

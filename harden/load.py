@@ -21,7 +21,7 @@ PART = "load"
 TRIALS, WORKERS = 2_000, 4
 RUNNER = """
 import os, time
-from chop.search.spaces.choices import key_of
+from chop.search.spaces.space import key_of
 from chop.search.runners import software_runner
 
 def note(text):

@@ -20,8 +20,7 @@ from chop.dataset import MaseDataModule
 from chop.errors import ChopError
 from chop.models import get_model, get_model_info
 from chop.search.config import parse_search
-from chop.search.evaluation.context import SearchContext
-from chop.search.spaces.space import make_space
+from chop.search.spaces.space import SearchContext, make_space
 
 EXAMPLES = Path(__file__).parents[2] / "configs" / "examples"
 

@@ -23,7 +23,9 @@ from chop.models import get_model, get_model_info
 from chop.runs import new_folder, own_suffix, write_new
 from chop.search.results.files import log_json, table_csv
 from chop.search.study.storage import Place, open_store
-from chop.search.study.store import Outcome, Store, Wanted
+from chop.search.study.store import Store
+from chop.search.study.trial import Outcome
+from chop.search.study.trial import TrialRequest as Wanted
 from chop.training.batches import Epochs, normalisable
 from chop.training.fit import TrainingResult
 
@@ -41,7 +43,7 @@ def wanted(key: str) -> Wanted:
 CLAIM_AND_DIE = """
 import os, signal, sys
 from chop.search.study.storage import Place, open_store
-from chop.search.study.store import Wanted
+from chop.search.study.trial import TrialRequest as Wanted
 store = open_store(Place(sys.argv[1], "search"), ["maximize", "minimize"], {})
 store.claim([Wanted(key, {"a": key}, {}, {}) for key in "xyz"], None)
 os.kill(os.getpid(), signal.SIGKILL)

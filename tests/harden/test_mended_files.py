@@ -23,9 +23,10 @@ from chop.errors import CheckpointError, DataError, SearchError
 from chop.files import read_safetensors, regular, write_safetensors
 from chop.models.weights import load_weights, read_checkpoint
 from chop.passes.graph.interface.save_and_load import check_seal, sealed
-from chop.search.results.files import MEASURED, write_results
+from chop.search.results.files import write_results
 from chop.search.study.journal import Journal
 from chop.search.study.storage import Place, open_store
+from chop.search.study.trial import MEASURED
 from chop.training.settings import TrainingSettings
 from chop.training.state import random_state, read_resumed
 from harden.file_targets import idx_bytes

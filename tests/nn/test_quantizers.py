@@ -341,10 +341,8 @@ def test_a_search_measures_it_as_the_quantise_pass_makes_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from chop.models import get_model_info
-    from chop.search.evaluation.context import SearchContext
-    from chop.search.spaces.choices import every
     from chop.search.spaces.mixed_precision import MixedPrecisionPTQ
-    from chop.search.spaces.space import make_space
+    from chop.search.spaces.space import SearchContext, every, make_space
 
     torch.manual_seed(0)
     data = MaseDataModule("jsc-sim", batch_size=64)

@@ -14,7 +14,7 @@ from chop.actions.reporting import report
 from chop.numerics import FORMATS
 from chop.report.html import Axis, Markup, escaped, nice_ticks, number, tag
 from chop.report.read.graph import NodeFacts, rounded_tensor, sqnr
-from chop.report.read.search import Problem, Search, Trial, importances, varied_choices
+from chop.report.read.search import Search, importances, varied_choices
 from chop.report.sections.graph import (
     DEEPEST,
     bit_colour,
@@ -26,6 +26,8 @@ from chop.report.sections.graph import (
 )
 from chop.report.sections.search import MOST_POINTS, charts, json_block, plot_data, thinned
 from chop.runs import RunFolder
+from chop.search.study.trial import SearchDescription as Problem
+from chop.search.study.trial import Trial
 
 
 def test_sqnr_is_the_ratio_of_powers() -> None:

@@ -10,7 +10,7 @@ from search_cases import Searcher, StoreMaker, space_of, tables
 from chop.dataset import MaseDataModule
 from chop.models import get_model, get_model_info
 from chop.search.config import parse_search
-from chop.search.evaluation.context import SearchContext
+from chop.search.spaces.space import SearchContext
 from chop.search.strategy import Search
 from chop.search.study.storage import Place, open_store
 from chop.search.study.store import Store

@@ -8,8 +8,7 @@ from typing import Any
 from optuna.storages import get_storage
 
 from chop.search.config import SearchConfig
-from chop.search.evaluation.context import SearchContext
-from chop.search.spaces.space import SearchSpace, make_space
+from chop.search.spaces.space import SearchContext, SearchSpace, make_space
 from chop.search.strategy import Search
 from chop.search.study.storage import Place, open_store
 from chop.search.study.store import Store

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chop.errors import ConfigError
-from chop.search.spaces.choices import Choice, every, flat, key_of, size, values, walk
+from chop.search.spaces.space import Choice, every, flat, key_of, size, values, walk
 
 
 @st.composite

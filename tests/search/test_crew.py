@@ -19,8 +19,8 @@ from torch import nn
 from chop.dataset import MaseDataModule
 from chop.errors import SearchError
 from chop.models import get_model_info
-from chop.search.evaluation.context import SearchContext
 from chop.search.processes import Task, helpers, make_task
+from chop.search.spaces.space import SearchContext
 from chop.search.study.storage import PROXY, Place, open_store
 from chop.search.study.store import Store
 
@@ -156,7 +156,7 @@ def test_processes_end_when_the_first_is_killed(tmp_path: Path) -> None:
         import os, sys, time
         from chop.search.processes import helpers, make_task
         from chop.search.study.storage import Place
-        from chop.search.evaluation.context import SearchContext
+        from chop.search.spaces.space import SearchContext
         from torch import nn
         def forever(task, space, config, worker):
             print(os.getpid(), flush=True)

@@ -8,7 +8,7 @@ from search_cases import space_of
 
 from chop.errors import ChopError
 from chop.search.config import parse_search
-from chop.search.evaluation.context import SearchContext
+from chop.search.spaces.space import SearchContext
 from chop.search.strategy import Search
 from chop.search.study.storage import Place, open_store
 

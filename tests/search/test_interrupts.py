@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from chop.search.study.workers import at_any_moment, heed, held_back
+from chop.search.study.workers import at_any_moment, held_back
+from chop.search.study.workers import raise_if_interrupted as heed
 
 
 def ctrl_c() -> None:

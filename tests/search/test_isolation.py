@@ -14,11 +14,17 @@ from chop.dataset import MaseDataModule
 from chop.models import get_model, get_model_info
 from chop.numerics import FORMATS
 from chop.search.config import parse_search
-from chop.search.evaluation.context import Candidate, SearchContext
-from chop.search.evaluation.measure import Measure
-from chop.search.spaces.choices import Choice, every
 from chop.search.spaces.mixed_precision import MixedPrecisionPTQ
-from chop.search.spaces.space import SPACES, SearchSpace, make_space
+from chop.search.spaces.space import (
+    SPACES,
+    Candidate,
+    Choice,
+    SearchContext,
+    SearchSpace,
+    every,
+    make_space,
+)
+from chop.search.strategy import Measure
 from chop.training.metrics import evaluate
 
 
@@ -286,7 +292,7 @@ def test_configurations_put_together_from_parts_are_those_that_are_parsed(
 ) -> None:
     from chop.nn.quant_config import parse_quant_config
     from chop.ops.table import OPS
-    from chop.search.evaluation.formats import Formats
+    from chop.search.evaluation.reuse import Formats
 
     formats = Formats()
     draw = random.Random(0)

@@ -17,13 +17,15 @@ from sqlalchemy.exc import DataError, InterfaceError, OperationalError
 from chop import cli
 from chop.config.layers import read_toml, write_toml
 from chop.errors import ConfigError, SearchError
-from chop.search.evaluation.context import Candidate
 from chop.search.runners import SW_RUNNERS, software_runner
+from chop.search.spaces.space import Candidate
 from chop.search.study import patience, storage
 from chop.search.study import store as stores
 from chop.search.study.patience import Patience, StorageLost, is_outage
 from chop.search.study.storage import Place, open_store
-from chop.search.study.store import Outcome, Store, Wanted
+from chop.search.study.store import Store
+from chop.search.study.trial import Outcome
+from chop.search.study.trial import TrialRequest as Wanted
 from chop.search.study.workers import SILENCE
 from harden import postgres
 

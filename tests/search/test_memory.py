@@ -4,8 +4,8 @@ from typing import Any
 
 from search_cases import Searcher
 
+from chop.search.evaluation.reuse import Remembered
 from chop.search.evaluation.variants import ACTIVATION_BYTES, RUNS_KEPT
-from chop.search.study.memory import Remembered
 
 
 def remember(kept: Remembered[str], key: str, size: int) -> None:

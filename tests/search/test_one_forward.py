@@ -11,10 +11,8 @@ from torch.nn.utils import parametrize
 
 from chop.nn import forward
 from chop.search import variants
-from chop.search.evaluation.context import SearchContext
-from chop.search.spaces.choices import every
 from chop.search.spaces.mixed_precision import MixedPrecisionPTQ
-from chop.search.spaces.space import make_space
+from chop.search.spaces.space import SearchContext, every, make_space
 
 ROWS = 64
 WIDTHS = {"data_in_width": [4], "weight_width": [3, 5], "bias_width": [4]}

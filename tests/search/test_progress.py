@@ -2,7 +2,7 @@
 
 from search_cases import Searcher
 
-from chop.search.results.progress import Lines
+from chop.search.results.files import Lines
 
 
 def test_the_ends_of_the_front_are_as_measured_and_not_as_scaled(search_with: Searcher) -> None:

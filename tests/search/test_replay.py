@@ -12,7 +12,9 @@ from optuna.storages.journal import JournalFileBackend
 from search_cases import StoreMaker
 
 from chop.search.study.journal import OPTIONS
-from chop.search.study.store import Outcome, Store, Wanted
+from chop.search.study.store import Store
+from chop.search.study.trial import Outcome
+from chop.search.study.trial import TrialRequest as Wanted
 
 CHOICES = {"a": CategoricalDistribution([2, None, "x"]), "b/é": CategoricalDistribution([1.5, 2])}
 MEASURED = {"software_metrics": {"accuracy": 0.1}, "hardware_metrics": {}, "scaled_metrics": {}}

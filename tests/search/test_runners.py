@@ -9,12 +9,10 @@ from search_cases import PTQ, tables
 
 from chop.errors import ChopError, SearchError
 from chop.search.config import parse_search
-from chop.search.evaluation.context import Candidate, SearchContext
-from chop.search.evaluation.measure import Measure
 from chop.search.runners import HW_RUNNERS, SW_RUNNERS, RunnerArgs, hardware_runner
-from chop.search.spaces.choices import every
 from chop.search.spaces.mixed_precision import MixedPrecisionPTQ
-from chop.search.spaces.space import make_space
+from chop.search.spaces.space import Candidate, SearchContext, every, make_space
+from chop.search.strategy import Measure
 from chop.training.metrics import evaluate
 
 LINEAR = {

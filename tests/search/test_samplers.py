@@ -7,11 +7,10 @@ from search_cases import Searcher, StoreMaker, space_of, tables
 
 from chop.errors import ConfigError
 from chop.search.config import parse_search
-from chop.search.evaluation.context import SearchContext
 from chop.search.samplers import SAMPLERS, Learning, Problem, Proposal, params_of
-from chop.search.spaces.choices import Choice, key_of, size
+from chop.search.spaces.space import Choice, SearchContext, key_of, size
 from chop.search.strategy import Search, check_size
-from chop.search.study.store import Outcome
+from chop.search.study.trial import Outcome
 
 WIDTH = Choice("width", (2, 4, 8))
 TREE = (Choice("name", (None, "integer"), ((), (WIDTH,))), Choice("other", tuple(range(5))))
@@ -124,7 +123,7 @@ def test_a_stored_configuration_is_not_evaluated_again(
 ) -> None:
     search_with(sampler="random", n_trials=7, seed=3)
     measured: list[str] = []
-    from chop.search.evaluation.measure import Measure
+    from chop.search.strategy import Measure
 
     before = Measure.__call__
 

@@ -13,11 +13,12 @@ from search_cases import Searcher, opened_together, space_of, tables
 
 from chop.errors import ConfigError, SearchError
 from chop.search.config import parse_search
-from chop.search.evaluation.context import SearchContext
+from chop.search.spaces.space import SearchContext
 from chop.search.strategy import Search
 from chop.search.study import storage
 from chop.search.study.storage import PROBLEM, Place, open_store
-from chop.search.study.store import Outcome, Wanted
+from chop.search.study.trial import Outcome
+from chop.search.study.trial import TrialRequest as Wanted
 
 PROXY = """
 import sys, warnings

@@ -20,7 +20,9 @@ from search_cases import StoreMaker
 from chop.errors import ChopError, ConfigError, SearchError
 from chop.search.study.journal import FinishedTrials
 from chop.search.study.storage import Place, open_store, shown
-from chop.search.study.store import Outcome, Store, Wanted, frozen
+from chop.search.study.store import Store
+from chop.search.study.trial import Outcome, frozen
+from chop.search.study.trial import TrialRequest as Wanted
 from chop.search.study.workers import is_alive, this_machine, this_worker
 
 
@@ -88,7 +90,7 @@ def test_who_is_alone_stores_without_claims_and_others_see_it(open_at: StoreMake
 CLAIM_AND_DIE = """
 import os, signal, sys
 from chop.search.study.storage import Place, open_store
-from chop.search.study.store import Wanted
+from chop.search.study.trial import TrialRequest as Wanted
 store = open_store(Place(sys.argv[1], "search"), ["maximize", "minimize"], {})
 assert store.claim([Wanted("x", {}, {}, {})], None)[0] is not None
 os.kill(os.getpid(), signal.SIGKILL)

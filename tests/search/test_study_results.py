@@ -12,7 +12,7 @@ from study_cases import SETTING, study_tables
 
 from chop.errors import ChopError
 from chop.search.config import parse_search
-from chop.search.evaluation.context import SearchContext
+from chop.search.spaces.space import SearchContext
 from chop.search.strategy import Search
 from chop.search.study.storage import Place, open_store
 from chop.search.sweeps import plots as study_plots

@@ -15,7 +15,7 @@ from study_cases import SETTING, study_tables
 
 from chop.dataset import MaseDataModule
 from chop.search.config import parse_search
-from chop.search.evaluation.context import Candidate, SearchContext
+from chop.search.spaces.space import Candidate, SearchContext
 from chop.search.strategy import Search
 from chop.search.study.storage import Place, open_store
 from chop.search.sweeps.trainings import (

@@ -36,9 +36,8 @@ if TYPE_CHECKING:
     from chop.search.comparison.comparison import Comparison
     from chop.search.comparison.runs import Plan, Run
     from chop.search.config import SearchConfig
-    from chop.search.evaluation.context import SearchContext
     from chop.search.processes import Task
-    from chop.search.spaces.space import SearchSpace
+    from chop.search.spaces.space import SearchContext, SearchSpace
 
 logger = get_logger("chop")
 
@@ -76,8 +75,8 @@ def compare(  # noqa: PLR0913  # what a run consists of, by the names of the lab
             hold for each run, and ``n_jobs`` processes share the runs.
         save_dir: folder for comparison.json, .csv and .png; if there is one, ``<save_dir>-v1`` …
         seeds: the seeds, or how many from `seed` on.
-        resume: go on in `save_dir`: runs that are finished there are not done again.
-        imports: files of one's own that processes have to read first.
+        resume: continue in `save_dir`: runs that are finished there are not done again.
+        imports: files of the user's that processes have to read first.
         context: what `chop.actions.search` takes, too: ``task``, ``accelerator``, ``load_name``,
             ``load_type``, ``pretrained``, ``cf_args``.
     """

@@ -16,7 +16,7 @@ from chop.search.study.storage import Place, shown, study_names
 from chop.tools.logger import get_logger
 
 if TYPE_CHECKING:
-    from optuna.trial import FrozenTrial
+    from chop.search.study.trial import Trial
 
 logger = get_logger("chop")
 
@@ -64,22 +64,14 @@ def undone_if_it_fails(folder: Path, is_new: bool) -> Iterator[None]:
 
 def describe(config: SearchConfig, space_size: int, repeats: int) -> dict[str, Any]:
     """What was searched for and how, which the trials alone do not tell."""
-    metrics = {name: each.model_dump() for name, each in config.metrics.items()}
-    return {
-        "space": config.search_space.name,
-        "space_size": space_size,
-        "sampler": config.strategy.setup.sampler,
-        "repeats": repeats,
-        "directions": list(config.directions),
-        "metrics": metrics,
-    }
+    return config.description(space_size, repeats).model_dump(mode="json")
 
 
 def write_tables(
-    folder: Path, space: SearchSpace, best: "list[FrozenTrial]", settings: Mapping[str, Any]
+    folder: Path, space: SearchSpace, best: "list[Trial]", settings: Mapping[str, Any]
 ) -> None:
     """``best_0.toml`` and so on: the run with the configuration of each best trial."""
-    tables = [space.toml_of(trial.user_attrs["sampled_config"]) for trial in best]
+    tables = [space.toml_of(dict(trial.config)) for trial in best]
     written = {folder / BEST_SETTINGS.format(n): each for n, each in enumerate(tables) if each}
     for path, table in written.items():
         write_toml(path, {**settings, **table})

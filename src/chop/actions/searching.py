@@ -27,10 +27,7 @@ from chop.errors import SearchError
 from chop.files import one_at_a_time, writable_folder
 from chop.runs import COMPARISON, SEARCH, write_search_record
 from chop.search.config import SearchConfig, parse_search
-from chop.search.evaluation.context import SearchContext
-from chop.search.evaluation.measure import fingerprint
-from chop.search.spaces.space import SPACES, SearchSpace, make_space
-from chop.search.study.memory import no_collections
+from chop.search.spaces.space import SPACES, SearchContext, SearchSpace, key_of, make_space
 from chop.search.sweeps.hyperparameters import CHOICES, Hyperparameters
 from chop.tools.checkpoint_load import load_model
 from chop.tools.devices import device_of, forward_operations, using_threads
@@ -38,13 +35,13 @@ from chop.tools.get_input import rows_for
 from chop.tools.logger import RESULT, get_logger
 
 if TYPE_CHECKING:
-    from optuna.trial import FrozenTrial
     from torch import nn
 
     from chop.dataset import MaseDataModule
     from chop.models import MaseModelInfo
     from chop.search.strategy import Search
     from chop.search.study.store import Store
+    from chop.search.study.trial import Trial
 
 logger = get_logger("chop")
 
@@ -57,8 +54,8 @@ class SearchResult:
     """What a search has found, and where it is written."""
 
     folder: Path
-    best: "list[FrozenTrial]"
-    trials: "list[FrozenTrial]"
+    best: "list[Trial]"
+    trials: "list[Trial]"
     space_size: int
     repeats: int
     """Proposals of the sampler that were known already and not evaluated again."""
@@ -148,8 +145,8 @@ def search(  # noqa: PLR0913  # what a run consists of, by the names of the labs
         save_dir: folder of the study and of the results; if anything is in it, a new study goes to
             ``<save_dir>-v1`` and so on.
         pretrained: whether `model` came with weights that mean something.
-        resume: go on with the study in `save_dir`, or take part in it while others are at work.
-        imports: files of one's own that processes have to read first.
+        resume: continue the study in `save_dir`, or take part in it while others are at work.
+        imports: files of the user's that processes have to read first.
         settings: further settings of ``ch`` for the files ``best_<n>.toml``; nothing of them runs.
     """
     model_info, data_module = facts_of(model, model_info), rows_of(data_module, "train", "search")
@@ -242,7 +239,7 @@ class SearchJob:
         from chop.search.processes import Task, make_task
         from chop.search.strategy import Search
         from chop.search.study.storage import open_store
-        from chop.search.study.unstored import put_back
+        from chop.search.study.store import store_kept
 
         is_new = not (was_there and folder == self.save_dir)
         with undone_if_it_fails(folder, is_new) if not resume else contextlib.nullcontext():
@@ -253,7 +250,7 @@ class SearchJob:
             store = open_store(place, list(self.config.directions), problem)
             store.sync()
             store.free_the_dead()
-            put_back(folder, store)
+            store_kept(folder, store)
             found = Search(space, self.config, store, self.context.seed)
         task: Task | None = None
         if self.jobs > 1:
@@ -272,10 +269,10 @@ class SearchJob:
         if space.starts_afresh:
             weights: dict[str, Any] = {"network": repr(model), "seed": self.context.seed}
         else:
-            weights = {"set of weights": fingerprint(model)}
+            weights = {"set of weights": self.context.fingerprint()}
         choices = [repr(choice) for choice in space.tree]
         return {
-            "search space": fingerprint_of([*choices, repr(space.setup)]),
+            "search space": key_of({"texts": [*choices, repr(space.setup)]}),
             **weights,
             "data set": rows_read(self.context.data_module),
             "runners": {"software": strategy.sw_runner, "hardware": strategy.hw_runner},
@@ -288,16 +285,19 @@ class SearchJob:
     ) -> SearchResult:
         """Search with all processes; whatever ends it, the results so far are written."""
         from chop.search.processes import helpers
-        from chop.search.results.progress import make_progress
+        from chop.search.results.files import make_progress
+        from chop.search.study.journal import no_collections
 
         if found.limit < self.config.strategy.setup.n_trials:
             logger.info("All %s configurations will be evaluated", f"{space.size:,}")
         metrics = list(self.config.metrics)
+        processes: contextlib.AbstractContextManager[list[Any]]
+        processes = helpers(task, self.jobs - 1) if task else contextlib.nullcontext([])
         logger.info("Search started...")
         try:
             with (
                 make_progress(found.limit, metrics) as shown,
-                helpers(task, self.jobs - 1 if task else 0) as others,
+                processes as others,
             ):
                 found.progress.report = shown
                 found.run()
@@ -315,7 +315,7 @@ class SearchJob:
         from chop.search.results.files import best_table, write_results
         from chop.search.sweeps.table import is_study
 
-        trials = store.counted()
+        trials = store.trials()
         features = features_of(self.context.model, self.context.data_module)
         best = write_results(folder, store.study, trials, features)
         write_tables(folder, space, best, self.settings)
@@ -326,28 +326,24 @@ class SearchJob:
             from chop.search.results.plots import draw_plots
 
             draw_plots(folder, store.study, trials, list(self.config.metrics))
+        shown = f"Best trial(s):\n{best_table(best)}"
         if isinstance(space, Hyperparameters) and is_study(self.config):
             shown = self.report_study(space, folder, trials)
-        else:
-            shown = f"Best trial(s):\n{best_table(best)}"
-        failed = [trial for trial in trials if trial.state.name == "FAIL"]
+        failed = [trial for trial in trials if not trial.is_complete]
         logger.info(
             "%d distinct configurations of %s were evaluated, %d of them failed; "
             "%d proposals were repeats",
             len(trials), f"{space.size:,}", len(failed), repeats,
         )  # fmt: skip
         if failed:
-            first = failed[0]
-            logger.warning("Trial %d failed: %s", first.number, first.user_attrs.get("reason"))
+            logger.warning("Trial %d failed: %s", failed[0].number, failed[0].reason)
         logger.info("%s", shown, extra=RESULT)
         logger.info("The results are in %s", folder, extra=RESULT)
         if trials and len(failed) == len(trials):
-            raise SearchError(f"every trial failed; the first: {failed[0].user_attrs['reason']}")
+            raise SearchError(f"every trial failed; the first: {failed[0].reason}")
         return SearchResult(folder, best, trials, space.size, repeats, description, features)
 
-    def report_study(
-        self, space: Hyperparameters, folder: Path, trials: "list[FrozenTrial]"
-    ) -> str:
+    def report_study(self, space: Hyperparameters, folder: Path, trials: "list[Trial]") -> str:
         """Write the tables and pictures of a study of settings; the table of the settings."""
         from chop.search.sweeps.table import heading, read_study, study_table, write_study
 
@@ -361,14 +357,7 @@ class SearchJob:
 
 
 def rows_read(data_module: Any) -> str | None:
-    """A text that stands for the rows and for constants that are not their own, if known."""
+    """A text that stands for the rows and for constants of other rows that scale them, if known."""
     asked = getattr(getattr(data_module, "request", None), "preprocessing", None)
     fingerprint: str | None = data_module.fingerprint
     return fingerprint if asked is None else f"{fingerprint}, scaled as {asked.digest}"
-
-
-def fingerprint_of(texts: list[str]) -> str:
-    """A short text that stands for these."""
-    from chop.search.spaces.choices import key_of
-
-    return key_of({"texts": texts})

@@ -1,6 +1,35 @@
 """Searching: which configurations to try, what they are worth, and the best of them.
 
 `config` reads `[search]`, `strategy` runs the loop, `samplers` propose and `runners` measure;
-`processes` lets several of them share one study. The folders below hold what these use: `spaces`,
-`evaluation`, `study`, `results`; `sweeps` and `comparison` are whole experiments on top.
+`processes` lets several of them share one study. The folders hold what these use (`spaces`,
+`evaluation`, `study`, `results`) and whole experiments on top (`sweeps`, `comparison`).
+
+What custom spaces and metrics are made of can be imported from here; it is loaded when asked for.
 """
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from chop.search.metrics import MetricInfo
+    from chop.search.results.hypervolume import hypervolume, worst_of
+    from chop.search.runners import RunnerArgs, hardware_runner, software_runner
+    from chop.search.spaces.space import SPACES, Candidate, Choice, SearchSpace, SpaceSetup
+
+_MODULES = {
+    "spaces.space": ("SPACES", "Candidate", "Choice", "SearchSpace", "SpaceSetup"),
+    "metrics": ("MetricInfo",),
+    "runners": ("RunnerArgs", "hardware_runner", "software_runner"),
+    "results.hypervolume": ("hypervolume", "worst_of"),
+}
+__all__ = [
+    "SPACES", "Candidate", "Choice", "MetricInfo", "RunnerArgs", "SearchSpace", "SpaceSetup",
+    "hardware_runner", "hypervolume", "software_runner", "worst_of",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"chop.search.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,20 +7,21 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from chop.errors import ConfigError, UnknownNameError
 from chop.masking import masked
+from chop.search.metrics import Direction
 from chop.search.runners import HW_RUNNERS, SW_RUNNERS, Runner, RunnerArgs
 from chop.search.samplers import SAMPLERS
 from chop.search.spaces import mixed_precision  # noqa: F401  # registers its space
 from chop.search.spaces.space import SPACES
+from chop.search.study.trial import MetricRule, SearchDescription
 from chop.search.sweeps import hyperparameters  # noqa: F401  # registers its space
 from chop.training.settings import MOST_PROCESSES
 from chop.validation import parse
 
-Direction = Literal["maximize", "minimize"]
 Tables = dict[str, dict[str, Any]]
 
 
 class Schema(BaseModel):
-    """A table of ``[search]``: frozen, and no key but its own."""
+    """A table of ``[search]``: frozen, and unknown keys are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -71,7 +72,7 @@ class StrategySetup(Schema):
             if given.get("pkl_ckpt") is not None:
                 raise ValueError(
                     "pkl_ckpt is gone: a pickle can run any code when it is read; "
-                    "a search goes on from its journal file with --resume"
+                    "a search is resumed from its journal file with --resume"
                 )
             old = ("pkl_ckpt", "save_every_n_trials")  # every trial is saved as it ends
             return {key: value for key, value in given.items() if key not in old}
@@ -112,7 +113,7 @@ class StrategySetup(Schema):
         return self
 
 
-class Metric(Schema):
+class Metric(MetricRule):
     """``[search.strategy.metrics.<name>]``: the part a metric plays.
 
     Attributes:
@@ -121,20 +122,9 @@ class Metric(Schema):
         min: the smallest.
     """
 
-    scale: float = 1.0
+    model_config = ConfigDict(extra="forbid")
+
     direction: Direction
-    max: float | None = None
-    min: float | None = None
-
-    def violation(self, value: float) -> float:
-        """How far `value` lies outside its bounds; 0 or less is inside."""
-        above = value - self.max if self.max is not None else 0.0
-        below = self.min - value if self.min is not None else 0.0
-        return max(above, below)
-
-    @property
-    def bounded(self) -> bool:
-        return self.max is not None or self.min is not None
 
 
 class StrategyConfig(Schema):
@@ -167,6 +157,14 @@ class SearchConfig(Schema):
             assert setup.direction is not None
             return [setup.direction]
         return [metric.direction for metric in self.metrics.values()]
+
+    def description(self, space_size: int, repeats: int) -> SearchDescription:
+        """What is searched and how, for the files of the results."""
+        return SearchDescription(
+            space=self.search_space.name, space_size=space_size, repeats=repeats,
+            sampler=self.strategy.setup.sampler, directions=tuple(self.directions),
+            metrics=dict(self.metrics),
+        )  # fmt: skip
 
     def software(self) -> list[tuple[Runner, RunnerArgs]]:
         """The runners of ``sw_runner`` with their settings."""
@@ -207,7 +205,7 @@ def _runners(
 def _check_metrics(config: SearchConfig) -> None:
     produced: dict[str, str] = {}
     for runner, _ in (*config.software(), *config.hardware()):
-        for metric in runner.metrics:
+        for metric, _, _ in runner.metrics:
             if metric in produced:
                 other = produced[metric]
                 raise ConfigError(

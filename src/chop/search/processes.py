@@ -17,8 +17,7 @@ import torch
 
 from chop.errors import SearchError
 from chop.search.config import SearchConfig, parse_search
-from chop.search.evaluation.context import SearchContext
-from chop.search.spaces.space import SearchSpace, make_space
+from chop.search.spaces.space import SearchContext, SearchSpace, make_space
 from chop.search.strategy import Search
 from chop.search.study.patience import Patience, StorageLost
 from chop.search.study.storage import PROXY, Place, open_store
@@ -57,8 +56,8 @@ class Task:
         """How processes are started: by fork where nothing forbids it.
 
         A fork starts at once, and any model will do: it need not be sent, so that its class may
-        come from a notebook. A fork must not go on with what threads of the first process did:
-        neither with a GPU, nor with a channel of gRPC, nor with OpenMP's threads.
+        come from a notebook. A fork must not use what threads of the first process hold:
+        neither a GPU, nor a channel of gRPC, nor OpenMP's threads.
         """
         forbidden = (
             sys.platform != "linux"

@@ -1,13 +1,14 @@
 """What measures candidates: software (how good) and hardware (how costly) metrics.
 
-A metric of your own is one decorated function:
+A custom metric is one decorated function:
 
-    @hardware_runner("weights", metrics=("weight_count",))
+    @hardware_runner("weights", metrics=(MetricInfo("weight_count", "weights", "minimize"),))
     def weights(candidate: Candidate) -> dict[str, float]:
         return {"weight_count": sum(p.numel() for p in candidate.model.parameters())}
 
-``[search.strategy.hw_runner.weights]`` then measures it. A second argument that is annotated with
-a class derived from `RunnerArgs` receives the keys of that table, checked.
+``[search.strategy.hw_runner.weights]`` then measures it. A metric may also be a plain name, without
+unit and direction. A second argument that is annotated with a class derived from `RunnerArgs`
+receives the keys of that table, checked. The units of chop's own metrics are in `metrics`.
 """
 
 import contextlib
@@ -17,7 +18,7 @@ import logging
 import math
 import time
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,17 +30,18 @@ from chop.errors import ConfigError, SearchError
 from chop.passes.graph.analysis.flops.count import count_operations_analysis_pass
 from chop.passes.graph.analysis.flops.operands import model_parameters
 from chop.registry import Registry
-from chop.search.evaluation.context import Candidate
+from chop.search.metrics import METRICS, MetricInfo
+from chop.search.spaces.space import Candidate
+from chop.search.study.trial import Metrics
 from chop.training.metrics import evaluate, summed_loss
 from chop.training.settings import TrainingSettings
 from chop.validation import parse
 
-Metrics = Mapping[str, float]
 Helper = Callable[[Candidate, Any], bool]
 
 
 class RunnerArgs(BaseModel):
-    """The settings of a runner: frozen, and no key but its own."""
+    """The settings of a runner: frozen, and unknown keys are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -56,13 +58,15 @@ class Runner:
         self,
         function: Callable[..., Metrics],
         name: str,
-        metrics: tuple[str, ...],
+        metrics: Sequence[str | MetricInfo],
         helper: Helper | None = None,
     ) -> None:
         self.function = function
         self.name = name
-        self.metrics = metrics
-        self._promised = set(metrics)
+        self.metrics = tuple(
+            METRICS.get(m, MetricInfo(m)) if isinstance(m, str) else m for m in metrics
+        )
+        self._promised = {metric.name for metric in self.metrics}
         self.helper = helper
         self.__doc__ = function.__doc__
         self.schema = _schema(function)
@@ -76,12 +80,12 @@ class Runner:
         found = self.function(candidate, args) if self.schema else self.function(candidate)
         if found.keys() != self._promised:
             raise SearchError(
-                f"runner {self.name!r} promises {sorted(self.metrics)} and gave {sorted(found)}"
+                f"runner {self.name!r} promises {sorted(self._promised)} and gave {sorted(found)}"
             )
         for name, value in found.items():
             if not math.isfinite(value):
                 raise SearchError(f"{name} is {value}")
-        return {name: float(found[name]) for name in self.metrics}
+        return {name: float(found[name]) for name, _, _ in self.metrics}
 
 
 SW_RUNNERS: Registry[Runner] = Registry("software runner")
@@ -90,21 +94,26 @@ HW_RUNNERS: Registry[Runner] = Registry("hardware runner")
 Declare = Callable[[Callable[..., Metrics]], Callable[..., Metrics]]
 
 
-def software_runner(name: str, metrics: tuple[str, ...], helper: Helper | None = None) -> Declare:
+def software_runner(
+    name: str, metrics: Sequence[str | MetricInfo], helper: Helper | None = None
+) -> Declare:
     """Declare what measures how well a candidate does its work."""
     return _declare(SW_RUNNERS, name, metrics, helper)
 
 
-def hardware_runner(name: str, metrics: tuple[str, ...]) -> Declare:
+def hardware_runner(name: str, metrics: Sequence[str | MetricInfo]) -> Declare:
     """Declare what measures what a candidate costs."""
     return _declare(HW_RUNNERS, name, metrics)
 
 
 def _declare(
-    registry: Registry[Runner], name: str, metrics: tuple[str, ...], helper: Helper | None = None
+    registry: Registry[Runner],
+    name: str,
+    metrics: Sequence[str | MetricInfo],
+    helper: Helper | None = None,
 ) -> Declare:
     def add(function: Callable[..., Metrics]) -> Callable[..., Metrics]:
-        registry.add(name, Runner(function, name, tuple(metrics), helper))
+        registry.add(name, Runner(function, name, metrics, helper))
         return function
 
     return add
@@ -145,7 +154,7 @@ def basic_evaluation(candidate: Candidate, args: EvaluationArgs) -> dict[str, fl
     no_gradients = torch.inference_mode() if candidate.context.eval_mode else torch.no_grad()
     with no_gradients:
         for scores, labels in candidate.predictions(args.data_loader, args.num_samples):
-            # The sums of `tools.training.metrics.Tally` without its table of classes, which takes
+            # The sums of `chop.training.metrics.Tally` without its table of classes, which takes
             # longer than a small network does; a test holds that the two agree to the last bit.
             loss += float(summed_loss(scores, labels))
             right += int((scores.argmax(dim=1) == labels).count_nonzero())

@@ -12,13 +12,13 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 from chop.errors import ConfigError
 from chop.registry import Registry
-from chop.search.spaces import choices as tree
-from chop.search.spaces.choices import Choice, Picked
+from chop.search.spaces.space import Choice, Picked, every, flat, walk
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
@@ -46,14 +46,11 @@ class Proposal:
     params: dict[str, Any] = field(default_factory=dict)
     """What Optuna stores of it, by the name of the choice."""
     trial: Any = None
-    """The trial of the sampler's own study, for samplers that learn."""
+    """The trial in the sampler's private study, for samplers that learn."""
 
 
 class Sampler(ABC):
     """Proposes configurations, and may learn from what becomes of them."""
-
-    learns = False
-    """Whether a proposal depends on the results of those before it."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -75,11 +72,11 @@ class Sampler(ABC):
         """Take note of trials that others have finished."""
 
     def notes(self, proposal: Proposal) -> dict[str, Any]:
-        """What the sampler has to find in the study when it goes on later."""
+        """What the sampler has to find in the study when the search is resumed."""
         return {}
 
     def part_ways(self, way: str) -> None:  # noqa: B027  # it only saves work
-        """Go on differently from another process, which has drawn the same as this one.
+        """Draw other configurations than another process, which has drawn the same as this one.
 
         Args:
             way: a text that no other process has, and this one only once.
@@ -91,7 +88,7 @@ class Enumerated(Sampler):
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
-        self._left: Iterator[Picked] = tree.every(problem.choices)
+        self._left: Iterator[Picked] = every(problem.choices)
         self._later: deque[Picked] = deque()
 
     def propose(self) -> Proposal | None:
@@ -127,7 +124,7 @@ class QuasiRandom(Sampler):
 
     def __init__(self, problem: Problem, seed: int) -> None:
         super().__init__(problem)
-        several = [each.name for each in tree.flat(problem.choices) if len(each.options) > 1]
+        several = [each.name for each in flat(problem.choices) if len(each.options) > 1]
         self._dimensions = {name: place for place, name in enumerate(dict.fromkeys(several))}
         if len(self._dimensions) > SOBOL_DIMENSIONS:
             raise ConfigError(
@@ -161,8 +158,6 @@ class QuasiRandom(Sampler):
 class Learning(Sampler):
     """One of Optuna's samplers, on a study in memory."""
 
-    learns = True
-
     def __init__(self, problem: Problem, sampler: "BaseSampler") -> None:
         super().__init__(problem)
         import optuna
@@ -171,7 +166,7 @@ class Learning(Sampler):
         self._study = optuna.create_study(
             storage=self._storage, directions=list(problem.directions), sampler=sampler
         )
-        self._distributions = {each.name: distribution(each) for each in tree.flat(problem.choices)}
+        self._distributions = {each.name: distribution(each) for each in flat(problem.choices)}
 
     def propose(self) -> Proposal:
         trial = self._study.ask()
@@ -211,7 +206,7 @@ class Learning(Sampler):
 
 def proposal(choices: tuple[Choice, ...], pick: Callable[[Choice], int]) -> Proposal:
     """The configuration that `pick` decides on."""
-    picked = tree.walk(choices, pick)
+    picked = walk(choices, pick)
     return Proposal(picked, params_of(choices, picked))
 
 
@@ -235,34 +230,91 @@ def distribution(choice: Choice) -> Any:
 
 
 MakeSampler = Callable[[int, Problem], Sampler]
-SAMPLERS: Registry[MakeSampler] = Registry("sampler")
 
 
-@SAMPLERS.register("random")
+@dataclass(frozen=True)
+class SamplerKind:
+    """A sampler by its name, and what a search has to know before it makes one.
+
+    Attributes:
+        learns: whether a proposal depends on the results of those before it.
+        seeded: whether another seed gives another order of proposals.
+        exhaustive: whether it takes the whole space, whatever ``n_trials`` says.
+        needs: packages that are not installed with chop.
+    """
+
+    name: str
+    make: MakeSampler
+    learns: bool = False
+    seeded: bool = True
+    exhaustive: bool = False
+    needs: tuple[str, ...] = ()
+
+    def __call__(self, seed: int, problem: Problem) -> Sampler:
+        """A sampler for one process of one search."""
+        for package in self.needs:
+            if find_spec(package) is None:
+                raise ConfigError(
+                    f"sampler {self.name!r} needs {package}: pip install {package}, or use 'tpe'"
+                )
+        return self.make(seed, problem)
+
+    @property
+    def description(self) -> str:
+        """One line."""
+        return (self.make.__doc__ or "").strip().partition("\n")[0]
+
+    @property
+    def traits(self) -> dict[str, str]:
+        """What a user may want to know, in words."""
+        starts_over = "starts over and skips what is known"
+        return {
+            "learns": "yes" if self.learns else "no",
+            "resumes": "reads all results, then draws fresh" if self.learns else starts_over,
+            "seed": "decides the order" if self.seeded else "makes no difference",
+            "n_trials": "sets no limit" if self.exhaustive else "counts distinct configurations",
+            "needs": ", ".join(self.needs) or "nothing else",
+        }
+
+
+SAMPLERS: Registry[SamplerKind] = Registry("sampler")
+
+
+def sampler(name: str, **traits: Any) -> Callable[[MakeSampler], MakeSampler]:
+    """Declare a sampler under a name, with its traits as `SamplerKind` has them."""
+
+    def add(make: MakeSampler) -> MakeSampler:
+        SAMPLERS.add(name, SamplerKind(name, make, **traits))
+        return make
+
+    return add
+
+
+@sampler("random")
 def random(seed: int, problem: Problem) -> Sampler:
     """Independent random choices."""
     return Random(problem, seed)
 
 
-@SAMPLERS.register("qmc")
+@sampler("qmc")
 def qmc(seed: int, problem: Problem) -> Sampler:
     """Quasi-random points that cover the space evenly."""
     return QuasiRandom(problem, seed)
 
 
-@SAMPLERS.register("brute")
+@sampler("brute", seeded=False, exhaustive=True)
 def brute(seed: int, problem: Problem) -> Sampler:
     """Every configuration, once; n_trials sets no limit."""
     return Enumerated(problem)
 
 
-@SAMPLERS.register("grid")
+@sampler("grid", seeded=False)
 def grid(seed: int, problem: Problem) -> Sampler:
     """Every configuration in turn, as far as n_trials goes."""
     return Enumerated(problem)
 
 
-@SAMPLERS.register("tpe")
+@sampler("tpe", learns=True)
 def tpe(seed: int, problem: Problem) -> Sampler:
     """Tree-structured Parzen estimator: favours what resembles the best trials."""
     from optuna.samplers import TPESampler
@@ -270,7 +322,7 @@ def tpe(seed: int, problem: Problem) -> Sampler:
     return Learning(problem, TPESampler(seed=seed))
 
 
-@SAMPLERS.register("nsgaii")
+@sampler("nsgaii", learns=True)
 def nsgaii(seed: int, problem: Problem) -> Sampler:
     """NSGA-II: an evolutionary search for a Pareto front."""
     from optuna.samplers import NSGAIISampler
@@ -278,7 +330,7 @@ def nsgaii(seed: int, problem: Problem) -> Sampler:
     return Learning(problem, NSGAIISampler(seed=seed))
 
 
-@SAMPLERS.register("nsgaiii")
+@sampler("nsgaiii", learns=True)
 def nsgaiii(seed: int, problem: Problem) -> Sampler:
     """NSGA-III: NSGA-II for three objectives and more."""
     from optuna.samplers import NSGAIIISampler
@@ -287,13 +339,9 @@ def nsgaiii(seed: int, problem: Problem) -> Sampler:
         return Learning(problem, NSGAIIISampler(seed=seed))
 
 
-@SAMPLERS.register("gp")
+@sampler("gp", learns=True, needs=("scipy",))
 def gp(seed: int, problem: Problem) -> Sampler:
     """Gaussian process: few, well-considered trials; needs scipy."""
-    from importlib.util import find_spec
-
-    if find_spec("scipy") is None:
-        raise ConfigError("sampler 'gp' needs scipy: pip install scipy, or use 'tpe'")
     from optuna.samplers import GPSampler
 
     with _experiments():

@@ -1,7 +1,6 @@
 """The search itself: propose, claim, measure, store, until there is nothing left to do."""
 
 import contextlib
-import copy
 import gc
 import random
 import time
@@ -15,7 +14,6 @@ from optuna.trial import FrozenTrial, TrialState
 
 from chop.errors import ConfigError
 from chop.search.config import SearchConfig
-from chop.search.evaluation.measure import Measure
 from chop.search.samplers import (
     SAMPLERS,
     Problem,
@@ -24,21 +22,25 @@ from chop.search.samplers import (
     params_of,
     proposal,
 )
-from chop.search.spaces import choices as tree
-from chop.search.spaces.choices import Choice, Picked, key_of
-from chop.search.spaces.space import SearchSpace
-from chop.search.study import unstored
-from chop.search.study.memory import no_collections
+from chop.search.spaces.space import Choice, Picked, SearchSpace, every, flat, key_of
+from chop.search.study.journal import no_collections
 from chop.search.study.patience import StorageLost
-from chop.search.study.store import KEY, Outcome, Store, Wanted
-from chop.search.study.workers import heed, held_back
-from chop.tools.logger import get_logger
-
-logger = get_logger("chop")
+from chop.search.study.store import Store, keep_unstored
+from chop.search.study.trial import (
+    HARDWARE,
+    SCALED,
+    SOFTWARE,
+    Outcome,
+    TrialRequest,
+    as_known,
+    claim_of,
+    request_of,
+)
+from chop.search.study.workers import at_any_moment, held_back, raise_if_interrupted
 
 LARGEST_ENUMERATION = 100_000
 REPEATS = 1
-"""Repeats in a row after which a sampler that learns is given a neighbour of what it proposed.
+"""Repeats in a row after which a neighbour is taken of what a sampler that learns proposed.
 
 Asking again costs as much as asking did, and the answer is often the same: TPE spent more than
 half of its proposals on what it knew. A neighbour is new, is where the sampler looks, and what
@@ -53,6 +55,58 @@ LARGEST_BATCH = 64
 LOOK_FOR_THE_DEAD = 30.0
 
 
+class Measure:
+    """Measures configurations of one space as one ``[search]`` table asks."""
+
+    def __init__(self, space: SearchSpace, config: SearchConfig) -> None:
+        self.space = space
+        self.metrics = config.metrics
+        self.summed = config.strategy.setup.sum_scaled_metrics
+        self.software = config.software()
+        self.hardware = config.hardware()
+
+    def __call__(self, config: dict[str, object]) -> Outcome:
+        """Measure; an error is the outcome of this configuration and stops no other."""
+        try:
+            with at_any_moment():
+                return self._measure(config)
+        except Exception as error:  # noqa: BLE001  # also an out-of-memory error: the next may fit
+            reason = " ".join(str(error).split()) or "no reason given"
+            return Outcome(reason=f"{type(error).__name__}: {reason}"[:500])
+
+    def assist(self, config: dict[str, object]) -> bool:
+        """Do a part of a trial that another process has under way; False if there is none."""
+        candidate = self.space.candidate(config)
+        try:
+            with at_any_moment():
+                return any(
+                    runner.helper(candidate, args)
+                    for runner, args in self.software
+                    if runner.helper
+                )
+        except Exception:  # noqa: BLE001  # the process whose trial it is finds the same and says so
+            return False
+
+    def _measure(self, config: dict[str, object]) -> Outcome:
+        candidate = self.space.candidate(config)
+        software: dict[str, float] = {}
+        hardware: dict[str, float] = {}
+        for found, runners in ((software, self.software), (hardware, self.hardware)):
+            for runner, args in runners:
+                found |= runner(candidate, args)
+        measured = software | hardware
+        scaled = {name: each.scale * measured[name] for name, each in self.metrics.items()}
+        return Outcome(
+            [sum(scaled.values())] if self.summed else list(scaled.values()),
+            {SOFTWARE: software, HARDWARE: hardware, SCALED: scaled},
+            {
+                name: each.violation(measured[name])
+                for name, each in self.metrics.items()
+                if each.bounded
+            },
+        )
+
+
 @dataclass
 class Progress:
     """How far a search is; `report` is called whenever that changes."""
@@ -60,8 +114,6 @@ class Progress:
     report: Callable[[Store], None] = lambda store: None
     repeats: int = 0
     """Proposals that were known already."""
-    exhausted: bool = False
-    """Whether every configuration of the space is taken."""
 
 
 @dataclass(frozen=True)
@@ -97,16 +149,20 @@ class Search:
         self.progress = Progress()
         self.size = space.size
         check_size(self.size, setup.sampler, setup.force)
-        self.limit = self.size if setup.sampler == "brute" else min(setup.n_trials, self.size)
+        kind = SAMPLERS[setup.sampler]
+        self.learns = kind.learns
+        self.limit = self.size if kind.exhaustive else min(setup.n_trials, self.size)
         self.timeout = setup.timeout
         self.distributions = {
-            each.name: distribution(each) for each in tree.flat(space.tree) if len(each.options) > 1
+            each.name: distribution(each) for each in flat(space.tree) if len(each.options) > 1
         }
         known = store.counted()
         problem = Problem(space.tree, tuple(config.directions))
-        self.sampler = SAMPLERS[setup.sampler](
-            sampler_seed(setup.sampler, seed, worker, len(known)), problem
-        )
+        # A sampler that does not learn starts over when a study is resumed and skips what is known,
+        # so that an interrupted search sees what an uninterrupted one would.
+        fresh = len(known) if kind.learns else 0
+        own_seed = np.random.SeedSequence([seed, worker, fresh]).generate_state(1)[0]
+        self.sampler = kind(int(own_seed), problem)
         self._known_before = set(store.done)
         self._draw = random.Random(f"{seed}/{worker}/{len(known)}")
         self._learn_from(store.news())
@@ -126,7 +182,7 @@ class Search:
                 count = self._evaluate(batch, quick=per_trial < BATCH_SECONDS)
                 per_trial = (time.monotonic() - begun) / max(1, count)
                 self.progress.report(self.store)
-                heed()
+                raise_if_interrupted()
             while not self._is_late(started) and any(map(self._assist, self._under_way())):
                 self.progress.report(self.store)
 
@@ -135,7 +191,7 @@ class Search:
         if self.store.crosses_machines:
             return []
         self.store.catch_up()
-        return [trial.user_attrs["sampled_config"] for trial in self.store.running.values()]
+        return [request_of(trial).config for trial in self.store.running.values()]
 
     def _is_late(self, started: float) -> bool:
         return self.timeout is not None and time.monotonic() - started > self.timeout
@@ -156,7 +212,7 @@ class Search:
     def _batch(self, per_trial: float) -> list[Pending]:
         """The next proposals: as many as take a tenth of a second, and one if results matter."""
         quick = int(BATCH_SECONDS / max(per_trial, 1e-6))
-        wanted = 1 if self.sampler.learns else max(1, min(quick, LARGEST_BATCH, self._room()))
+        wanted = 1 if self.learns else max(1, min(quick, LARGEST_BATCH, self._room()))
         batch: dict[str, Pending] = {}
         while len(batch) < wanted:
             pending = self._next(batch)
@@ -168,7 +224,7 @@ class Search:
     def _next(self, batch: dict[str, Pending]) -> Pending | None:
         """A configuration that nobody has evaluated; None if there is none left."""
         near: Picked = {}
-        for _ in range(REPEATS if self.sampler.learns else DRAWS):
+        for _ in range(REPEATS if self.learns else DRAWS):
             proposed = self.sampler.propose()
             if proposed is None:
                 break
@@ -207,20 +263,19 @@ class Search:
             if not self._is_taken(pending.key, batch):
                 return pending
         if taken < self.size <= LARGEST_ENUMERATION:
-            for picked in tree.every(self.space.tree):
+            for picked in every(self.space.tree):
                 pending = self._pending(Proposal(picked, params_of(self.space.tree, picked)))
                 if not self._is_taken(pending.key, batch):
                     return pending
-        self.progress.exhausted = not batch
         return None
 
     def _neighbour(self, near: Picked, distance: int) -> Proposal:
-        """A configuration in which `distance` choices are made anew, by chance."""
+        """A configuration in which `distance` choices are drawn again."""
         open_choices = [name for name in near if name in self.distributions]
-        anew = set(self._draw.sample(open_choices, min(distance, len(open_choices))))
+        changed = set(self._draw.sample(open_choices, min(distance, len(open_choices))))
 
         def pick(choice: Choice) -> int:
-            if choice.name in near and choice.name not in anew:
+            if choice.name in near and choice.name not in changed:
                 return near[choice.name]
             return self._draw.randrange(len(choice.options))
 
@@ -247,17 +302,17 @@ class Search:
             try:
                 self.store.finish(outcomes)
             except (StorageLost, KeyboardInterrupt):
-                unstored.keep(self.space.context.folder, outcomes)
+                keep_unstored(self.space.context.folder, outcomes)
                 raise
             finally:
                 self.store.give_up([trial for _, trial in ours[len(outcomes) :]], "interrupted")
-        self._learn(batch, {t.user_attrs[KEY]: outcome for t, outcome in outcomes})
+        self._learn(batch, {claim_of(t).key: outcome for t, outcome in outcomes})
         return len(outcomes)
 
     def _measure_alone(self, batch: list[Pending]) -> int:
         """The same without claims, as there is nobody to claim against."""
         batch = [each for each in batch if not self.store.taken(each.key)][: self._room()]
-        finished: list[tuple[Wanted, Outcome, datetime]] = []
+        finished: list[tuple[TrialRequest, Outcome, datetime]] = []
         try:
             with no_collections():  # for a tenth of a second
                 for pending in batch:
@@ -265,18 +320,18 @@ class Search:
                     finished.append((self._wanted(pending), self.measure(pending.config), begun))
         finally:
             self.store.add(finished)
-        self._learn(batch, {wanted.key: outcome for wanted, outcome, _ in finished})
+        self._learn(batch, {request.key: outcome for request, outcome, _ in finished})
         return len(finished)
 
-    def _wanted(self, pending: Pending) -> Wanted:
+    def _wanted(self, pending: Pending) -> TrialRequest:
         params = pending.proposal.params
         distributions = {name: self.distributions[name] for name in params}
         notes = self.sampler.notes(pending.proposal)
-        return Wanted(pending.key, pending.config, params, distributions, notes)
+        return TrialRequest(pending.key, pending.config, params, distributions, notes)
 
-    def _learn(self, batch: list[Pending], outcomes: Mapping[str, Outcome]) -> None:
-        """Tell the sampler of its own trials, and of those that were not its own."""
-        if not self.sampler.learns:
+    def _learn(self, batch: list[Pending], outcomes: Mapping[str | None, Outcome]) -> None:
+        """Tell the sampler what became of its proposals and of the trials of others."""
+        if not self.learns:
             return
         for pending in batch:
             outcome = outcomes.get(pending.key, Outcome())
@@ -285,41 +340,12 @@ class Search:
             elif pending.key in self.store.done:
                 self._learn_from([self.store.done[pending.key]])
         own = {pending.key for pending in batch}
-        self._learn_from([t for t in self.store.news() if t.user_attrs[KEY] not in own])
+        self._learn_from([t for t in self.store.news() if claim_of(t).key not in own])
 
     def _learn_from(self, trials: list[FrozenTrial]) -> None:
-        if self.sampler.learns:
+        if self.learns:
             complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
             self.sampler.learn_from(list(map(as_known, complete)))
-
-
-class KnownTrial(FrozenTrial):
-    """A finished trial that a sampler is told of; as nobody changes it, a copy shares its parts.
-
-    Optuna makes a deep copy of every trial that it is told of, options of all choices included.
-    """
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "KnownTrial":
-        return copy.copy(self)
-
-
-def as_known(trial: FrozenTrial) -> KnownTrial:
-    """What a sampler has to know of a finished trial."""
-    now = datetime.now()
-    return KnownTrial(
-        number=-1,
-        trial_id=-1,
-        state=trial.state,
-        value=None,
-        values=trial.values,
-        datetime_start=now,
-        datetime_complete=now,
-        params=trial.params,
-        distributions=trial.distributions,
-        user_attrs={},
-        system_attrs=dict(trial.system_attrs),
-        intermediate_values={},
-    )
 
 
 @contextlib.contextmanager
@@ -338,19 +364,8 @@ def _light_collections() -> Iterator[None]:
 
 def check_size(size: int, sampler: str, force: bool) -> None:
     """Refuse to enumerate what nobody could wait for."""
-    if sampler == "brute" and size > LARGEST_ENUMERATION and not force:
+    if SAMPLERS[sampler].exhaustive and size > LARGEST_ENUMERATION and not force:
         raise ConfigError(
-            f"sampler 'brute' would evaluate {size:,} configurations; set "
+            f"sampler {sampler!r} would evaluate {size:,} configurations; set "
             "search.strategy.setup.force = true to do so, or use 'random', 'tpe' or 'nsgaii'"
         )
-
-
-def sampler_seed(sampler: str, seed: int, worker: int, known: int) -> int:
-    """The seed of one process.
-
-    A sampler that does not learn starts over when a study is resumed and skips what is known, so
-    that an interrupted search sees what an uninterrupted one would. One that learns goes on with
-    fresh numbers.
-    """
-    fresh = 0 if sampler in ("random", "qmc", "grid", "brute") else known
-    return int(np.random.SeedSequence([seed, worker, fresh]).generate_state(1)[0])

@@ -83,7 +83,7 @@ def hyperparameters_schema() -> Schema:
 
 def strategy_schema() -> Schema:
     """``[search.strategy]``: runners by name, and the metrics that they measure."""
-    measured = [metric for runner in (*SW_RUNNERS.values(), *HW_RUNNERS.values())
+    measured = [metric.name for runner in (*SW_RUNNERS.values(), *HW_RUNNERS.values())
                 for metric in runner.metrics]  # fmt: skip
     table = table_schema(StrategyConfig)["properties"]
     parts = {

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
 from sys import intern
-from typing import Any, Literal
+from typing import Any
 
+from optuna.trial import TrialState
 from pydantic import BaseModel, Field
 
 from chop.errors import DataError
@@ -25,6 +26,7 @@ from chop.runs import (
     read_stored,
 )
 from chop.search.results.plots import Effects, variance_shares
+from chop.search.study.trial import SearchDescription, Trial
 from chop.validation import parse
 
 Config = dict[tuple[str, ...], Any]
@@ -51,73 +53,13 @@ class BestTrial(BaseModel):
 
 
 @dataclass(frozen=True)
-class Trial:
-    """A configuration and what it measured."""
-
-    number: int
-    metrics: dict[str, float]
-    objectives: tuple[float, ...]
-    config: Config
-    reason: str | None = None
-
-    @property
-    def is_complete(self) -> bool:
-        return bool(self.objectives)
-
-
-class MetricRule(BaseModel):
-    """What was wanted of a metric."""
-
-    direction: str = ""
-    max: float | None = None
-    min: float | None = None
-
-    def allows(self, value: float | None) -> bool:
-        """Whether a value is within the bounds; one that is missing breaks none."""
-        if value is None:
-            return True
-        return (self.max is None or value <= self.max) and (self.min is None or value >= self.min)
-
-
-class Problem(BaseModel):
-    """What was searched for; empty where no file tells."""
-
-    directions: tuple[Literal["maximize", "minimize"], ...] = ()
-    metrics: dict[str, MetricRule] = Field(default_factory=dict)
-    space: str | None = None
-    sampler: str | None = None
-    space_size: int | None = None
-    repeats: int | None = None
-
-    def within(self, trial: Trial) -> bool:
-        """Whether a trial keeps to all bounds."""
-        return all(rule.allows(trial.metrics.get(name)) for name, rule in self.metrics.items())
-
-    def losses(self, trial: Trial) -> tuple[float, ...]:
-        """The objectives of a trial, turned so that less is better."""
-        return tuple(
-            -value if direction == "maximize" else value
-            for value, direction in zip(trial.objectives, self.directions, strict=True)
-        )
-
-    @property
-    def objectives(self) -> list[str]:
-        """The names of the objectives."""
-        if len(self.directions) > 1 and len(self.metrics) == len(self.directions):
-            return list(self.metrics)
-        if len(self.directions) == 1:
-            return ["the sum of scaled metrics"]
-        return [f"objective {place}" for place in range(len(self.directions))]
-
-
-@dataclass(frozen=True)
 class Search:
     """A study as it is on disk."""
 
     trials: list[Trial]
     front: list[int]
     """Numbers of the best trials, in the order of ``best_0.toml`` and so on."""
-    problem: Problem
+    problem: SearchDescription
     files: dict[int, str]
     """What ``best_<n>.toml`` holds, by the number of the trial."""
 
@@ -146,7 +88,7 @@ class Search:
         """Whether a trial is on the front, dominated or out of bounds."""
         if trial.number in self._front:
             return FRONT
-        return DOMINATED if self.problem.within(trial) else OUT
+        return DOMINATED if self.problem.allows(trial) else OUT
 
 
 def read_search(folder: Path) -> Search:
@@ -171,18 +113,20 @@ def read_search(folder: Path) -> Search:
 def _trial(row: Any, where: str) -> Trial:
     found = as_stored(LoggedTrial, row, where)
     values = [value for name, value in row.items() if name == "value" or name.startswith("values_")]
-    done = found.state == "COMPLETE" and all(map(is_usable, values))
+    done = found.state == "COMPLETE" and all(map(is_usable, values)) and bool(values)
     return Trial(
         found.number,
-        {
-            name: value
-            for name, value in ((found.software or {}) | (found.hardware or {})).items()
-            if is_usable(value)
-        },
-        tuple(float(value) for value in values) if done else (),
+        _usable(found.software),
+        tuple(map(float, values)) if done else None,
         flat(found.config or {}),
         found.reason,
+        _usable(found.hardware),
+        state=TrialState.COMPLETE if done else TrialState.FAIL,
     )
+
+
+def _usable(metrics: Mapping[str, float] | None) -> dict[str, float]:
+    return {name: value for name, value in (metrics or {}).items() if is_usable(value)}
 
 
 def flat(config: Mapping[str, Any], above: tuple[str, ...] = ()) -> Config:
@@ -222,12 +166,14 @@ def _text(path: Path) -> str | None:
         return None
 
 
-def read_problem(folder: Path) -> Problem:
+def read_problem(folder: Path) -> SearchDescription:
     """What was searched for: from ``search.json``, else from the journal of the study."""
     if (folder / SEARCH_RECORD).is_file():
-        return read_stored(Problem, folder / SEARCH_RECORD, f"{folder.name}/{SEARCH_RECORD}")
+        where = f"{folder.name}/{SEARCH_RECORD}"
+        return read_stored(SearchDescription, folder / SEARCH_RECORD, where)
     journal = folder / JOURNAL
-    return parse(Problem, _journal(journal), journal.name) if journal.is_file() else Problem()
+    facts = _journal(journal) if journal.is_file() else {}
+    return parse(SearchDescription, facts, journal.name)
 
 
 def _journal(path: Path) -> dict[str, Any]:
@@ -251,15 +197,15 @@ def hypervolumes(search: Search) -> list[float]:
     from chop.search.results.hypervolume import hypervolume_history, worst_of
 
     problem = search.problem
-    inside = [t for t in search.complete if problem.within(t) and _fits(problem, t)]
+    inside = [t for t in search.complete if problem.allows(t) and _fits(problem, t)]
     if not inside:
         return []
-    points = [problem.losses(trial) for trial in inside]
+    points = [trial.losses(problem.directions) for trial in inside]
     return hypervolume_history(points, worst_of(points))
 
 
-def _fits(problem: Problem, trial: Trial) -> bool:
-    return len(trial.objectives) == len(problem.directions)
+def _fits(problem: SearchDescription, trial: Trial) -> bool:
+    return len(trial.values or ()) == len(problem.directions)
 
 
 @dataclass(frozen=True)
@@ -284,7 +230,7 @@ def importances(search: Search) -> Importances | None:
             for key in varied
         }
     )
-    losses = zip(*map(search.problem.losses, trials), strict=True)
+    losses = zip(*(trial.losses(search.problem.directions) for trial in trials), strict=True)
     shares = zip(search.problem.objectives, losses, strict=True)
     found = {name: variance_shares(effects, column) for name, column in shares}
     return Importances(found, len(trials), effects.trials_needed)

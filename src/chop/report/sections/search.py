@@ -24,7 +24,6 @@ from chop.report.read.search import (
     OUT,
     Importances,
     Search,
-    Trial,
     hypervolumes,
     importances,
     read_search,
@@ -32,26 +31,12 @@ from chop.report.read.search import (
 )
 from chop.report.sections.graph import bit_colour
 from chop.runs import BEST_SETTINGS
+from chop.search.metrics import METRICS, MetricInfo
 from chop.search.results.plots import hypervolume_chart, importance_charts
+from chop.search.study.trial import Trial
 
-UNITS = {
-    "accuracy": "fraction of rows",
-    "loss": "nats",
-    "train_accuracy": "fraction of rows",
-    "train_loss": "nats",
-    "average_bitwidth": "bits per parameter",
-    "activation_bitwidth": "bits per activation",
-    "memory_density": "times denser than floats",
-    "model_size": "bytes",
-    "flops": "operations per sample",
-    "bitops": "bit operations per sample",
-    "latency": "ms",
-    "latency_low": "ms",
-    "latency_high": "ms",
-    "latency_batch_size": "rows",
-}
-SPREADS = {"_spread": "standard deviation", "_best": "best training", "_worst": "worst training"}
-"""What endings of metrics say that are measured by several trainings."""
+NO_UNIT = MetricInfo("")
+
 MOST_POINTS, MOST_COLUMNS, MOST_FAILURES = 3000, 24, 10
 MOST_CHOICES = 250_000  # of all configurations that are drawn
 MOST_FILES = 400_000  # characters of configurations that go into the page as they are
@@ -150,7 +135,7 @@ def plot_data(search: Search, metrics: Sequence[str]) -> dict[str, Any]:
     files = search.files if sum(map(len, search.files.values())) <= MOST_FILES else {}
     return {
         "metrics": [
-            {"name": name, "unit": unit_of(name),
+            {"name": name, "unit": METRICS.get(name, NO_UNIT).unit,
              "direction": rules[name].direction if name in rules else ""}
             for name in metrics
         ],
@@ -203,7 +188,10 @@ def front_table(search: Search) -> Markup | None:
     if not search.best:
         return None
     metrics = metric_names(search)
-    units = [tag("small", unit) if (unit := unit_of(name)) else None for name in metrics]
+    units = [
+        tag("small", unit) if (unit := METRICS.get(name, NO_UNIT).unit) else None
+        for name in metrics
+    ]
     named = [joined([name, unit]) for name, unit in zip(metrics, units, strict=True)]
     rows = [
         (BEST_SETTINGS.format(place) if trial.number in search.files else "", str(trial.number),
@@ -212,14 +200,6 @@ def front_table(search: Search) -> Markup | None:
         for place in [search.front.index(trial.number)]
     ]  # fmt: skip
     return joined([tag("h3", "The front"), table(["File", "Trial", *named], rows, "The front")])
-
-
-def unit_of(metric: str) -> str:
-    """What a metric is counted in; empty if that is not known."""
-    for ending, words in SPREADS.items():
-        if metric.endswith(ending) and metric.removesuffix(ending) in UNITS:
-            return f"{UNITS[metric.removesuffix(ending)]}, {words}"
-    return UNITS.get(metric, "")
 
 
 def charts(search: Search) -> Markup:

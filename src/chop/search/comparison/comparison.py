@@ -5,8 +5,6 @@ configuration, so what one run has measured the others look up (`runs`); each ru
 every distinct configuration that it asks for.
 """
 
-import csv
-import io
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,14 +15,14 @@ from chop.errors import SearchError
 from chop.search.comparison.plots import BEST_FRONT, TRUE_FRONT
 from chop.search.comparison.runs import Run
 from chop.search.config import SearchConfig
+from chop.search.results.files import as_csv
 from chop.search.results.hypervolume import (
-    Point,
     front_of,
     hypervolume,
     hypervolume_history,
     worst_of,
 )
-from chop.search.study.store import Outcome
+from chop.search.study.trial import Outcome, Point, less_is_better
 
 LEVELS = (0.9, 0.95, 0.99)
 BAND = (0.1, 0.5, 0.9)
@@ -138,13 +136,11 @@ class Comparison:
 
     def csv(self) -> str:
         """One line for each evaluation of each run."""
-        stream = io.StringIO()
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(["sampler", "seed", "evaluation", "hypervolume"])
-        for run in self.runs:
-            for place, share in enumerate(self.curve(run), 1):
-                writer.writerow([run.sampler, run.seed, place, share])
-        return stream.getvalue()
+        return as_csv(
+            {"sampler": run.sampler, "seed": run.seed, "evaluation": place, "hypervolume": share}
+            for run in self.runs
+            for place, share in enumerate(self.curve(run), 1)
+        )
 
 
 def first_at(curve: Sequence[float], level: float) -> int | None:
@@ -156,18 +152,13 @@ def _point(config: SearchConfig, outcome: Outcome) -> Point | None:
     """The objectives, turned so that less is better; None if failed or out of bounds."""
     if outcome.values is None or any(each > 0 for each in outcome.violations.values()):
         return None
-    pairs = zip(outcome.values, config.directions, strict=True)
-    return tuple(-value if direction == "maximize" else value for value, direction in pairs)
-
-
-def _middle(reached: Sequence[int | None]) -> float:
-    """The median; infinite if half of the runs never got there."""
-    return float(np.median([math.inf if each is None else each for each in reached]))
+    return less_is_better(outcome.values, config.directions)
 
 
 def _summary(reached: Sequence[int | None]) -> dict[str, Any]:
     there = [each for each in reached if each is not None]
-    middle = _middle(reached)
+    # Infinite if half of the runs never got there.
+    middle = float(np.median([math.inf if each is None else each for each in reached]))
     return {
         "median": middle if math.isfinite(middle) else None,
         "least": min(there, default=None),

@@ -1,8 +1,8 @@
 """The runs of a comparison: every sampler with every seed, shared by processes and kept on disk.
 
 One journal file holds two studies: the configurations that were measured, and the runs that are
-finished. A process claims what it does in either, so nothing is done twice, what a process that
-died has left is taken over, and a comparison that was stopped goes on.
+finished. A process claims what it does in either, so nothing is done twice, another process takes
+over what one that died has left, and a comparison that was stopped can be resumed.
 """
 
 import tempfile
@@ -16,20 +16,16 @@ from optuna.trial import FrozenTrial
 
 from chop.runs import JOURNAL
 from chop.search.config import SearchConfig, parse_search
-from chop.search.evaluation.measure import Measure
-from chop.search.results.files import MEASURED
-from chop.search.spaces import choices as tree
-from chop.search.spaces.choices import key_of
-from chop.search.spaces.space import SearchSpace
-from chop.search.strategy import Search, check_size
+from chop.search.samplers import SAMPLERS
+from chop.search.spaces.space import SearchSpace, every, key_of
+from chop.search.strategy import Measure, Search, check_size
 from chop.search.study.storage import Place, open_store
-from chop.search.study.store import KEY, REASON, Outcome, Store, Wanted
+from chop.search.study.store import Store
+from chop.search.study.trial import Outcome, Trial, TrialRequest, claim_of
 from chop.search.study.workers import at_any_moment, held_back
 
 ENUMERATED = 2_000
 """The largest space all of which is measured only to know the true front."""
-SEEDLESS = ("brute", "grid")
-"""Samplers that go through the space in one order, whatever the seed."""
 PAUSE = 0.02
 """Seconds between two looks at what other processes have done."""
 
@@ -64,15 +60,15 @@ def plans_of(config: SearchConfig, samplers: Sequence[str], seeds: Sequence[int]
     return [
         Plan(sampler, seed, config.strategy.setup.n_trials)
         for sampler in dict.fromkeys(name.lower() for name in samplers)
-        for seed in (seeds[:1] if sampler in SEEDLESS else seeds)
+        for seed in (seeds if SAMPLERS[sampler].seeded else seeds[:1])
     ]
 
 
-def once(store: Store, wanted: Wanted, work: Callable[[], Outcome]) -> Outcome | None:
-    """What comes of `work`, stored; None if another process has done it or is at it."""
-    if store.taken(wanted.key):
+def once(store: Store, request: TrialRequest, work: Callable[[], Outcome]) -> Outcome | None:
+    """What comes of `work`, stored; None if another process has done it or does it now."""
+    if store.taken(request.key):
         return None
-    (trial,) = store.claim([wanted], None)
+    (trial,) = store.claim([request], None)
     if trial is None:
         return None
     try:
@@ -92,21 +88,6 @@ def wait_for_others(store: Store) -> None:
     store.free_the_dead()
 
 
-def outcome_of(trial: FrozenTrial) -> Outcome:
-    """What became of a trial, as it was stored."""
-    attrs, prefix = trial.user_attrs, "constraints:"
-    return Outcome(
-        trial.values if trial.state.name == "COMPLETE" else None,
-        {name: attrs[name] for name in MEASURED if name in attrs},
-        {
-            name.removeprefix(prefix): value
-            for name, value in trial.system_attrs.items()
-            if name.startswith(prefix)
-        },
-        attrs.get(REASON),
-    )
-
-
 class SharedMeasure:
     """Measures each configuration once, whichever run of whichever process asks first."""
 
@@ -119,9 +100,11 @@ class SharedMeasure:
         """The outcome of a configuration, measured now or before, here or elsewhere."""
         key = key_of(config)
         while key not in self._known:
-            found = once(self.store, Wanted(key, config, {}, {}), lambda: self.measure(config))
+            found = once(
+                self.store, TrialRequest(key, config, {}, {}), lambda: self.measure(config)
+            )
             if found is None and key in self.store.done:
-                found = outcome_of(self.store.done[key])
+                found = Outcome.of(self.store.done[key])
             if found is None:
                 wait_for_others(self.store)
             else:
@@ -129,8 +112,8 @@ class SharedMeasure:
         return self._known[key]
 
     def measure_all(self, space: SearchSpace) -> None:
-        """Measure the whole space; what others are at is waited for at the end."""
-        configs = [space.config(picked) for picked in tree.every(space.tree)]
+        """Measure the whole space; what others measure is waited for at the end."""
+        configs = [space.config(picked) for picked in every(space.tree)]
         self.store.sync()
         later = [config for config in configs if self.store.taken(key_of(config))]
         for config in configs:
@@ -141,7 +124,7 @@ class SharedMeasure:
 
     def outcomes(self) -> dict[str, Outcome]:
         """All that was ever measured, by the key of the configuration."""
-        return {trial.user_attrs[KEY]: outcome_of(trial) for trial in self.store.counted()}
+        return {str(claim_of(t).key): Outcome.of(t) for t in self.store.counted()}
 
 
 class Contest:
@@ -149,8 +132,8 @@ class Contest:
 
     Args:
         folder: of the comparison, with the journal of what was done before.
-        problem: what is searched and measured; a comparison of another problem is not gone on with.
-        report: told of every run that is finished, whoever did it.
+        problem: what is searched and measured; a comparison of another problem is refused.
+        report: told of every run that is finished, in any process.
     """
 
     def __init__(
@@ -176,7 +159,7 @@ class Contest:
             check_size(self.space.size, plan.sampler, self._config(plan).strategy.setup.force)
 
     def run(self, plans: Sequence[Plan]) -> list[Run]:
-        """Do the runs that nobody has done, and wait for those that others are at."""
+        """Do the runs that are not done, and wait for those that other processes do."""
         with held_back():
             return self._all_runs(plans)
 
@@ -205,22 +188,22 @@ class Contest:
 
     def _run_once(self, plan: Plan) -> bool:
         stated = {"sampler": plan.sampler, "seed": plan.seed}
-        wanted = Wanted(plan.key, stated, {}, {})
-        return once(self.finished, wanted, lambda: self._run(plan)) is not None
+        request = TrialRequest(plan.key, stated, {}, {})
+        return once(self.finished, request, lambda: self._run(plan)) is not None
 
     def _run(self, plan: Plan) -> Outcome:
-        """A search of its own, in a study of its own, that looks up what is known."""
+        """A search in a private study that looks up what is known."""
         config = self._config(plan)
         with tempfile.TemporaryDirectory() as folder:
             store = open_store(Place(f"{folder}/{JOURNAL}", "run"), list(config.directions), {})
             search = Search(self.space, config, store, plan.seed)
             search.measure = self.measure
             search.run()
-            keys = [trial.user_attrs[KEY] for trial in store.counted()]
+            keys = [trial.key for trial in store.trials()]
         return Outcome([float(len(keys))], {"keys": keys, "repeats": search.progress.repeats})
 
 
 def run_of(trial: FrozenTrial) -> Run:
     """A finished run, as it was stored."""
-    stated, attrs = trial.user_attrs["sampled_config"], trial.user_attrs
-    return Run(stated["sampler"], stated["seed"], tuple(attrs["keys"]), attrs["repeats"])
+    stated, found = Trial.of(trial).config, Outcome.of(trial).metrics
+    return Run(stated["sampler"], stated["seed"], tuple(found["keys"]), found["repeats"])

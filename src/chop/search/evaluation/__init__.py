@@ -1,5 +1,5 @@
-"""What a candidate is, and how one is computed without building a model for each.
+"""How a quantised candidate is computed without building a model for each.
 
-`context` holds what all candidates share: model, data, device. `variants` runs a quantised
-candidate on one traced graph; `measure` turns a configuration into metrics and objectives.
+`variants` runs any configuration on one traced graph. `reuse` holds what one trial leaves for the
+next: results within a budget of bytes, parsed formats, counted bits.
 """

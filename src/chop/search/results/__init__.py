@@ -1,4 +1,5 @@
-"""What a search found: best.json, log.json, trials.csv, pictures and progress.
+"""What a search found: progress, best.json, log.json, trials.csv and pictures.
 
-`hypervolume` says how good a front is and `plots` which choices mattered.
+`files` says and writes it; `hypervolume` tells how good a front is and `plots` which choices
+mattered.
 """

@@ -1,91 +1,94 @@
-"""What a search leaves behind: the table of the best, best.json, log.json and a CSV."""
+"""What a search says while it runs, and what it leaves: tables, best.json, log.json and a CSV."""
 
 import csv
 import io
 import json
+import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
+from itertools import islice
 from math import isfinite
 from pathlib import Path
 from sys import intern
 from typing import Any
 
 from optuna.study import Study
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial
 
 from chop.errors import SearchError
 from chop.files import write_pieces, write_text
 from chop.runs import BEST, LOG, TRIALS
-from chop.search.results.hypervolume import front_of, is_feasible, losses_of
-from chop.search.study.store import REASON
+from chop.search.results.hypervolume import front_of
+from chop.search.study.store import Store
+from chop.search.study.trial import CONFIG, MEASURED, REASON, Trial, directions_of
+from chop.tools.logger import get_logger
+
+Trials = Sequence[Trial | FrozenTrial]
 
 DECIMALS = 10
 END = object()
 """Stands behind the names in a table."""
-MEASURED = ("software_metrics", "hardware_metrics", "scaled_metrics")
 
 
-def best_of(study: Study, trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
+def best_of(study: Study, trials: Trials) -> list[Trial]:
     """The best trials: all that no other beats in every objective, within all bounds.
 
     With one objective it is one trial, the first of equals.
     """
-    good = [trial for trial in trials if is_feasible(trial)]
-    losses = [losses_of(study, trial) for trial in good]
-    if len(study.directions) == 1:
+    good = [trial for trial in map(Trial.of, trials) if trial.is_feasible]
+    directions = directions_of(study)
+    losses = [trial.losses(directions) for trial in good]
+    if len(directions) == 1:
         best = min(zip(losses, good, strict=True), key=lambda e: (e[0], e[1].number), default=None)
         return [best[1]] if best else []
     front = set(front_of(losses))
     return [trial for trial, loss in zip(good, losses, strict=True) if loss in front]
 
 
-def best_table(best: Sequence[FrozenTrial]) -> str:
+def best_table(best: Trials) -> str:
     """The table that the labs print, numbers rounded to three places."""
     from tabulate import tabulate
 
     rows = [
-        {"number": trial.number} | {name: _short(trial.user_attrs[name]) for name in MEASURED}
-        for trial in best
+        [index, trial.number, _short(trial.software), _short(trial.hardware), _short(trial.scaled)]
+        for index, trial in enumerate(map(Trial.of, best))
     ]
-    return tabulate(
-        [[index, *row.values()] for index, row in enumerate(rows)],
-        ["", "number", *MEASURED],
-        tablefmt="orgtbl",
-    )
+    return tabulate(rows, ["", "number", *MEASURED], tablefmt="orgtbl")
 
 
 def _short(metrics: Mapping[str, float]) -> str:
     return str({name: round(value, 3) for name, value in metrics.items()})
 
 
-def best_json(best: Sequence[FrozenTrial]) -> dict[str, Any]:
+def best_json(best: Trials) -> dict[str, Any]:
     """The best trials by their place, with the fields and the nesting of the labs."""
-    return {
-        str(place): {
-            "number": trial.number,
-            "value": list(trial.values) if len(trial.values) > 1 else trial.values[0],
-            **{name: trial.user_attrs[name] for name in MEASURED},
-            "sampled_config": trial.user_attrs["sampled_config"],
-        }
-        for place, trial in enumerate(best)
-    }
+    return {str(place): _best_row(trial) for place, trial in enumerate(map(Trial.of, best))}
 
 
-def log_json(trials: Sequence[FrozenTrial], objectives: int) -> dict[str, Any]:
+def _best_row(trial: Trial) -> dict[str, Any]:
+    first, *rest = values = list(trial.values or ())
+    stored = trial.attributes
+    row = {"number": trial.number, "value": values if rest else first}
+    return row | {name: stored[name] for name in (*MEASURED, CONFIG)}
+
+
+def log_json(trials: Trials, objectives: int) -> dict[str, Any]:
     """All trials by their place, with the columns that the original logs."""
-    return {str(place): _log_row(trial, objectives) for place, trial in enumerate(trials)}
-
-
-def _log_row(trial: FrozenTrial, objectives: int) -> dict[str, Any]:
     names = ["value"] if objectives == 1 else [f"values_{i}" for i in range(objectives)]
-    values = trial.values or [None] * objectives
-    begun, ended = _milliseconds(trial.datetime_start), _milliseconds(trial.datetime_complete)
+    return {str(place): _log_row(Trial.of(trial), names) for place, trial in enumerate(trials)}
+
+
+def _log_row(trial: Trial, names: list[str]) -> dict[str, Any]:
+    values: Sequence[float | None] = trial.values or [None] * len(names)
+    begun, ended = _milliseconds(trial.begun), _milliseconds(trial.ended)
     row: dict[str, Any] = {"number": trial.number} | dict(zip(names, values, strict=True))
-    for name in ("hardware_metrics", "sampled_config", "scaled_metrics", "software_metrics"):
-        row[f"user_attrs_{name}"] = trial.user_attrs.get(name)
-    if REASON in trial.user_attrs:
-        row[f"user_attrs_{REASON}"] = trial.user_attrs[REASON]
+    stored = trial.attributes
+    for name in sorted(stored):
+        row[f"user_attrs_{name}"] = stored[name]
+    if trial.reason is not None:
+        row[f"user_attrs_{REASON}"] = trial.reason
     return row | {
         "state": trial.state.name,
         "datetime_start": begun,
@@ -175,9 +178,9 @@ def _key(key: Any) -> str:
     return _text(key if isinstance(key, str) else _text(key))
 
 
-def table_csv(trials: Sequence[FrozenTrial]) -> str:
+def table_csv(trials: Trials) -> str:
     """All trials as a table: state, reason, time, exact metrics and every choice."""
-    return as_csv(map(_csv_row, trials))
+    return as_csv(_csv_row(Trial.of(trial)) for trial in trials)
 
 
 def as_csv(rows: Iterable[Mapping[str, Any]]) -> str:
@@ -199,17 +202,17 @@ def as_csv(rows: Iterable[Mapping[str, Any]]) -> str:
     return stream.getvalue()
 
 
-def _csv_row(trial: FrozenTrial) -> dict[str, Any]:
+def _csv_row(trial: Trial) -> dict[str, Any]:
     row: dict[str, Any] = {
         "number": trial.number,
         "state": trial.state.name,
-        "reason": trial.user_attrs.get(REASON, ""),
-        "seconds": max(trial.duration.total_seconds(), 0.0) if trial.duration else "",
+        "reason": trial.reason or "",
+        "seconds": "" if trial.seconds is None else trial.seconds,
     }
-    for group in ("software_metrics", "hardware_metrics"):
-        row |= trial.user_attrs.get(group, {})
-    row |= {f"scaled_{name}": v for name, v in trial.user_attrs.get("scaled_metrics", {}).items()}
-    return row | flattened(trial.user_attrs["sampled_config"])
+    row |= trial.software
+    row |= trial.hardware
+    row |= {f"scaled_{name}": value for name, value in trial.scaled.items()}
+    return row | flattened(trial.config)
 
 
 def flattened(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -223,35 +226,138 @@ def flattened(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def require_whole(study: Study, trials: Sequence[FrozenTrial]) -> None:
+def require_whole(study: Study, trials: Sequence[Trial]) -> None:
     """Raise for a trial that lacks what a search stores with it: part of the study is gone."""
     for trial in trials:
-        measured = MEASURED if trial.state == TrialState.COMPLETE else ()
-        for name in ("sampled_config", *measured):
-            if not isinstance(trial.user_attrs.get(name), Mapping):
-                raise SearchError(
-                    f"study {study.study_name!r}: trial {trial.number} has no {name}: part of the "
-                    "study is missing; put back a copy, or start a new study without --resume"
-                )
+        for name in trial.missing if trial.is_complete else set(trial.missing) - {*MEASURED}:
+            raise SearchError(
+                f"study {study.study_name!r}: trial {trial.number} has no {name}: part of the "
+                "study is missing; put back a copy, or start a new study without --resume"
+            )
 
 
 def write_results(
     folder: Path,
     study: Study,
-    trials: Sequence[FrozenTrial],
+    trials: Trials,
     features: Mapping[str, Any] | None = None,
-) -> list[FrozenTrial]:
+) -> list[Trial]:
     """Write best.json, log.json and trials.csv; the best trials.
 
     Args:
         features: what was done to the features, stored exactly with each of the best.
     """
-    require_whole(study, trials)
-    best = best_of(study, trials)
+    found = list(map(Trial.of, trials))
+    require_whole(study, found)
+    best = best_of(study, found)
     rounded = json.loads(as_json(best_json(best)))
     points = {place: {**point, **(features or {})} for place, point in rounded.items()}
     write_text(folder / BEST, json.dumps(points, indent=4, separators=(",", ":")) + "\n")
-    log = log_json(trials, len(study.directions))
+    log = log_json(found, len(study.directions))
     write_pieces(folder / LOG, json_pieces(log))
-    write_text(folder / TRIALS, table_csv(trials))
+    write_text(folder / TRIALS, table_csv(found))
     return best
+
+
+logger = get_logger("chop")
+
+REFRESH = 0.25
+LINES_EVERY = 10.0
+
+
+class Lines:
+    """A line of text every few seconds."""
+
+    every = LINES_EVERY
+
+    def __init__(self, total: int, metrics: list[str]) -> None:
+        self.total = total
+        self.metrics = metrics
+        self._begun = self._last = time.monotonic()
+        self._done_before: int | None = None
+        self._seen: Store | None = None
+        self._best: list[Trial] = []
+        self._looked_at = 0
+
+    def __enter__(self) -> "Lines":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        return
+
+    def __call__(self, store: Store) -> None:
+        """Show the state of the study, unless that was done just now."""
+        now = time.monotonic()
+        self._seen = store
+        if self._done_before is None:
+            self._done_before = len(store.done)
+        if now - self._last >= self.every:
+            self._last = now
+            self.show(store, self._left(len(store.done), now))
+
+    def show(self, store: Store, left: str) -> None:
+        logger.info(
+            "%d/%d configurations, %s left, %s",
+            len(store.done), self.total, left, self.best(store),
+        )  # fmt: skip
+
+    def _left(self, done: int, now: float) -> str:
+        fresh = done - (self._done_before or 0)
+        if fresh <= 0:
+            return "?"
+        seconds = (now - self._begun) / fresh * (self.total - done)
+        return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+    def best(self, store: Store) -> str:
+        """The best so far in a few words: the value, or the ends of the front."""
+        news = islice(store.done.values(), self._looked_at, None)
+        best = self._best = best_of(store.study, [*self._best, *news])
+        self._looked_at = len(store.done)
+        if not best:
+            return "nothing within bounds yet"
+        directions = directions_of(store.study)
+        if len(directions) == 1:
+            return f"best {(best[0].values or [0])[0]:.4g} (trial {best[0].number})"
+        points = [(trial.losses(directions), trial.metrics) for trial in best]
+        ends = [min(points, key=lambda each: each[0][place]) for place in range(len(directions))]
+        shown = ", ".join(
+            f"{name} {measured[name]:.4g}"
+            for name, (_, measured) in zip(self.metrics, ends, strict=True)
+        )
+        return f"front of {len(best)}: best {shown}"
+
+
+class Bar(Lines):
+    """A bar that is drawn a few times a second."""
+
+    every = REFRESH
+
+    def __init__(self, total: int, metrics: list[str]) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+        super().__init__(total, metrics)
+        self._bar = Progress(
+            TextColumn("Searching"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[left]} left, {task.fields[best]}"),
+        )
+        self._task = self._bar.add_task("search", total=total, left="?", best="")
+
+    def __enter__(self) -> "Bar":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._seen is not None:  # the last of it came after the bar was last drawn
+            self.show(self._seen, self._left(len(self._seen.done), time.monotonic()))
+        self._bar.stop()
+
+    def show(self, store: Store, left: str) -> None:
+        done: Any = len(store.done)
+        self._bar.update(self._task, completed=done, left=left, best=self.best(store))
+
+
+def make_progress(total: int, metrics: list[str]) -> Lines:
+    """What fits the place where output goes."""
+    return Bar(total, metrics) if sys.stdout.isatty() else Lines(total, metrics)

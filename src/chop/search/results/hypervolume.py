@@ -4,26 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from optuna.study import Study, StudyDirection
-from optuna.trial import FrozenTrial, TrialState
 
-Point = tuple[float, ...]
+from chop.search.study.trial import Point
+
 AT_ONCE = 100
 """Points that are compared with a front in one go."""
-
-
-def losses_of(study: Study, trial: FrozenTrial) -> Point:
-    """The objectives of a trial, turned so that less is better."""
-    return tuple(
-        value if direction == StudyDirection.MINIMIZE else -value
-        for value, direction in zip(trial.values, study.directions, strict=True)
-    )
-
-
-def is_feasible(trial: FrozenTrial) -> bool:
-    """Whether a trial is complete and within all bounds."""
-    inside = all(violation <= 0 for violation in trial.constraints.values())
-    return trial.state == TrialState.COMPLETE and inside
 
 
 def front_of(points: Sequence[Point]) -> list[Point]:

@@ -19,12 +19,8 @@ from numpy.typing import NDArray
 
 from chop.charts import BarChart, Chart, LineChart, Mark, write_png
 from chop.search.results.files import best_of
-from chop.search.results.hypervolume import (
-    hypervolume_history,
-    is_feasible,
-    losses_of,
-    worst_of,
-)
+from chop.search.results.hypervolume import hypervolume_history, worst_of
+from chop.search.study.trial import Trial, directions_of
 
 if TYPE_CHECKING:
     from optuna.study import Study
@@ -145,15 +141,19 @@ def importance_charts(shares: Mapping[str, Mapping[str, float]]) -> list[BarChar
 
 
 def draw_plots(
-    folder: Path, study: "Study", trials: "Sequence[FrozenTrial]", metrics: Sequence[str]
+    folder: Path,
+    study: "Study",
+    trials: "Sequence[Trial | FrozenTrial]",
+    metrics: Sequence[str],
 ) -> list[Path]:
     """Draw what the trials allow; the files that were written."""
-    complete = [trial for trial in trials if trial.state.name == "COMPLETE"]
+    complete = [trial for trial in map(Trial.of, trials) if trial.is_complete]
     if not complete:
         return []
-    losses = [losses_of(study, trial) for trial in complete if is_feasible(trial)]
+    directions = directions_of(study)
+    losses = [trial.losses(directions) for trial in complete if trial.is_feasible]
     history = hypervolume_history(losses, worst_of(losses)) if losses else []
-    numbers = {name: [(t.number, measured(t, name)) for t in complete] for name in metrics}
+    numbers = {name: [(t.number, t.metrics[name]) for t in complete] for name in metrics}
     charts: dict[str, Sequence[Chart]] = {
         "front": _front(study, complete, metrics),
         "metrics": [
@@ -166,20 +166,12 @@ def draw_plots(
     return [write_png(folder / f"{name}.png", [row]) for name, row in charts.items() if row]
 
 
-def measured(trial: "FrozenTrial", metric: str) -> float:
-    """A metric of a trial as it was measured, before scaling."""
-    both = trial.user_attrs["software_metrics"] | trial.user_attrs["hardware_metrics"]
-    return float(both[metric])
-
-
-def _front(
-    study: "Study", trials: "Sequence[FrozenTrial]", metrics: Sequence[str]
-) -> list[LineChart]:
+def _front(study: "Study", trials: Sequence[Trial], metrics: Sequence[str]) -> list[LineChart]:
     """Each pair of metrics: what is on the front, what is dominated, what is out of bounds."""
     best = {trial.number for trial in best_of(study, trials)}
     groups = {
-        "out of bounds": [t for t in trials if not is_feasible(t)],
-        "dominated": [t for t in trials if is_feasible(t) and t.number not in best],
+        "out of bounds": [t for t in trials if not t.is_feasible],
+        "dominated": [t for t in trials if t.is_feasible and t.number not in best],
         "front": [t for t in trials if t.number in best],
     }
     joined: Mark = "o-" if len(metrics) == 2 else "o"
@@ -187,7 +179,7 @@ def _front(
     charts = []
     for x, y in combinations(metrics, 2):
         points = {
-            name: sorted((measured(trial, x), measured(trial, y)) for trial in group)
+            name: sorted((trial.metrics[x], trial.metrics[y]) for trial in group)
             for name, group in groups.items()
             if group
         }
@@ -195,12 +187,11 @@ def _front(
     return charts
 
 
-def _importance(
-    study: "Study", trials: "Sequence[FrozenTrial]", metrics: Sequence[str]
-) -> list[BarChart]:
+def _importance(study: "Study", trials: Sequence[Trial], metrics: Sequence[str]) -> list[BarChart]:
     """How much each choice matters for each objective, where there are enough trials to tell."""
-    objectives = list(metrics) if len(study.directions) > 1 else ["sum of scaled metrics"]
-    losses = [losses_of(study, trial) for trial in trials]
+    directions = directions_of(study)
+    objectives = list(metrics) if len(directions) > 1 else ["sum of scaled metrics"]
+    losses = [trial.losses(directions) for trial in trials]
     chosen = [trial.params for trial in trials]
     names = dict.fromkeys(name for params in chosen for name in params)
     options = {

@@ -1,5 +1,5 @@
-"""What can be chosen: a tree of choices, and the space that gives a configuration its meaning.
+"""What can be chosen, and what a choice means.
 
-A space makes a candidate of a configuration. `mixed_precision` quantises a network; spaces of
-users derive from `SearchSpace` in `space`.
+`space` has the tree of choices, the candidates and `SearchSpace`, which users' spaces derive from.
+`mixed_precision` quantises a network.
 """

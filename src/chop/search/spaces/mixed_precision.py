@@ -1,4 +1,4 @@
-"""Post-training quantisation in which every node may have number formats of its own."""
+"""Post-training quantisation with separate number formats for every node."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -17,12 +17,19 @@ from chop.ops.table import OPS
 from chop.passes.graph.transforms.quantize.plan import can_be_quantised
 from chop.passes.graph.transforms.quantize.quantize import quantize_transform_pass
 from chop.passes.graph.utils import get_mase_op, get_node_actual_target
-from chop.search.evaluation.bits import BitCounter
-from chop.search.evaluation.context import Batch, Candidate, SearchContext
-from chop.search.evaluation.formats import Formats
+from chop.search.evaluation.reuse import BitCounter, Formats
 from chop.search.evaluation.variants import Quants, Variants, can_vary
-from chop.search.spaces.choices import Choice, flat
-from chop.search.spaces.space import SPACES, SearchSpace, SpaceSetup, options
+from chop.search.spaces.space import (
+    SPACES,
+    Batch,
+    Candidate,
+    Choice,
+    SearchContext,
+    SearchSpace,
+    SpaceSetup,
+    flat,
+    options,
+)
 
 DEFAULT = "default"
 UNQUANTISED: dict[str, Any] = {"name": None}
@@ -99,7 +106,7 @@ class MixedPrecisionPTQ(SearchSpace):
         return {"passes": {"quantize": pass_args(config)}}
 
     def quantised(self, config: dict[str, Any]) -> nn.Module:
-        """A model of its own, made by the quantise pass."""
+        """A new model, made by the quantise pass."""
         graph = self.context.graph(self.context.pristine())
         graph, _ = quantize_transform_pass(graph, pass_args(config))
         return graph.model
@@ -124,7 +131,8 @@ class MixedPrecisionPTQ(SearchSpace):
         """A seed for nodes may stand beside seeds for types; one for neither is misspelt."""
         for name in self.seed:
             if name not in (DEFAULT, *nodes, *OPS):
-                known = nodes if self.setup.by == "name" else self._types()
+                types = {op.name for op in self.nodes.values()}
+                known = nodes if self.setup.by == "name" else types
                 kind = "node" if self.setup.by == "name" else "operation"
                 raise UnknownNameError(kind, name, known, "search.search_space.seed")
             if name in nodes and self.setup.by == "name" and name not in self.nodes:
@@ -132,9 +140,6 @@ class MixedPrecisionPTQ(SearchSpace):
                     f"search.search_space.seed.{name}: "
                     f"{get_mase_op(nodes[name])} cannot be quantised"
                 )
-
-    def _types(self) -> set[str]:
-        return {op.name for op in self.nodes.values()}
 
 
 class QuantisedCandidate(Candidate):
@@ -197,7 +202,7 @@ def pass_args(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _format_choice(node: str, seed: dict[str, Any], roles: frozenset[str]) -> Choice:
-    """The format of a node, and for each format the keys that are its own."""
+    """The format of a node, and for each format the keys that it has."""
     names = options(seed["name"], node)
     return Choice(
         f"{node}/config/name",

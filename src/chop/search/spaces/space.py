@@ -1,6 +1,6 @@
-"""What a search space is.
+"""What can be chosen, what a search works on, and what a search space is.
 
-A space of one's own is a registered class:
+A custom space is a registered class:
 
     @SPACES.register("model/channel_multiplier")
     class ChannelMultiplier(SearchSpace):
@@ -11,23 +11,257 @@ A space of one's own is a registered class:
 See docs/search.md for the whole of it.
 """
 
+import copy
+import hashlib
+import itertools
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
+from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
 from pydantic import BaseModel, ConfigDict
+from torch import Tensor, nn
 
-from chop.errors import ConfigError
+from chop.dataset.data_module import MaseDataModule
+from chop.errors import ConfigError, DataError, UnknownNameError
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.models.info import MaseModelInfo
+from chop.passes.graph import add_common_metadata_analysis_pass, init_metadata_analysis_pass
+from chop.passes.graph.analysis.quantization import calculate_avg_bits_mg_analysis_pass
 from chop.registry import Registry
-from chop.search.evaluation.context import Candidate, SearchContext
-from chop.search.spaces import choices as tree
-from chop.search.spaces.choices import Choice, Picked
+from chop.tools.get_input import get_cf_args, get_dummy_input
 from chop.validation import parse
+
+Picked = dict[str, int]
+"""The place of the option taken in each choice, by the name of the choice."""
+Pick = Callable[["Choice"], int]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One decision.
+
+    Attributes:
+        name: unique in the space: ``seq_blocks_2/config/weight_width``.
+        options: plain values: numbers, texts, truth values, None, and lists of these.
+        then: the choices that each option brings with it, where it brings any.
+    """
+
+    name: str
+    options: tuple[Any, ...]
+    then: tuple[tuple["Choice", ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.options:
+            raise ConfigError(f"{self.name}: there is nothing to choose from")
+        if len(set(map(_text, self.options))) < len(self.options):
+            raise ConfigError(f"{self.name}: an option is listed twice in {list(self.options)}")
+
+    def after(self, place: int) -> tuple["Choice", ...]:
+        """The choices that the option at `place` brings with it."""
+        return self.then[place] if self.then else ()
+
+    @cached_property
+    def labels(self) -> tuple[bool | int | float | str | None, ...]:
+        """The options as Optuna can store them; a list becomes its text."""
+        plain = (bool, int, float, str, type(None))
+        return tuple(o if isinstance(o, plain) else _text(o) for o in self.options)
+
+
+def size(choices: Sequence[Choice]) -> int:
+    """How many configurations there are, exactly."""
+    return prod(
+        sum(size(choice.after(place)) for place in range(len(choice.options))) for choice in choices
+    )
+
+
+def walk(choices: Sequence[Choice], pick: Pick) -> Picked:
+    """Decide each choice that comes up, in order, with `pick`."""
+    picked: Picked = {}
+    for choice in choices:
+        place = pick(choice) if len(choice.options) > 1 else 0
+        picked[choice.name] = place
+        if following := choice.after(place):
+            picked |= walk(following, pick)
+    return picked
+
+
+def every(choices: Sequence[Choice]) -> Iterator[Picked]:
+    """All configurations, each once; the last choice changes fastest."""
+    if not choices:
+        yield {}
+        return
+    first, rest = choices[0], choices[1:]
+    for place in range(len(first.options)):
+        for inner in every(first.after(place)):
+            for others in every(rest):
+                yield {first.name: place, **inner, **others}
+
+
+def flat(choices: Sequence[Choice]) -> Iterator[Choice]:
+    """Every choice of the tree."""
+    for choice in choices:
+        yield choice
+        yield from flat(tuple(itertools.chain.from_iterable(choice.then)))
+
+
+def values(choices: Sequence[Choice], picked: Mapping[str, int]) -> dict[str, Any]:
+    """The options taken, by the name of their choice."""
+    found: dict[str, Any] = {}
+    for choice in choices:
+        place = picked[choice.name]
+        found[choice.name] = choice.options[place]
+        if following := choice.after(place):
+            found |= values(following, picked)
+    return found
+
+
+def key_of(config: Mapping[str, Any]) -> str:
+    """A short text that is the same for equal configurations and for no others."""
+    return hashlib.sha256(_text(config).encode()).hexdigest()[:24]
+
+
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), check_circular=False)
+
+
+def _text(value: Any) -> str:
+    return _ENCODER.encode(value)
+
+
+Batch = tuple[Tensor, Tensor]
+CPU = torch.device("cpu")
+LOADERS = ("train_dataloader", "val_dataloader", "test_dataloader")
+
+
+@dataclass(frozen=True)
+class SearchContext:
+    """Model, data and settings of a search. The model belongs to it and is never changed.
+
+    Attributes:
+        eval_mode: measure in evaluation mode, as a network is used; else in training mode.
+        seed: of the search; training of a candidate starts from it, too.
+        folder: of the results, for runners that keep files there.
+    """
+
+    model: nn.Module
+    model_info: MaseModelInfo
+    data_module: MaseDataModule
+    task: str = "cls"
+    cf_args: Mapping[str, Any] | None = None
+    device: torch.device = CPU
+    eval_mode: bool = True
+    seed: int = 0
+    folder: Path | None = None
+    _rows: dict[tuple[str, int | None], list[Batch]] = field(default_factory=dict, repr=False)
+
+    def batches(self, loader: str, num_samples: int | None) -> list[Batch]:
+        """The first `num_samples` rows of a loader, no more and no fewer, or all of them."""
+        asked = (loader, num_samples)
+        if asked not in self._rows:
+            with torch.inference_mode(False):
+                self._rows[asked] = list(self._cut(loader, num_samples))
+        return self._rows[asked]
+
+    def _cut(self, loader: str, num_samples: int | None) -> Iterator[Batch]:
+        if loader not in LOADERS:
+            raise UnknownNameError("data loader", loader, LOADERS)
+        left = num_samples
+        for features, labels in getattr(self.data_module, loader)():
+            rows = len(labels) if left is None else min(left, len(labels))
+            if rows:
+                yield features[:rows].to(self.device), labels[:rows].to(self.device)
+            left = None if left is None else left - rows
+            if left == 0:
+                return
+        if left:
+            found = (num_samples or 0) - left
+            raise DataError(
+                f"num_samples = {num_samples}, but {loader} of data set "
+                f"{self.data_module.name!r} has only {found} rows"
+            )
+
+    @cached_property
+    def dummy_in(self) -> dict[str, Tensor]:
+        """One batch of inputs, by name."""
+        return get_dummy_input(self.model_info, self.data_module, self.task, str(self.device))
+
+    def graph(self, model: nn.Module) -> MaseGraph:
+        """`model` as a graph with common metadata; it shares the layers of `model`."""
+        cf_args = self.cf_args or get_cf_args(self.model_info, self.task, model)
+        graph = MaseGraph(model, dict(cf_args))
+        init_metadata_analysis_pass(graph)
+        names = [node.target for node in graph.nodes if node.op == "placeholder"]
+        if len(names) == len(self.dummy_in) == 1:  # whatever the model calls its only input
+            inputs = dict(zip(names, self.dummy_in.values(), strict=True))
+        else:
+            inputs = self.dummy_in
+        add_common_metadata_analysis_pass(graph, {"dummy_in": inputs})
+        return graph
+
+    def pristine(self) -> nn.Module:
+        """A copy of the model, which the caller may change."""
+        return copy.deepcopy(self.model)
+
+    def fingerprint(self) -> str:
+        """A text that is the same for equal weights."""
+        digest = hashlib.sha256()
+        for name, value in sorted(self.model.state_dict().items()):
+            digest.update(f"{name}{value.dtype}{tuple(value.shape)}".encode())
+            digest.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
+                          if value.ndim else str(value.item()).encode())  # fmt: skip
+        return digest.hexdigest()[:24]
+
+
+class Candidate:
+    """One configuration of a search space, ready to be measured.
+
+    Args:
+        config: what was chosen.
+        build: makes the model; it must share nothing that changes with any other.
+    """
+
+    def __init__(
+        self, context: SearchContext, config: dict[str, Any], build: Callable[[], nn.Module]
+    ) -> None:
+        self.context = context
+        self.config = config
+        self.build = build
+
+    @cached_property
+    def model(self) -> nn.Module:
+        """The model of this configuration, this candidate's own."""
+        with torch.inference_mode(False):  # weights made in that mode could never be trained
+            return self.build().train(not self.context.eval_mode).to(self.context.device)
+
+    @cached_property
+    def graph(self) -> MaseGraph:
+        """The graph of the model, with common metadata."""
+        with torch.inference_mode(False):
+            return self.context.graph(self.model)
+
+    def predictions(self, loader: str, num_samples: int | None) -> Iterator[Batch]:
+        """Class scores and labels, batch by batch."""
+        for features, labels in self.context.batches(loader, num_samples):
+            yield self.model(features.clone()), labels  # a model may work in place
+
+    def parameter_width(self) -> float:
+        """The average bits of a parameter."""
+        _, found = calculate_avg_bits_mg_analysis_pass(self.graph)
+        return float(found["w_avg_bit"])
+
+    def activation_width(self) -> float:
+        """The average bits of an activation that arithmetic reads."""
+        _, found = calculate_avg_bits_mg_analysis_pass(self.graph)
+        return float(found["data_avg_bit"])
 
 
 class SpaceSetup(BaseModel):
-    """``[search.search_space.setup]`` of a space: frozen, and no key but its own."""
+    """``[search.search_space.setup]`` of a space: frozen, and unknown keys are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -78,11 +312,11 @@ class SearchSpace(ABC):
     @property
     def size(self) -> int:
         """How many configurations there are."""
-        return tree.size(self.tree)
+        return size(self.tree)
 
     def config(self, picked: Picked) -> dict[str, Any]:
         """The configuration of the options at these places."""
-        return self.config_of(tree.values(self.tree, picked))
+        return self.config_of(values(self.tree, picked))
 
 
 SPACES: Registry[type[SearchSpace]] = Registry("search space")

@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import gc
 import json
 import os
 import time
@@ -21,7 +22,6 @@ from optuna.storages.journal._storage import JournalStorageReplayResult
 from optuna.trial import FrozenTrial
 
 from chop.errors import OutputError, SearchError
-from chop.search.study.memory import no_collections
 
 FLUSH_EVERY = 1.0
 SUM = b',"sum":"%08x"}\n'
@@ -34,6 +34,18 @@ ENCODER = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 OPTIONS = b',"intermediate_values":{},"distributions":{'
 """What stands before the options of a finished trial, in the order of `FinishedTrials`."""
 CREATE_TRIAL = 4  # Optuna's code for the record of a new trial
+
+
+@contextlib.contextmanager
+def no_collections() -> Iterator[None]:
+    """Put Python's garbage collector off while many small objects are made that live on."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 class Journal(BaseJournalBackend):
@@ -59,7 +71,7 @@ class Journal(BaseJournalBackend):
         weakref.finalize(self, os.close, self._members)
         fcntl.flock(
             self._members, fcntl.LOCK_SH
-        )  # waits until whoever is alone has stored its batch
+        )  # waits until a process that is alone has stored its batch
 
     @property
     def records_read(self) -> int:
@@ -145,7 +157,8 @@ class Journal(BaseJournalBackend):
     def alone(self) -> Iterator[bool]:
         """Whether no other process takes part; while that is so, none can join until the end.
 
-        Every process holds a shared lock on a file of its own; who can make it exclusive is alone.
+        Every process holds a shared lock on the file of members; one that can make it exclusive is
+        alone.
         """
         try:
             fcntl.flock(self._members, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -173,7 +186,7 @@ class Journal(BaseJournalBackend):
 class FinishedTrials:
     """Records of finished trials, as Optuna's storage writes them.
 
-    Optuna writes the options of each choice out anew for every trial, which takes longer than a
+    Optuna writes the options of each choice out again for every trial, which takes longer than a
     small network does; here that is done once.
     """
 
@@ -228,7 +241,7 @@ def _one_line(path: str) -> Iterator[None]:
     except OSError as error:
         raise OutputError(
             f"{path}: cannot be written: {error.strerror or error}; the trials in it are intact, "
-            "and --resume goes on from them"
+            "and --resume continues from them"
         ) from None
 
 
@@ -326,7 +339,7 @@ class JournalStudies(JournalStorage):
 class Replay(JournalStorageReplayResult):
     """What the records of a journal come to.
 
-    Optuna makes the options of every choice anew for every trial. That is most of the time that
+    Optuna makes the options of every choice again for every trial. That is most of the time that
     reading takes, and most of the memory that trials do.
     """
 

@@ -69,7 +69,8 @@ class Patience:
                 return answer
             if pause == FIRST_PAUSE:
                 _tell("%s does not answer; it is asked again for %g s", self, LONGEST_OUTAGE)
-            with at_any_moment() if _is_main_thread() else contextlib.nullcontext():
+            is_main = threading.current_thread() is threading.main_thread()  # Ctrl-C comes to it
+            with at_any_moment() if is_main else contextlib.nullcontext():
                 time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
@@ -119,11 +120,6 @@ def _outage(error: BaseException | None) -> str | None:
             return str(error.details())
         error = error.__cause__ or error.__context__
     return None
-
-
-def _is_main_thread() -> bool:
-    """Whether this is the thread that Ctrl-C comes to."""
-    return threading.current_thread() is threading.main_thread()
 
 
 def _tell(message: str, *values: object) -> None:

@@ -19,7 +19,7 @@ from optuna.study import StudyDirection
 from chop.errors import ConfigError, SearchError
 from chop.files import regular
 from chop.masking import masked_url, without_secrets
-from chop.search.config import Direction
+from chop.search.metrics import Direction
 from chop.search.study.patience import Patience, make_patient
 from chop.search.study.store import Store, close
 
@@ -51,7 +51,7 @@ LIMITS = {
 }
 """When libpq takes a server for gone that says nothing at all; the system would wait for long."""
 LONGEST_NAMING = 5.0
-"""Seconds that who makes a study has to say what it is for."""
+"""Seconds in which the process that makes a study has to say what it is for."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def _storage(place: Place) -> tuple["BaseStorage", Any]:
         raise ConfigError(
             f"storage {shown(place)}: needs {missing}: pip install {package}"
         ) from None
-    except Exception as error:  # noqa: BLE001  # each driver has errors of its own
+    except Exception as error:  # noqa: BLE001  # each driver has its own errors
         reason = without_secrets(str(error).strip().partition("\n")[0], place.storage)
         raise ConfigError(f"storage {shown(place)}: cannot be opened: {reason}") from None
 

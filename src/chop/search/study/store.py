@@ -1,82 +1,49 @@
-"""The stored study: what was evaluated, what is under way, and who does it.
+"""The stored study: what was evaluated, what is under way, and which process does it.
 
 Every process that takes part claims a configuration before it evaluates it, by adding a running
 trial that carries the key of the configuration. Storages number trials in the order in which they
 are added, so of several claims on one configuration the lowest number wins and the others are
-void. Void trials stay in the study, marked as failed, and count for nothing.
+void. Void trials stay in the study, marked as failed, and count for nothing. Trials are Optuna's
+here, as a storage returns them; `Store.trials` gives them as values.
 """
 
 import contextlib
+import json
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import optuna
+from optuna.distributions import distribution_to_json, json_to_distribution
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
+from chop.errors import SearchError
+from chop.runs import write_new
 from chop.search.study.journal import FinishedTrials, Journal
 from chop.search.study.patience import is_outage
+from chop.search.study.trial import (
+    TOKEN,
+    VOID,
+    WORKER,
+    Outcome,
+    Trial,
+    TrialRequest,
+    claim_of,
+    frozen,
+    request_of,
+)
 from chop.search.study.workers import BEAT, is_alive, this_worker
 
-KEY, WORKER, TOKEN, VOID, REASON = "key", "worker", "claim", "void", "reason"
+UNSTORED = "unstored.json"
 BEATS = "alive:"
 ABANDONED: set[str] = set()
 """Claims of this process that it could not give up, as the storage was away."""
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """A configuration to be evaluated, as it is stored."""
-
-    key: str
-    config: dict[str, Any]
-    params: dict[str, Any]
-    distributions: dict[str, Any]
-    system_attrs: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of a trial: objectives and metrics, or the reason why there are none."""
-
-    values: list[float] | None = None
-    metrics: Mapping[str, Any] = field(default_factory=dict)
-    """What is stored with the trial: software_metrics, hardware_metrics, scaled_metrics."""
-    violations: Mapping[str, float] = field(default_factory=dict)
-    reason: str | None = None
-
-    def stored(self) -> dict[str, Any]:
-        """What is stored for users to read."""
-        return {**self.metrics} | ({REASON: self.reason} if self.reason is not None else {})
-
-    def constraints(self) -> dict[str, float]:
-        """The violations under the names that Optuna has for them."""
-        return {f"constraints:{name}": value for name, value in self.violations.items()}
-
-
-def frozen(
-    wanted: Wanted, state: TrialState, begun: datetime, attrs: Mapping[str, Any]
-) -> FrozenTrial:
-    """A trial to be stored; Optuna's `create_trial` would check what is right by construction."""
-    return FrozenTrial(
-        number=-1,
-        trial_id=-1,
-        state=state,
-        value=None,
-        datetime_start=begun,
-        datetime_complete=None,
-        params=wanted.params,
-        distributions=wanted.distributions,
-        system_attrs=dict(wanted.system_attrs),
-        user_attrs={KEY: wanted.key, "sampled_config": wanted.config, **attrs},
-        intermediate_values={},
-    )
 
 
 @contextlib.contextmanager
@@ -108,7 +75,7 @@ class Store:
         self.done: dict[str, FrozenTrial] = {}
         """Finished trials by the key of their configuration."""
         self.running: dict[str, FrozenTrial] = {}
-        """Trials under way, whosever they are."""
+        """Trials under way in any process."""
         self._journal = journal
         self._records = FinishedTrials(self.study_id, self.worker)
         self._news: list[FrozenTrial] = []
@@ -141,14 +108,14 @@ class Store:
                 self._note_running(trial)
 
     def catch_up(self) -> None:
-        """Learn what others have done; one's own trials need not be read back for that."""
+        """Learn what others have done; a process does not read its own trials back."""
         if self._journal is None or self._journal.size != self._known:
             self.sync()
 
     def _all_trials(self) -> list[FrozenTrial]:
         """All trials, also if records of ours came too late, as another process gave up the same.
 
-        Optuna complains of each such record once, when it reads it, and goes on behind it.
+        Optuna complains of each such record once, when it reads it, and continues behind it.
         """
         while True:
             with contextlib.suppress(UpdateFinishedTrialError):
@@ -160,13 +127,13 @@ class Store:
         return news
 
     def _note_finished(self, trial: FrozenTrial) -> None:
-        key = trial.user_attrs.get(KEY)
-        if key is None:  # not a trial of ours: somebody used the study for something else
+        key, _, _, is_void = claim_of(trial)
+        if key is None:
             return
         mine = self.running.get(key)
         if mine is not None and mine.number == trial.number:
             del self.running[key]
-        if VOID in trial.user_attrs:
+        if is_void:
             return
         known = self.done.get(key)
         if known is None:
@@ -175,28 +142,32 @@ class Store:
             self.done[key] = trial
 
     def _note_running(self, trial: FrozenTrial) -> None:
-        attrs = trial.user_attrs
-        if KEY not in attrs or VOID in attrs:
+        key, worker, token, is_void = claim_of(trial)
+        if key is None or is_void:
             return
-        first = self.running.get(attrs[KEY])
+        first = self.running.get(key)
         if first is None or trial.number <= first.number:
-            self.running[attrs[KEY]] = trial
-        if attrs[WORKER] == self.worker:
-            self._mine.setdefault(attrs[TOKEN], []).append(trial)
+            self.running[key] = trial
+        if worker == self.worker:
+            self._mine.setdefault(token, []).append(trial)
 
     def taken(self, key: str) -> bool:
         """Whether a configuration was evaluated or is being evaluated."""
         return key in self.done or key in self.running
 
-    def claim(self, wanted: Sequence[Wanted], limit: int | None) -> list[FrozenTrial | None]:
+    def claim(
+        self, requests: Sequence[TrialRequest], limit: int | None
+    ) -> list[FrozenTrial | None]:
         """Claim configurations; None for those that others have claimed before, or beyond `limit`.
 
         Args:
             limit: how many trials the study is to have.
         """
-        tokens = [uuid.uuid4().hex for _ in wanted]
+        tokens = [uuid.uuid4().hex for _ in requests]
+        now = datetime.now()
         templates = [
-            self._template(each, token) for each, token in zip(wanted, tokens, strict=True)
+            frozen(each, TrialState.RUNNING, now, {TOKEN: token, WORKER: self.worker})
+            for each, token in zip(requests, tokens, strict=True)
         ]
         with _abandoned_if_it_fails(tokens):
             self._create(templates)
@@ -211,10 +182,6 @@ class Store:
         self.give_up(twins, "this process evaluates this configuration already")
         return won
 
-    def _template(self, wanted: Wanted, token: str) -> FrozenTrial:
-        claim = {TOKEN: token, WORKER: self.worker}
-        return frozen(wanted, TrialState.RUNNING, datetime.now(), claim)
-
     def _create(self, templates: list[FrozenTrial]) -> None:
         # A journal storage can tell the number of a trial only after it has created one.
         first = templates[: 0 if self._has_created else 1]
@@ -226,7 +193,7 @@ class Store:
                 self.storage.create_new_trial(self.study_id, template)
 
     def _is_ours(self, trial: FrozenTrial, limit: int | None) -> bool:
-        key = trial.user_attrs[KEY]
+        key = str(claim_of(trial).key)
         if key in self.done or self.running[key].number != trial.number:
             return False
         if limit is None:
@@ -245,17 +212,16 @@ class Store:
                 self.catch_up()
             yield is_alone
 
-    def add(self, finished: Sequence[tuple[Wanted, Outcome, datetime]]) -> None:
+    def add(self, finished: Sequence[tuple[TrialRequest, Outcome, datetime]]) -> None:
         """Store finished trials that nobody has claimed, because this process is alone."""
         templates: list[FrozenTrial] = []
-        for wanted, outcome, begun in finished:
-            state = TrialState.FAIL if outcome.values is None else TrialState.COMPLETE
-            trial = frozen(wanted, state, begun, outcome.stored())
+        for request, outcome, begun in finished:
+            trial = frozen(request, outcome.state, begun, outcome.attributes())
             trial.values = outcome.values
             trial.datetime_complete = datetime.now()
             trial.system_attrs |= outcome.constraints()
             trial.number = self._seen + self._unread + len(templates)
-            self.done[wanted.key] = trial
+            self.done[request.key] = trial
             templates.append(trial)
         assert self._journal is not None, "only in a journal can a process know that it is alone"
         start, end = self._journal.append_lines([self._records.line(each) for each in templates])
@@ -264,7 +230,7 @@ class Store:
 
     def finish(self, outcomes: Sequence[tuple[FrozenTrial, Outcome]]) -> None:
         """Store what became of trials of ours."""
-        with _abandoned_if_it_fails([trial.user_attrs[TOKEN] for trial, _ in outcomes]):
+        with _abandoned_if_it_fails([claim_of(trial).token for trial, _ in outcomes]):
             with self._together():
                 for trial, outcome in outcomes:
                     self._finish(trial._trial_id, outcome)
@@ -273,18 +239,17 @@ class Store:
     def _finish(self, trial_id: int, outcome: Outcome) -> None:
         storage = self.storage
         with contextlib.suppress(UpdateFinishedTrialError):  # somebody thought that we were dead
-            for name, value in outcome.stored().items():
+            for name, value in outcome.attributes().items():
                 storage.set_trial_user_attr(trial_id, name, value)
             for name, violation in outcome.constraints().items():
                 storage.set_trial_system_attr(trial_id, name, violation)
-            state = TrialState.FAIL if outcome.values is None else TrialState.COMPLETE
-            storage.set_trial_state_values(trial_id, state, outcome.values)
+            storage.set_trial_state_values(trial_id, outcome.state, outcome.values)
 
     def give_up(self, trials: Sequence[FrozenTrial], reason: str) -> None:
         """Mark trials as void: they count for nothing, and others may claim what they claimed."""
         if not trials:
             return
-        with _abandoned_if_it_fails([trial.user_attrs[TOKEN] for trial in trials]):
+        with _abandoned_if_it_fails([claim_of(trial).token for trial in trials]):
             with self._together():
                 for trial in trials:
                     with contextlib.suppress(UpdateFinishedTrialError):
@@ -293,7 +258,7 @@ class Store:
             self.sync()
 
     def free_the_dead(self) -> int:
-        """Give up the trials of processes that are no more; how many there were."""
+        """Give up the trials of processes that have ended; how many there were."""
         if not self.running:
             return 0
         if self._last_beat is not None and time.monotonic() - self._last_beat > 2 * BEAT:
@@ -307,8 +272,8 @@ class Store:
         dead = [
             trial
             for trial in self.running.values()
-            if trial.user_attrs[TOKEN] in ABANDONED
-            or not is_alive(trial.user_attrs[WORKER], beats.get(trial.user_attrs[WORKER]))
+            for _, worker, token, _ in [claim_of(trial)]
+            if token in ABANDONED or not is_alive(worker, beats.get(worker))
         ]
         self.give_up(dead, "its process ended before it did")
         return len(dead)
@@ -351,8 +316,12 @@ class Store:
             self._back = time.time()  # others could not give signs of life either
         self._last_beat = now
 
-    def counted(self) -> list[FrozenTrial]:
+    def trials(self) -> list[Trial]:
         """The trials that count, in the order of their numbers."""
+        return list(map(Trial.of, self.counted()))
+
+    def counted(self) -> list[FrozenTrial]:
+        """The same as Optuna has them."""
         self.catch_up()
         return sorted(self.done.values(), key=lambda trial: trial.number)
 
@@ -364,3 +333,42 @@ class Store:
     def _together(self) -> Iterator[None]:
         with self._journal.together() if self._journal else contextlib.nullcontext():
             yield
+
+
+def keep_unstored(folder: Path | None, finished: Sequence[tuple[FrozenTrial, Outcome]]) -> None:
+    """Write results that a database was away for to a new file in `folder`."""
+    rows = []
+    for trial, outcome in finished:
+        row = vars(request_of(trial)) | {"outcome": vars(outcome)}
+        choices = trial.distributions.items()
+        rows.append(row | {"distributions": {n: distribution_to_json(each) for n, each in choices}})
+    if folder is not None and rows:
+        write_new(folder / UNSTORED, json.dumps(rows, indent=1) + "\n")
+
+
+def store_kept(folder: Path, store: Store) -> None:
+    """Store the results that are kept in `folder`, and remove the files of them."""
+    for path in sorted(folder.glob(f"{Path(UNSTORED).stem}*.json")):
+        for request, outcome in _read_unstored(path):
+            if not store.taken(request.key):
+                (trial,) = store.claim([request], None)
+                store.finish([(trial, outcome)] if trial else [])
+            if request.key not in store.done:
+                break  # another process seems to evaluate it; if not, the file is still needed
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _read_unstored(path: Path) -> list[tuple[TrialRequest, Outcome]]:
+    try:
+        found = []
+        for row in json.loads(path.read_text(encoding="utf-8")):
+            choices = row["distributions"].items()
+            own = {name: row[name] for name in ("key", "config", "params", "system_attrs")}
+            known = {name: json_to_distribution(text) for name, text in choices}
+            found.append((TrialRequest(**own, distributions=known), Outcome(**row["outcome"])))
+        return found
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SearchError(
+            f"{path}: is damaged ({type(error).__name__}); remove it to evaluate its trials again"
+        ) from None

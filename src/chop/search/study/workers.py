@@ -104,7 +104,7 @@ def held_back(helper: bool = False) -> Iterator[None]:
     state.held, state.once = True, helper
     try:
         yield
-        heed()
+        raise_if_interrupted()
     finally:
         signal.signal(signal.SIGINT, before)
         state.held = state.came = False
@@ -114,7 +114,7 @@ def held_back(helper: bool = False) -> Iterator[None]:
 def at_any_moment() -> Iterator[None]:
     """Let interrupts through in this block, and one that came before it."""
     state = _interrupts
-    heed()
+    raise_if_interrupted()
     state.open = state.held
     try:
         yield
@@ -122,7 +122,7 @@ def at_any_moment() -> Iterator[None]:
         state.open = False
 
 
-def heed() -> None:
+def raise_if_interrupted() -> None:
     """Raise for an interrupt that was held back, or that Python lost in destroying an object."""
     if _interrupts.came:
         raise KeyboardInterrupt

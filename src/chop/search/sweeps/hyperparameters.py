@@ -9,14 +9,11 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from chop.errors import ConfigError, UnknownNameError
-from chop.search.evaluation.context import Candidate
+from chop.search.metrics import STATISTICS, TRAINED
 from chop.search.runners import LoaderName, RunnerArgs, software_runner
-from chop.search.spaces.choices import Choice
-from chop.search.spaces.space import SPACES, SearchSpace, SpaceSetup, options
+from chop.search.spaces.space import SPACES, Candidate, Choice, SearchSpace, SpaceSetup, options
 from chop.search.sweeps.trainings import (
     BATCH_SIZE,
-    SMALLER_IS_BETTER,
-    STATISTICS,
     Repeats,
     Rows,
     summary,
@@ -151,7 +148,7 @@ class TrainingArgs(RunnerArgs):
     """How often to train, and which rows to evaluate on."""
 
     repeats: int = Field(1, ge=1)
-    """Trainings with seeds of their own, from initial weights of their own."""
+    """Trainings with different seeds, from different initial weights."""
     data_loader: LoaderName = "val_dataloader"
     num_samples: int | None = Field(None, ge=1)
 
@@ -162,13 +159,13 @@ def repeats_of(candidate: Candidate, args: TrainingArgs) -> Repeats:
 
 
 def train_one(candidate: Candidate, args: TrainingArgs) -> bool:
-    """Train one repeat that nobody is at, for whoever measures this candidate."""
+    """Train one repeat that no process is at, for the process that measures this candidate."""
     return repeats_of(candidate, args).train_one()
 
 
 @software_runner(
     "hyperparameter_training",
-    metrics=tuple(f"{name}{kind}" for name in SMALLER_IS_BETTER for kind in STATISTICS),
+    metrics=[f"{name}{kind}" for name in TRAINED for kind in ("", *STATISTICS)],
     helper=train_one,
 )
 def hyperparameter_training(candidate: Candidate, args: TrainingArgs) -> dict[str, float]:

@@ -5,20 +5,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial
 
 from chop.files import write_text
 from chop.runs import CURVES_TABLE, SETTINGS_TABLE, TRAININGS_TABLE
 from chop.search.config import SearchConfig
+from chop.search.metrics import TRAINED
 from chop.search.results.files import as_csv
-from chop.search.spaces.choices import key_of
-from chop.search.study.store import KEY, REASON
+from chop.search.spaces.space import key_of
+from chop.search.study.trial import Trial, less_is_better
 from chop.search.sweeps.hyperparameters import Hyperparameters, Sweep
-from chop.search.sweeps.trainings import SMALLER_IS_BETTER, STATISTICS, Run, stored_runs, summary
+from chop.search.sweeps.trainings import Run, stored_runs, summary
 
 RUNNER = "hyperparameter_training"
 SHOWN = ("accuracy", "loss")
-UNFINISHED = "UNFINISHED"
+COMPLETE, UNFINISHED = "COMPLETE", "UNFINISHED"
 COLUMNS = {"": "mean", "_spread": "spread", "_best": "best", "_worst": "worst"}
 
 
@@ -31,13 +32,13 @@ class Setting:
     runs: list[Run]
     state: str
     reason: str = ""
-    value: float | None = None
-    """What is to be made large; None if there is nothing to compare it by."""
+    loss: float | None = None
+    """What settings are compared by, less being better; None if there is nothing."""
     is_feasible: bool = True
 
     @property
     def is_complete(self) -> bool:
-        return self.state == TrialState.COMPLETE.name
+        return self.state == COMPLETE
 
     @property
     def seconds(self) -> float | None:
@@ -78,13 +79,18 @@ def is_study(config: SearchConfig) -> bool:
 
 
 def read_study(
-    folder: Path, space: Hyperparameters, config: SearchConfig, trials: Sequence[FrozenTrial]
+    folder: Path,
+    space: Hyperparameters,
+    config: SearchConfig,
+    trials: Sequence[Trial | FrozenTrial],
 ) -> StudyOfSettings:
     """The study in a folder: its trials and the files of its trainings."""
     runs: dict[str, list[Run]] = {}
     for run in stored_runs(folder):
         runs.setdefault(key_of(run.config), []).append(run)
-    settings = [_finished(trial, runs.pop(trial.user_attrs[KEY], []), config) for trial in trials]
+    settings = [
+        _finished(trial, runs.pop(trial.key, []), config) for trial in map(Trial.of, trials)
+    ]
     settings += [
         Setting(found[0].config, summary(found), found, UNFINISHED) for found in runs.values()
     ]
@@ -97,36 +103,34 @@ def read_study(
     )
 
 
-def _finished(trial: FrozenTrial, runs: list[Run], config: SearchConfig) -> Setting:
-    attrs = trial.user_attrs
-    measured = attrs.get("software_metrics", {}) | attrs.get("hardware_metrics", {})
+def _finished(trial: Trial, runs: list[Run], config: SearchConfig) -> Setting:
     return Setting(
-        attrs["sampled_config"],
-        dict(measured),
+        dict(trial.config),
+        trial.metrics,
         runs,
         trial.state.name,
-        attrs.get(REASON, ""),
-        _value(trial, config),
-        all(violation <= 0 for violation in trial.constraints.values()),
+        trial.reason or "",
+        _loss(trial, config),
+        not trial.is_complete or trial.is_feasible,
     )
 
 
-def _value(trial: FrozenTrial, config: SearchConfig) -> float | None:
-    """The sum of the metrics, or the metric that the file names first; made to be maximised."""
-    if trial.state != TrialState.COMPLETE:
+def _loss(trial: Trial, config: SearchConfig) -> float | None:
+    """The sum of the metrics, or the metric that the file names first; less is better."""
+    if not trial.is_complete:
         return None
     if config.strategy.setup.sum_scaled_metrics:
-        value, direction = trial.values[0], config.directions[0]
-    else:
-        name, metric = next(iter(config.strategy.metrics.items()))
-        value, direction = trial.user_attrs["scaled_metrics"][name], metric.direction
-    return float(value) if direction == "maximize" else -float(value)
+        (loss,) = trial.losses(config.directions)
+        return loss
+    name, metric = next(iter(config.strategy.metrics.items()))
+    (loss,) = less_is_better([trial.scaled[name]], [metric.direction])
+    return loss
 
 
 def _place(setting: Setting) -> tuple[bool, bool, bool, float]:
     """Where a setting stands in the table."""
-    value = 0.0 if setting.value is None else -setting.value
-    return not setting.is_complete, setting.state != UNFINISHED, not setting.is_feasible, value
+    loss = 0.0 if setting.loss is None else setting.loss
+    return not setting.is_complete, setting.state != UNFINISHED, not setting.is_feasible, loss
 
 
 def heading(study: StudyOfSettings, config: SearchConfig) -> str:
@@ -162,7 +166,7 @@ def _shown_row(setting: Setting, study: StudyOfSettings) -> list[str]:
     cells.append(_repeats(setting, study))
     for name in SHOWN:
         cells += [_mean(setting, name)]
-        cells += [_number(setting.metrics.get(f"{name}{kind}")) for kind in STATISTICS[2:]]
+        cells += [_number(setting.metrics.get(f"{name}{kind}")) for kind in ("_best", "_worst")]
     seconds = setting.seconds
     return [*cells, _mean(setting, "train_accuracy"), "" if seconds is None else f"{seconds:.2f}"]
 
@@ -176,7 +180,7 @@ def _repeats(setting: Setting, study: StudyOfSettings) -> str:
 def _mean(setting: Setting, name: str) -> str:
     if name not in setting.metrics:
         return ""
-    mean, spread = (setting.metrics[f"{name}{kind}"] for kind in STATISTICS[:2])
+    mean, spread = (setting.metrics[f"{name}{kind}"] for kind in ("", "_spread"))
     return f"{mean:.4f} ± {spread:.4f}"
 
 
@@ -197,9 +201,12 @@ def write_study(folder: Path, study: StudyOfSettings) -> None:
     """Write study.csv (settings), runs.csv (trainings) and curves.csv (epochs)."""
     runs = [run for setting in study for run in setting.runs]
     epochs = [_epoch_row(run, row) for run in runs for row in run.history]
+    measured = ("repeat", "seed", *TRAINED, "seconds")
     tables = {
         SETTINGS_TABLE: [_csv_row(rank, each, study) for rank, each in enumerate(study, 1)],
-        TRAININGS_TABLE: [_run_row(run) for run in runs],
+        TRAININGS_TABLE: [
+            run.config | {name: getattr(run, name) for name in measured} for run in runs
+        ],
         CURVES_TABLE: epochs,
     }
     for name, rows in tables.items():
@@ -210,7 +217,7 @@ def _csv_row(rank: int, setting: Setting, study: StudyOfSettings) -> dict[str, A
     row: dict[str, Any] = {"rank": rank, **setting.config}
     row["repeats"] = study.repeats if setting.is_complete else len(setting.runs)
     left = dict(setting.metrics)
-    for name in SMALLER_IS_BETTER:
+    for name in TRAINED:
         for kind, title in COLUMNS.items():
             row[f"{name}_{title}"] = left.pop(f"{name}{kind}", "")
     row |= left
@@ -222,8 +229,3 @@ def _epoch_row(run: Run, row: Mapping[str, float]) -> dict[str, Any]:
     # The rate of the setting is that of the first epoch; a schedule makes others of it.
     own = {f"{name}_of_epoch" if name in run.config else name: row[name] for name in row}
     return {**run.config, "repeat": run.repeat, "seed": run.seed, **own}
-
-
-def _run_row(run: Run) -> dict[str, Any]:
-    measured = ("repeat", "seed", *SMALLER_IS_BETTER, "seconds")
-    return run.config | {name: getattr(run, name) for name in measured}

@@ -1,10 +1,10 @@
-"""Trainings of one setting, each kept in a file of its own as soon as it is done.
+"""Trainings of one setting, each kept in a separate file as soon as it is done.
 
 A study of 12 settings and 10 repeats is 120 trainings, and none of them is done twice: a repeat is
 a function of its setting and its seed, its result is a file, and a lock of the kernel, which lets
 go when its holder dies, keeps two processes from training the same one. So a process that is
-killed loses the training that it was at, and one that has no setting of its own left can train
-repeats of those that others are at.
+killed loses the training that it was doing, and one that has no setting left can train repeats of
+the settings of others.
 """
 
 import contextlib
@@ -28,9 +28,9 @@ from chop.dataset.data_module import MaseDataModule
 from chop.errors import SearchError
 from chop.files import write_text
 from chop.runs import REPEAT, TRAININGS
-from chop.search.evaluation.context import Candidate
+from chop.search.metrics import METRICS, STATISTICS, TRAINED
 from chop.search.runners import quietly
-from chop.search.spaces.choices import key_of
+from chop.search.spaces.space import Candidate, key_of
 from chop.tools.logger import get_logger
 from chop.training.metrics import evaluate
 from chop.training.settings import TrainingSettings
@@ -44,9 +44,6 @@ PAUSE = 0.05
 LINES_EVERY = 10.0
 """Seconds between two lines that tell how far a setting is."""
 LONGEST_NAME = 100
-SMALLER_IS_BETTER = {"accuracy": False, "loss": True, "train_accuracy": False, "train_loss": True}
-"""What each training is measured by."""
-STATISTICS = ("", "_spread", "_best", "_worst")
 
 
 class Run(BaseModel):
@@ -140,7 +137,7 @@ class Repeats:
         return None if self.folder is None else self.folder / REPEAT.format(repeat)
 
     def _known(self, repeat: int) -> Run | None:
-        """A repeat that is done, whoever did it."""
+        """A repeat that is done, in any process."""
         path = self._path(repeat)
         if repeat not in self._found and path is not None and path.exists():
             run = read_run(path)
@@ -224,12 +221,14 @@ def stored_runs(folder: Path) -> list[Run]:
 def summary(runs: Sequence[Run]) -> dict[str, float]:
     """Mean, standard deviation, best and worst of everything that trainings are measured by."""
     found: dict[str, float] = {}
-    for name, smaller in SMALLER_IS_BETTER.items():
+    for name in TRAINED:
         values = [float(getattr(run, name)) for run in runs]
-        best, worst = (min(values), max(values)) if smaller else (max(values), min(values))
+        best, worst = min(values), max(values)
+        if METRICS[name].direction == "maximize":
+            best, worst = worst, best
         spread = statistics.stdev(values) if len(values) > 1 else 0.0
         numbers = (statistics.fmean(values), spread, best, worst)
-        found |= {f"{name}{kind}": n for kind, n in zip(STATISTICS, numbers, strict=True)}
+        found |= {f"{name}{kind}": n for kind, n in zip(("", *STATISTICS), numbers, strict=True)}
     return found
 
 
