@@ -1,7 +1,7 @@
 """One graph, run with any of its nodes quantised, without copying it.
 
 Each trial of a search differs from earlier ones in a few nodes. The result of a node is a function
-of its own configuration and of the results that go into it, so it is kept under just that: a node
+of its configuration and of the results that go into it, so it is kept under just that: a node
 whose inputs and configuration were seen before is not computed again. Nothing is ever written to
 the graph, its modules or the kept results.
 """
