@@ -99,13 +99,15 @@ def render(name: str, sections: list[Section]) -> str:
             tag("style", Markup(style)),
         ]
     )
+    links = [tag("li", tag("a", each.title, href=f"#{each.anchor}")) for each in sections]
+    when = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
     body = joined(
         [
             tag("a", "Skip to the content", href="#content", class_="skip"),
             _header(name, list(tiles.values())),
-            _contents(sections),
-            tag("main", *(_section(section) for section in sections), id="content"),
-            _footer(),
+            tag("nav", tag("ul", *links), aria_label="Contents"),
+            tag("main", *map(_section, sections), id="content"),
+            tag("footer", tag("p", f"Made by chop {__version__} on {when}.")),
             tag("script", Markup(script)),
         ]
     )
@@ -138,11 +140,6 @@ def _header(name: str, tiles: list[Tile]) -> Markup:
     return tag("header", above, tag("h1", name), tag("div", *cards, class_="tiles"))
 
 
-def _contents(sections: list[Section]) -> Markup:
-    links = [tag("li", tag("a", each.title, href=f"#{each.anchor}")) for each in sections]
-    return tag("nav", tag("ul", *links), aria_label="Contents")
-
-
 def _section(section: Section) -> Markup:
     heading = f"{section.anchor}-title"
     return tag(
@@ -152,8 +149,3 @@ def _section(section: Section) -> Markup:
         id=section.anchor,
         aria_labelledby=heading,
     )
-
-
-def _footer() -> Markup:
-    when = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
-    return tag("footer", tag("p", f"Made by chop {__version__} on {when}."))

@@ -118,8 +118,7 @@ def describe(fmt: NumberFormat) -> str:
 
 def _operands(module: nn.Module | None, common: Mapping[str, Any]) -> dict[str, Tensor]:
     """The tensors that go into a node: parameters, and inputs that were recorded."""
-    found = dict(module.named_parameters(recurse=False)) if module is not None else {}
-    operands: dict[str, Tensor] = dict(found)
+    operands: dict[str, Tensor] = dict(module.named_parameters(recurse=False)) if module else {}
     weight = getattr(module, "weight", None)
     if isinstance(weight, Tensor):  # of a pruned layer, computed when it is asked for
         operands["weight"] = weight

@@ -366,14 +366,19 @@ def costs_section(graph: MaseGraph) -> Section:
         for name, each in info["nodes"].items()
         if any(each[column] != 0 for column in columns)
     ]
-    total = ("Total", "", *cells(info["total"], columns))
+    last = [tag("th", "Total"), "", *cells(info["total"], columns)]
     headers = ("Node", "Operation", *(COLUMNS[name] for name in columns))
     parts = [
-        table(headers, [*rows, [tag("th", total[0]), *total[1:]]], "Costs", text_columns=2),
+        table(headers, [*rows, last], "Costs", text_columns=2),
         tag("p", " ".join(remarks(info)), class_="quiet"),
         tag("div", *charts(info), class_="charts"),
     ]
-    return Section("costs", "Costs per layer", joined(parts), tiles(info["total"]))
+    total, tiles = info["total"], []
+    if total.get("parameters"):
+        bits = round(total["parameter_bits"] / total["parameters"], 2)
+        detail = f"{number(bits)} bits each on average"
+        tiles.append(Tile("Parameters", number(total["parameters"]), detail))
+    return Section("costs", "Costs per layer", joined(parts), tuple(tiles))
 
 
 def charts(info: Mapping[str, Any]) -> list[object]:
@@ -386,12 +391,3 @@ def charts(info: Mapping[str, Any]) -> list[object]:
         if bars:
             drawn.append(bar_chart(BarChart(title, unit.format(per=info["per"]), bars)))
     return drawn
-
-
-def tiles(total: Mapping[str, Any]) -> tuple[Tile, ...]:
-    """The size of the model."""
-    if not total.get("parameters"):
-        return ()
-    bits = total["parameter_bits"] / total["parameters"]
-    detail = f"{number(round(bits, 2))} bits each on average"
-    return (Tile("Parameters", number(total["parameters"]), detail),)
