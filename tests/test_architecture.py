@@ -71,7 +71,7 @@ ROOMS = {
         "fit",
     ),
     "report": ("html", "read", "sections", "page"),
-    "config": ("run", "command_line", "layers", "schema", "completion", "facts", "pages"),
+    "config": ("run", "command_line", "layers", "schema", "completion", "pages"),
     "dataset": (
         "rows",
         "info", "rescale", "tables", "cache", "preprocess",

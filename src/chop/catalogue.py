@@ -7,6 +7,7 @@ copy of them instead: ``make generate`` writes it, and a test fails when it is o
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ def stored_traits() -> Traits:
     return traits
 
 
+@cache
 def _content() -> dict[str, Any]:
     content: dict[str, Any] = json.loads(CATALOGUE.read_text(encoding="utf-8"))
     return content

@@ -169,7 +169,7 @@ def _entry(name: str, catalogue: "Catalogue", traits: "Traits") -> str:
 def _pass_keys(name: str) -> str:
     from tabulate import tabulate
 
-    from chop.config.facts import all_rows, pass_table
+    from chop.config.schema import all_rows, pass_table
 
     rows = [[textwrap.fill(cell, 44) for cell in row] for row in all_rows(pass_table(name))]
     headers = [f"[passes.{name}]", "values", "default", "meaning"]
@@ -214,13 +214,13 @@ def _doctor(options: dict[str, Any]) -> int:
 def _schema(options: dict[str, Any]) -> int:
     """Print the JSON Schema of configuration files, with a user's own passes where named."""
     from chop.config.schema import stored
-    from chop.tools.user_code import import_user_code
 
     imports = options.get("imports", [])
     if not imports:
         sys.stdout.write(stored())
         return OK
     from chop.actions.schema import schema_text
+    from chop.tools.user_code import import_user_code
 
     import_user_code(imports)
     sys.stdout.write(schema_text())

@@ -7,8 +7,8 @@ import pytest
 
 from chop.catalogue import stored
 from chop.config.command_line import COMMANDS, SETTINGS, build_parser
-from chop.config.facts import stored_schema, values_of
 from chop.config.pages import cli_page, toml_page
+from chop.config.schema import stored_schema, values_of
 
 PAGES = Path(__file__).parents[2] / "docs" / "reference"
 

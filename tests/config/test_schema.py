@@ -10,9 +10,8 @@ import pytest
 from toml_checker import fits, problems
 
 from chop.config.command_line import SETTINGS
-from chop.config.facts import stored_schema
 from chop.config.layers import checked, na_to_none
-from chop.config.schema import stored
+from chop.config.schema import stored, stored_schema
 from chop.errors import ChopError
 
 ROOT = Path(__file__).parents[2]

@@ -2,5 +2,5 @@
 
 `run` declares every setting once, `command_line` turns words into settings, and `layers` joins
 default, file and command line. From the same declarations come the `schema` of files, the
-`completion` of shells and the reference `pages`, in the words of `facts`.
+`completion` of shells and the reference `pages`.
 """

@@ -211,7 +211,9 @@ def checked(name: str, value: Any, where: str, owner: str, *, strict: bool = Tru
     setting = setting_named(name, owner)
     value = setting.option.usual(value)
     if value is None:
-        return _none(setting, where)
+        if not setting.optional:
+            raise ConfigError(f"{where}: none is not possible; the default is {setting.default!r}")
+        return None
     if setting.choices and value not in setting.choices:
         raise ConfigError(
             f"{where}: no choice {value!r}: {suggestion(str(value), setting.choices)}"
@@ -248,11 +250,6 @@ def settings_table(layers: Layers, *, colour: bool) -> str:
 def wants_colour(stream: Any) -> bool:
     """Whether a stream is a terminal whose user has not asked for plain text."""
     return bool(stream.isatty()) and "NO_COLOR" not in os.environ
-
-
-def _none(setting: Setting, where: str) -> None:
-    if not setting.optional:
-        raise ConfigError(f"{where}: none is not possible; the default is {setting.default!r}")
 
 
 def _typed(setting: Setting, value: Any, where: str, strict: bool) -> Any:

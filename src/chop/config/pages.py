@@ -16,9 +16,8 @@ from chop.config.command_line import (
     sentence,
     value_of,
 )
-from chop.config.facts import default_of, key_rows, table_in, values_of
 from chop.config.run import REMOVED, Setting
-from chop.config.schema import Schema
+from chop.config.schema import Schema, default_of, key_rows, table_in, values_of
 
 MADE = "This page is generated from the code: `make generate` writes it."
 CLI = f"""\

@@ -178,8 +178,8 @@ def _opened(folder: Path) -> Splits | None:
             **names,
         )
         parts: dict[str, Any] = {
-            file.name.removesuffix("_x.npy"): (_mapped(file), _mapped(folder / _labels(file)))
-            for file in sorted(folder.glob("*_x.npy"))
+            split: (_mapped(folder / f"{split}_x.npy"), _mapped(folder / f"{split}_y.npy"))
+            for split in sorted(file.name[: -len("_x.npy")] for file in folder.glob("*_x.npy"))
         }
         return replace(splits, **parts) if parts else None
     except (*DAMAGED, CheckpointError) as error:
@@ -204,10 +204,6 @@ def _unsealed(text: str) -> dict[str, Any]:
 def _checksum(file: Path) -> int:
     """The CRC-32 of a file."""
     return zlib.crc32(np.memmap(file, np.uint8, "r").data)
-
-
-def _labels(file: Path) -> str:
-    return file.name.replace("_x.npy", "_y.npy")
 
 
 def _mapped(file: Path) -> Tensor:

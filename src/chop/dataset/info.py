@@ -53,11 +53,10 @@ class MaseDatasetInfo:
             object.__setattr__(self, name, None if value is None else _as_tuple(value, name, where))
         object.__setattr__(self, "dataset_source", _source(self.dataset_source, where))
         _check_splits(self.available_splits, where)
-        _check_flags(self, where)
-        for name, given in _sizes(self):
-            if given is not None and (isinstance(given, bool) or not _is_positive_int(given)):
-                raise ConfigError(f"{where}: {name} must be a whole number above 0 (got {given!r})")
-        _check_names(self, where)
+        for name in (*FLAGS, "preprocess_one_split_for_all"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{where}: {name} must be true or false")
+        _check_sizes(self, where)
 
     @property
     def train_split_available(self) -> bool:
@@ -203,23 +202,14 @@ def _check_splits(splits: tuple[str, ...], where: str) -> None:
         raise ConfigError(f"{where}: available_splits is empty; give at least 'train'")
 
 
-def _check_flags(info: MaseDatasetInfo, where: str) -> None:
-    for name in (*FLAGS, "preprocess_one_split_for_all"):
-        if not isinstance(getattr(info, name), bool):
-            raise ConfigError(f"{where}: {name} must be true or false")
-
-
-def _sizes(info: MaseDatasetInfo) -> list[tuple[str, Any]]:
-    image = [("image_size", side) for side in info.image_size or ()]
-    return [("num_classes", info.num_classes), ("num_features", info.num_features), *image]
-
-
-def _is_positive_int(value: object) -> bool:
-    return isinstance(value, int) and value > 0
-
-
-def _check_names(info: MaseDatasetInfo, where: str) -> None:
+def _check_sizes(info: MaseDatasetInfo, where: str) -> None:
+    sizes = {"num_classes": [info.num_classes], "num_features": [info.num_features]}
+    for name, given in (sizes | {"image_size": list(info.image_size or ())}).items():
+        for size in given:
+            whole = isinstance(size, int) and not isinstance(size, bool)
+            if size is not None and not (whole and size > 0):
+                raise ConfigError(f"{where}: {name} must be a whole number above 0 (got {size!r})")
     for name, size in (("class_names", info.num_classes), ("feature_names", info.num_features)):
-        given = len(getattr(info, name))
-        if given and size is not None and given != size:
-            raise ConfigError(f"{where}: {given} {name} for {size}")
+        count = len(getattr(info, name))
+        if count and size is not None and count != size:
+            raise ConfigError(f"{where}: {count} {name} for {size}")

@@ -3,7 +3,7 @@
 import inspect
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -190,9 +190,13 @@ def get_model(
             raise ConfigError("get_model needs the name of a model")
         name, checkpoint = str(checkpoint), None
     entry = MODELS[name]
-    _check_request(name, task, quant_config)
+    if task not in CLASSIFICATION:
+        raise ConfigError(f"model {name!r} is a classifier: task must be 'cls' (got {task!r})")
+    if quant_config is not None:
+        raise ConfigError(f"model {name!r} takes no quant_config; use the quantize pass")
     weights = _weights_file(entry, pretrained, checkpoint)
-    model = entry.build(dataset_info or _default_data(entry))
+    usual = DEFAULT_DATA.get(ModelTaskType(entry.info.task_type), DataShape())
+    model = entry.build(dataset_info or usual)
     if weights is not None:
         load_weights(model, read_state_dict(weights), f"model {name!r} from {weights}")
     return model
@@ -201,13 +205,6 @@ def get_model(
 def get_tokenizer(name: str, checkpoint: str | None = None) -> None:
     """Refuse: no model here reads text."""
     raise ConfigError(f"model {MODELS[name].info.name!r} takes no text and has no tokenizer")
-
-
-def _check_request(name: str, task: str, quant_config: Any) -> None:
-    if task not in CLASSIFICATION:
-        raise ConfigError(f"model {name!r} is a classifier: task must be 'cls' (got {task!r})")
-    if quant_config is not None:
-        raise ConfigError(f"model {name!r} takes no quant_config; use the quantize pass")
 
 
 def _weights_file(
@@ -223,10 +220,6 @@ def _weights_file(
     return entry.weights
 
 
-def _default_data(entry: ModelEntry) -> DataInfo:
-    return DEFAULT_DATA.get(ModelTaskType(entry.info.task_type), DataShape())
-
-
 def rows_of(info: DataInfo, name: str) -> tuple[int, int]:
     """The number of features and of classes, for a model that takes rows of numbers."""
     if info.num_features is None or info.num_classes is None:
@@ -240,11 +233,6 @@ def images_of(info: DataInfo, name: str) -> tuple[tuple[int, int, int], int]:
         raise ConfigError(f"model {name!r} takes images, which this data set has not")
     channels, height, width = info.image_size
     return (channels, height, width), info.num_classes
-
-
-def named(info: MaseModelInfo, name: str) -> MaseModelInfo:
-    """`info` under the name it is registered with."""
-    return info if info.name == name else replace(info, name=name)
 
 
 def _info(name: str, facts: dict[str, Any]) -> MaseModelInfo:

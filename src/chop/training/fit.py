@@ -1,6 +1,7 @@
 """One training run from beginning to end, on a Lightning `Trainer`."""
 
 import contextlib
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,7 +35,6 @@ from chop.training.lightning_setup import (
     connected,
     honest_interrupts,
     quiet_lightning,
-    requeued,
     requeueing,
     strategy_of,
 )
@@ -77,7 +77,8 @@ def fit(job: Job, settings: TrainingSettings) -> TrainingResult:
     job.data.prepare_data()
     job.data.setup()
     settings = on_this_machine(settings)
-    resume = job.resume or requeued(settings.auto_requeue)
+    started_again = int(os.environ.get("SLURM_RESTART_COUNT", "0")) > 0
+    resume = job.resume or (settings.auto_requeue and started_again)
     last = newest(job.folder) if resume else None
     writes = is_first_process()  # the others write nothing
     with own_suffix(job.folder, last, resume) if writes else contextlib.nullcontext("") as suffix:
@@ -139,6 +140,8 @@ def fit_in_memory(job: Job, settings: TrainingSettings) -> History:
 
 def make_trainer(settings: TrainingSettings, callbacks: list[Callback], job: Job) -> Trainer:
     """Lightning's trainer with its own bar, summary and sampler switched off: ours are faster."""
+    # Lightning would requeue and resume in its own way; see `requeueing`.
+    slurm = [SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else []
     with quiet_lightning():
         try:
             return Trainer(
@@ -153,7 +156,7 @@ def make_trainer(settings: TrainingSettings, callbacks: list[Callback], job: Job
                 callbacks=callbacks,
                 logger=job.logger or False,
                 default_root_dir=job.folder,
-                plugins=_plugins(),
+                plugins=[AtomicCheckpointIO(), *slurm],
                 use_distributed_sampler=False,
                 enable_progress_bar=False,
                 enable_model_summary=False,
@@ -161,12 +164,6 @@ def make_trainer(settings: TrainingSettings, callbacks: list[Callback], job: Job
             )
         except MisconfigurationException as error:
             raise ConfigError(" ".join(str(error).split())) from None
-
-
-def _plugins() -> list[Any]:
-    # Lightning would requeue and resume in its own way; see `requeueing`.
-    slurm = [SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else []
-    return [AtomicCheckpointIO(), *slurm]
 
 
 def _run(trainer: Trainer, module: TrainingModule, job: Job) -> None:
@@ -227,19 +224,16 @@ def _restore(trainer: Trainer, module: TrainingModule, resumed: Resumed) -> None
 
 
 def _finished(trainer: Trainer, settings: TrainingSettings, resumed: Resumed) -> bool:
+    stopper = trainer.early_stopping_callback
     out_of_steps = settings.step_limit is not None and resumed.step >= settings.step_limit
-    return out_of_steps or resumed.epoch >= settings.max_epochs or _out_of_patience(trainer)
+    out_of_patience = stopper is not None and stopper.wait_count >= stopper.patience
+    return out_of_steps or out_of_patience or resumed.epoch >= settings.max_epochs
 
 
 def _early_stopping(settings: TrainingSettings, monitor: str) -> list[Callback]:
     if settings.early_stopping is None:
         return []
     return [EarlyStopping(monitor, patience=settings.early_stopping, check_on_train_epoch_end=True)]
-
-
-def _out_of_patience(trainer: Trainer) -> bool:
-    stopper = trainer.early_stopping_callback
-    return stopper is not None and stopper.wait_count >= stopper.patience
 
 
 def is_first_process() -> bool:

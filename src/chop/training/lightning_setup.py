@@ -30,6 +30,8 @@ from chop.runs import BEST_CHECKPOINT, LAST_CHECKPOINT, with_suffix
 from chop.tools.logger import get_logger
 from chop.training.settings import TrainingSettings
 
+logger = get_logger("chop")
+
 
 class AtomicCheckpointIO(TorchCheckpointIO):
     """Writes beside the old file and renames; reads tensors and plain values only."""
@@ -151,8 +153,6 @@ def _no_stdout() -> Iterator[None]:
         os.close(kept)
 
 
-log = get_logger("chop")
-
 SILENCED = (
     # No loader of ours has workers to add: rows in memory are cut as slices.
     r"The '\w+_dataloader' does not have many workers",
@@ -171,17 +171,17 @@ SILENCED = (
 def quiet_lightning() -> Iterator[None]:
     """Hide Lightning's information and the warnings named above."""
     loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
+    levels = [each.level for each in loggers]
+    for each in loggers:
+        each.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             for pattern in SILENCED:
                 warnings.filterwarnings("ignore", message=pattern)
             yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+        for each, level in zip(loggers, levels, strict=True):
+            each.setLevel(level)
 
 
 @contextlib.contextmanager
@@ -192,7 +192,7 @@ def honest_interrupts() -> Iterator[None]:
     try:
         yield
     except SIGTERMException:
-        log.warning("Terminated; what was finished is kept")
+        logger.warning("Terminated; what was finished is kept")
         raise SystemExit(128 + signal.SIGTERM) from None
     except SystemExit as exit_request:
         if isinstance(exit_request.__context__, KeyboardInterrupt):
@@ -201,14 +201,6 @@ def honest_interrupts() -> Iterator[None]:
     finally:
         if in_main:
             signal.signal(signal.SIGINT, handler)
-
-
-logger = get_logger("chop")
-
-
-def requeued(wanted: bool) -> bool:
-    """Whether this is a run that SLURM has started again."""
-    return wanted and int(os.environ.get("SLURM_RESTART_COUNT", "0")) > 0
 
 
 @contextlib.contextmanager

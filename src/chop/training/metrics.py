@@ -118,7 +118,8 @@ class Tally:
         """Count one batch."""
         if not self.classes:
             self.classes = logits.shape[1]
-            self.loss = torch.zeros((), dtype=_sum_dtype(logits.device), device=logits.device)
+            exact = torch.float32 if logits.is_mps else torch.float64  # mps has no doubles
+            self.loss = torch.zeros((), dtype=exact, device=logits.device)
             self.pairs = torch.zeros(self.classes**2, dtype=torch.int64, device=logits.device)
         self.loss += summed_loss(logits, labels)
         places = labels * self.classes + logits.argmax(dim=1)
@@ -156,10 +157,6 @@ def evaluate(
     if result.rows == 0:
         raise DataError("there are no rows to evaluate on")
     return result
-
-
-def _sum_dtype(device: torch.device) -> torch.dtype:
-    return torch.float32 if device.type == "mps" else torch.float64  # mps has no doubles
 
 
 def parameter_summary(model: nn.Module) -> str:

@@ -1,7 +1,7 @@
 """The settings of a training run."""
 
 import os
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -27,11 +27,10 @@ LIGHTNING_SPELLINGS = {
 }
 
 
-def _precision(value: Any) -> Any:
-    return LIGHTNING_SPELLINGS.get(value, value)
-
-
-Precision = Annotated[Literal["16-mixed", "bf16-mixed", "32", "64"], BeforeValidator(_precision)]
+Precision = Annotated[
+    Literal["16-mixed", "bf16-mixed", "32", "64"],
+    BeforeValidator(lambda value: LIGHTNING_SPELLINGS.get(value, value)),
+]
 
 
 class TrainingSettings(BaseModel):

@@ -5,11 +5,12 @@
 
 import json
 
-from chop.actions.schema.passes import passes_schema
-from chop.actions.schema.quantize import quantize_definitions
+from chop.actions.schema.quantize import quantize_definitions, quantize_schema
 from chop.actions.schema.search import search_definitions, search_schema
+from chop.actions.schema.tables import GIVEN_BY_THE_RUN, described
 from chop.catalogue import live
 from chop.config.schema import Schema, settings_schema
+from chop.passes import PASSES, Pass, PassArgs
 
 __all__ = ["schema", "schema_text"]
 
@@ -35,3 +36,26 @@ def schema() -> Schema:
 def schema_text() -> str:
     """The schema as text."""
     return json.dumps(schema(), indent=1, ensure_ascii=False) + "\n"
+
+
+def passes_schema() -> Schema:
+    """The tables of all passes; a pass that is not known is a mistake."""
+    properties = {name: pass_schema(PASSES[name]) for name in sorted(PASSES)}
+    return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
+def pass_schema(entry: Pass) -> Schema:
+    """The table of one pass."""
+    table = described(entry, entry.schema)
+    if entry.schema is not None:
+        table["properties"] = without_effect(entry.schema) | table["properties"]
+    return table | quantize_schema(table) if entry.name == "quantize" else table
+
+
+def without_effect(schema: type[PassArgs]) -> dict[str, Schema]:
+    """Keys that a file may have and that do nothing here."""
+    return {
+        key: {"description": f"no effect here: {reason}"}
+        for key, reason in schema.ignored.items()
+        if key not in GIVEN_BY_THE_RUN
+    }

@@ -1,10 +1,11 @@
 """Models of physical data, and the table of all models in the form the labs edit."""
 
 from collections.abc import Iterator, Mapping, MutableMapping
+from dataclasses import replace
 from typing import Any
 
 from chop.errors import RegistrationError
-from chop.models.info import MODELS, MaseModelInfo, ModelEntry, named
+from chop.models.info import MODELS, MaseModelInfo, ModelEntry
 from chop.models.physical import jet_convolution, jet_substructure  # noqa: F401  (register)
 
 
@@ -24,8 +25,8 @@ class ModelTable(MutableMapping[str, dict[str, Any]]):
                 f'model {name!r}: give {{"model": getter, "info": MaseModelInfo(...)}}'
             )
         line = (entry["model"].__doc__ or "").strip().partition("\n")[0]
-        added = ModelEntry(named(entry["info"], name), entry["model"], line or f"your own {name}")
-        MODELS.add(name, added)
+        info = replace(entry["info"], name=name)
+        MODELS.add(name, ModelEntry(info, entry["model"], line or f"your own {name}"))
 
     def __delitem__(self, name: str) -> None:
         raise RegistrationError(f"model {name!r}: registered models stay")
