@@ -54,7 +54,7 @@ ALLOWED = {
     ("tools/user_code.py", "importlib.util.spec_from_file_location"): "what --import names",
     ("actions/__init__.py", "importlib.import_module"): "names from the table of actions",
     ("tools/__init__.py", "importlib.import_module"): "names from a table in the same file",
-    ("search/workers.py", "socket"): "the name of this machine",
+    ("search/study/workers.py", "socket"): "the name of this machine",
 }
 """What one file may do, and why."""
 

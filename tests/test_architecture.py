@@ -56,6 +56,7 @@ LAYERS = {
 # The rooms of a layer, the lowest first: each may import those before it.
 ROOMS = {
     "search": (
+        "metrics",
         "study", "evaluation",
         "spaces", "results",
         "samplers", "runners",
