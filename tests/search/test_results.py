@@ -183,7 +183,7 @@ def test_bounds_keep_trials_out_of_the_front(search_with: Searcher, open_at: Sto
 
 
 def test_pictures_are_drawn(search_with: Searcher, tmp_path: Path) -> None:
-    from chop.search.results.plots import draw_plots
+    from chop.search.results.front import draw_plots
 
     found = search_with(sampler="random", n_trials=12)
     trials = found.store.counted()

@@ -323,7 +323,7 @@ class SearchJob:
         description = describe(self.config, space.size, repeats)
         write_search_record(folder, {**description, **features})
         if self.config.strategy.setup.plots:
-            from chop.search.results.plots import draw_plots
+            from chop.search.results.front import draw_plots
 
             draw_plots(folder, store.study, trials, list(self.config.metrics))
         shown = f"Best trial(s):\n{best_table(best)}"

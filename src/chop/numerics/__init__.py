@@ -2,10 +2,9 @@
 
 from chop.numerics.base import FORMATS, Encoded, NumberFormat, Operand
 from chop.numerics.block_formats import BlockFP, BlockLog, BlockMinifloat
+from chop.numerics.elementwise import Integer, Log
 from chop.numerics.few_valued import Binary, Ternary
-from chop.numerics.fixed import Integer
 from chop.numerics.floating import Float8E4M3, Float8E5M2, MinifloatDenorm, MinifloatIEEE
-from chop.numerics.logarithmic import Log
 from chop.numerics.microscaling import MXFP4, MXFP6, MXFP8, MXInt8
 
 __all__ = [

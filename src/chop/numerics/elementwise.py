@@ -1,11 +1,15 @@
-"""Formats in which every element stands for itself."""
+"""Formats that round each element by itself: integers, fixed point and logarithms."""
+
+from functools import cached_property
+from typing import Any, ClassVar, Literal
 
 import torch
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from chop.numerics.arithmetic import CHUNK, apply, code_dtype, refuse_nan, run
-from chop.numerics.base import Encoded
-from chop.numerics.grids import GridFormat
+from chop.numerics.base import FORMATS, Encoded
+from chop.numerics.grids import FixedGrid, GridFormat, LogGrid
 
 
 class ElementFormat(GridFormat):
@@ -36,3 +40,65 @@ class ElementFormat(GridFormat):
         for codes, result in zip(pieces, torch.split(out.view(-1), CHUNK), strict=True):
             result.copy_(self.grid.values(codes.to(torch.int64)))
         return out
+
+
+@FORMATS.register("integer", "fixed")
+class Integer(ElementFormat):
+    """Two's-complement fixed point: `width` bits, `frac_width` of them after the point.
+
+    `rounding` says where half-way cases go, to the even code or up; `overflow` what becomes of
+    numbers beyond the range: the nearest code, or the low bits of the code they would need.
+    """
+
+    label: ClassVar[str] = "Integer"
+
+    width: int = Field(gt=0, le=53)
+    frac_width: int = Field(ge=-126, le=126)
+    signed: bool = True
+    rounding: Literal["half_even", "half_up"] = "half_even"
+    overflow: Literal["saturate", "wrap"] = "saturate"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _half_the_width(cls, fields: Any) -> Any:
+        """No `frac_width` means half the width, as the labs write it."""
+        if isinstance(fields, dict) and fields.get("frac_width") is None:
+            width = fields.get("width")
+            return fields | {"frac_width": width // 2 if type(width) is int else 0}
+        return fields
+
+    @property
+    def code_range(self) -> tuple[int, int]:
+        """The smallest and the largest integer code."""
+        if self.signed:
+            return -(2 ** (self.width - 1)), 2 ** (self.width - 1) - 1
+        return 0, 2**self.width - 1
+
+    @cached_property
+    def grid(self) -> FixedGrid:
+        return FixedGrid(
+            self.width,
+            self.frac_width,
+            *self.code_range,
+            half_up=self.rounding == "half_up",
+            wraps=self.overflow == "wrap",
+        )
+
+
+@FORMATS.register("log")
+class Log(ElementFormat):
+    """Zero and powers of two: a sign and `width` - 1 bits of exponent, of which code 0 is zero."""
+
+    label: ClassVar[str] = "Log"
+
+    width: int = Field(ge=2, le=11)
+    exponent_bias: int | None = Field(default=None, ge=-1000, le=1000)
+
+    @property
+    def bias(self) -> int:
+        """The exponent bias in use: half the exponent's range, unless given."""
+        return 2 ** (self.width - 2) - 1 if self.exponent_bias is None else self.exponent_bias
+
+    @cached_property
+    def grid(self) -> LogGrid:
+        return LogGrid(self.width, 1 - self.bias)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from chop.search.metrics import MetricInfo
-    from chop.search.results.hypervolume import hypervolume, worst_of
+    from chop.search.results.front import hypervolume, worst_of
     from chop.search.runners import RunnerArgs, hardware_runner, software_runner
     from chop.search.spaces.space import SPACES, Candidate, Choice, SearchSpace, SpaceSetup
 
@@ -20,7 +20,7 @@ _MODULES = {
     "spaces.space": ("SPACES", "Candidate", "Choice", "SearchSpace", "SpaceSetup"),
     "metrics": ("MetricInfo",),
     "runners": ("RunnerArgs", "hardware_runner", "software_runner"),
-    "results.hypervolume": ("hypervolume", "worst_of"),
+    "results.front": ("hypervolume", "worst_of"),
 }
 __all__ = [
     "SPACES", "Candidate", "Choice", "MetricInfo", "RunnerArgs", "SearchSpace", "SpaceSetup",

@@ -25,7 +25,7 @@ from chop.runs import (
     read_json,
     read_stored,
 )
-from chop.search.results.plots import Effects, variance_shares
+from chop.search.results.front import Effects, variance_shares
 from chop.search.study.trial import SearchDescription, Trial
 from chop.validation import parse
 
@@ -194,7 +194,7 @@ def _journal(path: Path) -> dict[str, Any]:
 
 def hypervolumes(search: Search) -> list[float]:
     """The hypervolume after each configuration within bounds; nothing if directions are unknown."""
-    from chop.search.results.hypervolume import hypervolume_history, worst_of
+    from chop.search.results.front import hypervolume_history, worst_of
 
     problem = search.problem
     inside = [t for t in search.complete if problem.allows(t) and _fits(problem, t)]

@@ -32,7 +32,7 @@ from chop.report.read.search import (
 from chop.report.sections.graph import bit_colour
 from chop.runs import BEST_SETTINGS
 from chop.search.metrics import METRICS, MetricInfo
-from chop.search.results.plots import hypervolume_chart, importance_charts
+from chop.search.results.front import hypervolume_chart, importance_charts
 from chop.search.study.trial import Trial
 
 NO_UNIT = MetricInfo("")

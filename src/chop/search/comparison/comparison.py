@@ -16,7 +16,7 @@ from chop.search.comparison.plots import BEST_FRONT, TRUE_FRONT
 from chop.search.comparison.runs import Run
 from chop.search.config import SearchConfig
 from chop.search.results.files import as_csv
-from chop.search.results.hypervolume import (
+from chop.search.results.front import (
     front_of,
     hypervolume,
     hypervolume_history,

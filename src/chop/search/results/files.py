@@ -15,36 +15,18 @@ from sys import intern
 from typing import Any
 
 from optuna.study import Study
-from optuna.trial import FrozenTrial
 
 from chop.errors import SearchError
 from chop.files import write_pieces, write_text
 from chop.runs import BEST, LOG, TRIALS
-from chop.search.results.hypervolume import front_of
+from chop.search.results.front import Trials, best_of
 from chop.search.study.store import Store
 from chop.search.study.trial import CONFIG, MEASURED, REASON, Trial, directions_of
 from chop.tools.logger import get_logger
 
-Trials = Sequence[Trial | FrozenTrial]
-
 DECIMALS = 10
 END = object()
 """Stands behind the names in a table."""
-
-
-def best_of(study: Study, trials: Trials) -> list[Trial]:
-    """The best trials: all that no other beats in every objective, within all bounds.
-
-    With one objective it is one trial, the first of equals.
-    """
-    good = [trial for trial in map(Trial.of, trials) if trial.is_feasible]
-    directions = directions_of(study)
-    losses = [trial.losses(directions) for trial in good]
-    if len(directions) == 1:
-        best = min(zip(losses, good, strict=True), key=lambda e: (e[0], e[1].number), default=None)
-        return [best[1]] if best else []
-    front = set(front_of(losses))
-    return [trial for trial, loss in zip(good, losses, strict=True) if loss in front]
 
 
 def best_table(best: Trials) -> str:
