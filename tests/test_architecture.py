@@ -54,7 +54,7 @@ LAYERS = {
 # The rooms of a layer, the lowest first: each may import those before it.
 ROOMS = {
     "search": (
-        "study", "evaluation",
+        "metrics", "study", "evaluation",
         "spaces", "results",
         "samplers", "runners",
         "config",

@@ -25,7 +25,7 @@ def test_every_entry_is_listed(topic: str, capsys: pytest.CaptureFixture[str]) -
     assert main(["info", topic]) == 0
     text = capsys.readouterr().out
     assert text.split()[:2] == [topic, "description"]
-    listed = [line.split()[0] for line in text.splitlines()[2:] if not line.startswith(" ")]
+    listed = [line.split()[0] for line in text.splitlines()[2:] if line[0] != " "]
     assert listed == sorted(catalogue.stored()[topic])
     assert set(listed) <= set(catalogue.live()[topic])  # to which other tests may have added
 
@@ -66,7 +66,7 @@ def test_a_users_runner_is_one_decorated_function(
 class Traits:
     learns: bool
     needs: str
-    how_it_resumes: str
+    resumes: str
 
 
 METRIC = SimpleNamespace(name="latency", unit="ms", direction="minimize")
@@ -76,9 +76,9 @@ METRIC = SimpleNamespace(name="latency", unit="ms", direction="minimize")
     ("traits", "words"),
     [
         ({}, ""),
-        ({"learns": False, "needs": ""}, ""),
-        ({"learns": True, "needs": "scipy"}, "learns; needs: scipy"),
-        (Traits(True, "", "by replaying"), "learns; how it resumes: by replaying"),
+        ({"learns": False, "needs": ""}, "learns: no"),
+        ({"learns": True, "needs": "scipy"}, "learns: yes; needs: scipy"),
+        (Traits(True, "", "by replaying"), "learns: yes; resumes: by replaying"),
     ],
     ids=str,
 )
@@ -94,14 +94,15 @@ def test_an_entry_that_says_nothing_has_no_traits() -> None:
     assert catalogue.traits_of(object()) == {}
 
 
-def test_traits_stand_beside_the_description(
+def test_traits_stand_below_the_description(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = {"samplers": {"gp": {"learns": True, "needs": "scipy"}}}
     monkeypatch.setattr(catalogue, "stored_traits", lambda: said)
     assert main(["info", "samplers"]) == 0
-    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
-    assert rows["gp"].endswith(" [learns; needs: scipy]")
-    assert rows["samplers"].split() == ["samplers", "description"]
+    lines = [line.split(None, 1) for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == ["samplers", "description"]
+    place = next(number for number, line in enumerate(lines) if line[0] == "gp")
+    assert lines[place + 1] == ["learns:", "yes; needs: scipy"]
     assert main(["info", "gp"]) == 0
-    assert capsys.readouterr().out.splitlines()[1] == "learns; needs: scipy"
+    assert capsys.readouterr().out.splitlines()[1] == "learns: yes; needs: scipy"
