@@ -3,9 +3,11 @@
 What `ch info` lists, the JSON Schema of configuration files, and the pages of options, settings,
 passes and operations. A test compares each with the code, so nothing here is edited by hand.
 
-    python scripts/generate.py
+    python scripts/generate.py            write what has changed
+    python scripts/generate.py --check    only name it, and exit with 1 if there is any
 """
 
+import sys
 from pathlib import Path
 
 import chop.passes.graph  # noqa: F401  # importing the passes fills their registry
@@ -32,9 +34,19 @@ def generated() -> dict[Path, str]:
     }
 
 
-if __name__ == "__main__":
-    for path, text in generated().items():
-        before = path.read_text(encoding="utf-8") if path.exists() else None
-        if text != before:
+def main(*, check: bool) -> int:
+    """Write what is out of date, or only name it; the exit code."""
+    stale = {
+        path: text
+        for path, text in generated().items()
+        if not path.exists() or path.read_text(encoding="utf-8") != text
+    }
+    for path, text in stale.items():
+        print(f"{'out of date' if check else 'written'}: {path}")
+        if not check:
             write_text(path, text)
-            print(f"written: {path}")
+    return int(check and bool(stale))
+
+
+if __name__ == "__main__":
+    sys.exit(main(check="--check" in sys.argv))

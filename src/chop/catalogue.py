@@ -105,13 +105,14 @@ def metric_words(metric: Mapping[str, str]) -> str:
 
 
 def trait_words(traits: Mapping[str, Any]) -> str:
-    """All but the metrics in words: ``learns; resumes: by replaying``."""
-    words = [
-        name.replace("_", " ") if value is True else f"{name.replace('_', ' ')}: {value}"
-        for name, value in traits.items()
-        if value and name != "metrics"
-    ]
-    return "; ".join(words)
+    """All but the metrics in words: ``learns: yes; needs: scipy``."""
+    said = {name: value for name, value in traits.items() if name != "metrics"}
+    switches = {True: "yes", False: "no"}
+    return "; ".join(
+        f"{name}: {switches[value] if isinstance(value, bool) else value}"
+        for name, value in said.items()
+        if value not in (None, "")
+    )
 
 
 def catalogue_text() -> str:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 OK, BUG, MISTAKE, INTERRUPTED = 0, 1, 2, 130
 PLAIN_TABLE: dict[str, Any] = {"tablefmt": "simple", "disable_numparse": True}
+TRAITS_WIDTH = 88  # characters of a line in a list
 LONGEST = 500  # characters of a message; --debug shows all of it
 NO_MEMORY = "can't allocate memory"  # torch says it in a RuntimeError
 
@@ -186,7 +187,7 @@ def _table(topic: str, entries: dict[str, str], traits: dict[str, dict[str, Any]
     for name, text in entries.items():
         words = trait_words(traits.get(name, {}))
         measured = "\n".join(map(metric_words, traits.get(name, {}).get("metrics", ())))
-        rows.append([name, f"{text} [{words}]" if words else text, measured])
+        rows.append([name, "\n".join([text, *textwrap.wrap(words, TRAITS_WIDTH)]), measured])
     if not any(measured for *_, measured in rows):
         return tabulate([row[:2] for row in rows], [topic, "description"], **PLAIN_TABLE)
     return tabulate(rows, [topic, "description", "metrics"], **PLAIN_TABLE)

@@ -50,7 +50,7 @@ def test(  # noqa: PLR0913, PLR0917  (the labs' signature)
         load_name: weights or a graph to test; by default the model as it is.
         settings: as for `train`; and `split`, one of test, val and all.
     """
-    from chop.training.job import evaluate_job
+    from chop.training.job import evaluate_job, one_line_if_full
     from chop.training.metrics import summary_of_test
 
     job = make_job(
@@ -67,7 +67,9 @@ def test(  # noqa: PLR0913, PLR0917  (the labs' signature)
     known = known_preprocessing(job.model, rows) or "taken as they are"
     logger.info("Result\n%s\n\nFeatures: %s", shown, known, extra=RESULT)
     if visualizer is not None:
-        _log(visualizer, result.figures(split), job.folder)
+        with one_line_if_full(job.folder):
+            visualizer.log_metrics(result.figures(split), 0)
+            visualizer.finalize("success")
     if save_path is not None:
         run = {"split": split, "load_name": load_name, "run": job.record}
         run |= features_of(job.model, rows)
@@ -97,14 +99,6 @@ def run(session: Session) -> None:
         split=config.split,
         **settings_of(config),
     )
-
-
-def _log(visualizer: "MetricLogger", figures: dict[str, float], folder: Path) -> None:
-    from chop.training.job import one_line_if_full
-
-    with one_line_if_full(folder):
-        visualizer.log_metrics(figures, 0)
-        visualizer.finalize("success")
 
 
 def _store(folder: Path, result: dict[str, Any]) -> None:

@@ -326,15 +326,3 @@ def _unknown(argument: str, action: str) -> str:
         listed = f"ch {action} --help" if action in COMMANDS else "ch ACTION --help"
         meant = f"did you mean {MEANT[flag]}?" if flag in MEANT else f"{listed} lists them all"
     return f"unknown option {flag!r}: {meant}"
-
-
-__all__ = [
-    "COMMANDS",
-    "INFORMATION",
-    "SETTINGS",
-    "action_help",
-    "build_parser",
-    "flags_of",
-    "main_help",
-    "parse_arguments",
-]

@@ -14,11 +14,10 @@ PACKAGE = "chop_user"
 
 def import_user_code(names: list[str]) -> list[ModuleType]:
     """Import each file or module, once however often it is named."""
-    return [_import_file(Path(name)) if _is_file(name) else _import(name) for name in names]
-
-
-def _is_file(name: str) -> bool:
-    return name.endswith(".py") or "/" in name
+    return [
+        _import_file(Path(name)) if name.endswith(".py") or "/" in name else _import(name)
+        for name in names
+    ]
 
 
 def _import_file(path: Path) -> ModuleType:

@@ -43,12 +43,7 @@ from chop.training.module import TRAIN_LOSS, VALIDATION_LOSS, TrainingModule, co
 from chop.training.optimisers import parameter_groups
 from chop.training.report import Report, Silent, draw_curves, make_progress
 from chop.training.settings import TrainingSettings
-from chop.training.state import (
-    History,
-    Resumed,
-    newest,
-    read_resumed,
-)
+from chop.training.state import History, Resumed, newest, read_resumed
 
 logger = get_logger("chop")
 

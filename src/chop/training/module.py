@@ -27,13 +27,7 @@ from chop.training.optimisers import (
 )
 from chop.training.report import Outcome, Report
 from chop.training.settings import TrainingSettings
-from chop.training.state import (
-    Resumed,
-    plain,
-    random_state,
-    restore_random_state,
-    versions,
-)
+from chop.training.state import Resumed, plain, random_state, restore_random_state, versions
 
 VALIDATION_LOSS, TRAIN_LOSS = "val_loss_epoch", "train_loss_epoch"
 CHUNK_STEPS = 64  # steps between two looks at the losses, the clock and the signals

@@ -19,7 +19,10 @@ def schema() -> Schema:
     """The schema of a whole file, with what a user's files have registered."""
     known = {topic: list(entries) for topic, entries in live().items()}
     settings = settings_schema(known)
-    settings["passes"] |= passes_schema()
+    passes = {name: pass_schema(PASSES[name]) for name in sorted(PASSES)}
+    settings["passes"] |= {
+        "type": "object", "properties": passes, "additionalProperties": False,
+    }  # fmt: skip
     settings["search"] |= search_schema()
     return {
         # Taplo, on which the common TOML extensions of editors stand, reads drafts up to this one.
@@ -36,12 +39,6 @@ def schema() -> Schema:
 def schema_text() -> str:
     """The schema as text."""
     return json.dumps(schema(), indent=1, ensure_ascii=False) + "\n"
-
-
-def passes_schema() -> Schema:
-    """The tables of all passes; a pass that is not known is a mistake."""
-    properties = {name: pass_schema(PASSES[name]) for name in sorted(PASSES)}
-    return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
 def pass_schema(entry: Pass) -> Schema:
