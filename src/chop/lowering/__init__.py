@@ -1,0 +1,24 @@
+"""The integers that a quantised network computes: program, rules, ranges, engine."""
+
+from chop.lowering.builder import LoweringError
+from chop.lowering.engine import Engine
+from chop.lowering.exactness import Exactness, NodeExactness, analyse
+from chop.lowering.lower import LOWERINGS, lower, lowering
+from chop.lowering.program import IntegerProgram, Step, Value
+from chop.lowering.stored import load_program, save_program
+
+__all__ = [
+    "LOWERINGS",
+    "Engine",
+    "Exactness",
+    "IntegerProgram",
+    "LoweringError",
+    "NodeExactness",
+    "Step",
+    "Value",
+    "analyse",
+    "load_program",
+    "lower",
+    "lowering",
+    "save_program",
+]

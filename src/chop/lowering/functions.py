@@ -1,0 +1,179 @@
+"""Functions of single elements: limits where they are, tables elsewhere."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from chop.lowering.builder import LoweringError
+from chop.lowering.lower import Call, lowering
+from chop.lowering.program import Clamp, Codes, Table, Value
+from chop.lowering.ranges import codes, compact
+from chop.lowering.symbols import Exact, Float, Pending, Symbol
+
+UNLIMITED = 2**62
+ELEMENTWISE = (
+    *("leaky_relu", "rrelu", "elu", "celu", "selu", "gelu", "silu", "mish", "sigmoid"),
+    *("logsigmoid", "tanh", "tanhshrink", "hardswish", "hardsigmoid", "hardshrink", "softshrink"),
+    *("softplus", "softsign", "threshold", "neg", "abs", "sqrt", "rsqrt", "reciprocal", "square"),
+    *("exp", "log", "log2", "log1p", "erf", "sin", "cos", "tan", "sinh", "cosh", "floor", "ceil"),
+    *("round", "pow", "remainder", "floor_divide"),
+)
+
+
+@lowering(*ELEMENTWISE)
+def elementwise(call: Call) -> Symbol:
+    """Any function of one element and numbers."""
+    if len([v for v in call.operands.values() if isinstance(v, Exact | Pending | Tensor)]) > 1:
+        return call.float_result("has two operands that vary")
+    return of_each_code(call, call.source)
+
+
+def of_each_code(
+    call: Call, symbol: Symbol, function: Callable[[Tensor], Tensor] | None = None
+) -> Symbol:
+    """A function that PyTorch computes for every code; the node's own unless another is given."""
+    found = codes_to_compute(call, symbol)
+    if isinstance(found, Float):
+        return found
+    function = function or call.run
+    # Contiguous memory is computed with vector instructions, other memory often without.
+    scattered = torch.stack([found.again] * 2, dim=-1)[..., 0]
+    again = function(scattered)
+    return replace(found, numbers=function(found.numbers.clone()), again=again.contiguous())
+
+
+def codes_to_compute(call: Call, symbol: Symbol) -> Pending | Float:
+    """The numbers of a symbol, one for each code; Float if there are too many."""
+    if isinstance(symbol, Pending):
+        return symbol
+    value = call.value(symbol)
+    try:
+        return call.builder.pending(value, call.name)
+    except LoweringError as error:
+        return call.float_result(str(error).removeprefix(f"{call.name} "))
+
+
+@lowering("relu", "relu6", "hardtanh", "clamp")
+def limited(call: Call) -> Symbol:
+    """Limits that are codes; a table where they lie between codes, or after another function."""
+    symbol = call.source
+    if isinstance(symbol, Pending):
+        return of_each_code(call, symbol)
+    value = call.value(symbol)
+    bounds = limits(call)
+    if bounds is None:
+        return call.float_result("is limited by something that varies")
+    sides = [None if side is None else np.ldexp(side, value.frac) for side in bounds]
+    if any(side is not None and (side != np.floor(side)).any() for side in sides):
+        return of_each_code(call, symbol)
+    low = codes(-UNLIMITED if sides[0] is None else sides[0])
+    high = codes(UNLIMITED if sides[1] is None else sides[1])
+    if (value.low >= low).all() and (value.high <= high).all():
+        return Exact(value)
+    return call.emit(Clamp, [value], value.shape, value.frac, low=low, high=high)
+
+
+def limits(call: Call) -> tuple[float | None, float | None] | None:
+    """Between which numbers a function limits its input; None if that is not known."""
+    if call.op.name == "relu":
+        return 0.0, None
+    if call.op.name == "relu6":
+        return 0.0, 6.0
+    if call.op.name == "hardtanh":
+        return float(call.setting("min_val", -1.0)), float(call.setting("max_val", 1.0))
+    args = [arg for arg in call.node.args[1:]]
+    named = dict(zip(("min", "max"), args, strict=False)) | dict(call.node.kwargs)
+    found = [named.get("min"), named.get("max")]
+    if any(isinstance(side, Tensor) or not isinstance(side, int | float | None) for side in found):
+        return None
+    low, high = (None if side is None else float(side) for side in found)  # type: ignore[arg-type]
+    return low, high
+
+
+@lowering("batch_norm1d", "batch_norm2d", "batch_norm3d", "batch_norm", "prelu")
+def by_channel(call: Call) -> Symbol:
+    """A function of one element that differs between channels."""
+    if (
+        isinstance(call.module, nn.modules.batchnorm._BatchNorm)
+        and call.module.running_mean is None
+    ):
+        raise LoweringError(f"{call.name} has no running statistics: it depends on the batch")
+    found = codes_to_compute(call, call.source)
+    if isinstance(found, Float):
+        return found
+    shape = found.shape
+    channels = shape[0] if len(shape) > 0 else 1
+    numbers = [
+        on_channels(call, part, channels, len(shape), apart)
+        for part, apart in ((found.numbers, False), (found.again, True))
+    ]
+    # Each of the functions so far, in each channel: those that some element has are kept.
+    axis = np.arange(channels).reshape((-1,) + (1,) * (len(shape) - 1))
+    pairs = found.rows * channels + axis
+    kept, rows = np.unique(pairs, return_inverse=True)
+    kept_rows = torch.from_numpy(kept)
+    return replace(
+        found,
+        numbers=numbers[0][kept_rows],
+        again=numbers[1][kept_rows],
+        rows=compact(codes(rows.reshape(pairs.shape)), shape),
+    )
+
+
+def on_channels(call: Call, numbers: Tensor, channels: int, rank: int, apart: bool) -> Tensor:
+    """What each channel makes of each row of numbers: row times channel rows."""
+    results = []
+    for row in numbers:
+        spread = 3 if apart and rank > 1 else 1
+        shape = (len(row), channels, *(spread,) * (rank - 1))
+        x = row.reshape(-1, *(1,) * rank).expand(shape)
+        x = (
+            x.permute(*range(1, x.dim()), 0).contiguous().movedim(-1, 0)
+            if apart
+            else x.contiguous()
+        )
+        result = call.run(x)
+        results.append(result.reshape(len(row), channels, -1)[..., 0].T)
+    return torch.cat(results).contiguous()
+
+
+def ranked(call: Call) -> Exact | tuple[Value, Callable[[Value], Pending]]:
+    """What a maximum compares: codes, or the ranks of what a function gives for them.
+
+    A function that nothing has rounded gives numbers that need not fit any format; their order
+    does. The second part turns ranks back into numbers.
+    """
+    symbol = call.source
+    if not isinstance(symbol, Pending):
+        return Exact(call.value(symbol))
+    ranks, numbers = [], []
+    for row in symbol.numbers:
+        sorted_numbers, places = torch.unique(row, return_inverse=True)
+        ranks.append(places.numpy())
+        numbers.append(sorted_numbers)
+    table = codes(np.stack(ranks))
+    stable = torch.equal(symbol.numbers, symbol.again)
+    own = {"table": table, "rows": compact(symbol.rows, symbol.shape), "start": symbol.start}
+    value = call.builder.emit(
+        Table, call.name, [symbol.value], symbol.shape, 0, **own, stable=stable
+    )
+    rows = _by_channel(symbol.rows, symbol.shape, call)
+
+    def back(pooled: Value) -> Pending:
+        low, high = pooled.limits
+        wide = torch.stack([n[torch.arange(low, high + 1).clamp(max=len(n) - 1)] for n in numbers])
+        shaped = rows.reshape((-1,) + (1,) * (len(pooled.shape) - 1))
+        return Pending(pooled, wide, wide, compact(shaped, pooled.shape))
+
+    return value, back
+
+
+def _by_channel(rows: Codes, shape: tuple[int, ...], call: Call) -> Codes:
+    """The function of each channel, if all its elements have the same."""
+    full = np.broadcast_to(rows, shape).reshape(shape[0], -1)
+    if (full != full[:, :1]).any():
+        raise LoweringError(f"{call.name} compares different functions: quantise its data_in")
+    return full[:, 0]
