@@ -25,10 +25,10 @@ from chop.lowering.program import (
 )
 from chop.lowering.ranges import bounds, codes, compact, moved, rounded_shift
 from chop.lowering.symbols import Exact, Float, Pending, Raw, Symbol
-from chop.numerics import Binary, Integer, NumberFormat, Ternary
+from chop.numerics import FORMATS, Binary, Encoded, Integer, NumberFormat, Ternary
 from chop.numerics.elementwise import ElementFormat
 
-LARGEST_TABLE = 2**16
+LARGEST_TABLE, MOST_BITS = 2**16, 16
 
 
 class LoweringError(GraphError):
@@ -74,7 +74,7 @@ class Builder:
 
     def emit(
         self,
-        kind: type[Step],
+        step: type[Step],
         node: str,
         sources: Sequence[Value],
         shape: Shape,
@@ -84,10 +84,10 @@ class Builder:
         """Add a step; its range follows from those of its sources."""
         names = tuple(source.name for source in sources)
         blank = Value(self.name(node), shape, compact(codes(frac), shape), codes(0), codes(0))
-        step = kind(node, names, blank, **own)
-        low, high = bounds(step, *sources)
+        made = step(node, names, blank, **own)
+        low, high = bounds(made, *sources)
         value = replace(blank, low=compact(codes(low), shape), high=compact(codes(high), shape))
-        self.steps.append(replace(step, out=value))
+        self.steps.append(replace(made, out=value))
         return value
 
     def input(self, placeholder: str, shape: Shape, fmt: NumberFormat | None, limits: Any) -> Value:
@@ -105,22 +105,25 @@ class Builder:
         values, frac = dyadic(numbers)
         return self.emit(Constant, node, [], tuple(values.shape), frac, codes=values)
 
-    def move(self, node: str, sources: Sequence[Value], index: Codes, shape: Shape) -> Value:
+    def move(self, node: str, sources: Sequence[Value], index: Codes | None, shape: Shape) -> Value:
         """Codes in other places, each with its binary point; nothing where nothing changes."""
-        only = sources[0]
-        flat = index.reshape(-1)
-        in_place = (
-            len(sources) == 1 and only.size == flat.size and (flat == np.arange(flat.size)).all()
-        )
-        if in_place and only.shape == shape:
-            return only
+        size = sources[0].size
+        if index is not None and len(sources) == 1 and size == index.size:
+            index = None if (index.reshape(-1) == np.arange(size)).all() else index.reshape(-1)
+        if index is None and sources[0].shape == shape:
+            return sources[0]
         shapes = [source.shape for source in sources]
-        frac = moved(flat, [source.frac for source in sources], shapes, shape)
-        return self.emit(Move, node, sources, shape, frac, index=flat)
+        frac = moved(index, [source.frac for source in sources], shapes, shape)
+        return self.emit(Move, node, sources, shape, frac, index=index)
+
+    def is_scattered(self, value: Value) -> bool:
+        """Whether PyTorch may hold a value in memory with gaps or in another order."""
+        makers = (step for step in self.steps if step.out.name == value.name)
+        return any(isinstance(step, Move) and step.index is not None for step in makers)
 
     def reshaped(self, node: str, value: Value, shape: Shape) -> Value:
         """The same codes in another shape."""
-        return self.move(node, [value], np.arange(value.size), shape)
+        return self.move(node, [value], None, shape)
 
     def aligned(self, node: str, value: Value, frac: int | None = None) -> Value:
         """The value with one binary point for all elements, `frac` or the finest that it has."""
@@ -163,8 +166,7 @@ class Builder:
         if isinstance(fmt, Integer):
             limits = target(fmt)
         else:
-            everything = fmt.decode(_all_codes(fmt, self.dtype))
-            values, frac = dyadic(everything)
+            values, frac = dyadic(_all_numbers(fmt, node))
             limits = codes(frac), values.min(), values.max()
         value = self.input(symbol.placeholder, symbol.source_shape, fmt, limits)
         if symbol.index is None:
@@ -217,17 +219,16 @@ class Builder:
 
 
 def _described(fmt: NumberFormat) -> Mapping[str, Any]:
-    from chop.numerics import FORMATS
-
     name = next(name for name, kind in FORMATS.items() if kind is type(fmt))
     return {"name": name, **fmt.model_dump()}
 
 
-def _all_codes(fmt: NumberFormat, dtype: torch.dtype) -> Any:
-    """Every code of a format, encoded."""
-    from chop.numerics import Encoded
-
-    count = 2**fmt.element_bits
+def _all_numbers(fmt: NumberFormat, node: str) -> Tensor:
+    """Every finite number of a format."""
     if isinstance(fmt, Ternary):
-        return Encoded(torch.tensor([-1, 0, 1], dtype=torch.int8), None, dtype)
-    return Encoded(torch.arange(count), None, dtype)
+        return torch.tensor([-1.0, 0.0, 1.0])
+    if fmt.element_bits > MOST_BITS:
+        raise LoweringError(f"{node}: {fmt.element_bits} bits of {type(fmt).__name__} are too many")
+    every = torch.arange(2**fmt.element_bits)
+    numbers = fmt.decode(Encoded(every, None, torch.float64))
+    return numbers[numbers.isfinite()]

@@ -11,7 +11,7 @@ SIGNIFICAND = 53
 
 
 def dyadic(numbers: Tensor) -> tuple[Codes, int]:
-    """Codes and the one `frac`, as small as can be, so that ``codes * 2**-frac`` are the numbers."""
+    """Codes and one `frac`, as small as can be: ``codes * 2**-frac`` are the numbers."""
     exact = numbers.detach().to(torch.float64).numpy()
     if not np.isfinite(exact).all():
         raise TooWideError("holds numbers that are infinite or not numbers")

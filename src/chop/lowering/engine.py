@@ -268,7 +268,7 @@ def _(step: Pool, dtype: torch.dtype) -> Kernel:
 @kernel.register
 def _(step: Move, dtype: torch.dtype) -> Kernel:
     shape = step.out.shape
-    if step.in_order:
+    if step.index is None:
         return lambda x: x.reshape(len(x), *shape)
     index = torch.from_numpy(step.index)
     padded = bool((index == PADDING).any())

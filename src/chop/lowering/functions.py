@@ -14,6 +14,8 @@ from chop.lowering.ranges import codes, compact
 from chop.lowering.symbols import Exact, Float, Pending, Symbol
 
 UNLIMITED = 2**62
+PIECE = 7
+"""Elements, fewer than fill a vector register, that are computed by themselves."""
 ELEMENTWISE = (
     *("leaky_relu", "rrelu", "elu", "celu", "selu", "gelu", "silu", "mish", "sigmoid"),
     *("logsigmoid", "tanh", "tanhshrink", "hardswish", "hardsigmoid", "hardshrink", "softshrink"),
@@ -39,10 +41,19 @@ def of_each_code(
     if isinstance(found, Float):
         return found
     function = function or call.run
-    # Contiguous memory is computed with vector instructions, other memory often without.
-    scattered = torch.stack([found.again] * 2, dim=-1)[..., 0]
-    again = function(scattered)
-    return replace(found, numbers=function(found.numbers.clone()), again=again.contiguous())
+    again = differently(function, found.again, call.builder.is_scattered(found.value))
+    return replace(found, numbers=function(found.numbers.clone()), again=again)
+
+
+def differently(function: Callable[[Tensor], Tensor], x: Tensor, scattered: bool) -> Tensor:
+    """The function computed in other pieces, or as for memory with gaps if that is what it reads.
+
+    Vector instructions, their last odd elements and single elements may differ in the last bit.
+    """
+    if scattered:
+        return function(torch.stack([x] * 2, dim=-1)[..., 0]).contiguous()
+    pieces = [function(piece.clone()) for piece in torch.split(x.reshape(-1), PIECE)]
+    return torch.cat(pieces).reshape(x.shape)
 
 
 def codes_to_compute(call: Call, symbol: Symbol) -> Pending | Float:
@@ -84,8 +95,7 @@ def limits(call: Call) -> tuple[float | None, float | None] | None:
         return 0.0, 6.0
     if call.op.name == "hardtanh":
         return float(call.setting("min_val", -1.0)), float(call.setting("max_val", 1.0))
-    args = [arg for arg in call.node.args[1:]]
-    named = dict(zip(("min", "max"), args, strict=False)) | dict(call.node.kwargs)
+    named = dict(zip(("min", "max"), call.node.args[1:], strict=False)) | dict(call.node.kwargs)
     found = [named.get("min"), named.get("max")]
     if any(isinstance(side, Tensor) or not isinstance(side, int | float | None) for side in found):
         return None

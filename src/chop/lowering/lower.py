@@ -85,10 +85,10 @@ class Call:
         return self.builder.exact(operand, self.name)
 
     def emit(
-        self, kind: type[Step], sources: list[Value], shape: Shape, frac: Any, **own: Any
+        self, step: type[Step], sources: list[Value], shape: Shape, frac: Any, **own: Any
     ) -> Exact:
         """Add a step of this node."""
-        return Exact(self.builder.emit(kind, self.name, sources, shape, frac, **own))
+        return Exact(self.builder.emit(step, self.name, sources, shape, frac, **own))
 
     def setting(self, name: str, default: Any = None) -> Any:
         """An attribute of the module or an argument of the function."""
@@ -109,7 +109,8 @@ class Call:
         fmt = None if self.quant is None else self.quant.operands.get(role)
         if fmt is None:
             raise LoweringError(
-                f"{self.name} has its {role} in floating point: quantise {self.name} ({self.op.name})"
+                f"{self.name} has its {role} in floating point: quantise {self.name} "
+                f"({self.op.name})"
             )
         if getattr(fmt, "stochastic", False):
             raise LoweringError(f"{self.name}: its {role} is rounded at random at each run")
@@ -282,11 +283,11 @@ class Lowering:
         source = node.args[0] if node.args else next(iter(node.kwargs.values()))
         assert isinstance(source, fx.Node)
         op = op_of_node(source, self.modules)
-        if op is not None and op.name in LOWERINGS and not op.quantizable:
-            if any(len(base.users) > 1 for base in source.all_input_nodes):
-                raise LoweringError(
-                    f"{node.name} writes in place into memory that others read: take inplace out"
-                )
+        is_view = op is not None and op.name in LOWERINGS and not op.quantizable
+        if is_view and any(len(base.users) > 1 for base in source.all_input_nodes):
+            raise LoweringError(
+                f"{node.name} writes in place into memory that others read: take inplace out"
+            )
         return source
 
     def finished(self, cut_tail: bool) -> IntegerProgram:

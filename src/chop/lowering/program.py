@@ -66,7 +66,7 @@ class Step:
     out: Value
 
     arithmetic: ClassVar[bool] = False
-    """Whether the step adds or multiplies, so that its result may need more bits than its inputs."""
+    """Whether the step adds or multiplies, so that its result may need more bits."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,13 +148,8 @@ class Pool(Step):
 class Move(Step):
     """Codes in another place: element i is element ``index[i]`` of all sources, one by one."""
 
-    index: Codes
-
-    @property
-    def in_order(self) -> bool:
-        """Whether only the shape changes."""
-        index, one = self.index, len(self.sources) == 1
-        return one and bool((index == np.arange(index.size)).all())
+    index: Codes | None
+    """None if all elements of the only source stay in order, and the shape alone changes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,7 +216,8 @@ class IntegerProgram:
             how = "integers" if each.format is None else _settings(each.format)
             yield f"input {each.value} = {each.placeholder} as {how}"
         for step in self.steps:
-            yield f"{step.out} = {type(step).__name__.lower()}({', '.join(step.sources)}){_shown(step)}"
+            kind, reads = type(step).__name__.lower(), ", ".join(step.sources)
+            yield f"{step.out} = {kind}({reads}){_shown(step)}"
         yield f"output {', '.join(self.outputs)}"
         if self.tail:
             yield f"cut off {', '.join(self.tail)}"

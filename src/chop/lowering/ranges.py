@@ -187,6 +187,7 @@ def _corners(low: Codes, high: Codes, other_low: Codes, other_high: Codes) -> Bo
         largest(low, high).astype(np.float64) * largest(other_low, other_high).astype(np.float64)
     )
     products = [one * other for one in (low, high) for other in (other_low, other_high)]
+    products = list(np.broadcast_arrays(*products))
     return np.minimum.reduce(products), np.maximum.reduce(products)
 
 
@@ -248,9 +249,11 @@ def _(step: Pool, source: Value) -> Bounds:
     return _per_channel(low, step.out.shape), _per_channel(high, step.out.shape)
 
 
-def moved(index: Codes, arrays: list[Codes], shapes: list[Shape], shape: Shape) -> Codes:
+def moved(index: Codes | None, arrays: list[Codes], shapes: list[Shape], shape: Shape) -> Codes:
     """What a `Move` makes of arrays that broadcast to the shapes of its sources."""
     flat = [np.broadcast_to(a, s).reshape(-1) for a, s in zip(arrays, shapes, strict=True)]
+    if index is None:
+        return compact(flat[0].reshape(shape), shape)
     together = np.append(np.concatenate(flat), 0)  # the last is what PADDING refers to
     assert PADDING == -1
     return compact(together[index].reshape(shape), shape)

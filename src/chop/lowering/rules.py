@@ -149,9 +149,9 @@ def pair(call: Call) -> tuple[Value, Value, Shape]:
     """The two operands with equally many dimensions, and the shape that they broadcast to."""
     sides = [operand_value(call, side) for side in list(call.operands.values())[:2]]
     rank = max(len(side.shape) for side in sides)
-    if all(map(is_symbolic, list(call.operands.values())[:2])):
-        if any(len(side.shape) != rank for side in sides):
-            raise LoweringError(f"{call.name} adds or multiplies tensors of unequal dimensions")
+    both_vary = all(map(is_symbolic, list(call.operands.values())[:2]))
+    if both_vary and any(len(side.shape) != rank for side in sides):
+        raise LoweringError(f"{call.name} adds or multiplies tensors of unequal dimensions")
     padded = [(1,) * (rank - len(side.shape)) + side.shape for side in sides]
     one, other = (
         call.builder.reshaped(call.name, s, p) for s, p in zip(sides, padded, strict=True)
