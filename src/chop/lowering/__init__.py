@@ -3,7 +3,7 @@
 from chop.lowering.builder import LoweringError
 from chop.lowering.engine import Engine
 from chop.lowering.exactness import Exactness, NodeExactness, analyse
-from chop.lowering.lower import LOWERINGS, lower, lowering
+from chop.lowering.from_graph import LOWERINGS, lower, lowering
 from chop.lowering.program import IntegerProgram, Step, Value
 from chop.lowering.stored import load_program, save_program
 

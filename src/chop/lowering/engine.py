@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from chop.errors import ConfigError, DataError
+from chop.errors import DataError
 from chop.lowering.program import (
     PADDING,
     Clamp,
@@ -35,7 +35,7 @@ from chop.lowering.program import (
     Table,
     Value,
 )
-from chop.lowering.ranges import FURTHEST, bits
+from chop.lowering.ranges import FURTHEST
 from chop.numerics import FORMATS
 from chop.validation import parse
 
@@ -225,8 +225,9 @@ def _(step: Multiply, dtype: torch.dtype) -> Kernel:
 def _(step: Clamp, dtype: torch.dtype) -> Kernel:
     rank = len(step.out.shape)
     low, high = tensor(step.low, dtype, rank), tensor(step.high, dtype, rank)
-    if not low.dim() and not high.dim() and int(step.out.high.max()) <= int(high):
-        return lambda x: x.clamp(min=low.item())
+    if not low.dim() and not high.dim():
+        ends = low.item(), high.item()
+        return lambda x: x.clamp(*ends)
     return lambda x: torch.minimum(torch.maximum(x, low), high)
 
 
@@ -341,10 +342,3 @@ def float_rounding(shift: Tensor, rounding: str, dtype: torch.dtype) -> Kernel:
     if rounding == "half_even":
         return lambda x: (x * factor).round_()
     return lambda x: torch.floor(x * factor + 0.5)
-
-
-def output_bits(value: Value) -> int:
-    """Bits of the codes of a value."""
-    if not value.size:
-        raise ConfigError(f"{value.name} is empty")
-    return bits(*value.limits)

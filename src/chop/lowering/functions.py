@@ -2,13 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from chop.lowering.builder import LoweringError
-from chop.lowering.lower import Call, lowering
+from chop.lowering.from_graph import Call, lowering
 from chop.lowering.program import Clamp, Codes, Table, Value
 from chop.lowering.ranges import codes, compact
 from chop.lowering.symbols import Exact, Float, Pending, Symbol
@@ -159,26 +161,48 @@ def ranked(call: Call) -> Exact | tuple[Value, Callable[[Value], Pending]]:
     symbol = call.source
     if not isinstance(symbol, Pending):
         return Exact(call.value(symbol))
-    ranks, numbers = [], []
-    for row in symbol.numbers:
-        sorted_numbers, places = torch.unique(row, return_inverse=True)
-        ranks.append(places.numpy())
-        numbers.append(sorted_numbers)
-    table = codes(np.stack(ranks))
-    stable = torch.equal(symbol.numbers, symbol.again)
-    own = {"table": table, "rows": compact(symbol.rows, symbol.shape), "start": symbol.start}
-    value = call.builder.emit(
-        Table, call.name, [symbol.value], symbol.shape, 0, **own, stable=stable
-    )
     rows = _by_channel(symbol.rows, symbol.shape, call)
+    ranks = [ranking(*pair) for pair in zip(symbol.numbers, symbol.again, strict=True)]
+    own = {"table": codes(np.stack([rank.places for rank in ranks])), "start": symbol.start}
+    own |= {"rows": compact(symbol.rows, symbol.shape), "stable": all(r.stable for r in ranks)}
+    value = call.builder.emit(Table, call.name, [symbol.value], symbol.shape, 0, **own)
 
     def back(pooled: Value) -> Pending:
         low, high = pooled.limits
-        wide = torch.stack([n[torch.arange(low, high + 1).clamp(max=len(n) - 1)] for n in numbers])
+        every = torch.arange(low, high + 1)
+        numbers, again = (
+            torch.stack([part[every.clamp(max=len(part) - 1)] for part in side])
+            for side in ([r.numbers for r in ranks], [r.again for r in ranks])
+        )
         shaped = rows.reshape((-1,) + (1,) * (len(pooled.shape) - 1))
-        return Pending(pooled, wide, wide, compact(shaped, pooled.shape))
+        return Pending(pooled, numbers, again, compact(shaped, pooled.shape))
 
     return value, back
+
+
+class Ranking(NamedTuple):
+    """The order of some numbers."""
+
+    places: NDArray[np.int64]
+    """The rank of each."""
+    numbers: Tensor
+    """The number of each rank."""
+    again: Tensor
+    """What another memory layout gives for it, where that is another number."""
+    stable: bool
+    """Any mixture of the two has the same order."""
+
+
+def ranking(numbers: Tensor, again: Tensor) -> Ranking:
+    """The order of numbers that were computed twice."""
+    ranked, places = torch.unique(numbers, return_inverse=True)
+    least, most = ranked.clone(), ranked.clone()
+    least.scatter_reduce_(0, places, again, "amin")
+    most.scatter_reduce_(0, places, again, "amax")
+    in_order = bool((most[:-1] <= least[1:]).all())
+    one_sided = bool(((least == ranked) | (most == ranked)).all())
+    other = torch.where(most == ranked, least, most)
+    return Ranking(places.numpy(), ranked, other, in_order and one_sided)
 
 
 def _by_channel(rows: Codes, shape: tuple[int, ...], call: Call) -> Codes:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from chop.lowering.builder import LoweringError
-from chop.lowering.lower import Call, lowering
+from chop.lowering.from_graph import Call, lowering
 from chop.lowering.program import PADDING, Codes, Shape, Value
 from chop.lowering.ranges import codes, moved
 from chop.lowering.symbols import PROBE_ROWS, Exact, Float, Pending, Raw, Symbol, symbols_in
@@ -44,9 +44,8 @@ def fact(call: Call) -> Any:
 def movement(call: Call) -> Any:
     """Elements in other places, or in parts."""
     if isinstance(call.source, tuple) and call.op.name == "getitem":
-        return call.source[
-            list(call.operands.values())[1] if len(call.operands) > 1 else call.node.args[1]
-        ]
+        place: Any = call.node.args[1]
+        return call.source[place]
     symbols: list[Any] = symbols_in(dict(call.operands))
     result = call.run(*places(symbols))
     if isinstance(result, Tensor):

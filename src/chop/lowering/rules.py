@@ -11,8 +11,8 @@ from torch import Tensor
 from chop.lowering import functions, moves  # noqa: F401  (register)
 from chop.lowering.builder import LoweringError
 from chop.lowering.dyadic import dyadic
+from chop.lowering.from_graph import Call, lowering
 from chop.lowering.functions import of_each_code
-from chop.lowering.lower import Call, lowering
 from chop.lowering.moves import expanded
 from chop.lowering.program import (
     Codes,
@@ -213,11 +213,11 @@ def multiplication(call: Call) -> Symbol:
             scaled = {**call.operands, "other": number}
             return with_number(replace(call, operands=scaled))
         return of_each_code(call, left)
-    if isinstance(left, int | float) or divides:
-        if divides:
-            return call.float_result("divides by something that varies")
-        swapped = {"input": right, "other": left}
-        return multiplication(replace(call, operands=swapped))
+    if divides:
+        return call.float_result("divides by something that varies")
+    if isinstance(left, int | float):
+        swapped: Symbol = multiplication(replace(call, operands={"input": right, "other": left}))
+        return swapped
     one, other, shape = pair(call)
     return call.emit(Multiply, [one, other], shape, one.frac + other.frac)
 
