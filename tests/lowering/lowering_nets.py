@@ -173,9 +173,12 @@ def _examples(rows: int) -> dict[str, Any]:
         "vgg7": lambda: (vgg7.VGG7(image.image_size, 4), images(few, 3, 8), {}),
         "vgg7-fused": lambda: (vgg7.VGG7(image.image_size, 4), images(few, 3, 8), {}),
         "attention": lambda: (Attention(), attended, {"matmul": integer(), "add": integer()}),
-        "branches": lambda: (Branches(), torch.randn(rows, 6), {"tanh": integer(), "mul": integer()}),
+        "branches": lambda: (
+            Branches(), torch.randn(rows, 6), dict.fromkeys(("tanh", "mul"), integer()),
+        ),
         "pools": lambda: (
-            Pools(), images(rows, 2, 13), {"avg_pool2d": integer(), "adaptive_avg_pool2d": integer()},
+            Pools(), images(rows, 2, 13),
+            dict.fromkeys(("avg_pool2d", "adaptive_avg_pool2d"), integer()),
         ),
         "words": lambda: (Words(), torch.randint(0, 11, (rows, 3)), {}),
     }  # fmt: skip

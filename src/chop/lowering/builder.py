@@ -24,7 +24,7 @@ from chop.lowering.program import (
     Value,
 )
 from chop.lowering.ranges import bounds, codes, compact, moved, rounded_shift
-from chop.lowering.symbols import Exact, Float, Pending, Raw, Symbol
+from chop.lowering.symbols import Exact, Float, Joined, Pending, Raw, Symbol
 from chop.numerics import FORMATS, Binary, Encoded, Integer, NumberFormat, Ternary
 from chop.numerics.elementwise import ElementFormat
 
@@ -145,6 +145,9 @@ class Builder:
                     f"{node} reads the input {symbol.placeholder!r} in floating point: "
                     f"quantise {node} (its data_in)"
                 )
+            case Joined():
+                values = [self.exact(part, node) for part in symbol.parts]
+                return self.move(node, values, symbol.index, symbol.shape)
             case Float():
                 raise LoweringError(f"{node} reads {symbol.node}, and {symbol.reason}")
 
@@ -157,6 +160,9 @@ class Builder:
             return self._input_rounded(symbol, fmt, node)
         if isinstance(symbol, Pending):
             return Exact(self.tabulated(symbol, fmt, node))
+        if isinstance(symbol, Joined):
+            values = [self.rounded(part, fmt, node).value for part in symbol.parts]
+            return Exact(self.move(node, values, symbol.index, symbol.shape))
         value = self.exact(symbol, node)
         if isinstance(fmt, Integer):
             return Exact(self._requantised(value, fmt, node))

@@ -37,6 +37,7 @@ from chop.lowering.program import (
 )
 from chop.lowering.ranges import FURTHEST
 from chop.numerics import FORMATS
+from chop.numerics.arithmetic import power_of_two
 from chop.validation import parse
 
 Arithmetic = Literal["fast", "int64"]
@@ -337,7 +338,7 @@ def integer_rounding(shift: Tensor, rounding: str, dtype: torch.dtype) -> Kernel
 
 def float_rounding(shift: Tensor, rounding: str, dtype: torch.dtype) -> Kernel:
     """The same in floating point, where a code times a power of two is exact."""
-    scale = torch.ldexp(torch.ones((), dtype=torch.float64), -shift).to(dtype)
+    scale = power_of_two(-shift).to(dtype)
     factor: Any = scale if scale.dim() else scale.item()
     if rounding == "half_even":
         return lambda x: (x * factor).round_()

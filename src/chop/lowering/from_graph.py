@@ -14,9 +14,10 @@ from chop.lowering.dyadic import dyadic
 from chop.lowering.program import Codes, IntegerProgram, Shape, Step, Value
 from chop.lowering.ranges import TooWideError
 from chop.lowering.symbols import (
-    PROBE_ROWS,
+    SYMBOLS,
     Exact,
     Float,
+    Joined,
     Pending,
     Raw,
     Symbol,
@@ -131,6 +132,8 @@ def values_under(symbol: Symbol) -> tuple[Value, ...]:
     match symbol:
         case Exact(value=value) | Pending(value=value):
             return (value,)
+        case Joined(parts=parts):
+            return tuple(value for part in parts for value in values_under(part))
         case Float(sources=sources):
             return sources
     return ()
@@ -242,7 +245,7 @@ class Lowering:
             return value
         if isinstance(value, list | tuple):
             return type(value)(self.rounded(item, fmt, node) for item in value)
-        if isinstance(value, Exact | Pending | Raw):
+        if isinstance(value, Exact | Pending | Raw | Joined):
             return self.builder.rounded(value, fmt, node)
         if isinstance(value, Tensor) and value.is_floating_point():
             return fmt(value.detach())
@@ -255,7 +258,7 @@ class Lowering:
         def filled(value: Any) -> Any:
             if isinstance(value, list | tuple):
                 return type(value)(filled(item) for item in value)
-            return left.pop(0) if isinstance(value, Exact | Pending | Raw | Float) else value
+            return left.pop(0) if isinstance(value, SYMBOLS) else value
 
         args = filled(tuple(fx.map_arg(node.args, self.results.__getitem__)))
         mapped = dict(fx.map_arg(node.kwargs, self.results.__getitem__))
@@ -355,8 +358,3 @@ def _of_parameters(quant: QuantConfig, op: Op) -> QuantConfig:
     """A configuration that rounds parameters only: data was rounded before."""
     kept = {role: fmt for role, fmt in quant.operands.items() if role in op.params}
     return replace(quant, operands=kept)
-
-
-def probe_shape(symbol: Exact | Pending | Raw) -> Shape:
-    """The shape of a symbol with rows to ask questions with."""
-    return (PROBE_ROWS, *symbol.shape)

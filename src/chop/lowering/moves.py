@@ -11,7 +11,7 @@ from chop.lowering.builder import LoweringError
 from chop.lowering.from_graph import Call, lowering
 from chop.lowering.program import PADDING, Codes, Shape, Value
 from chop.lowering.ranges import codes, moved
-from chop.lowering.symbols import PROBE_ROWS, Exact, Float, Pending, Raw, Symbol, symbols_in
+from chop.lowering.symbols import PROBE_ROWS, Exact, Float, Joined, Pending, Raw, Symbol, symbols_in
 
 UNCHANGED = (
     *("identity", "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout"),
@@ -78,6 +78,8 @@ def index_of(call: Call, symbols: list[Any], moved_places: Tensor) -> Codes:
     if not expected or not torch.equal(torch.stack(expected), moved_places):
         raise LoweringError(f"{call.name} moves elements between the rows of a batch")
     index = codes(moved_places[0].reshape(-1).numpy()) - 1
+    if not index.size:
+        raise LoweringError(f"{call.name} gives an empty tensor, which no rule covers")
     if index.max(initial=0) >= total:
         raise LoweringError(f"{call.name} moves elements between the rows of a batch")
     assert PADDING == -1  # the place 0 that PyTorch pads with
@@ -99,8 +101,18 @@ def follow(call: Call, symbols: list[Any], moved_places: Tensor) -> Symbol:
     if isinstance(only, Pending) and not padded:
         value = call.builder.move(call.name, [only.value], index, shape)
         return replace(only, value=value, rows=moved(index, [only.rows], [only.shape], shape))
+    if isinstance(only, Joined) and not padded:
+        return replace(only, shape=shape, index=only.index[index])
+    if not all(isinstance(symbol, Exact) for symbol in symbols):
+        parts = [part for symbol in symbols for part in as_parts(call, symbol)]
+        return Joined(tuple(parts), index, shape)
     values = [call.value(symbol) for symbol in symbols]
     return Exact(call.builder.move(call.name, values, index, shape))
+
+
+def as_parts(call: Call, symbol: Any) -> list[Any]:
+    """What a symbol adds to those that it is joined with."""
+    return [Exact(call.value(symbol))] if isinstance(symbol, Joined) else [symbol]
 
 
 def expanded(call: Call, value: Value, shape: Shape) -> Value:

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from chop.lowering.program import Codes, Shape, Value
@@ -68,8 +67,18 @@ class Float:
     sources: tuple[Value, ...]
 
 
-Symbol = Exact | Pending | Raw | Float
-SYMBOLS = (Exact, Pending, Raw, Float)
+@dataclass(frozen=True, eq=False)
+class Joined:
+    """Elements of several symbols, not all of them in integers until they are rounded."""
+
+    parts: tuple[Exact | Pending | Raw, ...]
+    index: Codes
+    """Where each element comes from, as in a `Move`."""
+    shape: Shape
+
+
+Symbol = Exact | Pending | Raw | Joined | Float
+SYMBOLS = (Exact, Pending, Raw, Joined, Float)
 
 
 def is_symbolic(value: Any) -> bool:
@@ -90,8 +99,3 @@ def symbols_in(value: Any) -> list[Symbol]:
     if isinstance(value, list | tuple):
         return [found for item in value for found in symbols_in(item)]
     return [value] if isinstance(value, SYMBOLS) else []
-
-
-def stand_in(symbol: Exact | Pending | Raw) -> Tensor:
-    """A tensor of the shape that a symbol has, for questions about shapes."""
-    return torch.empty((PROBE_ROWS, *symbol.shape), device="meta")
