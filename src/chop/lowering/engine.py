@@ -35,7 +35,7 @@ from chop.lowering.program import (
     Table,
     Value,
 )
-from chop.lowering.ranges import FURTHEST
+from chop.lowering.ranges import FURTHEST, reach
 from chop.numerics import FORMATS
 from chop.numerics.arithmetic import power_of_two
 from chop.validation import parse
@@ -139,24 +139,6 @@ def working_dtype(step: Step, sources: list[Value]) -> torch.dtype:
         if widest <= 2 ** (most - SPARE):
             return dtype
     return torch.int64
-
-
-def reach(step: Step, sources: list[Value]) -> int:
-    """The largest magnitude that occurs while a step is computed."""
-    if isinstance(step, Product | Convolution):
-        flat = np.abs(step.weight).reshape(len(step.weight), -1).astype(np.float64).sum(1)
-        return int((flat * max(map(abs, sources[0].limits)) + np.abs(step.bias)).max())
-    if isinstance(step, MatMul):
-        ends = [max(map(abs, each.limits)) for each in sources]
-        return ends[0] * ends[1] * sources[0].shape[-1]
-    if isinstance(step, Sum):
-        pairs = zip(sources, step.factors, strict=True)
-        return sum(max(map(abs, s.limits)) * int(np.abs(f).max()) for s, f in pairs)
-    ends = [max(map(abs, step.out.limits))]
-    if isinstance(step, Requantise):
-        raised = max(int(-step.shift.min()), 0)
-        ends += [max(map(abs, sources[0].limits)) << raised, int(step.high.max() - step.low.min())]
-    return max(ends)
 
 
 @singledispatch

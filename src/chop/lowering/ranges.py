@@ -298,3 +298,21 @@ def overflows(step: Requantise, source: Value) -> bool:
 def bits(low: int, high: int) -> int:
     """Bits of a two's-complement integer that holds both."""
     return max(high.bit_length(), (-low - 1).bit_length() if low < 0 else 0) + 1
+
+
+def reach(step: Step, sources: list[Value]) -> int:
+    """The largest magnitude that occurs while a step is computed, in any order of summation."""
+    ends = [max(map(abs, each.limits)) for each in sources]
+    if isinstance(step, Product | Convolution):
+        taps = np.abs(step.weight).reshape(len(step.weight), -1).astype(np.float64).sum(1)
+        return int((taps * ends[0] + np.abs(step.bias)).max())
+    if isinstance(step, MatMul):
+        return ends[0] * ends[1] * sources[0].shape[-1]
+    if isinstance(step, Sum):
+        factors = (int(np.abs(factor).max()) for factor in step.factors)
+        return sum(end * factor for end, factor in zip(ends, factors, strict=True))
+    result = max(map(abs, step.out.limits))
+    if isinstance(step, Requantise):
+        raised = ends[0] << max(int(-step.shift.min()), 0)
+        return max(result, raised, int(step.high.max() - step.low.min()))
+    return result
