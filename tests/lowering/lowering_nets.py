@@ -19,14 +19,16 @@ JETS: Any = SimpleNamespace(num_features=16, num_classes=5, image_size=None)
 
 
 def integer(
-    width: int = 8, frac: int = 4, weight: int = 6, weight_frac: int = 4, **modes: Any
+    width: int = 8,
+    frac: int = 4,
+    weight: int = 6,
+    weight_frac: int = 4,
+    out: tuple[int, int] | None = None,
+    **modes: Any,
 ) -> Config:
     """A configuration of every role; `modes` holds for all of them."""
-    sizes = {
-        "data_in": (width, frac),
-        "weight": (weight, weight_frac),
-        "bias": (weight, weight_frac),
-    }
+    sizes = {"data_in": (width, frac), "weight": (weight, weight_frac)}
+    sizes |= {"bias": (weight, weight_frac)} | ({} if out is None else {"data_out": out})
     config: Config = {"name": "integer"}
     for role, (bits, point) in sizes.items():
         config |= {f"{role}_width": bits, f"{role}_frac_width": point}
@@ -149,6 +151,13 @@ def images(rows: int, channels: int, size: int) -> Tensor:
     return torch.randn(rows, channels, size, size, generator=generator)
 
 
+def forward(graph: MaseGraph, x: Tensor, size: int | None = None) -> Tensor:
+    """What the simulation gives, in batches of a size, as float64."""
+    parts = torch.split(x, size or len(x))
+    with torch.no_grad():
+        return torch.cat([graph.model(part.clone()) for part in parts]).double()
+
+
 def example(
     name: str, rows: int = 60, rules: Mapping[str, Any] | None = None
 ) -> tuple[MaseGraph, Tensor]:
@@ -168,7 +177,7 @@ def _examples(rows: int) -> dict[str, Any]:
         "jsc-mlp": lambda: (JSC_MLP(JETS), jets(rows), {}),
         "jsc-new": lambda: (JSC_New(JETS), jets(rows), {"relu": integer(6, 3)}),
         "jsc-rs1923": lambda: (
-            JSC_rs1923(JETS), jets(rows), {"add": integer(), "sigmoid": integer()},
+            JSC_rs1923(JETS), jets(rows), {"add": integer(), "sigmoid": integer(out=(7, 7))},
         ),
         "vgg7": lambda: (vgg7.VGG7(image.image_size, 4), images(few, 3, 8), {}),
         "vgg7-fused": lambda: (vgg7.VGG7(image.image_size, 4), images(few, 3, 8), {}),

@@ -84,7 +84,7 @@ class Builder:
         """Add a step; its range follows from those of its sources."""
         names = tuple(source.name for source in sources)
         blank = Value(self.name(node), shape, compact(codes(frac), shape), codes(0), codes(0))
-        made = step(node, names, blank, **own)
+        made = step(node, names, blank, **{name: _as_arrays(value) for name, value in own.items()})
         low, high = bounds(made, *sources)
         value = replace(blank, low=compact(codes(low), shape), high=compact(codes(high), shape))
         self.steps.append(replace(made, out=value))
@@ -222,6 +222,13 @@ class Builder:
         own = {"table": values, "rows": compact(symbol.rows, value.shape), "start": symbol.start}
         own["stable"] = bool((values == others).all())
         return self.emit(Table, node, [value], value.shape, frac, **own)
+
+
+def _as_arrays(value: Any) -> Any:
+    """A field of a step; NumPy makes single numbers of arrays without dimensions."""
+    if isinstance(value, tuple):
+        return tuple(_as_arrays(item) for item in value)
+    return codes(value) if isinstance(value, np.generic) else value
 
 
 def _described(fmt: NumberFormat) -> Mapping[str, Any]:
