@@ -58,8 +58,12 @@ def settled(model: nn.Module, x: Tensor) -> nn.Module:
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             size = module.weight.shape
-            module.weight.data = torch.rand(size, generator=generator) * 2 - 0.5
+            module.weight.data = torch.rand(size, generator=generator) * 2.5 - 0.25
             module.bias.data = torch.randn(size, generator=generator) / 2
+        elif isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d):
+            size = module.weight.shape  # large enough to be seen after rounding
+            scale = 1.5 / module.weight[0].numel() ** 0.5
+            module.weight.data = torch.randn(size, generator=generator) * scale
     model.train()
     with torch.no_grad():
         for _ in range(3):

@@ -78,11 +78,9 @@ def test_ties_are_two_roundings_one_bit_apart() -> None:
 
 def test_saturation_is_known() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
-    narrow, wide = integer(8, 4), integer(16, 4)
-    for config, saturates in ((narrow, True), (wide, False)):
-        graph = quantised(model, torch.zeros(2, 4), {"linear": config})
-        nodes = {each.node: each for each in analyse(lower(graph)).nodes}
-        model[0].weight.data.fill_(1.5)
+    graph = quantised(model, torch.zeros(2, 4), {"linear": integer()})
+    for weight, saturates in ((1.5, True), (0.125, False)):
+        model[0].weight.data.fill_(weight)
         nodes = {each.node: each for each in analyse(lower(graph)).nodes}
         assert nodes["_1"].saturates == saturates
 

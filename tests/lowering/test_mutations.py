@@ -29,7 +29,7 @@ MUTATIONS: dict[str, tuple[type[Step], Mutation]] = {
     "bound": (Requantise, lambda step: replace(step, high=step.high - 1)),
     "weight": (Product, lambda step: replace(step, weight=step.weight + (step.weight == 1))),
     "bias": (Product, lambda step: replace(step, bias=step.bias + 1)),
-    "relu": (Clamp, lambda step: replace(step, low=step.low - 1)),
+    "relu": (Clamp, lambda step: replace(step, low=step.low - 40)),
 }
 
 

@@ -43,7 +43,11 @@ def lowered(function: Any, rules: dict[str, Any], **how: Any) -> Any:
 @pytest.mark.parametrize(
     ("function", "rules", "message"),
     [
-        (torch.relu, {}, "linear has its weight in floating point: quantise linear (linear)"),
+        (
+            torch.relu,
+            {"relu": integer()},
+            "linear has its weight in floating point: quantise linear (linear)",
+        ),
         (
             torch.sigmoid,
             {"linear": WIDE},

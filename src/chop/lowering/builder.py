@@ -116,11 +116,6 @@ class Builder:
         frac = moved(index, [source.frac for source in sources], shapes, shape)
         return self.emit(Move, node, sources, shape, frac, index=index)
 
-    def is_scattered(self, value: Value) -> bool:
-        """Whether PyTorch may hold a value in memory with gaps or in another order."""
-        makers = (step for step in self.steps if step.out.name == value.name)
-        return any(isinstance(step, Move) and step.index is not None for step in makers)
-
     def reshaped(self, node: str, value: Value, shape: Shape) -> Value:
         """The same codes in another shape."""
         return self.move(node, [value], None, shape)

@@ -11,13 +11,14 @@ from torch import Tensor, nn
 
 from chop.lowering.builder import LoweringError
 from chop.lowering.from_graph import Call, lowering
-from chop.lowering.program import Clamp, Codes, Table, Value
+from chop.lowering.program import Clamp, Codes, Shape, Table, Value
 from chop.lowering.ranges import codes, compact
 from chop.lowering.symbols import Exact, Float, Pending, Symbol
 
 UNLIMITED = 2**62
-PIECE = 7
-"""Elements, fewer than fill a vector register, that are computed by themselves."""
+VECTOR = 64
+"""Elements of which PyTorch computes a multiple with vector instructions."""
+FEW_PLACES, MANY_PLACES, AT_ONCE = 3, 32, 2**22
 ELEMENTWISE = (
     *("leaky_relu", "rrelu", "elu", "celu", "selu", "gelu", "silu", "mish", "sigmoid"),
     *("logsigmoid", "tanh", "tanhshrink", "hardswish", "hardsigmoid", "hardshrink", "softshrink"),
@@ -43,19 +44,24 @@ def of_each_code(
     if isinstance(found, Float):
         return found
     function = function or call.run
-    again = differently(function, found.again, call.builder.is_scattered(found.value))
-    return replace(found, numbers=function(found.numbers.clone()), again=again)
+    return replace(
+        found, numbers=by_vector(function, found.numbers), again=one_by_one(function, found.again)
+    )
 
 
-def differently(function: Callable[[Tensor], Tensor], x: Tensor, scattered: bool) -> Tensor:
-    """The function computed in other pieces, or as for memory with gaps if that is what it reads.
+def by_vector(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """The function of elements that lie side by side, which vector instructions compute."""
+    flat = x.reshape(-1)
+    filled = torch.cat([flat, flat[-1:].expand(-len(flat) % VECTOR)])
+    return function(filled)[: len(flat)].reshape(x.shape)
 
-    Vector instructions, their last odd elements and single elements may differ in the last bit.
+
+def one_by_one(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """The function of elements with gaps between, computed like the last odd ones of a tensor.
+
+    The results may differ in the last bit, and with them those of batches of different sizes.
     """
-    if scattered:
-        return function(torch.stack([x] * 2, dim=-1)[..., 0]).contiguous()
-    pieces = [function(piece.clone()) for piece in torch.split(x.reshape(-1), PIECE)]
-    return torch.cat(pieces).reshape(x.shape)
+    return function(torch.stack([x.reshape(-1)] * 2, dim=-1)[:, 0]).reshape(x.shape)
 
 
 def codes_to_compute(call: Call, symbol: Symbol) -> Pending | Float:
@@ -119,8 +125,8 @@ def by_channel(call: Call) -> Symbol:
     shape = found.shape
     channels = shape[0] if len(shape) > 0 else 1
     numbers = [
-        on_channels(call, part, channels, len(shape), apart)
-        for part, apart in ((found.numbers, False), (found.again, True))
+        on_channels(call, part, channels, shape, again)
+        for part, again in ((found.numbers, False), (found.again, True))
     ]
     # Each of the functions so far, in each channel: those that some element has are kept.
     axis = np.arange(channels).reshape((-1,) + (1,) * (len(shape) - 1))
@@ -135,20 +141,22 @@ def by_channel(call: Call) -> Symbol:
     )
 
 
-def on_channels(call: Call, numbers: Tensor, channels: int, rank: int, apart: bool) -> Tensor:
-    """What each channel makes of each row of numbers: row times channel rows."""
+def on_channels(call: Call, numbers: Tensor, channels: int, shape: Shape, again: bool) -> Tensor:
+    """What each channel makes of each row of numbers: row times channel rows.
+
+    Images are computed with vector instructions where a channel has many places, and without where
+    it has few. For rows of features it is the number of channels that decides, which is the same.
+    """
+    spread = (FEW_PLACES if again else MANY_PLACES,) * (len(shape) > 1)
+    ones = (1,) * (len(shape) - 1 - len(spread))
+    piece = max(AT_ONCE // (channels * MANY_PLACES), 1)
     results = []
     for row in numbers:
-        spread = 3 if apart and rank > 1 else 1
-        shape = (len(row), channels, *(spread,) * (rank - 1))
-        x = row.reshape(-1, *(1,) * rank).expand(shape)
-        x = (
-            x.permute(*range(1, x.dim()), 0).contiguous().movedim(-1, 0)
-            if apart
-            else x.contiguous()
-        )
-        result = call.run(x)
-        results.append(result.reshape(len(row), channels, -1)[..., 0].T)
+        parts = []
+        for some in torch.split(row, piece):
+            x = some.reshape(-1, *(1,) * len(shape)).expand(len(some), channels, *ones, *spread)
+            parts.append(call.run(x.contiguous()).reshape(len(some), channels, -1)[..., -1])
+        results.append(torch.cat(parts).T)
     return torch.cat(results).contiguous()
 
 

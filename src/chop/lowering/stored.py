@@ -68,6 +68,8 @@ def _packed(value: Any, key: str, arrays: Arrays) -> Any:
 
 def load_program(folder: str | Path) -> IntegerProgram:
     """The program that `save_program` wrote into a folder."""
+    from safetensors import SafetensorError
+
     folder = Path(folder)
     try:
         record = json.loads((folder / PROGRAM).read_text(encoding="utf-8"))
@@ -77,7 +79,7 @@ def load_program(folder: str | Path) -> IntegerProgram:
         return _program(record, arrays)
     except OSError as error:
         raise CheckpointError(f"{folder}: no integer program can be read: {error}") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
         what = " ".join(str(error).split())
         raise CheckpointError(f"{folder}: the integer program is damaged: {what}") from None
 
