@@ -9,7 +9,7 @@ from random_networks import random_network
 
 from chop.lowering import Engine, LoweringError, analyse, lower
 
-COUNT = int(os.environ.get("CHOP_RANDOM_NETWORKS", "200"))  # 2000 are checked before a release
+COUNT = int(os.environ.get("CHOP_RANDOM_NETWORKS", "160"))  # 2000 are checked before a release
 PARTS = 4
 
 

@@ -27,6 +27,7 @@ class Calls(nn.Module):
 
 
 X = torch.randn(3, 4)
+DATA_ONLY = {"config": {"name": "binary", "data_in_bipolar": True}}
 WIDE = integer(12, 6, 12, 6)
 BLOCKS = {
     "config": {"name": "block_fp"}
@@ -43,11 +44,8 @@ def lowered(function: Any, rules: dict[str, Any], **how: Any) -> Any:
 @pytest.mark.parametrize(
     ("function", "rules", "message"),
     [
-        (
-            torch.relu,
-            {"relu": integer()},
-            "linear has its weight in floating point: quantise linear (linear)",
-        ),
+        (torch.relu, {"relu": integer()}, "linear reads the input 'x' in floating point: quantise"),
+        (torch.relu, {"linear": DATA_ONLY}, "linear has its weight in floating point: quantise"),
         (
             torch.sigmoid,
             {"linear": WIDE},
