@@ -7,24 +7,8 @@ from math import prod
 import numpy as np
 
 from chop.export.c_code import HELPERS, Code, c_type, flat, literal, loops, place, runs, sum_type
-from chop.lowering.program import (
-    Clamp,
-    Constant,
-    Convolution,
-    IntegerProgram,
-    Lookup,
-    MatMul,
-    Move,
-    Multiply,
-    Pool,
-    Product,
-    Requantise,
-    Shape,
-    Step,
-    Sum,
-    Table,
-    Value,
-)
+from chop.lowering import program as steps
+from chop.lowering.program import IntegerProgram, Shape, Step, Value
 from chop.lowering.ranges import overflows, reach
 
 FEW_RUNS = 32
@@ -113,12 +97,12 @@ def write(step: Step, writer: Writer) -> None:
 
 
 @write.register
-def _(step: Constant, writer: Writer) -> None:
+def _(step: steps.Constant, writer: Writer) -> None:
     writer.names[step.out.name] = writer.code.constant(step.codes)
 
 
 @write.register
-def _(step: Product, writer: Writer) -> None:
+def _(step: steps.Product, writer: Writer) -> None:
     (source,) = writer.sources(step)
     wide, x = sum_type(reach(step, [source])), writer.names[source.name]
     weight, bias = writer.code.constant(step.weight), writer.code.constant(step.bias)
@@ -133,7 +117,7 @@ def _(step: Product, writer: Writer) -> None:
 
 
 @write.register
-def _(step: MatMul, writer: Writer) -> None:
+def _(step: steps.MatMul, writer: Writer) -> None:
     left, right = writer.sources(step)
     wide, batch = sum_type(reach(step, [left, right])), prod(step.out.shape[:-2])
     rows, size, columns = *left.shape[-2:], right.shape[-1]
@@ -148,7 +132,7 @@ def _(step: MatMul, writer: Writer) -> None:
 
 
 @write.register
-def _(step: Sum, writer: Writer) -> None:
+def _(step: steps.Sum, writer: Writer) -> None:
     wide, shape = sum_type(reach(step, writer.sources(step))), step.out.shape
     terms = [
         f"({wide}){{{number}}} * {writer.code.entry(factor, shape)}"
@@ -158,19 +142,19 @@ def _(step: Sum, writer: Writer) -> None:
 
 
 @write.register
-def _(step: Multiply, writer: Writer) -> None:
+def _(step: steps.Multiply, writer: Writer) -> None:
     wide = sum_type(reach(step, writer.sources(step)))
     writer.elements(step, f"({wide}){{0}} * {{1}}")
 
 
 @write.register
-def _(step: Clamp, writer: Writer) -> None:
+def _(step: steps.Clamp, writer: Writer) -> None:
     low, high = (writer.code.entry(side, step.out.shape) for side in (step.low, step.high))
     writer.elements(step, f"saturate({{0}}, {low}, {high})")
 
 
 @write.register
-def _(step: Requantise, writer: Writer) -> None:
+def _(step: steps.Requantise, writer: Writer) -> None:
     shape = step.out.shape
     rounded = f"{step.rounding}({{0}}, {writer.code.entry(step.shift, shape)})"
     if overflows(step, *writer.sources(step)):
@@ -180,14 +164,14 @@ def _(step: Requantise, writer: Writer) -> None:
 
 
 @write.register
-def _(step: Table, writer: Writer) -> None:
+def _(step: steps.Table, writer: Writer) -> None:
     table, width = writer.code.constant(step.table), step.table.shape[1]
     row = writer.code.entry(step.rows, step.out.shape)
     writer.elements(step, f"{table}[{row} * {width} + ({{0}} - ({literal(step.start)}))]")
 
 
 @write.register
-def _(step: Lookup, writer: Writer) -> None:
+def _(step: steps.Lookup, writer: Writer) -> None:
     (source,) = writer.sources(step)
     table, width = writer.code.constant(step.table), step.table.shape[1]
     read = f"{table}[{writer.names[source.name]}[i0] * {width} + i1]"
@@ -196,7 +180,7 @@ def _(step: Lookup, writer: Writer) -> None:
 
 
 @write.register
-def _(step: Move, writer: Writer) -> None:
+def _(step: steps.Move, writer: Writer) -> None:
     sources = writer.sources(step)
     if step.index is None:
         writer.names[step.out.name] = writer.names[sources[0].name]
@@ -216,7 +200,9 @@ def _(step: Move, writer: Writer) -> None:
     writer.code.add(loops((step.index.size,), [f"{out}[i0] = {read};"]))
 
 
-def window(step: Convolution | Pool, kernel: Shape, inside: Shape) -> tuple[list[str], str]:
+def window(
+    step: steps.Convolution | steps.Pool, kernel: Shape, inside: Shape
+) -> tuple[list[str], str]:
     """Lines that find the place j0, j1, … a window reads, and skip what lies outside; its index."""
     lines, tests = [], []
     for axis, size in enumerate(inside):
@@ -234,7 +220,7 @@ def window(step: Convolution | Pool, kernel: Shape, inside: Shape) -> tuple[list
 
 
 @write.register
-def _(step: Convolution, writer: Writer) -> None:
+def _(step: steps.Convolution, writer: Writer) -> None:
     (source,) = writer.sources(step)
     wide = sum_type(reach(step, [source]))
     weight, bias = writer.code.constant(step.weight), writer.code.constant(step.bias)
@@ -250,7 +236,7 @@ def _(step: Convolution, writer: Writer) -> None:
 
 
 @write.register
-def _(step: Pool, writer: Writer) -> None:
+def _(step: steps.Pool, writer: Writer) -> None:
     (source,) = writer.sources(step)
     wide, inside = sum_type(reach(step, [source])), source.shape[1:]
     lines, index = window(step, step.kernel, inside)

@@ -10,19 +10,9 @@ import torch
 from torch import Tensor
 
 from chop.errors import GraphError
+from chop.lowering import program as steps
 from chop.lowering.dyadic import dyadic, numbers_of
-from chop.lowering.program import (
-    Codes,
-    Constant,
-    Input,
-    Move,
-    Requantise,
-    Shape,
-    Step,
-    Sum,
-    Table,
-    Value,
-)
+from chop.lowering.program import Codes, Input, Shape, Step, Value
 from chop.lowering.ranges import bounds, codes, compact, moved, rounded_shift
 from chop.lowering.symbols import Exact, Float, Joined, Pending, Raw, Symbol
 from chop.numerics import FORMATS, Binary, Encoded, Integer, NumberFormat, Ternary
@@ -103,7 +93,7 @@ class Builder:
     def constant(self, node: str, numbers: Tensor) -> Value:
         """Numbers that are the same for every row."""
         values, frac = dyadic(numbers)
-        return self.emit(Constant, node, [], tuple(values.shape), frac, codes=values)
+        return self.emit(steps.Constant, node, [], tuple(values.shape), frac, codes=values)
 
     def move(self, node: str, sources: Sequence[Value], index: Codes | None, shape: Shape) -> Value:
         """Codes in other places, each with its binary point; nothing where nothing changes."""
@@ -114,7 +104,7 @@ class Builder:
             return sources[0]
         shapes = [source.shape for source in sources]
         frac = moved(index, [source.frac for source in sources], shapes, shape)
-        return self.emit(Move, node, sources, shape, frac, index=index)
+        return self.emit(steps.Move, node, sources, shape, frac, index=index)
 
     def reshaped(self, node: str, value: Value, shape: Shape) -> Value:
         """The same codes in another shape."""
@@ -126,7 +116,7 @@ class Builder:
         if (value.frac == frac).all():
             return value
         factor = np.left_shift(codes(1), frac - value.frac)
-        return self.emit(Sum, node, [value], value.shape, frac, factors=(factor,))
+        return self.emit(steps.Sum, node, [value], value.shape, frac, factors=(factor,))
 
     def exact(self, symbol: Symbol, node: str) -> Value:
         """A symbol as a value, without rounding it; what cannot be one is refused."""
@@ -185,7 +175,9 @@ class Builder:
         if key not in self._rounded:
             modes = {"rounding": fmt.rounding, "overflow": fmt.overflow}
             own = {"shift": shift, "low": low, "high": high} | modes
-            self._rounded[key] = self.emit(Requantise, node, [value], value.shape, frac, **own)
+            self._rounded[key] = self.emit(
+                steps.Requantise, node, [value], value.shape, frac, **own
+            )
         return self._rounded[key]
 
     def pending(self, value: Value, node: str) -> Pending:
@@ -216,7 +208,7 @@ class Builder:
         value = symbol.value
         own = {"table": values, "rows": compact(symbol.rows, value.shape), "start": symbol.start}
         own["stable"] = bool((values == others).all())
-        return self.emit(Table, node, [value], value.shape, frac, **own)
+        return self.emit(steps.Table, node, [value], value.shape, frac, **own)
 
 
 def _as_arrays(value: Any) -> Any:

@@ -15,26 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from chop.errors import DataError
-from chop.lowering.program import (
-    PADDING,
-    Clamp,
-    Codes,
-    Constant,
-    Convolution,
-    Input,
-    IntegerProgram,
-    Lookup,
-    MatMul,
-    Move,
-    Multiply,
-    Pool,
-    Product,
-    Requantise,
-    Step,
-    Sum,
-    Table,
-    Value,
-)
+from chop.lowering import program as steps
+from chop.lowering.program import PADDING, Codes, Input, IntegerProgram, Step, Value
 from chop.lowering.ranges import FURTHEST, reach
 from chop.numerics import FORMATS
 from chop.numerics.arithmetic import power_of_two
@@ -155,13 +137,13 @@ def tensor(array: Codes, dtype: torch.dtype, rank: int | None = None) -> Tensor:
 
 
 @kernel.register
-def _(step: Constant, dtype: torch.dtype) -> Kernel:
+def _(step: steps.Constant, dtype: torch.dtype) -> Kernel:
     codes = tensor(step.codes, dtype)
     return lambda rows: codes.expand(rows, *codes.shape)
 
 
 @kernel.register
-def _(step: Product, dtype: torch.dtype) -> Kernel:
+def _(step: steps.Product, dtype: torch.dtype) -> Kernel:
     weight, bias = tensor(step.weight, dtype), tensor(step.bias, dtype)
     if dtype is torch.int64:
         return lambda x: x @ weight.T + bias
@@ -169,7 +151,7 @@ def _(step: Product, dtype: torch.dtype) -> Kernel:
 
 
 @kernel.register
-def _(step: Convolution, dtype: torch.dtype) -> Kernel:
+def _(step: steps.Convolution, dtype: torch.dtype) -> Kernel:
     weight, bias = tensor(step.weight, dtype), tensor(step.bias, dtype)
     convolve = CONVOLUTIONS[weight.dim() - 3]
     settings = (step.stride, step.padding, step.dilation, step.groups)
@@ -177,12 +159,12 @@ def _(step: Convolution, dtype: torch.dtype) -> Kernel:
 
 
 @kernel.register
-def _(step: MatMul, dtype: torch.dtype) -> Kernel:
+def _(step: steps.MatMul, dtype: torch.dtype) -> Kernel:
     return torch.matmul
 
 
 @kernel.register
-def _(step: Sum, dtype: torch.dtype) -> Kernel:
+def _(step: steps.Sum, dtype: torch.dtype) -> Kernel:
     rank = len(step.out.shape)
     factors = [tensor(factor, dtype, rank) for factor in step.factors]
 
@@ -200,12 +182,12 @@ def _(step: Sum, dtype: torch.dtype) -> Kernel:
 
 
 @kernel.register
-def _(step: Multiply, dtype: torch.dtype) -> Kernel:
+def _(step: steps.Multiply, dtype: torch.dtype) -> Kernel:
     return torch.mul
 
 
 @kernel.register
-def _(step: Clamp, dtype: torch.dtype) -> Kernel:
+def _(step: steps.Clamp, dtype: torch.dtype) -> Kernel:
     rank = len(step.out.shape)
     low, high = tensor(step.low, dtype, rank), tensor(step.high, dtype, rank)
     if not low.dim() and not high.dim():
@@ -215,7 +197,7 @@ def _(step: Clamp, dtype: torch.dtype) -> Kernel:
 
 
 @kernel.register
-def _(step: Pool, dtype: torch.dtype) -> Kernel:
+def _(step: steps.Pool, dtype: torch.dtype) -> Kernel:
     fill = 0 if step.kind == "sum" else -(2**62) if dtype is torch.int64 else float("-inf")
     sizes = step.out.shape[1:]
     reach = [
@@ -250,7 +232,7 @@ def _(step: Pool, dtype: torch.dtype) -> Kernel:
 
 
 @kernel.register
-def _(step: Move, dtype: torch.dtype) -> Kernel:
+def _(step: steps.Move, dtype: torch.dtype) -> Kernel:
     shape = step.out.shape
     if step.index is None:
         return lambda x: x.reshape(len(x), *shape)
@@ -269,7 +251,7 @@ def _(step: Move, dtype: torch.dtype) -> Kernel:
 
 
 @kernel.register
-def _(step: Table, dtype: torch.dtype) -> Kernel:
+def _(step: steps.Table, dtype: torch.dtype) -> Kernel:
     entries = tensor(step.table.reshape(-1), dtype)
     width = step.table.shape[1]
     offset = tensor(step.rows * width - step.start, torch.int64, len(step.out.shape))
@@ -277,13 +259,13 @@ def _(step: Table, dtype: torch.dtype) -> Kernel:
 
 
 @kernel.register
-def _(step: Lookup, dtype: torch.dtype) -> Kernel:
+def _(step: steps.Lookup, dtype: torch.dtype) -> Kernel:
     table = tensor(step.table, dtype)
     return lambda x: table[x.to(torch.int64)]
 
 
 @kernel.register
-def _(step: Requantise, dtype: torch.dtype) -> Kernel:
+def _(step: steps.Requantise, dtype: torch.dtype) -> Kernel:
     rank = len(step.out.shape)
     low, high, shift = (tensor(a, torch.int64, rank) for a in (step.low, step.high, step.shift))
     rounding = integer_rounding if dtype is torch.int64 else float_rounding

@@ -9,24 +9,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from chop.lowering import program as steps
 from chop.lowering.dyadic import odd_part
-from chop.lowering.program import (
-    Clamp,
-    Constant,
-    IntegerProgram,
-    Lookup,
-    Move,
-    Pool,
-    Requantise,
-    Step,
-    Table,
-    Value,
-)
+from chop.lowering.program import IntegerProgram, Step, Value
 from chop.lowering.ranges import bits, overflows, peak
 
 EXACT = {"float32": (2**24, -100, 126), "float64": (2**53, -900, 1022)}
 """The largest integer up to which all are there, and binary points far from the type's limits."""
-ROUNDED = (Requantise, Table)
+ROUNDED = (steps.Requantise, steps.Table)
 
 
 @dataclass(frozen=True)
@@ -75,13 +65,13 @@ def analyse(program: IntegerProgram) -> Exactness:
         sources = [values[name] for name in step.sources]
         span = spans[step.out.name] = significand(step, sources, spans)
         exact = {name: exact_in(step.out, span, name) for name in EXACT}
-        saturates = isinstance(step, Requantise) and overflows(step, sources[0])
+        saturates = isinstance(step, steps.Requantise) and overflows(step, sources[0])
         width = bits(*step.out.limits) if step.arithmetic else 0
-        stable = not isinstance(step, Table) or step.stable
+        stable = not isinstance(step, steps.Table) or step.stable
         kind = type(step).__name__
         one = NodeExactness(step.node, (kind,), width, **exact, saturates=saturates, stable=stable)
         found.setdefault(step.node, []).append(one)
-        if isinstance(step, Requantise) and (step.shift == 1).any():
+        if isinstance(step, steps.Requantise) and (step.shift == 1).any():
             before = rounded_before(step.sources[0], makers, program)
             ties += [(before, step.node)] if before else []
     return Exactness(tuple(map(together, found.values())), tuple(dict.fromkeys(ties)))
@@ -108,15 +98,20 @@ def largest_code(value: Value) -> int:
 def significand(step: Step, sources: list[Value], spans: dict[str, int]) -> int:
     """An integer that no partial result exceeds in units of its last bit that may be set."""
     before = max((spans[name] for name in step.sources), default=0)
-    if isinstance(step, Move) or (isinstance(step, Pool) and step.kind == "max"):
+    if chooses(step):
         return before
-    if isinstance(step, Clamp):
+    if isinstance(step, steps.Clamp):
         return max(before, odd_part(np.append(step.out.low, step.out.high)))
-    if isinstance(step, Table | Lookup):
+    if isinstance(step, steps.Table | steps.Lookup):
         return odd_part(step.table)
-    if isinstance(step, Constant):
+    if isinstance(step, steps.Constant):
         return odd_part(step.codes)
     return int(peak(step, *sources).max())
+
+
+def chooses(step: Step) -> bool:
+    """Whether all codes of the result are codes of the sources."""
+    return isinstance(step, steps.Move) or (isinstance(step, steps.Pool) and step.kind == "max")
 
 
 def exact_in(value: Value, span: int, dtype: str) -> bool:
@@ -131,7 +126,7 @@ def rounded_before(name: str, makers: dict[str, Step], program: IntegerProgram) 
         step = makers[name]
         if isinstance(step, ROUNDED):
             return step.node
-        if not isinstance(step, Move | Clamp | Pool) or getattr(step, "kind", "") == "sum":
+        if not (chooses(step) or isinstance(step, steps.Clamp)):
             return None
         name = step.sources[0]
     return next(each.placeholder for each in program.inputs if each.value.name == name)

@@ -11,25 +11,8 @@ from typing import Any
 import numpy as np
 
 from chop.errors import GraphError
-from chop.lowering.program import (
-    PADDING,
-    Clamp,
-    Codes,
-    Constant,
-    Convolution,
-    Lookup,
-    MatMul,
-    Move,
-    Multiply,
-    Pool,
-    Product,
-    Requantise,
-    Shape,
-    Step,
-    Sum,
-    Table,
-    Value,
-)
+from chop.lowering import program as steps
+from chop.lowering.program import PADDING, Codes, Shape, Step, Value
 
 WIDEST = 2.0**62
 """Sums beyond this would not surely fit in 64 bits."""
@@ -137,18 +120,18 @@ def trailing_zeros(*parts: Codes) -> Codes:
 
 
 @bounds.register
-def _(step: Product, source: Value) -> Bounds:
+def _(step: steps.Product, source: Value) -> Bounds:
     weight = step.weight
     return _affine(np.maximum(weight, 0), np.minimum(weight, 0), step.bias, *channels(source, -1))
 
 
 @peak.register
-def _(step: Product, source: Value) -> Codes:
+def _(step: steps.Product, source: Value) -> Codes:
     sums = np.abs(step.weight) @ largest(*channels(source, -1)) + np.abs(step.bias)
     return sums >> trailing_zeros(step.weight, step.bias)
 
 
-def _taps(step: Convolution, source: Value) -> tuple[Codes, Codes, Bounds]:
+def _taps(step: steps.Convolution, source: Value) -> tuple[Codes, Codes, Bounds]:
     """Sums of the positive and of the negative weights, a column for each channel of the source."""
     low, high = channels(source, 0, padded=any(step.padding))
     flat = step.weight.reshape(*step.weight.shape[:2], -1)
@@ -168,14 +151,14 @@ def _per_channel(array: Codes, shape: Shape) -> Codes:
 
 
 @bounds.register
-def _(step: Convolution, source: Value) -> Bounds:
+def _(step: steps.Convolution, source: Value) -> Bounds:
     positive, negative, limits = _taps(step, source)
     low, high = _affine(positive, negative, step.bias, *limits)
     return _per_channel(low, step.out.shape), _per_channel(high, step.out.shape)
 
 
 @peak.register
-def _(step: Convolution, source: Value) -> Codes:
+def _(step: steps.Convolution, source: Value) -> Codes:
     positive, negative, limits = _taps(step, source)
     sums = (positive - negative) @ largest(*limits) + np.abs(step.bias)
     return sums >> trailing_zeros(step.weight, step.bias)
@@ -192,19 +175,19 @@ def _corners(low: Codes, high: Codes, other_low: Codes, other_high: Codes) -> Bo
 
 
 @bounds.register
-def _(step: MatMul, left: Value, right: Value) -> Bounds:
+def _(step: steps.MatMul, left: Value, right: Value) -> Bounds:
     low, high = _corners(*channels(left, -1), *channels(right, -2))
     within_64_bits(largest(low, high).astype(np.float64).sum())
     return codes(low.sum()), codes(high.sum())
 
 
 @peak.register
-def _(step: MatMul, left: Value, right: Value) -> Codes:
+def _(step: steps.MatMul, left: Value, right: Value) -> Codes:
     return codes((largest(*channels(left, -1)) * largest(*channels(right, -2))).sum())
 
 
 @bounds.register
-def _(step: Sum, *sources: Value) -> Bounds:
+def _(step: steps.Sum, *sources: Value) -> Bounds:
     terms = []
     for source, factor in zip(sources, step.factors, strict=True):
         terms.append(_corners(source.low, source.high, factor, factor))
@@ -213,7 +196,7 @@ def _(step: Sum, *sources: Value) -> Bounds:
 
 
 @peak.register
-def _(step: Sum, *sources: Value) -> Codes:
+def _(step: steps.Sum, *sources: Value) -> Codes:
     sums = codes(
         sum(
             largest(source.low, source.high) * np.abs(factor)
@@ -224,22 +207,22 @@ def _(step: Sum, *sources: Value) -> Codes:
 
 
 @bounds.register
-def _(step: Multiply, one: Value, other: Value) -> Bounds:
+def _(step: steps.Multiply, one: Value, other: Value) -> Bounds:
     return _corners(one.low, one.high, other.low, other.high)
 
 
 @bounds.register
-def _(step: Constant) -> Bounds:
+def _(step: steps.Constant) -> Bounds:
     return step.codes, step.codes
 
 
 @bounds.register
-def _(step: Clamp, source: Value) -> Bounds:
+def _(step: steps.Clamp, source: Value) -> Bounds:
     return np.clip(source.low, step.low, step.high), np.clip(source.high, step.low, step.high)
 
 
 @bounds.register
-def _(step: Pool, source: Value) -> Bounds:
+def _(step: steps.Pool, source: Value) -> Bounds:
     summed = step.kind == "sum"
     low, high = channels(source, 0, padded=summed and any(step.padding))
     if summed:
@@ -260,26 +243,26 @@ def moved(index: Codes | None, arrays: list[Codes], shapes: list[Shape], shape: 
 
 
 @bounds.register
-def _(step: Move, *sources: Value) -> Bounds:
+def _(step: steps.Move, *sources: Value) -> Bounds:
     shapes = [source.shape for source in sources]
     low = moved(step.index, [source.low for source in sources], shapes, step.out.shape)
     return low, moved(step.index, [source.high for source in sources], shapes, step.out.shape)
 
 
 @bounds.register
-def _(step: Table, source: Value) -> Bounds:
+def _(step: steps.Table, source: Value) -> Bounds:
     return step.table.min(1)[step.rows], step.table.max(1)[step.rows]
 
 
 @bounds.register
-def _(step: Lookup, source: Value) -> Bounds:
+def _(step: steps.Lookup, source: Value) -> Bounds:
     low, high = source.limits
     used = step.table[low : high + 1]
     return used.min(0), used.max(0)
 
 
 @bounds.register
-def _(step: Requantise, source: Value) -> Bounds:
+def _(step: steps.Requantise, source: Value) -> Bounds:
     low = rounded_shift(source.low, step.shift, step.rounding)
     high = rounded_shift(source.high, step.shift, step.rounding)
     if step.overflow == "saturate":
@@ -288,7 +271,7 @@ def _(step: Requantise, source: Value) -> Bounds:
     return np.where(fits, low, step.low), np.where(fits, high, step.high)
 
 
-def overflows(step: Requantise, source: Value) -> bool:
+def overflows(step: steps.Requantise, source: Value) -> bool:
     """Whether some input leads beyond the codes that the step can give."""
     low = rounded_shift(source.low, step.shift, step.rounding)
     high = rounded_shift(source.high, step.shift, step.rounding)
@@ -303,16 +286,16 @@ def bits(low: int, high: int) -> int:
 def reach(step: Step, sources: list[Value]) -> int:
     """The largest magnitude that occurs while a step is computed, in any order of summation."""
     ends = [max(map(abs, each.limits)) for each in sources]
-    if isinstance(step, Product | Convolution):
+    if isinstance(step, steps.Product | steps.Convolution):
         taps = np.abs(step.weight).reshape(len(step.weight), -1).astype(np.float64).sum(1)
         return int((taps * ends[0] + np.abs(step.bias)).max())
-    if isinstance(step, MatMul):
+    if isinstance(step, steps.MatMul):
         return ends[0] * ends[1] * sources[0].shape[-1]
-    if isinstance(step, Sum):
+    if isinstance(step, steps.Sum):
         factors = (int(np.abs(factor).max()) for factor in step.factors)
         return sum(end * factor for end, factor in zip(ends, factors, strict=True))
     result = max(map(abs, step.out.limits))
-    if isinstance(step, Requantise):
+    if isinstance(step, steps.Requantise):
         raised = ends[0] << max(int(-step.shift.min()), 0)
         return max(result, raised, int(step.high.max() - step.low.min()))
     return result

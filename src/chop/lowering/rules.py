@@ -9,23 +9,13 @@ import torch
 from torch import Tensor
 
 from chop.lowering import functions, moves  # noqa: F401  (register)
+from chop.lowering import program as steps
 from chop.lowering.builder import LoweringError
 from chop.lowering.dyadic import dyadic
 from chop.lowering.from_graph import Call, lowering
 from chop.lowering.functions import of_each_code
 from chop.lowering.moves import expanded
-from chop.lowering.program import (
-    Codes,
-    Convolution,
-    Lookup,
-    MatMul,
-    Multiply,
-    Pool,
-    Product,
-    Shape,
-    Sum,
-    Value,
-)
+from chop.lowering.program import Codes, Shape, Value
 from chop.lowering.ranges import along, codes, shifted
 from chop.lowering.symbols import Exact, Raw, Symbol, is_symbolic
 
@@ -51,7 +41,7 @@ def products(
     fracs = along(source.frac, source.shape, -1, np.max) + frac
     weight, offset, point = aligned_weights(weight, fracs[None, :], bias)
     shape = (*source.shape[:-1], len(weight))
-    return call.emit(Product, [source], shape, point, weight=weight, bias=offset)
+    return call.emit(steps.Product, [source], shape, point, weight=weight, bias=offset)
 
 
 def one_point(call: Call, value: Value, axis: int) -> Value:
@@ -107,7 +97,7 @@ def convolution(call: Call) -> Symbol:
     own = {"weight": kernel, "bias": bias, "stride": stride, "dilation": dilation}
     own |= {"padding": each_dimension(padding, dims), "groups": groups}
     shape = result_shape(call, source)
-    return call.emit(Convolution, [source], shape, point, **own)
+    return call.emit(steps.Convolution, [source], shape, point, **own)
 
 
 def result_shape(call: Call, *sources: Value) -> Shape:
@@ -129,7 +119,7 @@ def matmul(call: Call) -> Symbol:
     lead = np.broadcast_shapes(first.shape[:-2], second.shape[:-2])
     first, second = (expanded(call, s, (*lead, *s.shape[-2:])) for s in (first, second))
     shape = (*first.shape[:-1], second.shape[-1])
-    return call.emit(MatMul, [first, second], shape, first.frac + second.frac)
+    return call.emit(steps.MatMul, [first, second], shape, first.frac + second.frac)
 
 
 def operand_value(call: Call, operand: Any) -> Value:
@@ -172,7 +162,7 @@ def addition(call: Call) -> Symbol:
     factors = [np.left_shift(codes(1), point - side.frac) for side in (one, other)]
     if call.op.name == "sub":
         factors[1] = -factors[1]
-    return call.emit(Sum, [one, other], shape, point, factors=tuple(factors))
+    return call.emit(steps.Sum, [one, other], shape, point, factors=tuple(factors))
 
 
 def with_number(call: Call) -> Symbol:
@@ -183,7 +173,7 @@ def with_number(call: Call) -> Symbol:
         return of_each_code(call, symbol)
     value, (code, frac) = symbol.value, dyadic(torch.tensor(float(number), dtype=torch.float64))
     if call.op.name in ("mul", "div"):
-        return call.emit(Sum, [value], value.shape, value.frac + frac, factors=(code,))
+        return call.emit(steps.Sum, [value], value.shape, value.frac + frac, factors=(code,))
     point = max(int(value.frac.max()), frac)
     if abs(int(code)) >> SMALL_BITS or point - int(value.frac.min()) > SMALL_BITS:
         return of_each_code(call, symbol)
@@ -193,7 +183,7 @@ def with_number(call: Call) -> Symbol:
     if not is_symbolic(left):
         signs = signs[::-1]
     factors = (scale * signs[0], other * signs[1])
-    return call.emit(Sum, [value, number_value], value.shape, point, factors=factors)
+    return call.emit(steps.Sum, [value, number_value], value.shape, point, factors=factors)
 
 
 @lowering("mul", "div")
@@ -219,7 +209,7 @@ def multiplication(call: Call) -> Symbol:
         swapped: Symbol = multiplication(replace(call, operands={"input": right, "other": left}))
         return swapped
     one, other, shape = pair(call)
-    return call.emit(Multiply, [one, other], shape, one.frac + other.frac)
+    return call.emit(steps.Multiply, [one, other], shape, one.frac + other.frac)
 
 
 @lowering("embedding")
@@ -233,7 +223,7 @@ def embedding(call: Call) -> Symbol:
         raise LoweringError(f"{call.name} must read an input of the network as it is")
     limits = 0, 0, len(table) - 1
     value = call.builder.input(source.placeholder, source.shape, None, limits)
-    return call.emit(Lookup, [value], (*value.shape, table.shape[1]), frac, table=table)
+    return call.emit(steps.Lookup, [value], (*value.shape, table.shape[1]), frac, table=table)
 
 
 @lowering("max_pool1d", "max_pool2d", "max_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d")
@@ -245,7 +235,9 @@ def max_pool(call: Call) -> Symbol:
     value = source.value if isinstance(source, Exact) else source[0]
     value = one_point(call, value, 0)
     windows, shape = window(call, value)
-    pooled = call.emit(Pool, [value], shape, channel_frac(value, shape), kind="max", **windows)
+    pooled = call.emit(
+        steps.Pool, [value], shape, channel_frac(value, shape), kind="max", **windows
+    )
     return pooled if isinstance(source, Exact) else source[1](pooled.value)
 
 
@@ -307,7 +299,7 @@ def divided(
     frac = channel_frac(value, shape)
     shift = log2(count)
     point = frac + int(shift) if shift.is_integer() else frac
-    total = call.emit(Pool, [value], shape, point, kind="sum", **windows)
+    total = call.emit(steps.Pool, [value], shape, point, kind="sum", **windows)
     if shift.is_integer():
         return total
 
