@@ -12,6 +12,9 @@ from torch import Tensor, nn
 from chop.errors import DataError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.lowering import Engine, LoweringError, lower
+from chop.nn.quant_config import parse_quant_config
+from chop.nn.quantized import quantize_module
+from chop.ops.table import OPS
 
 
 class Calls(nn.Module):
@@ -95,6 +98,25 @@ def test_floating_point_in_the_middle_cannot_be_cut_off() -> None:
     program = lower(graph, cut_tail=True)
     assert program.tail == ("_1", "_2")
     with pytest.raises(LoweringError, match="_1 has no rule in integers"):
+        lower(graph)
+
+
+class Doubled(nn.Linear):
+    """A linear layer that does something else."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * super().forward(x)
+
+
+def test_what_a_rule_cannot_see_is_refused() -> None:
+    op = OPS["linear"]
+    quant = parse_quant_config(op, integer()["config"], "test")
+    graph = MaseGraph(nn.Sequential(quantize_module(Doubled(4, 2), op, quant)))
+    with pytest.raises(LoweringError, match="_0: Doubled has its own forward"):
+        lower(graph, {"input": X})
+    graph = quantised(nn.Sequential(nn.Linear(4, 2)), X, {"linear": integer()})
+    graph.modules["0"].register_forward_pre_hook(lambda layer, inputs: inputs)
+    with pytest.raises(LoweringError, match="_0 has hooks, as pruned activations have"):
         lower(graph)
 
 

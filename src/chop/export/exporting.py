@@ -113,7 +113,7 @@ def described(program: IntegerProgram, to: str, folder: Path) -> dict[str, Any]:
             for each in program.inputs
         ],
         "outputs": [edge(values[name]) for name in program.outputs],
-        "cut_off": program.tail,
+        "cut_off": list(program.tail),
         "steps": len(program.steps),
         "accumulator_bits": exact.accumulator_bits,
         "float32_is_exact": exact.exact("float32"),

@@ -196,6 +196,8 @@ class Lowering:
             reads = symbols_in([self.results[each] for each in node.all_input_nodes])
             values = tuple(value for symbol in reads for value in values_under(symbol))
             return Float(node.name, "is no operation that has a rule", values)
+        if module is not None:
+            refuse_own_code(node, op, module)
         quant = self.quant_of(node, op, module)
         formats = {} if quant is None else quant.operands
         operands = self.bound(node, op, formats)
@@ -326,6 +328,20 @@ class Lowering:
                 or (isinstance(symbol, Pending) and symbol.value.name in outputs)
                 for symbol in symbols_in(result)
             )
+        )
+
+
+def refuse_own_code(node: fx.Node, op: Op, module: nn.Module) -> None:
+    """Refuse a module that does more than its operation: that would be left out in silence."""
+    if module._forward_hooks or module._forward_pre_hooks:
+        raise LoweringError(
+            f"{node.name} has hooks, as pruned activations have, and no rule covers them: remove them"
+        )
+    cls = module.base if isinstance(module, QuantizedModule) else type(module)
+    if op.module is not None and cls.forward is not op.module.forward:
+        raise LoweringError(
+            f"{node.name}: {cls.__name__} has its own forward, which no rule covers: use "
+            f"{op.module.__name__}"
         )
 
 
