@@ -335,7 +335,7 @@ def refuse_own_code(node: fx.Node, op: Op, module: nn.Module) -> None:
     """Refuse a module that does more than its operation: that would be left out in silence."""
     if module._forward_hooks or module._forward_pre_hooks:
         raise LoweringError(
-            f"{node.name} has hooks, as pruned activations have, and no rule covers them: remove them"
+            f"{node.name} has hooks, as pruned activations have, and no rule covers them"
         )
     cls = module.base if isinstance(module, QuantizedModule) else type(module)
     if op.module is not None and cls.forward is not op.module.forward:
