@@ -19,7 +19,7 @@ BASE = (
     "__init__",
 )  # fmt: skip
 MODELS_AND_DATA = ("dataset", "models")
-GRAPHS = ("numerics", "ops", "nn", "ir", "passes")
+GRAPHS = ("numerics", "ops", "nn", "ir", "lowering", "passes")
 LAYERS = {
     "masking": (),
     "errors": ("masking",),
@@ -33,7 +33,9 @@ LAYERS = {
     "ops": (*BASE, "numerics"),
     "nn": (*BASE, "numerics", "ops"),
     "ir": (*BASE, "numerics", "ops", "nn"),
-    "passes": (*BASE, "numerics", "ops", "nn", "ir"),
+    "lowering": (*BASE, "numerics", "ops", "nn", "ir"),
+    "passes": (*BASE, "numerics", "ops", "nn", "ir", "lowering"),
+    "export": (*BASE, "numerics", "ops", "nn", "ir", "lowering"),
     "dataset": BASE,
     "models": BASE,
     "tools": (*BASE, *GRAPHS, *MODELS_AND_DATA),

@@ -11,6 +11,7 @@ from chop.passes.graph.analysis.add_metadata import (
     add_software_metadata_analysis_pass,
     init_metadata_analysis_pass,
 )
+from chop.passes.graph.analysis.exactness import exactness_analysis_pass
 from chop.passes.graph.analysis.flops import (
     count_operations_analysis_pass,
 )
@@ -44,6 +45,7 @@ __all__ = [
     "add_software_metadata_analysis_pass",
     "calculate_avg_bits_mg_analysis_pass",
     "count_operations_analysis_pass",
+    "exactness_analysis_pass",
     "hook_inspection_analysis_pass",
     "init_metadata_analysis_pass",
     "profile_statistics_analysis_pass",

@@ -1,0 +1,156 @@
+"""Integer programs: how long lowering takes, and what engine and C cost beside the float model.
+
+One thread, one process, rivals in turns; every figure that matters is a ratio within one run.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import chop.passes as passes
+from chop.export.c import c_source, predict_signature, value_type
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.lowering import Engine, IntegerProgram, lower
+from chop.models.physical.jet_substructure import JSC_MLP
+from chop.models.vision.vgg7 import VGG7
+
+ROWS = 20_000
+CONFIG = {"name": "integer"} | {
+    f"{role}_{field}": value
+    for role in ("data_in", "weight", "bias")
+    for field, value in (("width", 8), ("frac_width", 4))
+}
+JETS: Any = SimpleNamespace(num_features=16, num_classes=5)
+Run = Callable[[], object]
+
+
+def quantised(model: nn.Module, x: Tensor, *types: str, fuse: bool = False) -> MaseGraph:
+    graph = MaseGraph(model.eval())
+    name = next(str(node.target) for node in graph.nodes if node.op == "placeholder")
+    graph, _ = passes.init_metadata_analysis_pass(graph)
+    graph, _ = passes.add_common_metadata_analysis_pass(graph, {"dummy_in": {name: x[:2]}})
+    if fuse:
+        graph, _ = passes.conv_bn_fusion_transform_pass(graph)
+    rules = {name: {"config": CONFIG} for name in types}
+    graph, _ = passes.quantize_transform_pass(graph, {"by": "type", **rules})
+    return graph
+
+
+def chain(layers: int) -> MaseGraph:
+    parts = [part for _ in range(layers // 2) for part in (nn.Linear(16, 16), nn.ReLU())]
+    return quantised(nn.Sequential(*parts), torch.zeros(2, 16), "linear")
+
+
+def seconds(run: Run) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def ratio(one: Run, other: Run, repeats: int) -> tuple[float, float, float]:
+    """Median of one / other over rounds in turns, and the smallest and largest."""
+    one(), other()
+    found = [seconds(one) / seconds(other) for _ in range(repeats)]
+    return statistics.median(found), min(found), max(found)
+
+
+def compared(graph: MaseGraph, x: Tensor, repeats: int) -> tuple[float, float, float]:
+    """Engine from codes to codes, against the simulation from numbers to numbers."""
+    engine = Engine(lower(graph))
+    codes = engine.quantise({engine.program.inputs[0].placeholder: x})
+
+    def simulate() -> object:
+        with torch.no_grad():
+            return graph.model(x)
+
+    return ratio(lambda: engine.run(codes), simulate, repeats)
+
+
+def c_seconds(program: IntegerProgram, codes: Tensor, rounds: int) -> float:
+    """Seconds that compiled C takes for all rows, the best of some rounds."""
+    source, out = program.inputs[0].value, program.values[program.outputs[0]]
+    numbers = ",".join(map(str, codes.reshape(-1).tolist()))
+    driver = f"""#include <stdint.h>
+#include <stdio.h>
+#include <time.h>
+{predict_signature(program)};
+static const {value_type(source)} rows[] = {{{numbers}}};
+static {value_type(out)} result[{out.size}];
+int main(void) {{
+    volatile long long used = 0;
+    for (int round = 0; round < {rounds}; round++) {{
+        clock_t start = clock();
+        for (int row = 0; row < {len(codes)}; row++) {{
+            predict(rows + (long)row * {source.size}, result);
+            used += result[0];
+        }}
+        printf("%.9f\\n", (double)(clock() - start) / CLOCKS_PER_SEC);
+    }}
+    return 0;
+}}
+"""
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        (place / "predict.c").write_text(c_source(program, "benchmark"))
+        (place / "driver.c").write_text(driver)
+        command = ["cc", "-std=c99", "-O3", "predict.c", "driver.c", "-o", "run"]
+        subprocess.run(command, cwd=folder, check=True)
+        printed = subprocess.run([place / "run"], capture_output=True, text=True, check=True)
+    return min(map(float, printed.stdout.split()))
+
+
+def measured(quick: bool) -> dict[str, Any]:
+    repeats = 3 if quick else 21
+    torch.manual_seed(0)
+    rows: dict[str, Any] = {}
+    for layers in (100, 300, 1000):
+        graph = chain(layers)
+        each = min(seconds(lambda g=graph: lower(g)) for _ in range(2 if quick else 5)) / layers
+        rows[f"lowering, {layers} nodes, us per node"] = 1e6 * each
+    jets, images = torch.randn(ROWS, 16), torch.randn(8, 3, 32, 32)
+    mlp = quantised(JSC_MLP(JETS), jets, "linear")
+    rows["engine / float model, jsc-mlp, 20,000 rows"] = compared(mlp, jets, repeats)
+    fused = quantised(VGG7((3, 32, 32), 10), images, "conv2d", "linear", fuse=True)
+    rows["engine / float model, vgg7 fused, 8 images"] = compared(fused, images, repeats)
+    plain = quantised(VGG7((3, 32, 32), 10), images, "conv2d", "linear", "batch_norm2d")
+    rows["engine / float model, vgg7 with tables, 8 images"] = compared(plain, images, repeats)
+    engine = Engine(lower(mlp))
+    (name,) = codes = engine.quantise({"x": jets})
+    for count in (1, ROWS):
+        some = {name: codes[name][:count]}
+        best = min(seconds(lambda s=some: engine.run(s)) for _ in range(repeats))
+        in_c = c_seconds(engine.program, some[name], repeats * (200 if count == 1 else 1))
+        rows[f"C / engine, jsc-mlp, {count:,} rows"] = in_c / best
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="few repeats, to see that it runs")
+    parser.add_argument("--save", action="store_true", help="add a line to benchmarks/results")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    rows = measured(args.quick)
+    print(f"one thread, torch {torch.__version__}, load average {os.getloadavg()[0]:.1f}")
+    for title, found in rows.items():
+        numbers = found if isinstance(found, tuple) else (found,)
+        print(f"{title:55}" + " ".join(f"{number:9.3f}" for number in numbers))
+    if args.save:
+        facts = {"torch": torch.__version__, "threads": 1, "load": os.getloadavg()[0]}
+        with (Path(__file__).parent / "results" / "lowering.jsonl").open("a") as file:
+            file.write(json.dumps({"benchmark": "lowering", **facts, **rows}) + "\n")
+
+
+if __name__ == "__main__":
+    main()

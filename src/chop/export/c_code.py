@@ -1,0 +1,146 @@
+"""Pieces of C: types, constants, loops over elements that broadcast."""
+
+from collections.abc import Iterable, Iterator
+from itertools import count, pairwise
+from textwrap import fill, indent
+
+import numpy as np
+
+from chop.lowering.program import Codes, Shape
+
+SIGNED = ((8, "int8_t"), (16, "int16_t"), (32, "int32_t"), (64, "int64_t"))
+UNSIGNED = ((8, "uint8_t"), (16, "uint16_t"), (32, "uint32_t"))
+
+HELPERS = """\
+static inline int64_t floor_shift(int64_t x, int s) {
+    return x >= 0 ? x >> s : ~(~x >> s);
+}
+
+static inline int64_t half_up(int64_t x, int s) {
+    if (s <= 0) return x * ((int64_t)1 << -s);
+    if (s > 62) return 0;
+    return floor_shift(x + ((int64_t)1 << (s - 1)), s);
+}
+
+static inline int64_t half_even(int64_t x, int s) {
+    if (s <= 0) return x * ((int64_t)1 << -s);
+    if (s > 62) return 0;
+    int64_t q = floor_shift(x, s), half = (int64_t)1 << (s - 1), rest = x - q * 2 * half;
+    return q + (rest > half || (rest == half && q % 2 != 0));
+}
+
+static inline int64_t saturate(int64_t x, int64_t low, int64_t high) {
+    return x < low ? low : x > high ? high : x;
+}
+
+static inline int64_t wrap(int64_t x, int64_t low, int64_t high) {
+    uint64_t mask = (uint64_t)high - (uint64_t)low;
+    return (int64_t)(((uint64_t)x - (uint64_t)low) & mask) + low;
+}
+"""
+
+
+def c_type(low: int, high: int) -> str:
+    """The smallest type that holds both numbers, signed where the sizes are the same."""
+    for bits, name in SIGNED:
+        if -(2 ** (bits - 1)) <= low and high < 2 ** (bits - 1):
+            return name
+        unsigned = dict(UNSIGNED).get(bits)
+        if unsigned and low >= 0 and high < 2**bits:
+            return unsigned
+    raise ValueError(f"no type holds {low}..{high}")
+
+
+def sum_type(magnitude: int) -> str:
+    """The type in which sums up to a magnitude are computed."""
+    return "int32_t" if magnitude < 2**31 else "int64_t"
+
+
+def literal(value: int) -> str:
+    """A number as C writes it."""
+    return str(value) if -(2**31) < value < 2**31 else f"INT64_C({value})"
+
+
+class Code:
+    """C as it is written: constants and buffers first, then statements."""
+
+    def __init__(self) -> None:
+        self.data: list[str] = []
+        self.body: list[str] = []
+        self._names = count()
+
+    def constant(self, array: Codes) -> str:
+        """The name of an array of constants."""
+        name = f"c{next(self._names)}"
+        numbers = ", ".join(literal(int(value)) for value in array.reshape(-1))
+        kind = c_type(int(array.min()), int(array.max()))
+        lines = indent(fill(numbers, 96), "    ")
+        self.data.append(f"static const {kind} {name}[{array.size}] = {{\n{lines}\n}};")
+        return name
+
+    def buffer(self, kind: str, size: int) -> str:
+        """The name of a buffer."""
+        name = f"v{next(self._names)}"
+        self.data.append(f"static {kind} {name}[{size}];")
+        return name
+
+    def add(self, lines: Iterable[str]) -> None:
+        """Add statements to the function."""
+        self.body += [f"    {line}" for line in lines]
+
+    def entry(self, array: Codes, shape: Shape) -> str:
+        """An expression for the entry of an array that broadcasts to what the loops are over."""
+        if array.size == 1:
+            return literal(int(array.reshape(-1)[0]))
+        full = array.reshape((1,) * (len(shape) - array.ndim) + array.shape)
+        return f"{self.constant(full)}[{place(full.shape, shape)}]"
+
+
+def place(shape: Shape, loops: Shape) -> str:
+    """The index into an array of a shape that broadcasts to the loops over i0, i1 and so on."""
+    assert len(shape) == len(loops)
+    terms, stride = [], 1
+    for axis in reversed(range(len(shape))):
+        if shape[axis] > 1:
+            terms.append(f"i{axis}" if stride == 1 else f"i{axis} * {stride}")
+        stride *= shape[axis]
+    return " + ".join(reversed(terms)) or "0"
+
+
+def loops(sizes: Shape, body: Iterable[str], letter: str = "i") -> Iterator[str]:
+    """Nested loops around statements, over i0, i1 and so on."""
+    for axis, size in enumerate(sizes):
+        name = f"{letter}{axis}"
+        yield "    " * axis + f"for (int {name} = 0; {name} < {size}; {name}++) {{"
+    for line in body:
+        yield "    " * len(sizes) + line
+    for level in reversed(range(len(sizes))):
+        yield "    " * level + "}"
+
+
+def flat(sizes: Shape, letter: str) -> str:
+    """The index into an array that is read by loops over all its dimensions."""
+    index = f"{letter}0"
+    for axis, size in enumerate(sizes[1:], 1):
+        index = f"({index}) * {size} + {letter}{axis}"
+    return index
+
+
+def runs(index: Codes, offsets: Codes) -> list[tuple[int, int, int, int]]:
+    """Where an index copies consecutive elements: source, its place, the result's place, length.
+
+    A source of -1 stands for zeros.
+    """
+    source = np.where(index < 0, -1, np.searchsorted(offsets, index, side="right") - 1)
+    breaks = (np.diff(index) != 1) | (np.diff(source) != 0)
+    breaks &= ~((index[1:] < 0) & (index[:-1] < 0))
+    starts = np.concatenate([[0], np.nonzero(breaks)[0] + 1, [len(index)]])
+    return [
+        (
+            int(source[start]),
+            int(index[start] - offsets[source[start]]) if source[start] >= 0 else 0,
+            int(start),
+            int(end - start),
+        )
+        for start, end in pairwise(starts)
+    ]

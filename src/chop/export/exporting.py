@@ -1,0 +1,231 @@
+"""Export: files, the check that they compute what the engine does, and a manifest that says so."""
+
+import hashlib
+import json
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from chop import __version__
+from chop.errors import ConfigError, GraphError, UnknownNameError
+from chop.export.c import c_source, predict_signature, value_type
+from chop.files import filled, write_text
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.lowering import Engine, IntegerProgram, analyse, lower, save_program
+from chop.lowering.program import Value
+from chop.runs import new_folder
+
+MANIFEST = "manifest.json"
+COMPILE = ("-std=c99", "-O1", "-Wall", "-Wextra", "-Werror", "-fsanitize=undefined")
+COMPILE_SAFE = (*COMPILE, "-fno-sanitize-recover=all")
+SEED = 0
+Rows = Mapping[str, Tensor]
+"""Codes by the names of the program's inputs."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What an export has written."""
+
+    folder: Path
+    manifest: dict[str, Any]
+
+    @property
+    def verified_rows(self) -> int:
+        """Rows on which the files were seen to compute what the engine does."""
+        rows: int = self.manifest["verified"]["rows"]
+        return rows
+
+
+def export(
+    graph: MaseGraph | IntegerProgram,
+    to: str = "c",
+    output: str | Path = "exported",
+    *,
+    rows: int = 2000,
+    inputs: Mapping[str, Tensor] | None = None,
+    cut_tail: bool = False,
+) -> Exported:
+    """Write a quantised graph in another form, checked against the engine.
+
+    A folder that is there already is left alone: the files go to ``output-v1``.
+
+    Args:
+        to: ``"c"``, or ``"integer"`` for the program itself.
+        rows: on how many rows to check; 0 checks nothing, and the manifest says so.
+        inputs: rows by the names of the network's inputs, to check with; without them random codes.
+        cut_tail: leave off what stays in floating point at the end.
+    """
+    if to not in TARGETS:
+        raise UnknownNameError("export", to, TARGETS)
+    if rows < 0:
+        raise ConfigError(f"export: rows must be 0 or more (got {rows})")
+    program = (
+        graph if isinstance(graph, IntegerProgram) else lower(graph, inputs, cut_tail=cut_tail)
+    )
+    engine = Engine(program)
+    codes = engine.quantise(inputs) if inputs is not None else random_codes(program, rows)
+    codes = {name: tensor[:rows] for name, tensor in codes.items()}
+    count = min(len(tensor) for tensor in codes.values())
+    with tempfile.TemporaryDirectory() as scratch:
+        TARGETS[to](program, Path(scratch))
+        if count:
+            CHECKS[to](Path(scratch), program, codes)
+        folder = new_folder(Path(output))
+        with filled(folder):
+            for file in sorted(Path(scratch).iterdir()):
+                shutil.copy(file, folder / file.name)
+            source = "given inputs" if inputs is not None else f"random codes, seed {SEED}"
+            manifest = described(program, to, folder)
+            manifest["verified"] = {"rows": count, "against": "engine", "source": source}
+            write_text(folder / MANIFEST, json.dumps(manifest, indent=2) + "\n")
+    return Exported(folder, manifest)
+
+
+def random_codes(program: IntegerProgram, rows: int) -> dict[str, Tensor]:
+    """Rows of codes over the whole range of each input."""
+    generator = np.random.default_rng(SEED)
+    return {
+        each.value.name: torch.from_numpy(
+            generator.integers(
+                each.value.low, each.value.high, (rows, *each.value.shape), endpoint=True
+            )
+        )
+        for each in program.inputs
+    }
+
+
+def described(program: IntegerProgram, to: str, folder: Path) -> dict[str, Any]:
+    """What was exported: values at the edges, exactness, files and their checksums."""
+    values, exact = program.values, analyse(program)
+    return {
+        "chop": __version__,
+        "form": to,
+        "inputs": [
+            {"argument": each.placeholder, "format": each.format, **edge(each.value)}
+            for each in program.inputs
+        ],
+        "outputs": [edge(values[name]) for name in program.outputs],
+        "cut_off": list(program.tail),
+        "steps": len(program.steps),
+        "accumulator_bits": exact.accumulator_bits,
+        "float32_is_exact": exact.exact("float32"),
+        "files": {
+            file.name: hashlib.sha256(file.read_bytes()).hexdigest()
+            for file in sorted(folder.iterdir())
+        },
+    }
+
+
+def edge(value: Value) -> dict[str, Any]:
+    """An input or output: the number of a code is ``code * 2**-frac``."""
+    facts = {"frac": value.frac, "low": value.low, "high": value.high}
+    named = {name: array.tolist() for name, array in facts.items()}
+    return {"value": value.name, "shape": value.shape, "type": value_type(value), **named}
+
+
+def write_c(program: IntegerProgram, folder: Path) -> None:
+    """The file with ``predict``, and a program that runs it on rows of text."""
+    write_text(folder / "predict.c", c_source(program, "A quantised network"))
+    write_text(folder / "predict_test.c", test_program(program))
+
+
+def test_program(program: IntegerProgram) -> str:
+    """C that reads rows of codes as text, and prints the codes of the outputs, a row in a line."""
+    values = program.values
+    outputs = [values[name] for name in program.outputs]
+    sides = [("input", each.value) for each in program.inputs]
+    sides += [("output", value) for value in outputs]
+    places = [*range(len(program.inputs)), *range(len(outputs))]
+    names = [f"{side}{place}" for (side, _), place in zip(sides, places, strict=True)]
+    buffers = "\n".join(
+        f"static {value_type(value)} {name}[{value.size}];"
+        for name, (_, value) in zip(names, sides, strict=True)
+    )
+    reads = "\n".join(
+        f"        for (int i = 0; i < {each.value.size}; i++) {{\n"
+        f'            if (scanf("%lld", &code) != 1) return 0;\n'
+        f"            input{place}[i] = code;\n        }}"
+        for place, each in enumerate(program.inputs)
+    )
+    prints = "\n".join(
+        f"        for (int i = 0; i < {value.size}; i++) "
+        f'printf("%lld ", (long long)output{place}[i]);'
+        for place, value in enumerate(outputs)
+    )
+    return (
+        f"#include <stdint.h>\n#include <stdio.h>\n\n{predict_signature(program)};\n\n{buffers}\n\n"
+        f"int main(void) {{\n    long long code;\n    for (;;) {{\n{reads}\n"
+        f'        predict({", ".join(names)});\n{prints}\n        printf("\\n");\n    }}\n}}\n'
+    )
+
+
+def check_c(folder: Path, program: IntegerProgram, codes: Rows) -> None:
+    """Compile the files, run them on rows and compare with the engine; refuse any difference."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        raise ConfigError("export: no C compiler 'cc' was found: install one, or give rows=0")
+    with tempfile.TemporaryDirectory() as scratch:
+        binary = str(Path(scratch) / "predict")
+        files = [str(folder / name) for name in ("predict.c", "predict_test.c")]
+        run_tool([compiler, *COMPILE_SAFE, *files, "-o", binary], "")
+        rows = np.concatenate([each.reshape(len(each), -1).numpy() for each in codes.values()], 1)
+        text = "\n".join(" ".join(map(str, row)) for row in rows.tolist())
+        printed = run_tool([binary], text)
+    found = np.array([line.split() for line in printed.splitlines()], dtype=np.int64)
+    wanted = np.concatenate([o.reshape(len(o), -1).numpy() for o in Engine(program).run(codes)], 1)
+    compare(found, wanted)
+
+
+def compare(found: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> None:
+    """Refuse codes that are not those of the engine."""
+    if found.shape != wanted.shape:
+        raise GraphError(f"export: {found.shape} codes came out, not {wanted.shape}")
+    wrong = (found != wanted).any(1)
+    if wrong.any():
+        first = int(np.argmax(wrong))
+        raise GraphError(
+            f"export: {int(wrong.sum())} of {len(wrong)} rows differ from the engine, the first is "
+            f"row {first}: {found[first].tolist()} in place of {wanted[first].tolist()}"
+        )
+
+
+def run_tool(command: list[str], text: str) -> str:
+    """What a command prints; its first complaint if it fails."""
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    if done.returncode:
+        complaint = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[0]
+        raise GraphError(f"export: {Path(command[0]).name} failed: {complaint}")
+    return done.stdout
+
+
+def check_integer(folder: Path, program: IntegerProgram, codes: Rows) -> None:
+    """Read the program again and compare plain integer arithmetic with the engine."""
+    from chop.lowering import load_program
+
+    again = Engine(load_program(folder), "int64").run(codes)
+    for found, wanted in zip(again, Engine(program).run(codes), strict=True):
+        compare(found.reshape(len(found), -1).numpy(), wanted.reshape(len(wanted), -1).numpy())
+
+
+def write_integer(program: IntegerProgram, folder: Path) -> None:
+    """The program itself."""
+    save_program(program, folder)
+
+
+TARGETS: dict[str, Callable[[IntegerProgram, Path], None]] = {
+    "c": write_c,
+    "integer": write_integer,
+}
+CHECKS: dict[str, Callable[[Path, IntegerProgram, Rows], None]] = {
+    "c": check_c,
+    "integer": check_integer,
+}

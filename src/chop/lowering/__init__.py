@@ -1,0 +1,25 @@
+"""The integers that a quantised network computes: program, rules, ranges, engine."""
+
+from chop.lowering.builder import LoweringError
+from chop.lowering.engine import Engine
+from chop.lowering.exactness import Exactness, NodeExactness, analyse
+from chop.lowering.from_graph import lower
+from chop.lowering.program import IntegerProgram, Step, Value
+from chop.lowering.stored import load_program, save_program
+from chop.ops.op import LOWERINGS, lowering
+
+__all__ = [
+    "LOWERINGS",
+    "Engine",
+    "Exactness",
+    "IntegerProgram",
+    "LoweringError",
+    "NodeExactness",
+    "Step",
+    "Value",
+    "analyse",
+    "load_program",
+    "lower",
+    "lowering",
+    "save_program",
+]

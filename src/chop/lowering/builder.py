@@ -1,0 +1,234 @@
+"""The steps of a program as they are made: operands rounded, binary points aligned."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from chop.errors import GraphError
+from chop.lowering import program as steps
+from chop.lowering.dyadic import dyadic, numbers_of
+from chop.lowering.program import Codes, Input, Shape, Step, Value
+from chop.lowering.ranges import bounds, codes, compact, moved, rounded_shift
+from chop.lowering.symbols import Exact, Float, Joined, Pending, Raw, Symbol
+from chop.numerics import FORMATS, Binary, Encoded, Integer, NumberFormat, Ternary
+from chop.numerics.elementwise import ElementFormat
+
+LARGEST_TABLE, MOST_BITS = 2**16, 16
+
+
+class LoweringError(GraphError):
+    """A graph that has no integer program; names the node and says what would give it one."""
+
+
+def target(fmt: Integer) -> tuple[Codes, Codes, Codes]:
+    """Binary point and range of the codes of a fixed-point format."""
+    low, high = fmt.code_range
+    return codes(fmt.frac_width), codes(low), codes(high)
+
+
+def by_element(fmt: NumberFormat) -> str | None:
+    """Why a format cannot round data one by one, always alike; None if it does."""
+    name = type(fmt).__name__
+    if getattr(fmt, "stochastic", False):
+        return f"{name} rounds at random"
+    if isinstance(fmt, Binary):
+        return None if fmt.bipolar else f"{name} takes its scale from the data: set bipolar"
+    if isinstance(fmt, Ternary):
+        given = (fmt.mean, fmt.max, fmt.median)
+        if fmt.scaling_factor or not any(each is not None for each in given):
+            return f"{name} takes its threshold or scale from the data: set mean, median or max"
+        return None
+    return None if isinstance(fmt, ElementFormat) else f"{name} shares exponents within blocks"
+
+
+class Builder:
+    """Collects inputs and steps; every method that emits gives the value that results."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype = dtype
+        self.inputs: list[Input] = []
+        self.steps: list[Step] = []
+        self._names: Counter[str] = Counter()
+        self._rounded: dict[tuple[str, Any], Value] = {}
+
+    def name(self, wanted: str) -> str:
+        """A name that no value has yet."""
+        self._names[wanted] += 1
+        count = self._names[wanted]
+        return wanted if count == 1 else self.name(f"{wanted}_{count - 1}")
+
+    def emit(
+        self,
+        step: type[Step],
+        node: str,
+        sources: Sequence[Value],
+        shape: Shape,
+        frac: Any,
+        **own: Any,
+    ) -> Value:
+        """Add a step; its range follows from those of its sources."""
+        names = tuple(source.name for source in sources)
+        blank = Value(self.name(node), shape, compact(codes(frac), shape), codes(0), codes(0))
+        made = step(node, names, blank, **{name: _as_arrays(value) for name, value in own.items()})
+        low, high = bounds(made, *sources)
+        value = replace(blank, low=compact(codes(low), shape), high=compact(codes(high), shape))
+        self.steps.append(replace(made, out=value))
+        return value
+
+    def input(self, placeholder: str, shape: Shape, fmt: NumberFormat | None, limits: Any) -> Value:
+        """The codes of a network's input; asked for the same twice, the same value."""
+        key = (placeholder, fmt)
+        if key not in self._rounded:
+            frac, low, high = limits
+            value = Value(self.name(placeholder), shape, codes(frac), codes(low), codes(high))
+            self.inputs.append(Input(value, placeholder, None if fmt is None else _described(fmt)))
+            self._rounded[key] = value
+        return self._rounded[key]
+
+    def constant(self, node: str, numbers: Tensor) -> Value:
+        """Numbers that are the same for every row."""
+        values, frac = dyadic(numbers)
+        return self.emit(steps.Constant, node, [], tuple(values.shape), frac, codes=values)
+
+    def move(self, node: str, sources: Sequence[Value], index: Codes | None, shape: Shape) -> Value:
+        """Codes in other places, each with its binary point; nothing where nothing changes."""
+        size = sources[0].size
+        if index is not None and len(sources) == 1 and size == index.size:
+            index = None if (index.reshape(-1) == np.arange(size)).all() else index.reshape(-1)
+        if index is None and sources[0].shape == shape:
+            return sources[0]
+        shapes = [source.shape for source in sources]
+        frac = moved(index, [source.frac for source in sources], shapes, shape)
+        return self.emit(steps.Move, node, sources, shape, frac, index=index)
+
+    def reshaped(self, node: str, value: Value, shape: Shape) -> Value:
+        """The same codes in another shape."""
+        return self.move(node, [value], None, shape)
+
+    def aligned(self, node: str, value: Value, frac: int | None = None) -> Value:
+        """The value with one binary point for all elements, `frac` or the finest that it has."""
+        frac = int(value.frac.max()) if frac is None else frac
+        if (value.frac == frac).all():
+            return value
+        factor = np.left_shift(codes(1), frac - value.frac)
+        return self.emit(steps.Sum, node, [value], value.shape, frac, factors=(factor,))
+
+    def exact(self, symbol: Symbol, node: str) -> Value:
+        """A symbol as a value, without rounding it; what cannot be one is refused."""
+        match symbol:
+            case Exact(value=value):
+                return value
+            case Pending():
+                return self.tabulated(symbol, None, node)
+            case Raw():
+                raise LoweringError(
+                    f"{node} reads the input {symbol.placeholder!r} in floating point: "
+                    f"quantise {node} (its data_in)"
+                )
+            case Joined():
+                values = [self.exact(part, node) for part in symbol.parts]
+                return self.move(node, values, symbol.index, symbol.shape)
+            case Float():
+                raise LoweringError(f"{node} reads {symbol.node}, and {symbol.reason}")
+
+    def rounded(self, symbol: Symbol, fmt: NumberFormat, node: str) -> Exact:
+        """A symbol in a number format."""
+        obstacle = by_element(fmt)
+        if obstacle is not None:
+            raise LoweringError(f"{node}: {obstacle}; quantise its data to 'integer'")
+        if isinstance(symbol, Raw):
+            return self._input_rounded(symbol, fmt, node)
+        if isinstance(symbol, Pending):
+            return Exact(self.tabulated(symbol, fmt, node))
+        if isinstance(symbol, Joined):
+            values = [self.rounded(part, fmt, node).value for part in symbol.parts]
+            return Exact(self.move(node, values, symbol.index, symbol.shape))
+        value = self.exact(symbol, node)
+        if isinstance(fmt, Integer):
+            return Exact(self._requantised(value, fmt, node))
+        return Exact(self.tabulated(self.pending(value, node), fmt, node))
+
+    def _input_rounded(self, symbol: Raw, fmt: NumberFormat, node: str) -> Exact:
+        if isinstance(fmt, Integer):
+            limits = target(fmt)
+        else:
+            values, frac = dyadic(_all_numbers(fmt, node))
+            limits = codes(frac), values.min(), values.max()
+        value = self.input(symbol.placeholder, symbol.source_shape, fmt, limits)
+        if symbol.index is None:
+            return Exact(value)
+        return Exact(self.move(node, [value], symbol.index, symbol.shape))
+
+    def _requantised(self, value: Value, fmt: Integer, node: str) -> Value:
+        frac, low, high = target(fmt)
+        shift = compact(value.frac - frac, value.shape)
+        if (shift <= 0).all():
+            limits = [rounded_shift(side, shift, fmt.rounding) for side in (value.low, value.high)]
+            if (limits[0] >= low).all() and (limits[1] <= high).all():
+                return value  # already numbers of the format
+        key = (value.name, fmt)
+        if key not in self._rounded:
+            modes = {"rounding": fmt.rounding, "overflow": fmt.overflow}
+            own = {"shift": shift, "low": low, "high": high} | modes
+            self._rounded[key] = self.emit(
+                steps.Requantise, node, [value], value.shape, frac, **own
+            )
+        return self._rounded[key]
+
+    def pending(self, value: Value, node: str) -> Pending:
+        """Every code that a value can have, as a number, to compute functions of."""
+        value = self.aligned(node, value)
+        low, high = value.limits
+        if high - low >= LARGEST_TABLE:
+            raise LoweringError(
+                f"{node} would be a table of {high - low + 1:,} entries, and {LARGEST_TABLE:,} are "
+                f"the most: quantise {node} (its data_in) to 16 bits or fewer"
+            )
+        numbers = numbers_of(np.arange(low, high + 1)[None], value.frac.max(), self.dtype)
+        return Pending(value, numbers, numbers, codes(0))
+
+    def tabulated(self, symbol: Pending, fmt: NumberFormat | None, node: str) -> Value:
+        """The pending function, rounded to a format or exactly as it is, as a table."""
+        results = [part if fmt is None else fmt(part) for part in (symbol.numbers, symbol.again)]
+        if not results[0].isfinite().all():
+            raise LoweringError(
+                f"{node} reads a function that is infinite or not a number for some input codes"
+            )
+        if isinstance(fmt, Integer):
+            frac = fmt.frac_width
+            values, others = (codes(np.ldexp(part.double().numpy(), frac)) for part in results)
+        else:
+            values, frac = dyadic(results[0])
+            others = codes(np.ldexp(results[1].double().numpy(), frac))
+        value = symbol.value
+        own = {"table": values, "rows": compact(symbol.rows, value.shape), "start": symbol.start}
+        own["stable"] = bool((values == others).all())
+        return self.emit(steps.Table, node, [value], value.shape, frac, **own)
+
+
+def _as_arrays(value: Any) -> Any:
+    """A field of a step; NumPy makes single numbers of arrays without dimensions."""
+    if isinstance(value, tuple):
+        return tuple(_as_arrays(item) for item in value)
+    return codes(value) if isinstance(value, np.generic) else value
+
+
+def _described(fmt: NumberFormat) -> Mapping[str, Any]:
+    name = next(name for name, kind in FORMATS.items() if kind is type(fmt))
+    return {"name": name, **fmt.model_dump()}
+
+
+def _all_numbers(fmt: NumberFormat, node: str) -> Tensor:
+    """Every finite number of a format."""
+    if isinstance(fmt, Ternary):
+        return torch.tensor([-1.0, 0.0, 1.0])
+    if fmt.element_bits > MOST_BITS:
+        raise LoweringError(f"{node}: {fmt.element_bits} bits of {type(fmt).__name__} are too many")
+    every = torch.arange(2**fmt.element_bits)
+    numbers = fmt.decode(Encoded(every, None, torch.float64))
+    return numbers[numbers.isfinite()]

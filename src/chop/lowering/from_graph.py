@@ -1,0 +1,366 @@
+"""From a quantised graph to its integer program."""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.lowering.builder import Builder, LoweringError
+from chop.lowering.dyadic import dyadic
+from chop.lowering.program import Codes, IntegerProgram, Shape, Step, Value
+from chop.lowering.ranges import TooWideError
+from chop.lowering.symbols import (
+    SYMBOLS,
+    Exact,
+    Float,
+    Joined,
+    Pending,
+    Raw,
+    Symbol,
+    is_symbolic,
+    symbols_in,
+)
+from chop.nn.quant_config import OUTPUT, QuantConfig, parse_quant_config
+from chop.nn.quantized import QuantizedModule
+from chop.numerics import NumberFormat
+from chop.ops.op import Op, op_of_node, writes_in_place
+
+
+def lower(
+    graph: MaseGraph, inputs: Mapping[str, Tensor] | None = None, *, cut_tail: bool = False
+) -> IntegerProgram:
+    """The integers that a quantised graph computes, for any number of rows.
+
+    Args:
+        inputs: tensors of a batch by name, for their shapes; without them, those that the metadata
+            recorded.
+        cut_tail: leave off what stays in floating point at the end, such as a softmax, so that
+            the program gives the codes that it reads.
+    """
+    import chop.lowering.rules  # noqa: F401  (registers)
+
+    return Lowering(graph, inputs or {}).program(cut_tail)
+
+
+@dataclass(frozen=True)
+class Call:
+    """One node with its operands: symbols where they depend on the input, else plain values."""
+
+    lowering: "Lowering"
+    node: fx.Node
+    op: Op
+    module: nn.Module | None
+    quant: QuantConfig | None
+    operands: Mapping[str, Any]
+    """By the names of the operation's arguments; rounded where the node is quantised."""
+
+    @property
+    def name(self) -> str:
+        return self.node.name
+
+    @property
+    def builder(self) -> Builder:
+        return self.lowering.builder
+
+    @property
+    def source(self) -> Any:
+        """The first operand."""
+        return next(iter(self.operands.values()))
+
+    def value(self, operand: Any) -> Value:
+        """An operand as a value of the program; refused where it is not in integers."""
+        return self.builder.exact(operand, self.name)
+
+    def emit(
+        self, step: type[Step], sources: list[Value], shape: Shape, frac: Any, **own: Any
+    ) -> Exact:
+        """Add a step of this node."""
+        return Exact(self.builder.emit(step, self.name, sources, shape, frac, **own))
+
+    def setting(self, name: str, default: Any = None) -> Any:
+        """An attribute of the module or an argument of the function."""
+        if self.module is not None:
+            return getattr(self.module, name, default)
+        given = self.operands.get(name)
+        return default if given is None else given
+
+    def parameter(self, role: str) -> tuple[Codes, int] | None:
+        """Codes and binary point of a parameter as the operation sees it, if there is one."""
+        named = {argument.role: argument.name for argument in self.op.arguments}
+        given = self.operands.get(named.get(role, role))
+        value = getattr(self.module, role, None) if self.module is not None else given
+        if value is None:
+            return None
+        if not isinstance(value, Tensor):
+            raise LoweringError(f"{self.name}: its {role} is computed by the network: use matmul")
+        fmt = None if self.quant is None else self.quant.operands.get(role)
+        if fmt is None:
+            raise LoweringError(
+                f"{self.name} has its {role} in floating point: quantise {self.name} "
+                f"({self.op.name})"
+            )
+        if getattr(fmt, "stochastic", False):
+            raise LoweringError(f"{self.name}: its {role} is rounded at random at each run")
+        return dyadic(fmt(value.detach()))
+
+    def run(self, *replacements: Tensor) -> Any:
+        """PyTorch's result of the node, without rounding, its symbols replaced in their order."""
+        return self.lowering.execute(self.node, list(replacements))
+
+    def float_result(self, reason: str) -> Float:
+        """The node stays in floating point, which is allowed at the end of a network."""
+        sources = (values_under(symbol) for symbol in symbols_in(dict(self.operands)))
+        return Float(self.name, reason, tuple(value for each in sources for value in each))
+
+
+def values_under(symbol: Symbol) -> tuple[Value, ...]:
+    """The values from which floating point computes a symbol."""
+    match symbol:
+        case Exact(value=value) | Pending(value=value):
+            return (value,)
+        case Joined(parts=parts):
+            return tuple(value for part in parts for value in values_under(part))
+        case Float(sources=sources):
+            return sources
+    return ()
+
+
+class Lowering:
+    """Runs a graph on symbols, node by node."""
+
+    def __init__(self, graph: MaseGraph, inputs: Mapping[str, Tensor]) -> None:
+        self.graph, self.inputs, self.modules = graph, inputs, graph.modules
+        floats = (p.dtype for p in graph.model.parameters() if p.is_floating_point())
+        self.builder = Builder(next(floats, torch.float32))
+        self.results: dict[fx.Node, Any] = {}
+
+    def program(self, cut_tail: bool) -> IntegerProgram:
+        """Lower every node."""
+        for node in self.graph.nodes:
+            try:
+                self.results[node] = self.visit(node)
+            except TooWideError as error:
+                raise LoweringError(f"{node.name} {error}") from None
+        return self.finished(cut_tail)
+
+    def visit(self, node: fx.Node) -> Any:
+        """The result of a node."""
+        match node.op:
+            case "placeholder":
+                shape = self.input_shape(node)
+                return None if shape is None else Raw(str(node.target), shape, shape)
+            case "get_attr":
+                return _attribute(self.graph.model, str(node.target))
+            case "output":
+                return fx.map_arg(node.args[0], self.results.__getitem__)
+        if not is_symbolic([self.results[each] for each in node.all_input_nodes]):
+            return self.execute(node, [])
+        result = self.lowered(node)
+        if self.in_place(node):
+            self.results[self.overwritten(node)] = result
+        return result
+
+    def input_shape(self, node: fx.Node) -> Shape | None:
+        """The shape of an input without the batch; None for one that is not a tensor."""
+        given = self.inputs.get(str(node.target))
+        if isinstance(given, Tensor):
+            return tuple(given.shape[1:])
+        results = node.meta["mase"]["common"].get("results", {}) if "mase" in node.meta else {}
+        shape = (results.get("data_out_0") or {}).get("shape")
+        if shape is None and node.users:
+            raise LoweringError(
+                f"the shape of the input {node.target!r} is not known: give inputs={{...}} or run "
+                "add_common_metadata_analysis_pass"
+            )
+        return None if shape is None else tuple(shape[1:])
+
+    def lowered(self, node: fx.Node) -> Any:
+        """What the rule of a node's operation makes of it."""
+        op = op_of_node(node, self.modules)
+        module = self.modules[str(node.target)] if node.op == "call_module" else None
+        if op is None:
+            reads = symbols_in([self.results[each] for each in node.all_input_nodes])
+            values = tuple(value for symbol in reads for value in values_under(symbol))
+            return Float(node.name, "is no operation that has a rule", values)
+        if module is not None:
+            refuse_own_code(node, op, module)
+        quant = self.quant_of(node, op, module)
+        formats = {} if quant is None else quant.operands
+        operands = self.bound(node, op, formats)
+        call = Call(self, node, op, module, quant, operands)
+        poison = next((s for s in symbols_in(dict(operands)) if isinstance(s, Float)), None)
+        if poison is not None:
+            result: Any = call.float_result(poison.reason)
+            result = replace(result, node=poison.node)
+        elif op.lowering is not None:
+            result = op.lowering(call)
+        else:
+            result = call.float_result(f"has no rule in integers ({op.name})")
+        if OUTPUT in formats:
+            result = self.builder.rounded(result, formats[OUTPUT], node.name)
+        return result
+
+    def quant_of(self, node: fx.Node, op: Op, module: nn.Module | None) -> QuantConfig | None:
+        """How a node is quantised; None if it computes in floating point."""
+        quant: QuantConfig | None = None
+        if isinstance(module, QuantizedModule):
+            quant = module.quant
+        elif module is None and "config" in node.kwargs and op.quantizable:
+            given: Any = node.kwargs["config"]
+            quant = given if isinstance(given, QuantConfig) else None
+            quant = quant or parse_quant_config(op, given, node.name)
+        return None if quant is None or quant.bypass else quant
+
+    def bound(self, node: fx.Node, op: Op, formats: Mapping[str, NumberFormat]) -> dict[str, Any]:
+        """The operands by name, rounded by their roles."""
+        args = tuple(fx.map_arg(node.args, self.results.__getitem__))
+        kwargs = dict(fx.map_arg(node.kwargs, self.results.__getitem__))
+        kwargs.pop("config", None)
+        if node.op == "call_module":
+            names = [each.name for each in op.arguments if each.role not in op.params]
+            operands = dict(zip(names, args, strict=False)) | kwargs
+        else:
+            operands = op.bind(args, kwargs)
+        roles = {argument.name: argument.role for argument in op.arguments}
+        return {
+            name: self.rounded(value, formats.get(roles.get(name) or ""), node.name)
+            for name, value in operands.items()
+        }
+
+    def rounded(self, value: Any, fmt: NumberFormat | None, node: str) -> Any:
+        """An operand in its format; floats at the end of a network are left alone."""
+        if fmt is None or isinstance(value, Float):
+            return value
+        if isinstance(value, list | tuple):
+            return type(value)(self.rounded(item, fmt, node) for item in value)
+        if isinstance(value, Exact | Pending | Raw | Joined):
+            return self.builder.rounded(value, fmt, node)
+        if isinstance(value, Tensor) and value.is_floating_point():
+            return fmt(value.detach())
+        return value
+
+    def execute(self, node: fx.Node, replacements: list[Tensor]) -> Any:
+        """Call what a node calls, in evaluation mode and without rounding."""
+        left = list(replacements)
+
+        def filled(value: Any) -> Any:
+            if isinstance(value, list | tuple):
+                return type(value)(filled(item) for item in value)
+            return left.pop(0) if isinstance(value, SYMBOLS) else value
+
+        args = filled(tuple(fx.map_arg(node.args, self.results.__getitem__)))
+        mapped = dict(fx.map_arg(node.kwargs, self.results.__getitem__))
+        kwargs = {name: filled(value) for name, value in mapped.items()}
+        target: Any = node.target
+        with torch.no_grad():
+            if node.op == "call_method":
+                return getattr(args[0], target)(*args[1:], **kwargs)
+            if node.op == "call_module":
+                return _evaluating(self.modules[target])(*args, **kwargs)
+            op = op_of_node(node, self.modules)
+            quant = None if op is None else self.quant_of(node, op, None)
+            if op is not None and quant is not None:
+                kwargs["config"] = _of_parameters(quant, op)
+            return target(*args, **kwargs)
+
+    def in_place(self, node: fx.Node) -> bool:
+        """Whether a node stores its result in what it reads."""
+        if node.op == "call_module":
+            return bool(getattr(self.modules[str(node.target)], "inplace", False))
+        return bool(node.kwargs.get("inplace")) or writes_in_place(node)
+
+    def overwritten(self, node: fx.Node) -> fx.Node:
+        """The node whose result another has changed; refused where a third shares its memory."""
+        source = node.args[0] if node.args else next(iter(node.kwargs.values()))
+        assert isinstance(source, fx.Node)
+        op = op_of_node(source, self.modules)
+        is_view = op is not None and op.lowering and not op.quantizable
+        if is_view and any(len(base.users) > 1 for base in source.all_input_nodes):
+            raise LoweringError(
+                f"{node.name} writes in place into memory that others read: take inplace out"
+            )
+        return source
+
+    def finished(self, cut_tail: bool) -> IntegerProgram:
+        """The program, without steps that no output needs."""
+        outputs: list[str] = []
+        last = next(node for node in self.graph.nodes if node.op == "output")
+        symbols = symbols_in(self.results[last])
+        if not symbols:
+            raise LoweringError("the output does not depend on the input")
+        for symbol in symbols:
+            if cut_tail and isinstance(symbol, Pending | Float):
+                outputs += [value.name for value in values_under(symbol)]
+            elif isinstance(symbol, Float):
+                raise LoweringError(
+                    f"{symbol.node} {symbol.reason}: quantise what it should be, or leave it off "
+                    "with cut_tail"
+                )
+            else:
+                outputs.append(self.builder.exact(symbol, last.name).name)
+        steps = needed_steps(self.builder.steps, outputs)
+        used = {name for step in steps for name in step.sources} | set(outputs)
+        inputs = tuple(each for each in self.builder.inputs if each.value.name in used)
+        return IntegerProgram(inputs, steps, tuple(outputs), self.tail(outputs))
+
+    def tail(self, outputs: list[str]) -> tuple[str, ...]:
+        """The nodes after the outputs."""
+        return tuple(
+            node.name
+            for node, result in self.results.items()
+            if node.op != "output"
+            and any(
+                isinstance(symbol, Float)
+                or (isinstance(symbol, Pending) and symbol.value.name in outputs)
+                for symbol in symbols_in(result)
+            )
+        )
+
+
+def refuse_own_code(node: fx.Node, op: Op, module: nn.Module) -> None:
+    """Refuse a module that does more than its operation: that would be left out in silence."""
+    if module._forward_hooks or module._forward_pre_hooks:
+        raise LoweringError(
+            f"{node.name} has hooks, as pruned activations have, and no rule covers them"
+        )
+    cls = module.base if isinstance(module, QuantizedModule) else type(module)
+    if op.module is not None and cls.forward is not op.module.forward:
+        raise LoweringError(
+            f"{node.name}: {cls.__name__} has its own forward, which no rule covers: use "
+            f"{op.module.__name__}"
+        )
+
+
+def needed_steps(steps: list[Step], outputs: list[str]) -> tuple[Step, ...]:
+    """The steps that lead to the outputs."""
+    needed = set(outputs)
+    kept = []
+    for step in reversed(steps):
+        if step.out.name in needed:
+            needed.update(step.sources)
+            kept.append(step)
+    return tuple(reversed(kept))
+
+
+def _attribute(model: nn.Module, target: str) -> Any:
+    path, _, name = target.rpartition(".")
+    return getattr(model.get_submodule(path), name)
+
+
+def _evaluating(module: nn.Module) -> nn.Module:
+    """A module that shares everything but evaluates, and rounds nothing."""
+    twin = copy.copy(module)
+    twin.training = False
+    if isinstance(twin, QuantizedModule):
+        twin.quant = _of_parameters(twin.quant, twin.op)
+    return twin
+
+
+def _of_parameters(quant: QuantConfig, op: Op) -> QuantConfig:
+    """A configuration that rounds parameters only: data was rounded before."""
+    kept = {role: fmt for role, fmt in quant.operands.items() if role in op.params}
+    return replace(quant, operands=kept)

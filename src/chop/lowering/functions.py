@@ -1,0 +1,222 @@
+"""Functions of single elements: limits where they are, tables elsewhere."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from chop.lowering.builder import LoweringError
+from chop.lowering.from_graph import Call
+from chop.lowering.program import Clamp, Codes, Shape, Table, Value
+from chop.lowering.ranges import codes, compact
+from chop.lowering.symbols import Exact, Float, Pending, Symbol
+from chop.ops.op import lowering
+
+UNLIMITED = 2**62
+VECTOR = 64
+"""Elements of which PyTorch computes a multiple with vector instructions."""
+FEW_PLACES, MANY_PLACES, AT_ONCE = 3, 32, 2**22
+ELEMENTWISE = (
+    *("leaky_relu", "rrelu", "elu", "celu", "selu", "gelu", "silu", "mish", "sigmoid"),
+    *("logsigmoid", "tanh", "tanhshrink", "hardswish", "hardsigmoid", "hardshrink", "softshrink"),
+    *("softplus", "softsign", "threshold", "neg", "abs", "sqrt", "rsqrt", "reciprocal", "square"),
+    *("exp", "log", "log2", "log1p", "erf", "sin", "cos", "tan", "sinh", "cosh", "floor", "ceil"),
+    *("round", "pow", "remainder", "floor_divide"),
+)
+
+
+@lowering(*ELEMENTWISE)
+def elementwise(call: Call) -> Symbol:
+    """Any function of one element and numbers."""
+    if len([v for v in call.operands.values() if isinstance(v, Exact | Pending | Tensor)]) > 1:
+        return call.float_result("has two operands that vary")
+    return of_each_code(call, call.source)
+
+
+def of_each_code(
+    call: Call, symbol: Symbol, function: Callable[[Tensor], Tensor] | None = None
+) -> Symbol:
+    """A function that PyTorch computes for every code; the node's own unless another is given."""
+    found = codes_to_compute(call, symbol)
+    if isinstance(found, Float):
+        return found
+    function = function or call.run
+    return replace(
+        found, numbers=by_vector(function, found.numbers), again=one_by_one(function, found.again)
+    )
+
+
+def by_vector(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """The function of elements that lie side by side, which vector instructions compute."""
+    flat = x.reshape(-1)
+    filled = torch.cat([flat, flat[-1:].expand(-len(flat) % VECTOR)])
+    return function(filled)[: len(flat)].reshape(x.shape)
+
+
+def one_by_one(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """The function of elements with gaps between, computed like the last odd ones of a tensor.
+
+    The results may differ in the last bit, and with them those of batches of different sizes.
+    """
+    return function(torch.stack([x.reshape(-1)] * 2, dim=-1)[:, 0]).reshape(x.shape)
+
+
+def codes_to_compute(call: Call, symbol: Symbol) -> Pending | Float:
+    """The numbers of a symbol, one for each code; Float if there are too many."""
+    if isinstance(symbol, Pending):
+        return symbol
+    value = call.value(symbol)
+    try:
+        return call.builder.pending(value, call.name)
+    except LoweringError as error:
+        return call.float_result(str(error).removeprefix(f"{call.name} "))
+
+
+@lowering("relu", "relu6", "hardtanh", "clamp")
+def limited(call: Call) -> Symbol:
+    """Limits that are codes; a table where they lie between codes, or after another function."""
+    symbol = call.source
+    if isinstance(symbol, Pending):
+        return of_each_code(call, symbol)
+    value = call.value(symbol)
+    bounds = limits(call)
+    if bounds is None:
+        return call.float_result("is limited by something that varies")
+    sides = [None if side is None else np.ldexp(side, value.frac) for side in bounds]
+    if any(side is not None and (side != np.floor(side)).any() for side in sides):
+        return of_each_code(call, symbol)
+    low = codes(-UNLIMITED if sides[0] is None else sides[0])
+    high = codes(UNLIMITED if sides[1] is None else sides[1])
+    if (value.low >= low).all() and (value.high <= high).all():
+        return Exact(value)
+    return call.emit(Clamp, [value], value.shape, value.frac, low=low, high=high)
+
+
+def limits(call: Call) -> tuple[float | None, float | None] | None:
+    """Between which numbers a function limits its input; None if that is not known."""
+    if call.op.name == "relu":
+        return 0.0, None
+    if call.op.name == "relu6":
+        return 0.0, 6.0
+    if call.op.name == "hardtanh":
+        return float(call.setting("min_val", -1.0)), float(call.setting("max_val", 1.0))
+    named = dict(zip(("min", "max"), call.node.args[1:], strict=False)) | dict(call.node.kwargs)
+    found = [named.get("min"), named.get("max")]
+    if any(isinstance(side, Tensor) or not isinstance(side, int | float | None) for side in found):
+        return None
+    low, high = (None if side is None else float(side) for side in found)  # type: ignore[arg-type]
+    return low, high
+
+
+@lowering("batch_norm1d", "batch_norm2d", "batch_norm3d", "batch_norm", "prelu")
+def by_channel(call: Call) -> Symbol:
+    """A function of one element that differs between channels."""
+    if (
+        isinstance(call.module, nn.modules.batchnorm._BatchNorm)
+        and call.module.running_mean is None
+    ):
+        raise LoweringError(f"{call.name} has no running statistics: it depends on the batch")
+    found = codes_to_compute(call, call.source)
+    if isinstance(found, Float):
+        return found
+    shape = found.shape
+    channels = shape[0] if len(shape) > 0 else 1
+    numbers = [
+        on_channels(call, part, channels, shape, again)
+        for part, again in ((found.numbers, False), (found.again, True))
+    ]
+    # Each of the functions so far, in each channel: those that some element has are kept.
+    axis = np.arange(channels).reshape((-1,) + (1,) * (len(shape) - 1))
+    pairs = found.rows * channels + axis
+    kept, rows = np.unique(pairs, return_inverse=True)
+    kept_rows = torch.from_numpy(kept)
+    return replace(
+        found,
+        numbers=numbers[0][kept_rows],
+        again=numbers[1][kept_rows],
+        rows=compact(codes(rows.reshape(pairs.shape)), shape),
+    )
+
+
+def on_channels(call: Call, numbers: Tensor, channels: int, shape: Shape, again: bool) -> Tensor:
+    """What each channel makes of each row of numbers: row times channel rows.
+
+    Images are computed with vector instructions where a channel has many places, and without where
+    it has few. For rows of features it is the number of channels that decides, which is the same.
+    """
+    spread = (FEW_PLACES if again else MANY_PLACES,) * (len(shape) > 1)
+    ones = (1,) * (len(shape) - 1 - len(spread))
+    piece = max(AT_ONCE // (channels * MANY_PLACES), 1)
+    results = []
+    for row in numbers:
+        parts = []
+        for some in torch.split(row, piece):
+            x = some.reshape(-1, *(1,) * len(shape)).expand(len(some), channels, *ones, *spread)
+            parts.append(call.run(x.contiguous()).reshape(len(some), channels, -1)[..., -1])
+        results.append(torch.cat(parts).T)
+    return torch.cat(results).contiguous()
+
+
+def ranked(call: Call) -> Exact | tuple[Value, Callable[[Value], Pending]]:
+    """What a maximum compares: codes, or the ranks of what a function gives for them.
+
+    A function that nothing has rounded gives numbers that need not fit any format; their order
+    does. The second part turns ranks back into numbers.
+    """
+    symbol = call.source
+    if not isinstance(symbol, Pending):
+        return Exact(call.value(symbol))
+    rows = _by_channel(symbol.rows, symbol.shape, call)
+    ranks = [ranking(*pair) for pair in zip(symbol.numbers, symbol.again, strict=True)]
+    own = {"table": codes(np.stack([rank.places for rank in ranks])), "start": symbol.start}
+    own |= {"rows": compact(symbol.rows, symbol.shape), "stable": all(r.stable for r in ranks)}
+    value = call.builder.emit(Table, call.name, [symbol.value], symbol.shape, 0, **own)
+
+    def back(pooled: Value) -> Pending:
+        low, high = pooled.limits
+        every = torch.arange(low, high + 1)
+        numbers, again = (
+            torch.stack([part[every.clamp(max=len(part) - 1)] for part in side])
+            for side in ([r.numbers for r in ranks], [r.again for r in ranks])
+        )
+        shaped = rows.reshape((-1,) + (1,) * (len(pooled.shape) - 1))
+        return Pending(pooled, numbers, again, compact(shaped, pooled.shape))
+
+    return value, back
+
+
+class Ranking(NamedTuple):
+    """The order of some numbers."""
+
+    places: NDArray[np.int64]
+    """The rank of each."""
+    numbers: Tensor
+    """The number of each rank."""
+    again: Tensor
+    """What another memory layout gives for it, where that is another number."""
+    stable: bool
+    """Any mixture of the two has the same order."""
+
+
+def ranking(numbers: Tensor, again: Tensor) -> Ranking:
+    """The order of numbers that were computed twice."""
+    ranked, places = torch.unique(numbers, return_inverse=True)
+    least, most = ranked.clone(), ranked.clone()
+    least.scatter_reduce_(0, places, again, "amin")
+    most.scatter_reduce_(0, places, again, "amax")
+    in_order = bool((most[:-1] <= least[1:]).all())
+    one_sided = bool(((least == ranked) | (most == ranked)).all())
+    other = torch.where(most == ranked, least, most)
+    return Ranking(places.numpy(), ranked, other, in_order and one_sided)
+
+
+def _by_channel(rows: Codes, shape: tuple[int, ...], call: Call) -> Codes:
+    """The function of each channel, if all its elements have the same."""
+    full = np.broadcast_to(rows, shape).reshape(shape[0], -1)
+    if (full != full[:, :1]).any():
+        raise LoweringError(f"{call.name} compares different functions: quantise its data_in")
+    return full[:, 0]

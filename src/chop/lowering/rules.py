@@ -1,0 +1,317 @@
+"""How operations become steps: one rule for each kind of operation, found by its name."""
+
+from dataclasses import replace
+from math import log2, prod
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from chop.lowering import functions, moves  # noqa: F401  (register)
+from chop.lowering import program as steps
+from chop.lowering.builder import LoweringError
+from chop.lowering.dyadic import dyadic
+from chop.lowering.from_graph import Call
+from chop.lowering.functions import of_each_code
+from chop.lowering.moves import expanded
+from chop.lowering.program import Codes, Shape, Value
+from chop.lowering.ranges import along, codes, shifted
+from chop.lowering.symbols import Exact, Raw, Symbol, is_symbolic
+from chop.ops.op import lowering
+
+SMALL_BITS = 8
+"""Numbers in the code of a network that take no more are constants; others make tables."""
+CHUNK = 4096
+
+
+@lowering("linear")
+def linear(call: Call) -> Symbol:
+    """Products with a constant matrix."""
+    source = call.value(call.operands["input"])
+    weight = call.parameter("weight")
+    assert weight is not None
+    return products(call, source, *weight, call.parameter("bias"))
+
+
+def products(
+    call: Call, source: Value, weight: Codes, frac: int, bias: tuple[Codes, int] | None
+) -> Exact:
+    """Products of the last dimension, all sums with one binary point."""
+    source = one_point(call, source, -1)
+    fracs = along(source.frac, source.shape, -1, np.max) + frac
+    weight, offset, point = aligned_weights(weight, fracs[None, :], bias)
+    shape = (*source.shape[:-1], len(weight))
+    return call.emit(steps.Product, [source], shape, point, weight=weight, bias=offset)
+
+
+def one_point(call: Call, value: Value, axis: int) -> Value:
+    """The value with a binary point that differs along one dimension at most."""
+    same = (along(value.frac, value.shape, axis, side) for side in (np.min, np.max))
+    low, high = same
+    return value if (low == high).all() else call.builder.aligned(call.name, value)
+
+
+def aligned_weights(
+    weight: Codes, fracs: Codes, bias: tuple[Codes, int] | None
+) -> tuple[Codes, Codes, int]:
+    """Weights and bias shifted to the finest binary point of a product, which is given, too."""
+    offset, bias_frac = (codes(np.zeros(len(weight))), None) if bias is None else bias
+    finest = [int(fracs.max())] + ([] if bias_frac is None or not offset.any() else [bias_frac])
+    point = max(finest)
+    weight = shifted(weight, point - fracs)
+    return (
+        weight,
+        shifted(offset, point - (point if bias_frac is None else min(bias_frac, point))),
+        point,
+    )
+
+
+def each_dimension(value: Any, dims: int) -> Shape:
+    """A setting such as a stride, one for each dimension."""
+    values = tuple(value) if isinstance(value, list | tuple) else (value,)
+    return values * dims if len(values) == 1 else values
+
+
+@lowering("conv1d", "conv2d", "conv3d")
+def convolution(call: Call) -> Symbol:
+    """Convolution with constants."""
+    source = one_point(call, call.value(call.operands["input"]), 0)
+    weight = call.parameter("weight")
+    assert weight is not None
+    dims = weight[0].ndim - 2
+    if len(source.shape) != dims + 1:
+        raise LoweringError(f"{call.name} takes rows of {dims + 1} dimensions in integers")
+    if call.setting("padding_mode", "zeros") != "zeros":
+        raise LoweringError(f"{call.name}: padding_mode must be 'zeros' in integers")
+    stride, dilation = (each_dimension(call.setting(n, 1), dims) for n in ("stride", "dilation"))
+    groups, padding = int(call.setting("groups", 1)), call.setting("padding", 0)
+    if isinstance(padding, str):
+        around = [d * (k - 1) for d, k in zip(dilation, weight[0].shape[2:], strict=True)]
+        if padding == "same" and any(total % 2 for total in around):
+            raise LoweringError(f"{call.name}: 'same' padding is not the same on both sides")
+        padding = [total // 2 if padding == "same" else 0 for total in around]
+    fracs = along(source.frac, source.shape, 0, np.max) + weight[1]
+    by_group = np.repeat(fracs.reshape(groups, -1), len(weight[0]) // groups, axis=0)
+    by_group = by_group.reshape(by_group.shape + (1,) * dims)
+    kernel, bias, point = aligned_weights(weight[0], by_group, call.parameter("bias"))
+    own = {"weight": kernel, "bias": bias, "stride": stride, "dilation": dilation}
+    own |= {"padding": each_dimension(padding, dims), "groups": groups}
+    shape = result_shape(call, source)
+    return call.emit(steps.Convolution, [source], shape, point, **own)
+
+
+def result_shape(call: Call, *sources: Value) -> Shape:
+    """The shape of a row of the result, as PyTorch gives it."""
+    result = call.run(*(torch.zeros((1, *s.shape), dtype=call.builder.dtype) for s in sources))
+    return tuple(result.shape[1:])
+
+
+@lowering("matmul", "bmm", "mm")
+def matmul(call: Call) -> Symbol:
+    """Product of two values, or of a value and a constant matrix."""
+    left, right = list(call.operands.values())[:2]
+    if isinstance(right, Tensor) and right.dim() == 2:
+        return products(call, call.value(left), *dyadic(right.T), None)
+    sides = [operand_value(call, side) for side in (left, right)]
+    if call.op.name == "mm" or any(len(side.shape) < 2 for side in sides):
+        raise LoweringError(f"{call.name} multiplies rows of the batch with each other")
+    first, second = (call.builder.aligned(call.name, side) for side in sides)
+    lead = np.broadcast_shapes(first.shape[:-2], second.shape[:-2])
+    first, second = (expanded(call, s, (*lead, *s.shape[-2:])) for s in (first, second))
+    shape = (*first.shape[:-1], second.shape[-1])
+    return call.emit(steps.MatMul, [first, second], shape, first.frac + second.frac)
+
+
+def operand_value(call: Call, operand: Any) -> Value:
+    """A symbol or a constant tensor as a value; the constant may have a batch dimension of 1."""
+    if not isinstance(operand, Tensor):
+        return call.value(operand)
+    value = call.builder.constant(call.name, operand)
+    rank = max(len(symbol.shape) for symbol in call.operands.values() if is_symbolic(symbol))
+    if len(value.shape) == rank + 1 and value.shape[0] == 1:
+        return call.builder.reshaped(call.name, value, value.shape[1:])
+    if len(value.shape) > rank:
+        raise LoweringError(f"{call.name} has a constant for each row of the batch")
+    return value
+
+
+def pair(call: Call) -> tuple[Value, Value, Shape]:
+    """The two operands with equally many dimensions, and the shape that they broadcast to."""
+    sides = [operand_value(call, side) for side in list(call.operands.values())[:2]]
+    rank = max(len(side.shape) for side in sides)
+    both_vary = all(map(is_symbolic, list(call.operands.values())[:2]))
+    if both_vary and any(len(side.shape) != rank for side in sides):
+        raise LoweringError(f"{call.name} adds or multiplies tensors of unequal dimensions")
+    padded = [(1,) * (rank - len(side.shape)) + side.shape for side in sides]
+    one, other = (
+        call.builder.reshaped(call.name, s, p) for s, p in zip(sides, padded, strict=True)
+    )
+    return one, other, tuple(np.broadcast_shapes(one.shape, other.shape))
+
+
+@lowering("add", "sub")
+def addition(call: Call) -> Symbol:
+    """Sum or difference, of two values or of a value and a number."""
+    if call.operands.get("alpha", 1) != 1:
+        return call.float_result("has an alpha, which no rule covers")
+    numbers = [not isinstance(v, Tensor) and not is_symbolic(v) for v in call.operands.values()]
+    if any(numbers[:2]):
+        return with_number(call)
+    one, other, shape = pair(call)
+    point = int(max(one.frac.max(), other.frac.max()))
+    factors = [np.left_shift(codes(1), point - side.frac) for side in (one, other)]
+    if call.op.name == "sub":
+        factors[1] = -factors[1]
+    return call.emit(steps.Sum, [one, other], shape, point, factors=tuple(factors))
+
+
+def with_number(call: Call) -> Symbol:
+    """Arithmetic of a value and a number in the code: exact where the number is short."""
+    left, right = list(call.operands.values())[:2]
+    symbol, number = (left, right) if is_symbolic(left) else (right, left)
+    if not isinstance(symbol, Exact):
+        return of_each_code(call, symbol)
+    value, (code, frac) = symbol.value, dyadic(torch.tensor(float(number), dtype=torch.float64))
+    if call.op.name in ("mul", "div"):
+        return call.emit(steps.Sum, [value], value.shape, value.frac + frac, factors=(code,))
+    point = max(int(value.frac.max()), frac)
+    if abs(int(code)) >> SMALL_BITS or point - int(value.frac.min()) > SMALL_BITS:
+        return of_each_code(call, symbol)
+    number_value = call.builder.constant(call.name, torch.full((1,) * len(value.shape), number))
+    signs = (1, 1 if call.op.name == "add" else -1)
+    scale, other = (np.left_shift(codes(1), point - v.frac) for v in (value, number_value))
+    if not is_symbolic(left):
+        signs = signs[::-1]
+    factors = (scale * signs[0], other * signs[1])
+    return call.emit(steps.Sum, [value, number_value], value.shape, point, factors=factors)
+
+
+@lowering("mul", "div")
+def multiplication(call: Call) -> Symbol:
+    """Product of two values, or with a number; a quotient by a power of two."""
+    left, right = list(call.operands.values())[:2]
+    if call.operands.get("rounding_mode") is not None:
+        return call.float_result("rounds its quotient, which no rule covers")
+    divides = call.op.name == "div"
+    if isinstance(right, int | float):
+        number = 1 / right if divides and right else right
+        exact_division = not divides or (right != 0 and log2(abs(right)).is_integer())
+        short = (
+            abs(int(dyadic(torch.tensor(float(number), dtype=torch.float64))[0])) < 2**SMALL_BITS
+        )
+        if isinstance(left, Exact) and exact_division and short:
+            scaled = {**call.operands, "other": number}
+            return with_number(replace(call, operands=scaled))
+        return of_each_code(call, left)
+    if divides:
+        return call.float_result("divides by something that varies")
+    if isinstance(left, int | float):
+        swapped: Symbol = multiplication(replace(call, operands={"input": right, "other": left}))
+        return swapped
+    one, other, shape = pair(call)
+    return call.emit(steps.Multiply, [one, other], shape, one.frac + other.frac)
+
+
+@lowering("embedding")
+def embedding(call: Call) -> Symbol:
+    """Rows of a constant table, chosen by an integer input."""
+    weight = call.parameter("weight")
+    assert weight is not None
+    table, frac = weight
+    source = call.source
+    if not isinstance(source, Raw) or source.index is not None:
+        raise LoweringError(f"{call.name} must read an input of the network as it is")
+    limits = 0, 0, len(table) - 1
+    value = call.builder.input(source.placeholder, source.shape, None, limits)
+    return call.emit(steps.Lookup, [value], (*value.shape, table.shape[1]), frac, table=table)
+
+
+@lowering("max_pool1d", "max_pool2d", "max_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d")
+def max_pool(call: Call) -> Symbol:
+    """The largest code of each window; functions of codes are compared by their order."""
+    if call.setting("return_indices", False):
+        raise LoweringError(f"{call.name} gives indices, which no rule covers")
+    source = functions.ranked(call)
+    value = source.value if isinstance(source, Exact) else source[0]
+    value = one_point(call, value, 0)
+    windows, shape = window(call, value)
+    pooled = call.emit(
+        steps.Pool, [value], shape, channel_frac(value, shape), kind="max", **windows
+    )
+    return pooled if isinstance(source, Exact) else source[1](pooled.value)
+
+
+def channel_frac(value: Value, shape: Shape) -> Codes:
+    """The binary point of each channel, for a result of another size."""
+    return along(value.frac, value.shape, 0, np.max).reshape((-1,) + (1,) * (len(shape) - 1))
+
+
+def window(call: Call, value: Value) -> tuple[dict[str, Shape], Shape]:
+    """Kernel, stride, padding and dilation of a pool, and the shape of its result."""
+    dims = int(call.op.name[-2])
+    if len(value.shape) != dims + 1:
+        raise LoweringError(f"{call.name} takes rows of {dims + 1} dimensions in integers")
+    shape = result_shape(call, value)
+    if call.op.name.startswith("adaptive"):
+        if any(a % b for a, b in zip(value.shape[1:], shape[1:], strict=True)):
+            raise LoweringError(f"{call.name} has windows of unequal sizes, which no rule covers")
+        kernel = tuple(a // b for a, b in zip(value.shape[1:], shape[1:], strict=True))
+        return windows_of(kernel, kernel, (0,) * dims, (1,) * dims), shape
+    kernel = each_dimension(call.setting("kernel_size"), dims)
+    stride = each_dimension(call.setting("stride") or kernel, dims)
+    padding, dilation = (
+        each_dimension(call.setting(name, default), dims)
+        for name, default in (("padding", 0), ("dilation", 1))
+    )
+    return windows_of(kernel, stride, padding, dilation), shape
+
+
+def windows_of(kernel: Shape, stride: Shape, padding: Shape, dilation: Shape) -> dict[str, Shape]:
+    """The fields of a pool."""
+    return {"kernel": kernel, "stride": stride, "padding": padding, "dilation": dilation}
+
+
+@lowering("avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d")
+def average_pool(call: Call) -> Symbol:
+    """The sum of each window, divided: by a shift, or as a function of the sum."""
+    value = one_point(call, call.value(call.source), 0)
+    windows, shape = window(call, value)
+    varies = call.setting("ceil_mode", False) or not call.setting("count_include_pad", True)
+    if (
+        call.setting("divisor_override")
+        or (varies and any(windows["padding"]))
+        or (call.setting("ceil_mode", False) and not fills(value, windows, shape))
+    ):
+        raise LoweringError(f"{call.name} divides by numbers that differ between windows")
+    return divided(call, value, windows, shape, prod(windows["kernel"]))
+
+
+def fills(value: Value, windows: dict[str, Shape], shape: Shape) -> bool:
+    """Whether no window reaches beyond the end."""
+    sides = zip(value.shape[1:], shape[1:], windows["kernel"], windows["stride"], strict=True)
+    return all((out - 1) * stride + kernel <= size for size, out, kernel, stride in sides)
+
+
+def divided(
+    call: Call, value: Value, windows: dict[str, Shape], shape: Shape, count: int
+) -> Symbol:
+    """Sums of windows, divided by how many elements they have."""
+    frac = channel_frac(value, shape)
+    shift = log2(count)
+    point = frac + int(shift) if shift.is_integer() else frac
+    total = call.emit(steps.Pool, [value], shape, point, kind="sum", **windows)
+    if shift.is_integer():
+        return total
+
+    def divide(numbers: Tensor) -> Tensor:
+        """What PyTorch gives for a window that holds the sum and zeros otherwise."""
+        parts = []
+        for some in torch.split(numbers.reshape(-1), CHUNK):
+            x = torch.zeros((len(some), 1, prod(value.shape[1:])), dtype=some.dtype)
+            x[:, 0, 0] = some
+            result = call.run(x.reshape(len(some), 1, *value.shape[1:]))
+            parts.append(result.reshape(len(some), -1)[:, 0])
+        return torch.cat(parts).reshape(numbers.shape)
+
+    return of_each_code(call, total, divide)

@@ -1,0 +1,101 @@
+"""What is known of the result of a node while a graph is lowered."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from chop.lowering.program import Codes, Shape, Value
+
+PROBE_ROWS = 2
+"""Rows that shapes are worked out with: two tell a batch from a dimension of size one."""
+
+
+@dataclass(frozen=True, eq=False)
+class Exact:
+    """A value of the program."""
+
+    value: Value
+
+    @property
+    def shape(self) -> Shape:
+        return self.value.shape
+
+
+@dataclass(frozen=True, eq=False)
+class Pending:
+    """A function of single codes that nothing has rounded yet: it becomes a table when it is.
+
+    PyTorch computed the numbers, for every code that the value can have.
+    """
+
+    value: Value
+    numbers: Tensor
+    """A row for each function, a column for each code."""
+    again: Tensor
+    """The same computed in another memory layout, to see whether that makes a difference."""
+    rows: Codes
+    """Which function an element is given to; broadcasts to the shape."""
+
+    @property
+    def shape(self) -> Shape:
+        return self.value.shape
+
+    @property
+    def start(self) -> int:
+        """The code of the first column."""
+        return self.value.limits[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Raw:
+    """An input of the network in floating point, perhaps in another shape."""
+
+    placeholder: str
+    source_shape: Shape
+    shape: Shape
+    index: Codes | None = None
+    """Where each element comes from; None if they are in their places."""
+
+
+@dataclass(frozen=True, eq=False)
+class Float:
+    """A result that has no integers; it may stand at the end of a network only."""
+
+    node: str
+    reason: str
+    sources: tuple[Value, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Joined:
+    """Elements of several symbols, not all of them in integers until they are rounded."""
+
+    parts: tuple[Exact | Pending | Raw, ...]
+    index: Codes
+    """Where each element comes from, as in a `Move`."""
+    shape: Shape
+
+
+Symbol = Exact | Pending | Raw | Joined | Float
+SYMBOLS = (Exact, Pending, Raw, Joined, Float)
+
+
+def is_symbolic(value: Any) -> bool:
+    """Whether a value, or something in it, is known only as a symbol."""
+    if isinstance(value, dict):
+        return any(map(is_symbolic, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(is_symbolic, value))
+    if isinstance(value, slice):
+        return any(map(is_symbolic, (value.start, value.stop, value.step)))
+    return isinstance(value, SYMBOLS)
+
+
+def symbols_in(value: Any) -> list[Symbol]:
+    """Every symbol in nested containers, in order."""
+    if isinstance(value, dict):
+        return symbols_in(list(value.values()))
+    if isinstance(value, list | tuple):
+        return [found for item in value for found in symbols_in(item)]
+    return [value] if isinstance(value, SYMBOLS) else []
