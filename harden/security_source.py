@@ -53,6 +53,8 @@ ALLOWED = {
     ("tools/user_code.py", "importlib.import_module"): "what --import names",
     ("tools/user_code.py", "importlib.util.spec_from_file_location"): "what --import names",
     ("actions/__init__.py", "importlib.import_module"): "names from the table of actions",
+    ("actions/session.py", "importlib.import_module"): "names from the table of actions",
+    ("search/__init__.py", "importlib.import_module"): "names from a table in the same file",
     ("tools/__init__.py", "importlib.import_module"): "names from a table in the same file",
     ("search/study/workers.py", "socket"): "the name of this machine",
 }
