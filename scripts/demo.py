@@ -93,8 +93,8 @@ class Point:
         total = counted["total"]
         tested = read(self.check / "software/checkpoints/test_results.json")
         return {
-            "accuracy": tested["test_acc_epoch"],
-            "loss": tested["test_loss_epoch"],
+            "accuracy": tested["val_acc_epoch"],
+            "loss": tested["val_loss_epoch"],
             "average_bitwidth": total["parameter_bits"] / total["parameters"],
             "bitops": total["bitops"],
         }
@@ -108,7 +108,7 @@ def front(search: Path, checks: Path) -> Iterator[Point]:
 
 
 def verify(points: list[Point]) -> None:
-    """Make and measure every configuration anew, as many at a time as there are cores."""
+    """Make and measure every configuration again, as many at a time as there are cores."""
     for command in points[0].commands():
         tell(command)
     print(f"  and the same for each of best_0.toml to best_{len(points) - 1}.toml", flush=True)
@@ -182,7 +182,7 @@ class Demo:
         heading(f"Search a number format for each layer with {name}")
         self.act("search", config, *weights, *(("--quiet",) if config != CONFIG else ()))
         points = list(front(place, self.folder / "verify"))
-        heading(f"Verify the front of {name}: {len(points)} networks, made and measured anew")
+        heading(f"Verify the front of {name}: {len(points)} networks, made and measured again")
         verify(points)
         best = max(points, key=lambda point: point.wanted["accuracy"])
         heading(f"Test the most accurate one, {best.file.name}, on rows that no search has seen")
