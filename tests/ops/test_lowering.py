@@ -8,6 +8,7 @@ from torch import nn
 from chop.dataset import get_dataset_info
 from chop.errors import RegistrationError, UnknownNameError
 from chop.ir.graph.mase_graph import MaseGraph
+from chop.lowering import rules  # noqa: F401  # registers ours before the table is emptied
 from chop.models import get_model
 from chop.ops import OPS, lowering, op_of_module, op_of_node
 from chop.ops.op import LOWERINGS
