@@ -16,6 +16,7 @@ from chop.actions import train
 from chop.dataset import MaseDataModule
 from chop.errors import CheckpointError, ConfigError
 from chop.ir.graph.mase_graph import MaseGraph
+from chop.lowering import LoweringError, lower
 from chop.models import get_model
 from chop.nn.quant_config import QuantConfig, parse_quant_config
 from chop.nn.quantized import QuantizedCall, QuantizedModule, quantize_module
@@ -359,3 +360,20 @@ def test_a_search_measures_it_as_the_quantise_pass_makes_it(
     rows = [x for x, _ in found.batches("val_dataloader", 64)]
     with torch.inference_mode():
         assert torch.equal(torch.cat(scores), space.quantised(config).eval()(torch.cat(rows)))
+
+
+def test_what_learns_has_no_integer_program_yet() -> None:
+    graph = quantised(prepared(nn.Sequential(nn.Linear(16, 4)), input=X), linear=learned())
+    with pytest.raises(LoweringError, match=r"_0 has quantisers that learn"):
+        lower(graph, {"input": X})
+
+
+def test_a_function_that_learns_has_none_either() -> None:
+    class Twice(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x + x
+
+    config = {"name": NAME, "data_in_width": 8, "data_in_frac_width": 4}
+    graph = quantised(prepared(Twice(), x=X), add=config)
+    with pytest.raises(LoweringError, match=r"add has quantisers that learn"):
+        lower(graph, {"x": X})

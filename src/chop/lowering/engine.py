@@ -65,7 +65,10 @@ class Engine:
         (count,) = rows
         for place, (step, dtype, compute) in enumerate(self._kernels):
             sources = [state[name].to(dtype) for name in step.sources]
-            state[step.out.name] = compute(*sources) if sources else compute(count)
+            result = compute(*sources) if sources else compute(count)
+            if tuple(result.shape[1:]) != step.out.shape:
+                raise DataError(f"{step.out.name!r} is not of the shape {list(step.out.shape)}")
+            state[step.out.name] = result
             for name in step.sources:  # a value that nothing reads again makes room
                 if self._last_use[name] == place and name not in self.program.outputs:
                     state.pop(name, None)

@@ -323,6 +323,11 @@ class Lowering:
 
 def refuse_own_code(node: fx.Node, op: Op, module: nn.Module) -> None:
     """Refuse a module that does more than its operation: that would be left out in silence."""
+    if isinstance(module, QuantizedModule) and module.quantizers_by_role:
+        raise LoweringError(
+            f"{node.name} has quantisers that learn: quantise it to the formats that "
+            "module.frozen gives"
+        )
     if module._forward_hooks or module._forward_pre_hooks:
         raise LoweringError(
             f"{node.name} has hooks, as pruned activations have, and no rule covers them"

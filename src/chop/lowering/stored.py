@@ -1,20 +1,39 @@
-"""An integer program as two files, of JSON and of arrays, and back."""
+"""An integer program as two files, of JSON and of arrays, and back.
+
+A file is not trusted: exports write what a program holds into source code and run it. So every
+field must be of its type, and every range must be the one that follows from the steps.
+"""
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 import torch
 
-from chop.errors import CheckpointError
+from chop.errors import CheckpointError, GraphError
 from chop.files import read_safetensors, writable_folder, write_safetensors, write_text
-from chop.lowering.program import STEPS, Input, IntegerProgram, Step, Value, own_fields
+from chop.lowering.program import (
+    PADDING,
+    STEPS,
+    Input,
+    IntegerProgram,
+    Lookup,
+    Move,
+    Shape,
+    Step,
+    Table,
+    Value,
+    own_fields,
+)
+from chop.lowering.ranges import bounds
 
 PROGRAM, ARRAYS = "program.json", "arrays.safetensors"
 VERSION = 1
 Arrays = dict[str, torch.Tensor]
+MISFITS = (ValueError, KeyError, TypeError, AttributeError, IndexError)
+"""What NumPy and Python raise where parts of a file do not fit together."""
 __all__ = ["load_program", "save_program"]
 
 
@@ -79,41 +98,104 @@ def load_program(folder: str | Path) -> IntegerProgram:
         return _program(record, arrays)
     except OSError as error:
         raise CheckpointError(f"{folder}: no integer program can be read: {error}") from None
-    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (SafetensorError, GraphError, RecursionError, *MISFITS) as error:
         what = " ".join(str(error).split())
         raise CheckpointError(f"{folder}: the integer program is damaged: {what}") from None
 
 
 def _program(record: Mapping[str, Any], arrays: Arrays) -> IntegerProgram:
     inputs = tuple(
-        Input(_value(each["value"], arrays), each["placeholder"], each["format"])
+        Input(
+            _value(each["value"], arrays),
+            _typed(each["placeholder"], str, "placeholder"),
+            _typed(each["format"], dict | None, "format"),
+        )
         for each in record["inputs"]
     )
     steps = tuple(_step(each, arrays) for each in record["steps"])
-    program = IntegerProgram(inputs, steps, tuple(record["outputs"]), tuple(record["tail"]))
-    known = {each.value.name for each in inputs}
+    outputs, tail = (
+        _typed(tuple(record[name]), tuple[str, ...], name) for name in ("outputs", "tail")
+    )
+    known = {each.value.name: each.value for each in inputs}
     for step in steps:
-        missing = set(step.sources) - known
+        missing = set(step.sources) - known.keys()
         if missing:
             raise ValueError(f"{step.out.name} reads {min(missing)}, which no step gives")
-        known.add(step.out.name)
-    if not set(program.outputs) <= known:
+        sources = [known[name] for name in step.sources]
+        _check_range(step, sources)
+        _check_places(step, sources)
+        known[step.out.name] = step.out
+    if not set(outputs) <= known.keys():
         raise ValueError("an output is given by no step")
-    return program
+    return IntegerProgram(inputs, steps, outputs, tail)
+
+
+def _check_range(step: Step, sources: list[Value]) -> None:
+    """Raise unless the range of a result is what its step makes of the ranges of its sources."""
+    stated = (step.out.low, step.out.high)
+    for found, end in zip(bounds(step, *sources), stated, strict=True):
+        shape = step.out.shape
+        if not np.array_equal(np.broadcast_to(found, shape), np.broadcast_to(end, shape)):
+            raise ValueError(f"the range of {step.out.name} does not follow from its step")
+
+
+def _check_places(step: Step, sources: list[Value]) -> None:
+    """Raise if a code or an index would lead beyond a table or the sources."""
+    if isinstance(step, Table):
+        first, last, size = *sources[0].limits, step.table.shape[1]
+        first, last = first - step.start, last - step.start
+    elif isinstance(step, Lookup):
+        first, last, size = *sources[0].limits, len(step.table)
+    elif isinstance(step, Move) and step.index is not None and step.index.size:
+        first, last = int(step.index.min()) - PADDING, int(step.index.max()) - PADDING
+        size = sum(source.size for source in sources) - PADDING
+    else:
+        return
+    if not 0 <= first <= last < size:
+        raise ValueError(f"{step.out.name} reads beyond what there is")
 
 
 def _value(record: Mapping[str, Any], arrays: Arrays) -> Value:
-    limits = (_unpacked(record[name], arrays) for name in ("frac", "low", "high"))
-    value = Value(record["name"], tuple(record["shape"]), *limits)
-    for array in (value.frac, value.low, value.high):
-        np.broadcast_to(array, value.shape)
-    return value
+    shape = _typed(tuple(record["shape"]), Shape, "shape")
+    limits = [
+        _typed(_unpacked(record[name], arrays), np.ndarray, name)
+        for name in ("frac", "low", "high")
+    ]
+    for array in limits:
+        np.broadcast_to(array, shape)
+    return Value(_typed(record["name"], str, "name"), shape, *limits)
 
 
 def _step(record: Mapping[str, Any], arrays: Arrays) -> Step:
     kind = STEPS[record["kind"]]
-    own = {name: _unpacked(record["own"][name], arrays) for name in own_fields(kind)}
-    return kind(record["node"], tuple(record["sources"]), _value(record["out"], arrays), **own)
+    hints = get_type_hints(kind)
+    own = {
+        name: _typed(_unpacked(record["own"][name], arrays), hints[name], name)
+        for name in own_fields(kind)
+    }
+    node = _typed(record["node"], str, "node")
+    sources = _typed(_unpacked(record["sources"], {}), tuple[str, ...], "sources")
+    return kind(node, sources, _value(record["out"], arrays), **own)
+
+
+def _typed(value: Any, hint: Any, name: str) -> Any:
+    """A value of a file, if it is what the hint says; a tuple of numbers is of sizes."""
+    if not _fits(value, hint):
+        raise ValueError(f"{name} cannot be {value!s:.60}")
+    return value
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    kind, inside = get_origin(hint) or hint, get_args(hint)
+    if kind is Literal:
+        return value in inside
+    if kind is tuple:  # sizes of arrays, windows and steps, or parts
+        return type(value) is tuple and all(
+            _fits(item, inside[0]) and (inside[0] is not int or item >= 0) for item in value
+        )
+    if inside and kind is not np.ndarray:
+        return any(_fits(value, each) for each in inside)
+    return type(value) is kind  # a bool is no number here
 
 
 def _unpacked(value: Any, arrays: Arrays) -> Any:
