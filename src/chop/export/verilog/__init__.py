@@ -1,0 +1,1 @@
+"""Integer programs as SystemVerilog: a netlist with exact ranges, pipelined, written, checked."""

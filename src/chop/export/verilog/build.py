@@ -1,0 +1,273 @@
+"""The netlist of an integer program: a fold over its steps, element by element."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import singledispatch
+from itertools import product as places_of
+from math import prod
+
+import numpy as np
+
+from chop.export.verilog.adders import planned
+from chop.export.verilog.netlist import Netlist, Port, Term, constant
+from chop.export.verilog.rounding import Rounding, Roundings, looked_up
+from chop.lowering import program as steps
+from chop.lowering.program import PADDING, Codes, IntegerProgram, Shape, Step, Value
+
+INPUT = "inputs"
+Terms = list[Term]
+
+
+@dataclass
+class Circuit:
+    """The terms of every value so far."""
+
+    net: Netlist
+    values: dict[str, Value]
+    terms: dict[str, Terms] = field(default_factory=dict)
+    roundings: Roundings = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.roundings = Roundings(self.net)
+
+    def sources(self, step: Step) -> list[tuple[Value, Terms]]:
+        return [(self.values[name], self.terms[name]) for name in step.sources]
+
+    def broadcast(self, step: Step) -> list[Terms]:
+        """The terms of each source, for every element of the result."""
+        return [
+            [terms[place] for place in spread(np.arange(value.size).reshape(value.shape), step)]
+            for value, terms in self.sources(step)
+        ]
+
+
+def netlist_of(program: IntegerProgram) -> Netlist:
+    """The circuit that computes a program, for one row."""
+    circuit = Circuit(Netlist(), program.values)
+    for number, each in enumerate(program.inputs):
+        low, high = (np.broadcast_to(end, each.value.shape).reshape(-1).tolist()
+                     for end in (each.value.low, each.value.high))  # fmt: skip
+        circuit.terms[each.value.name] = [
+            circuit.net.signal(Port, INPUT, ends, number, element)
+            for element, ends in enumerate(zip(low, high, strict=True))
+        ]
+    for step in program.steps:
+        circuit.terms[step.out.name] = built(step, circuit)
+    circuit.net.outputs = [
+        [circuit.net.plain(term.layer(INPUT), term) for term in circuit.terms[name]]
+        for name in program.outputs
+    ]
+    return circuit.net
+
+
+def spread(array: Codes, step: Step) -> list[int]:
+    """An array that broadcasts to the result, as one number for each element of it."""
+    found: list[int] = np.broadcast_to(array, step.out.shape).reshape(-1).tolist()
+    return found
+
+
+@singledispatch
+def built(step: Step, circuit: Circuit) -> Terms:
+    """The terms of the result of a step."""
+    raise NotImplementedError(type(step).__name__)
+
+
+@built.register
+def _(step: steps.Constant, circuit: Circuit) -> Terms:
+    return [constant(code) for code in step.codes.reshape(-1).tolist()]
+
+
+@built.register
+def _(step: steps.Product, circuit: Circuit) -> Terms:
+    ((_, terms),) = circuit.sources(step)
+    size = step.weight.shape[1]
+    vectors = [terms[start : start + size] for start in range(0, len(terms), size)]
+    return [term for sums in products(step, circuit, vectors) for term in sums]
+
+
+def products(
+    step: steps.Product | steps.Convolution,
+    circuit: Circuit,
+    vectors: Sequence[Terms],
+    rows: slice = slice(None),
+) -> Iterator[Terms]:
+    """Some rows of the constant matrix of a step times each vector, with the bias."""
+    bias = step.bias[rows].tolist()
+    weight = step.weight[rows].reshape(len(bias), -1)
+    ends = np.array([[term.ends for term in vector] for vector in vectors])
+    low, high = ends[..., 0].min(0), ends[..., 1].max(0)
+    plan = planned(np.where(low < high, weight, 0), list(zip(low.tolist(), high.tolist())))
+    for vector in vectors:
+        offsets = (weight @ np.array([term.offset for term in vector], np.int64)).tolist()
+        bare = [replace(term, offset=0) for term in vector]
+        sums = plan.applied(circuit.net, step.node, bare)
+        yield [term.plus(a + b) for term, a, b in zip(sums, offsets, bias, strict=True)]
+
+
+@built.register
+def _(step: steps.Convolution, circuit: Circuit) -> Terms:
+    ((value, terms),) = circuit.sources(step)
+    inside, kernel = value.shape[1:], step.weight.shape[2:]
+    each, reads = step.weight.shape[0] // step.groups, step.weight.shape[1]
+    windows = list(read_places(step, kernel, inside))
+    channels: list[Terms] = []
+    for group in range(step.groups):
+        channel = range(group * reads, (group + 1) * reads)
+        vectors = [
+            [
+                constant(0) if place is None else terms[number * prod(inside) + place]
+                for number in channel
+                for place in window
+            ]
+            for window in windows
+        ]
+        rows = slice(group * each, (group + 1) * each)
+        channels += map(list, zip(*products(step, circuit, vectors, rows), strict=True))
+    return [term for channel_terms in channels for term in channel_terms]
+
+
+def read_places(
+    step: steps.Convolution | steps.Pool, kernel: Shape, inside: Shape
+) -> Iterator[list[int | None]]:
+    """For each place of the result, where in a channel its window reads; None outside."""
+    for target in places_of(*map(range, step.out.shape[1:])):
+        window: list[int | None] = []
+        for tap in places_of(*map(range, kernel)):
+            place = [
+                to * stride + at * dilation - before
+                for to, stride, at, dilation, before in zip(
+                    target, step.stride, tap, step.dilation, step.padding, strict=True
+                )
+            ]
+            within = all(0 <= at < size for at, size in zip(place, inside, strict=True))
+            window.append(int(np.ravel_multi_index(place, inside)) if within else None)
+        yield window
+
+
+@built.register
+def _(step: steps.Pool, circuit: Circuit) -> Terms:
+    ((value, terms),) = circuit.sources(step)
+    inside, net, layer = value.shape[1:], circuit.net, step.node
+    made: Terms = []
+    for channel in range(value.shape[0]):
+        for window in read_places(step, step.kernel, inside):
+            read = [terms[channel * prod(inside) + at] for at in window if at is not None]
+            if step.kind == "sum":
+                made.append(total(net, layer, read, [1] * len(read)))
+            else:
+                made.append(balanced(lambda a, b: net.larger(layer, a, b), read))
+    return made
+
+
+def balanced(combine: Callable[[Term, Term], Term], terms: Terms) -> Term:
+    """All terms combined, in a tree."""
+    while len(terms) > 1:
+        pairs = zip(terms[::2], terms[1::2], strict=False)
+        odd = terms[-1:] if len(terms) % 2 else []
+        terms = [combine(a, b) for a, b in pairs] + odd
+    return terms[0]
+
+
+def total(net: Netlist, layer: str, terms: Terms, factors: Sequence[int]) -> Term:
+    """The sum of terms with constant factors."""
+    row = np.array([factors], np.int64)
+    plan = planned(row, [term.ends for term in terms])
+    offset = sum(term.offset * each for term, each in zip(terms, factors, strict=True))
+    bare = [replace(term, offset=0) for term in terms]
+    return plan.applied(net, layer, bare)[0].plus(offset)
+
+
+@built.register
+def _(step: steps.Sum, circuit: Circuit) -> Terms:
+    factors = zip(*(spread(factor, step) for factor in step.factors), strict=True)
+    elements = zip(*circuit.broadcast(step), strict=True)
+    return [
+        total(circuit.net, step.node, list(terms), each)
+        for terms, each in zip(elements, factors, strict=True)
+    ]
+
+
+@built.register
+def _(step: steps.Multiply, circuit: Circuit) -> Terms:
+    one, other = circuit.broadcast(step)
+    return [multiplied(circuit.net, step.node, a, b) for a, b in zip(one, other, strict=True)]
+
+
+def multiplied(net: Netlist, layer: str, a: Term, b: Term) -> Term:
+    """The product of two terms, either of which may be a constant."""
+    if a.signal is None or b.signal is None:
+        factor, term = (a.offset, b) if a.signal is None else (b.offset, a)
+        return total(net, layer, [term], [factor])
+    return net.product(layer, a, b)
+
+
+@built.register
+def _(step: steps.MatMul, circuit: Circuit) -> Terms:
+    (left, lefts), (right, rights) = circuit.sources(step)
+    rows, size, columns = *left.shape[-2:], right.shape[-1]
+    net, layer = circuit.net, step.node
+    made: Terms = []
+    for batch, row, column in places_of(*map(range, (prod(left.shape[:-2]), rows, columns))):
+        terms = [
+            multiplied(
+                net, layer,
+                lefts[(batch * rows + row) * size + at],
+                rights[(batch * size + at) * columns + column],
+            )
+            for at in range(size)
+        ]  # fmt: skip
+        made.append(total(net, layer, terms, [1] * size))
+    return made
+
+
+@built.register
+def _(step: steps.Clamp, circuit: Circuit) -> Terms:
+    return rounded(step, circuit, Rounding(0, "half_up", 0, 0, "saturate"), step.low, step.high)
+
+
+@built.register
+def _(step: steps.Requantise, circuit: Circuit) -> Terms:
+    return rounded(
+        step, circuit, Rounding(0, step.rounding, 0, 0, step.overflow), step.low, step.high,
+        step.shift,
+    )  # fmt: skip
+
+
+def rounded(
+    step: Step, circuit: Circuit, how: Rounding, low: Codes, high: Codes, shift: Codes | int = 0
+) -> Terms:
+    """Every element in a range; it belongs to the layer whose result it is."""
+    (terms,) = circuit.broadcast(step)
+    settings = zip(*(spread(np.asarray(each), step) for each in (shift, low, high)), strict=True)
+    return [
+        circuit.roundings.rounded(
+            term.layer(step.node), term, replace(how, shift=by, least=least, most=most)
+        )
+        for term, (by, least, most) in zip(terms, settings, strict=True)
+    ]
+
+
+@built.register
+def _(step: steps.Move, circuit: Circuit) -> Terms:
+    together = [term for _, terms in circuit.sources(step) for term in terms]
+    if step.index is None:
+        return together
+    index = step.index.reshape(-1).tolist()
+    return [constant(0) if place == PADDING else together[place] for place in index]
+
+
+@built.register
+def _(step: steps.Table, circuit: Circuit) -> Terms:
+    ((_, terms),) = circuit.sources(step)
+    rows = [row.tolist() for row in step.table]
+    return [
+        looked_up(circuit.net, step.node, term, rows[row], step.start)
+        for term, row in zip(terms, spread(step.rows, step), strict=True)
+    ]
+
+
+@built.register
+def _(step: steps.Lookup, circuit: Circuit) -> Terms:
+    ((_, terms),) = circuit.sources(step)
+    columns = [column.tolist() for column in step.table.T]
+    return [looked_up(circuit.net, step.node, term, each, 0) for term in terms for each in columns]
