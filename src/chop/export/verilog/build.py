@@ -1,8 +1,10 @@
 """The netlist of an integer program: a fold over its steps, element by element."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import singledispatch
+from itertools import count
 from itertools import product as places_of
 from math import prod
 
@@ -15,6 +17,7 @@ from chop.lowering import program as steps
 from chop.lowering.program import PADDING, Codes, IntegerProgram, Shape, Step, Value
 
 INPUT = "inputs"
+LONGEST_NAME = 60
 Terms = list[Term]
 
 
@@ -47,17 +50,41 @@ def netlist_of(program: IntegerProgram) -> Netlist:
     for number, each in enumerate(program.inputs):
         low, high = (np.broadcast_to(end, each.value.shape).reshape(-1).tolist()
                      for end in (each.value.low, each.value.high))  # fmt: skip
+        circuit.net.inputs.append(list(zip(low, high, strict=True)))
         circuit.terms[each.value.name] = [
             circuit.net.signal(Port, INPUT, ends, number, element)
-            for element, ends in enumerate(zip(low, high, strict=True))
+            for element, ends in enumerate(circuit.net.inputs[-1])
         ]
-    for step in program.steps:
-        circuit.terms[step.out.name] = built(step, circuit)
+    for layer, step in zip(layer_names(program), program.steps, strict=True):
+        circuit.terms[step.out.name] = built(replace(step, node=layer), circuit)
     circuit.net.outputs = [
         [circuit.net.plain(term.layer(INPUT), term) for term in circuit.terms[name]]
         for name in program.outputs
     ]
     return circuit.net
+
+
+def layer_names(program: IntegerProgram) -> list[str]:
+    """The identifier of the layer that each step belongs to.
+
+    Names come from files, so only letters, digits and underscores of them are taken. A node that
+    occurs again later is another layer, as layers must not read each other in a circle.
+    """
+    names: list[str] = []
+    before = None
+    for step in program.steps:
+        if step.node != before:
+            clean = "layer_" + re.sub(r"[^A-Za-z0-9_]", "_", step.node)[:LONGEST_NAME]
+            name = next(each for each in numbered(clean) if each not in names)
+        names.append(name)
+        before = step.node
+    return names
+
+
+def numbered(name: str) -> Iterator[str]:
+    """The name, then the name with 2, 3 and so on."""
+    yield name
+    yield from (f"{name}_{number}" for number in count(2))
 
 
 def spread(array: Codes, step: Step) -> list[int]:

@@ -187,6 +187,8 @@ class Netlist:
 
     def __init__(self) -> None:
         self.signals: list[Signal] = []
+        self.inputs: list[list[tuple[int, int]]] = []
+        """The ranges of the elements of each input."""
         self.outputs: list[list[Term]] = []
         self._known: dict[tuple[Any, ...], Signal] = {}
 

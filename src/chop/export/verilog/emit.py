@@ -1,0 +1,257 @@
+"""A scheduled netlist as SystemVerilog: one module for each layer, and one that joins them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from chop.export.verilog.netlist import Netlist, Port, Signal, Term, bits
+from chop.export.verilog.primitives import Primitives, driver, literal, part
+from chop.export.verilog.schedule import Schedule, layers_of, leaving
+
+NETTYPE = "`default_nettype none\n"
+RESTORE = "`default_nettype wire\n"
+CLOCKED = ("input wire clk", "input wire enable")
+
+
+@dataclass
+class Lines:
+    """The body of a module, with registers for wires that are read later than they are made."""
+
+    body: list[str] = field(default_factory=list)
+    registers: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """Name of a register: its width and what it takes over."""
+
+    def delayed(self, name: str, width: int, cycles: int) -> str:
+        """A wire as it was so many cycles before."""
+        for cycle in range(1, cycles + 1):
+            later = f"{name}_d{cycle}"
+            source = name if cycle == 1 else f"{name}_d{cycle - 1}"
+            self.registers.setdefault(later, (width, source))
+        return f"{name}_d{cycles}" if cycles else name
+
+    def text(self) -> list[str]:
+        """Wires, then one block for all registers."""
+        if not self.registers:
+            return self.body
+        declared = [f"  reg [{width - 1}:0] {name};" for name, (width, _) in self.registers.items()]
+        taken = [f"    {name} <= {source};" for name, (_, source) in self.registers.items()]
+        clocked = ["  always @(posedge clk) if (enable) begin", *taken, "  end"]
+        return [*declared, *self.body, *clocked]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The text of a layer's module, and what is connected to it."""
+
+    text: str
+    reads: dict[str, list[Signal]]
+    """Signals by the layer that they come from."""
+    gives: list[Signal]
+    clocked: bool
+    register_bits: int
+
+
+@dataclass(frozen=True)
+class Edge:
+    """An input or output of the circuit: elements of equal width, the first in the lowest bits."""
+
+    name: str
+    elements: int
+    width: int
+    signed: bool
+
+    @property
+    def bits(self) -> int:
+        return self.elements * self.width
+
+
+@dataclass(frozen=True)
+class Circuit:
+    """The text of a circuit, and what is known of it."""
+
+    files: dict[str, str]
+    primitives: Primitives
+    inputs: list[Edge]
+    outputs: list[Edge]
+    latency: int
+    register_bits: int
+
+
+def packed(signals: Sequence[Signal]) -> dict[Signal, int]:
+    """The first bit of each signal on a bus."""
+    places, start = {}, 0
+    for signal in signals:
+        places[signal] = start
+        start += signal.width
+    return places
+
+
+def width_of(signals: Sequence[Signal]) -> int:
+    return sum(signal.width for signal in signals)
+
+
+def layer_module(
+    name: str, signals: Sequence[Signal], gives: list[Signal], plan: Schedule, made: Primitives,
+    header: str,
+) -> Layer:  # fmt: skip
+    """The module of one layer."""
+    lines = Lines()
+    reads: dict[str, list[Signal]] = {}
+    names: dict[Signal, str] = {}
+    for operand in dict.fromkeys(o for signal in signals for o in signal.operands):
+        if operand.layer != name:
+            reads.setdefault(operand.layer, []).append(operand)
+    for source, operands in reads.items():
+        for operand, start in packed(operands).items():
+            names[operand] = f"x{len(names)}"
+            wire = f"  wire [{operand.width - 1}:0] {names[operand]}"
+            lines.body.append(f"{wire} = {part(source, start + operand.width - 1, start)};")
+    for place, signal in enumerate(signals):
+        names[signal] = f"t{place}"
+        cycle = plan.cycles[signal]
+        operands = [
+            lines.delayed(names[each], each.width, cycle - plan.available(each, name))
+            for each in signal.operands
+        ]
+        module, expression = driver(signal, made, *operands)
+        wire = f"  wire [{signal.width - 1}:0] t{place}"
+        if module:
+            ports = ", ".join(f".{p}({o})" for p, o in zip("ab", operands, strict=False))
+            lines.body.append(f"{wire}; {module} u{place} ({ports}, .y(t{place}));")
+        else:
+            lines.body.append(f"{wire} = {expression};")
+    results = [
+        lines.delayed(names[each], each.width, plan.leaves[name] - plan.cycles[each])
+        for each in gives
+    ]
+    lines.body.append(f"  assign y = {{{', '.join(reversed(results))}}};")
+    clocked = bool(lines.registers)
+    ports = list(CLOCKED) if clocked else []
+    ports += [f"input wire [{width_of(each) - 1}:0] {source}" for source, each in reads.items()]
+    ports.append(f"output wire [{width_of(gives) - 1}:0] y")
+    head = f"module {name} (\n  " + ",\n  ".join(ports) + "\n);"
+    text = "\n".join([header + NETTYPE, head, *lines.text(), "endmodule", RESTORE])
+    size = sum(width for width, _ in lines.registers.values())
+    return Layer(text, reads, gives, clocked, size)
+
+
+def edge(name: str, limits: Sequence[tuple[int, int]]) -> Edge:
+    """The port for elements of these ranges."""
+    low, high = min(low for low, _ in limits), max(high for _, high in limits)
+    return Edge(name, len(limits), bits(low, high), low < 0)
+
+
+class Top:
+    """The module that joins the layers."""
+
+    def __init__(self, layers: Mapping[str, Layer], inputs: list[Edge], plan: Schedule) -> None:
+        self.layers, self.inputs, self.plan = layers, inputs, plan
+        self.lines = Lines()
+        self.places = {name: packed(layer.gives) for name, layer in layers.items()}
+
+    def bits_of(self, signal: Signal, delay: bool = False) -> tuple[str, int]:
+        """The bus that holds a signal, and its first bit there; delayed to the last cycle."""
+        if isinstance(signal, Port):
+            port = self.inputs[signal.number]
+            name, width, start, cycle = port.name, port.bits, signal.element * port.width, 0
+        else:
+            layer = self.layers[signal.layer]
+            name, width = f"{signal.layer}_y", width_of(layer.gives)
+            start, cycle = self.places[signal.layer][signal], self.plan.leaves[signal.layer]
+        cycles = self.plan.latency - cycle if delay else 0
+        return self.lines.delayed(name, width, cycles), start
+
+    def bus(self, signals: Sequence[Signal]) -> str:
+        """Signals side by side, the first in the lowest bits; neighbours as one range."""
+        ranges: list[tuple[str, int, int]] = []
+        for signal in signals:
+            name, start = self.bits_of(signal)
+            if ranges and ranges[-1][0] == name and ranges[-1][2] + 1 == start:
+                ranges[-1] = name, ranges[-1][1], start + signal.width - 1
+            else:
+                ranges.append((name, start, start + signal.width - 1))
+        parts = [part(name, high, low) for name, low, high in ranges]
+        return parts[0] if len(parts) == 1 else f"{{{', '.join(reversed(parts))}}}"
+
+    def instances(self) -> None:
+        for name, layer in self.layers.items():
+            wires = [".clk(clk)", ".enable(enable)"] if layer.clocked else []
+            wires += [f".{source}({self.bus(each)})" for source, each in layer.reads.items()]
+            wires.append(f".y({name}_y)")
+            self.lines.body.append(f"  wire [{width_of(layer.gives) - 1}:0] {name}_y;")
+            self.lines.body.append(f"  {name} {name}_i (" + ", ".join(wires) + ");")
+
+    def element(self, term: Term, width: int) -> str:
+        """An element of an output, with the sign extended to the width of the port."""
+        if term.signal is None:
+            return literal(term.offset, width)
+        name, start = self.bits_of(term.signal, delay=True)
+        own, sign = term.signal.width, f"{name}[{start + term.signal.width - 1}]"
+        inside, more = part(name, start + own - 1, start), width - own
+        if not more:
+            return inside
+        fill = f"{{{more}{{{sign}}}}}" if term.signal.signed else f"{more}'d0"
+        return f"{{{fill}, {inside}}}"
+
+    def unused(self, signals: Sequence[Signal]) -> None:
+        """One line that reads the bits of inputs that nothing depends on, for the sake of lint."""
+        used = {(each.number, each.element): each.width for each in signals
+                if isinstance(each, Port)}  # fmt: skip
+        idle = [
+            part(port.name, (element + 1) * port.width - 1, element * port.width + own)
+            for number, port in enumerate(self.inputs)
+            for element in range(port.elements)
+            if (own := used.get((number, element), 0)) < port.width
+        ]
+        if idle:
+            self.lines.body.append(f"  wire unused = &{{1'b0, {', '.join(idle)}}};")
+
+
+VALID = """\
+  reg [{last}:0] valid;
+  always @(posedge clk)
+    if (reset) valid <= {zero};
+    else if (enable) valid <= {next};
+  assign valid_out = valid[{last}];"""
+
+
+def top_module(top: Top, net: Netlist, outputs: list[Edge], signals: list[Signal]) -> str:
+    """The text of the joining module."""
+    latency, lines = top.plan.latency, top.lines
+    top.instances()
+    for port, terms in zip(outputs, net.outputs, strict=True):
+        parts = [top.element(term, port.width) for term in terms]
+        lines.body.append(f"  assign {port.name} = {{{', '.join(reversed(parts))}}};")
+    top.unused(signals)
+    ports = [f"input wire [{each.bits - 1}:0] {each.name}" for each in top.inputs]
+    ports += [f"output wire [{each.bits - 1}:0] {each.name}" for each in outputs]
+    if latency:
+        ports = [*CLOCKED, "input wire reset", "input wire valid_in", *ports]
+        ports.append("output wire valid_out")
+        chain = "valid_in" if latency == 1 else f"{{valid[{latency - 2}:0], valid_in}}"
+        zero = literal(0, latency)
+        lines.body.append(VALID.format(last=latency - 1, zero=zero, next=chain))
+    head = "module top (\n  " + ",\n  ".join(ports) + "\n);"
+    return "\n".join([NETTYPE, head, *lines.text(), "endmodule", RESTORE])
+
+
+def emitted(net: Netlist, plan: Schedule, headers: Mapping[str, str]) -> Circuit:
+    """The files of a netlist; `headers` are comments for the layers and for the top module."""
+    signals, made = net.alive(), Primitives()
+    gives = leaving(net, signals)
+    layers = {
+        name: layer_module(name, own, gives[name], plan, made, headers.get(name, ""))
+        for name, own in layers_of(signals).items()
+    }
+    inputs = [edge(f"input{n}", ends) for n, ends in enumerate(net.inputs)]
+    outputs = [
+        edge(f"output{n}", [term.limits for term in terms]) for n, terms in enumerate(net.outputs)
+    ]
+    top = Top(layers, inputs, plan)
+    files = {f"{name}.sv": layer.text for name, layer in layers.items()}
+    files["top.sv"] = headers.get("top", "") + top_module(top, net, outputs, signals)
+    if made.modules:
+        library = "\n".join(made.modules.values())
+        files["primitives.sv"] = f"{headers.get('primitives', '')}{NETTYPE}\n{library}\n{RESTORE}"
+    size = sum(layer.register_bits for layer in layers.values())
+    size += sum(width for width, _ in top.lines.registers.values()) + plan.latency
+    return Circuit(files, made, inputs, outputs, plan.latency, size)

@@ -1,0 +1,242 @@
+"""The modules that a circuit is made of: adders, roundings, tables; one for each shape.
+
+They are modules because synthesis tools merge sums that are written inline into larger cells, which
+take more look-up tables. Every name and number here is made from integers.
+"""
+
+from functools import singledispatch
+from textwrap import indent
+
+from chop.export.verilog.netlist import (
+    Add,
+    Largest,
+    Multiply,
+    Offset,
+    Round,
+    Shifted,
+    Signal,
+    Table,
+    bits,
+)
+
+
+def literal(value: int, width: int) -> str:
+    """A number of so many bits, in two's complement."""
+    return f"{width}'d{value & ((1 << width) - 1)}"
+
+
+def signed_literal(value: int, width: int) -> str:
+    return f"-{width}'sd{-value}" if value < 0 else f"{width}'sd{value}"
+
+
+def part(name: str, high: int, low: int) -> str:
+    return f"{name}[{high}]" if high == low else f"{name}[{high}:{low}]"
+
+
+def extended(name: str, signal: Signal, width: int, start: int = 0) -> str:
+    """So many bits of a wire from a bit on, beyond its end the sign."""
+    end = start + width
+    sign = f"{name}[{signal.width - 1}]" if signal.signed else "1'b0"
+    if start >= signal.width:
+        return f"{{{width}{{{sign}}}}}"
+    if end <= signal.width:
+        return name if width == signal.width else part(name, end - 1, start)
+    inside = name if start == 0 else part(name, signal.width - 1, start)
+    more = end - signal.width
+    fill = f"{{{more}{{{sign}}}}}" if signal.signed else f"{more}'d0"
+    return f"{{{fill}, {inside}}}"
+
+
+def kind(signal: Signal) -> str:
+    """Width and sign as they stand in the name of a module."""
+    return f"{signal.width}{'s' if signal.signed else 'u'}"
+
+
+def number(value: int) -> str:
+    """A number as part of a name."""
+    return f"m{-value}" if value < 0 else str(value)
+
+
+class Primitives:
+    """The modules that a circuit needs, by name."""
+
+    def __init__(self) -> None:
+        self.modules: dict[str, str] = {}
+        self.rounds: dict[str, list[Round]] = {}
+        """The roundings that each module stands for, to be proved."""
+        self._tables: dict[tuple[object, ...], str] = {}
+
+    def add(self, name: str, says: str, ports: str, body: str) -> str:
+        """Remember a module; its name."""
+        if name not in self.modules:
+            self.modules[name] = (
+                f"// {says}\nmodule {name} ({ports});\n{indent(body, '  ')}\nendmodule\n"
+            )
+        return name
+
+    def table_name(self, signal: Table) -> str:
+        key = (signal.source.low, signal.source.high, signal.entries)
+        return self._tables.setdefault(key, f"table_{len(self._tables)}")
+
+
+def two_ports(signal: Add | Largest | Multiply) -> str:
+    return (
+        f"input wire [{signal.a.width - 1}:0] a, input wire [{signal.b.width - 1}:0] b, "
+        f"output wire [{signal.width - 1}:0] y"
+    )
+
+
+def one_port(signal: Round | Table, driven: str = "wire") -> str:
+    return (
+        f"input wire [{signal.source.width - 1}:0] a, output {driven} [{signal.width - 1}:0] y"
+    )
+
+
+@singledispatch
+def driver(signal: Signal, made: Primitives, *names: str) -> tuple[str, str]:
+    """A module and an empty text, or no module and an expression: what drives a signal."""
+    raise NotImplementedError(type(signal).__name__)
+
+
+@driver.register
+def _(signal: Add, made: Primitives, a: str, b: str) -> tuple[str, str]:
+    width, shift = signal.width, signal.shift
+    if signal.joins:
+        gap = shift - signal.a.width
+        parts = [extended(b, signal.b, width - shift), *([f"{gap}'d0"] if gap else []), a]
+        return "", f"{{{', '.join(parts)}}}"
+    operator = "-" if signal.subtract else "+"
+    name = "sub" if signal.subtract else "add"
+    name = f"{name}_{kind(signal.a)}_{kind(signal.b)}_{shift}_{width}"
+    upper = (
+        f"{extended('a', signal.a, width - shift, shift)} {operator} "
+        f"{extended('b', signal.b, width - shift)};"
+    )
+    if shift == 0:
+        body = f"assign y = {upper}"
+    else:
+        low = f"assign {part('y', shift - 1, 0)} = {extended('a', signal.a, shift)};"
+        body = f"{low}\nassign {part('y', width - 1, shift)} = {upper}"
+    says = f"y = a {operator} (b << {shift})"
+    return made.add(name, says, two_ports(signal), body), ""
+
+
+@driver.register
+def _(signal: Offset, made: Primitives, a: str) -> tuple[str, str]:
+    width = signal.width
+    if signal.negative:
+        return "", f"{literal(signal.constant, width)} - {extended(a, signal.source, width)}"
+    same = (signal.constant & -signal.constant).bit_length() - 1
+    same = min(same, width - 1, signal.source.width)  # bits below the constant's last
+    upper = (
+        f"{extended(a, signal.source, width - same, same)} + "
+        f"{literal(signal.constant >> same, width - same)}"
+    )
+    return "", f"{{{upper}, {part(a, same - 1, 0)}}}" if same else upper
+
+
+@driver.register
+def _(signal: Shifted, made: Primitives, a: str) -> tuple[str, str]:
+    wide = extended(a, signal.source, signal.width - signal.places)
+    return "", f"{{{wide}, {literal(signal.bits, signal.places)}}}"
+
+
+@driver.register
+def _(signal: Largest, made: Primitives, a: str, b: str) -> tuple[str, str]:
+    low, high = min(signal.a.low, signal.b.low), max(signal.a.high, signal.b.high)
+    wide = bits(low, high)
+    cast = "$signed" if low < 0 else ""
+    one, other = (
+        f"{cast}({extended(name, each, wide)})"
+        for name, each in (("a", signal.a), ("b", signal.b))
+    )
+    results = [extended(n, s, signal.width) for n, s in (("a", signal.a), ("b", signal.b))]
+    body = f"assign y = {one} > {other} ? {results[0]} : {results[1]};"
+    name = f"max_{kind(signal.a)}_{kind(signal.b)}_{signal.width}"
+    return made.add(name, "the larger of two", two_ports(signal), body), ""
+
+
+@driver.register
+def _(signal: Multiply, made: Primitives, a: str, b: str) -> tuple[str, str]:
+    one, other = (
+        extended(name, each, signal.width) for name, each in (("a", signal.a), ("b", signal.b))
+    )
+    name = f"mul_{kind(signal.a)}_{kind(signal.b)}_{signal.width}"
+    return made.add(name, "y = a * b", two_ports(signal), f"assign y = {one} * {other};"), ""
+
+
+@driver.register
+def _(signal: Table, made: Primitives, a: str) -> tuple[str, str]:
+    source, width = signal.source, signal.width
+    usual = max(sorted(set(signal.entries)), key=signal.entries.count)
+    lines = [
+        f"  {literal(code, source.width)}: y = {literal(entry, width)};"
+        for code, entry in zip(range(source.low, source.high + 1), signal.entries, strict=True)
+        if entry != usual
+    ]
+    body = "\n".join(
+        ["always @* case (a)", *lines, f"  default: y = {literal(usual, width)};", "endcase"]
+    )
+    name = made.table_name(signal)
+    return made.add(name, "a function of one code", one_port(signal, "reg"), body), ""
+
+
+@driver.register
+def _(signal: Round, made: Primitives, a: str) -> tuple[str, str]:
+    low, high = signal.before
+    under, over = low < signal.low, high > signal.high
+    if signal.wraps:
+        under = over = False
+    if not (signal.even or under or over):
+        return "", extended(a, signal.source, signal.width, signal.drop)
+    wide = max(signal.source.width - signal.drop, bits(low, high))
+    shown = "e" * signal.even + "u" * under + "o" * over + "w" * signal.wraps
+    name = (
+        f"round_{kind(signal.source)}_{signal.drop}{shown}_{number(signal.low)}_"
+        f"{number(signal.high)}_{wide}"
+    )
+    body = [f"wire [{wide - 1}:0] q = {extended('a', signal.source, wide, signal.drop)};"]
+    q = "q"
+    if signal.even:
+        q = "e"
+        last = f"q[0] & (|{part('a', signal.drop - 1, 0)})"
+        rest = f"{{{part('q', wide - 1, 1)}, {last}}}" if wide > 1 else last
+        body.append(f"wire [{wide - 1}:0] e = {rest};")
+    body += limits(signal, q, wide, under, over)
+    says = f"a without its last {signal.drop} bits, in {signal.low}..{signal.high}"
+    made.rounds.setdefault(name, []).append(signal)
+    return made.add(name, says, one_port(signal), "\n".join(body)), ""
+
+
+def limits(signal: Round, q: str, wide: int, under: bool, over: bool) -> list[str]:
+    """Lines that bring a code of so many bits into the range of a signal."""
+    lines, result = [], part(q, signal.width - 1, 0)
+    signed, top = signal.source.signed, wide - 1
+    if over:
+        lines.append(f"wire over = {beyond(q, signal.high, wide, signed)};")
+        result = f"over ? {literal(signal.high, signal.width)} : {result}"
+    if under:
+        least = signal.low
+        if least == 0:
+            test = f"{q}[{top}]"
+        elif least & -least == -least and -least < 1 << top - 1:
+            test = f"{q}[{top}] & ~(&{part(q, top - 1, (-least).bit_length() - 1)})"
+        elif signed:
+            test = f"$signed({q}) < {signed_literal(least, wide)}"
+        else:
+            test = f"{q} < {literal(least, wide)}"
+        lines.append(f"wire under = {test};")
+        result = f"under ? {literal(least, signal.width)} : {result}"
+    return [*lines, f"assign y = {result};"]
+
+
+def beyond(q: str, most: int, wide: int, signed: bool) -> str:
+    """Whether a code is larger than a number: for all ones, a look at the bits above."""
+    top, above = wide - 1, most.bit_length()
+    if most >= 0 and most & (most + 1) == 0:
+        if not signed:
+            return f"|{part(q, top, above)}"
+        return f"~{q}[{top}] & (|{part(q, top - 1, above)})"
+    if signed:
+        return f"$signed({q}) > {signed_literal(most, wide)}"
+    return f"{q} > {literal(most, wide)}"
