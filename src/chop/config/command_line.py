@@ -4,7 +4,7 @@ import argparse
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 from chop import __version__
 from chop.config.run import GENERAL, REMOVED, Option, RunConfig, Setting, settings_of
@@ -19,9 +19,36 @@ CONFIG = Setting(
 )
 OUTPUT = Setting(
     "output", str | None, None,
-    Option("HTML file to write; by default RUN_DIR/report.html", "report", names="file"),
+    Option(
+        "file of a report, by default RUN_DIR/report.html, or folder of an export, by default "
+        "export_FORM beside the graph",
+        "output", names="file",
+    ),
 )  # fmt: skip
-OPTIONS = {"config": CONFIG, **SETTINGS, "output": OUTPUT}
+EXPORT = "export"
+TO = Setting(
+    "to", Literal["integer", "c"], None,
+    Option(
+        "form to write: the integer program itself, or C99", EXPORT, actions=(EXPORT,),
+    ),
+)  # fmt: skip
+ROWS = Setting(
+    "rows", int, 2000,
+    Option(
+        "rows of codes to check the files with; 0 checks nothing",
+        EXPORT, actions=(EXPORT,), at_least=0,
+    ),
+)  # fmt: skip
+CUT_TAIL = Setting(
+    "cut_tail", bool, False,
+    Option(
+        "leave off what stays in floating point at the end, such as a softmax",
+        EXPORT, actions=(EXPORT,),
+    ),
+)  # fmt: skip
+OPTIONS = {"config": CONFIG, **SETTINGS} | {
+    each.name: each for each in (OUTPUT, TO, ROWS, CUT_TAIL)
+}
 """All that stands on a command line with a flag: the settings and what is no setting."""
 EVERYWHERE = ("quiet", "to_debug")
 
@@ -107,6 +134,11 @@ COMMANDS = {
         "write one HTML page about a run: ch report RUN_DIR",
         (Name("RUN_DIR", "folder of a project, as in mase_output", names="folder", needed=True),),
         ("output", *EVERYWHERE), "the path of the page",
+    ),
+    "export": Command(
+        "write a quantised graph as integer program, C or ONNX, checked: ch export --load PATH",
+        options=("load_name", "load_type", "to", "output", "rows", "cut_tail", *EVERYWHERE),
+        quiet="the folder of the files",
     ),
     "doctor": Command(
         "show what this machine has, what is missing and how to get it",

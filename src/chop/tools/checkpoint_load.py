@@ -3,6 +3,7 @@
 import os
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torch import nn
 
@@ -17,6 +18,9 @@ from chop.models.weights import (
 from chop.preprocessing import preprocessing_of, set_preprocessing
 from chop.tools.logger import get_logger
 
+if TYPE_CHECKING:
+    from chop.ir.graph.mase_graph import MaseGraph
+
 logger = get_logger("chop")
 
 WEIGHTS_SUFFIXES = {".ckpt": "pl", ".pt": "pt", ".pth": "pt", ".safetensors": "pt"}
@@ -27,6 +31,9 @@ KINDS = {
     "hf": "Hugging Face weights",
     "mz": "mase graph",
 }
+
+GRAPHS = ("mz",)
+"""The types that are networks with their formats."""
 
 
 def load_model(
@@ -43,18 +50,33 @@ def load_model(
     """
     if load_type not in KINDS:
         raise UnknownNameError("load type", load_type, KINDS)
-    path = Path(load_name).expanduser()
-    if not path.exists():
-        raise CheckpointError(f"{path}: no such file or folder")
-    if load_type == "mz" and path.suffix in WEIGHTS_SUFFIXES:
-        meant = WEIGHTS_SUFFIXES[path.suffix]
-        raise CheckpointError(f"{path}: is no saved graph; write load type {meant!r} for it")
+    path = _existing(Path(load_name).expanduser(), load_type)
     load = _load_graph if load_type == "mz" else partial(_load_weights, load_type=load_type)
     loaded = load(path, model)
     logger.info("Loaded %s from %s", KINDS[load_type], path)
     if preprocessing_of(loaded) is None:
         logger.info("It does not say how the rows were scaled that it was trained on")
     return loaded
+
+
+def load_graph(path: str | os.PathLike[str], load_type: str = "mz") -> "MaseGraph":
+    """A graph with its metadata; as `load_model`, which gives the network of it."""
+    if load_type not in GRAPHS:
+        raise ConfigError(
+            f"load type {load_type!r} has weights only: a graph is of type {' or '.join(GRAPHS)}"
+        )
+    from chop.passes.graph.interface import load_mase_graph
+
+    return load_mase_graph(_existing(Path(path).expanduser(), load_type))
+
+
+def _existing(path: Path, load_type: str) -> Path:
+    if not path.exists():
+        raise CheckpointError(f"{path}: no such file or folder")
+    if load_type == "mz" and path.suffix in WEIGHTS_SUFFIXES:
+        meant = WEIGHTS_SUFFIXES[path.suffix]
+        raise CheckpointError(f"{path}: is no saved graph; write load type {meant!r} for it")
+    return path
 
 
 def _load_weights(path: Path, model: nn.Module | None, load_type: str) -> nn.Module:
