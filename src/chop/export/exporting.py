@@ -3,11 +3,11 @@
 import hashlib
 import json
 import shutil
-import subprocess
 import tempfile
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from torch import Tensor
 from chop import __version__
 from chop.errors import ConfigError, GraphError, OutputError, UnknownNameError
 from chop.export.c import c_source, predict_signature, value_type
+from chop.export.tools import run_tool
+from chop.export.verilog.target import Hardware, check_verilog, write_verilog
 from chop.files import filled, nothing_left_behind, write_text
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.lowering import Engine, IntegerProgram, analyse, lower, save_program
@@ -57,6 +59,7 @@ def export(  # noqa: PLR0913  (each is a choice of its own)
     inputs: Mapping[str, Tensor] | None = None,
     cut_tail: bool = False,
     source: str = "a graph in memory",
+    hardware: Hardware | None = None,
 ) -> Exported:
     """Write a quantised graph in another form, checked against the engine.
 
@@ -64,16 +67,22 @@ def export(  # noqa: PLR0913  (each is a choice of its own)
     nothing is left behind.
 
     Args:
-        to: ``"c"``, or ``"integer"`` for the program itself.
+        to: ``"c"``, ``"verilog"``, or ``"integer"`` for the program itself.
         rows: on how many rows to check; 0 checks nothing, and the manifest says so.
         inputs: rows by the names of the network's inputs, to check with; without them random codes.
         cut_tail: leave off what stays in floating point at the end.
         source: where the graph came from, for the manifest.
+        hardware: how to make the circuit, for ``"verilog"`` only.
     """
     if to not in TARGETS:
         raise UnknownNameError("export", to, TARGETS)
     if rows < 0:
         raise ConfigError(f"export: rows must be 0 or more (got {rows})")
+    write = TARGETS[to]
+    if hardware is not None:
+        if to != "verilog":
+            raise ConfigError(f"export: settings of hardware are for verilog, not for {to}")
+        write = partial(write_verilog, hardware=hardware)
     program = (
         graph if isinstance(graph, IntegerProgram) else lower(graph, inputs, cut_tail=cut_tail)
     )
@@ -82,10 +91,10 @@ def export(  # noqa: PLR0913  (each is a choice of its own)
     codes = {name: tensor[:rows] for name, tensor in codes.items()}
     count = min(len(tensor) for tensor in codes.values())
     with tempfile.TemporaryDirectory() as scratch:
-        TARGETS[to](program, Path(scratch))
+        facts = write(program, Path(scratch))
         # The engine runs first: it refuses shapes that do not fit before anything else is run.
         tool = CHECKS[to](Path(scratch), codes, engine.run(codes)) if count else None
-        manifest = described(program, to, Path(scratch)) | {"source": source}
+        manifest = described(program, to, Path(scratch)) | {"source": source} | (facts or {})
         origin = "given inputs" if inputs is not None else f"random codes, seed {SEED}"
         manifest["verified"] = {"rows": count, "against": "engine", "source": origin}
         manifest["checked_with"] = tool
@@ -194,7 +203,7 @@ def check_c(folder: Path, codes: Rows, outputs: Outputs) -> str:
     with tempfile.TemporaryDirectory() as scratch:
         binary = str(Path(scratch) / "predict")
         files = [str(folder / name) for name in ("predict.c", "predict_test.c")]
-        run_tool([compiler, *COMPILE_SAFE, *files, "-o", binary], "")
+        run_tool([compiler, *COMPILE_SAFE, *files, "-o", binary])
         rows = np.concatenate([each.reshape(len(each), -1).numpy() for each in codes.values()], 1)
         text = "\n".join(" ".join(map(str, row)) for row in rows.tolist())
         printed = run_tool([binary], text)
@@ -216,18 +225,6 @@ def compare(found: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> None:
         )
 
 
-def run_tool(command: list[str], text: str) -> str:
-    """What a command prints; its first complaint if it fails."""
-    try:
-        done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
-    except OSError as error:  # such as a folder for temporary files where nothing may run
-        raise ConfigError(f"export: {command[0]} cannot be run: {error.strerror}") from None
-    if done.returncode:
-        complaint = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[0]
-        raise GraphError(f"export: {Path(command[0]).name} failed: {complaint}")
-    return done.stdout
-
-
 def check_integer(folder: Path, codes: Rows, outputs: Outputs) -> str:
     """Read the program again and compare plain integer arithmetic with the engine."""
     from chop.lowering import load_program
@@ -243,13 +240,15 @@ def write_integer(program: IntegerProgram, folder: Path) -> None:
     save_program(program, folder)
 
 
-TARGETS: dict[str, Callable[[IntegerProgram, Path], None]] = {
+TARGETS: dict[str, Callable[[IntegerProgram, Path], dict[str, Any] | None]] = {
     "c": write_c,
+    "verilog": write_verilog,
     "integer": write_integer,
 }
-"""What writes the files of each form."""
+"""What writes the files of each form; may give facts for the manifest."""
 CHECKS: dict[str, Callable[[Path, Rows, Outputs], str]] = {
     "c": check_c,
+    "verilog": check_verilog,
     "integer": check_integer,
 }
 """What runs them and refuses codes that are not the engine's; gives the tool that ran them."""

@@ -201,12 +201,12 @@ def simulate(folder: Path, simulator: str | None = None) -> str:
         )
     files = sorted(path.name for path in folder.glob("*.sv") if path.name != "bench.sv")
     if name == "verilator":
-        run_tool([name, *VERILATOR, "--Mdir", "obj", *files, "bench.cpp"], cwd=folder)
+        run_tool([name, *VERILATOR, "--Mdir", "obj", *files, "bench.cpp"], folder=folder)
         command = ["./obj/Vtop"]
     else:
-        run_tool([name, "-g2012", "-o", "bench.vvp", "bench.sv", *files], cwd=folder)
+        run_tool([name, "-g2012", "-o", "bench.vvp", "bench.sv", *files], folder=folder)
         command = ["vvp", "-n", "bench.vvp"]
-    said = run_tool(command, cwd=folder, passes=(0, 1)).strip().splitlines()
+    said = run_tool(command, folder=folder, good=(0, 1)).strip().splitlines()
     line = said[-1] if said else "no result"
     words = line.replace(",", "").split()
     if len(words) < 6 or words[2] != "0":
@@ -222,4 +222,4 @@ def simulator_found() -> str | None:
 def version(name: str) -> str:
     """What a tool says of itself, in one line."""
     flag = {"verilator": "--version", "yosys": "-V"}.get(name, "-V")
-    return run_tool([name, flag], passes=(0, 1)).splitlines()[0].strip()
+    return run_tool([name, flag], good=(0, 1)).splitlines()[0].strip()

@@ -1,0 +1,127 @@
+"""The target ``verilog``: the files of a circuit, and their check by simulation."""
+
+import hashlib
+import json
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from chop import __version__
+from chop.errors import ConfigError
+from chop.export.verilog.bench import EXPECTED, ROWS, hex_rows, simulate, write_benches
+from chop.export.verilog.build import layer_names, netlist_of
+from chop.export.verilog.emit import Circuit, Edge, emitted
+from chop.export.verilog.schedule import scheduled
+from chop.files import write_text
+from chop.lowering.program import IntegerProgram, own_fields
+
+CIRCUIT = "circuit.json"
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """How a circuit is to be made."""
+
+    stages: int | None = None
+    """Pipeline registers from the inputs to the outputs; 0 for none."""
+    clock_ns: float | None = None
+    """A clock period to place registers for, in place of a number of stages."""
+
+    def __post_init__(self) -> None:
+        if self.stages is not None and self.clock_ns is not None:
+            raise ConfigError("verilog: give stages or clock_ns, not both")
+        if self.stages is not None and self.stages < 0:
+            raise ConfigError(f"verilog: stages must be 0 or more (got {self.stages})")
+        if self.clock_ns is not None and not self.clock_ns > 0:
+            raise ConfigError(f"verilog: clock_ns must be more than 0 (got {self.clock_ns})")
+
+
+def circuit_of(program: IntegerProgram, hardware: Hardware) -> Circuit:
+    """The circuit of a program."""
+    net = netlist_of(program)
+    plan = scheduled(net, hardware.stages, hardware.clock_ns)
+    return emitted(net, plan, headers(program, plan.latency))
+
+
+def write_verilog(
+    program: IntegerProgram, folder: Path, hardware: Hardware = Hardware()
+) -> dict[str, Any]:
+    """The files of a circuit; what there is to know of it."""
+    circuit = circuit_of(program, hardware)
+    for name, text in circuit.files.items():
+        write_text(folder / name, text)
+    facts = {
+        "latency_cycles": circuit.latency,
+        "registers": circuit.register_bits,
+        "program_sha256": checksum(program),
+        "input_ports": [asdict(port) for port in circuit.inputs],
+        "output_ports": [asdict(port) for port in circuit.outputs],
+    }
+    write_text(folder / CIRCUIT, json.dumps(facts, indent=2) + "\n")
+    return {"circuit": facts}
+
+
+def check_verilog(
+    folder: Path, codes: Mapping[str, Tensor], outputs: tuple[Tensor, ...]
+) -> str:
+    """Simulate the files on rows and compare with the engine; the simulator.
+
+    Rows and expected results stay with the files, so that anyone can run the bench again.
+    """
+    facts = json.loads((folder / CIRCUIT).read_text(encoding="utf-8"))
+    ins, outs = ([Edge(**each) for each in facts[side]] for side in ("input_ports", "output_ports"))
+    rows = len(outputs[0])
+    write_text(folder / ROWS, hex_rows(ins, [each.numpy() for each in codes.values()]))
+    write_text(folder / EXPECTED, hex_rows(outs, [each.numpy() for each in outputs]))
+    write_benches(folder, ins, outs, facts["latency_cycles"], rows)
+    with tempfile.TemporaryDirectory() as scratch:
+        place = Path(scratch) / "bench"
+        shutil.copytree(folder, place)
+        return simulate(place)
+
+
+def headers(program: IntegerProgram, latency: int) -> dict[str, str]:
+    """The comment at the top of each file."""
+    values = program.values
+    lines = [
+        f"A quantised network in integers, by chop {__version__}",
+        f"program sha256 {checksum(program)}",
+        f"a result for each clock cycle, after {latency} cycles",
+        *(f"input{n}: {each.value}" for n, each in enumerate(program.inputs)),
+        *(f"output{n}: {values[name]}" for n, name in enumerate(program.outputs)),
+        "element i of a port stands in bits [i * width +: width]; its number is code * 2**-frac",
+    ]
+    found: dict[str, list[str]] = {"top": lines}
+    for layer, step in zip(layer_names(program), program.steps, strict=True):
+        kind = type(step).__name__.lower()
+        found.setdefault(layer, []).append(f"{step.out} = {kind}({', '.join(step.sources)})")
+    text = {name: "".join(f"// {comment(line)}\n" for line in each) for name, each in found.items()}
+    text["primitives"] = (
+        "// Adders, roundings and tables of the layers, one module for each shape. Not every bit\n"
+        "// of every operand is needed: ranges say which results cannot occur.\n"
+        "/* verilator lint_off DECLFILENAME */\n/* verilator lint_off UNUSEDSIGNAL */\n"
+    )
+    return text
+
+
+def comment(text: str) -> str:
+    """Text for a comment; whatever is in a name, it cannot end it."""
+    return re.sub(r"[^A-Za-z0-9_.,:;=+*()\[\]<> -]", "_", text)[:200]
+
+
+def checksum(program: IntegerProgram) -> str:
+    """A digest of everything a program computes."""
+    digest = hashlib.sha256(str(program).encode())
+    for step in program.steps:
+        for name in own_fields(type(step)):
+            value = getattr(step, name)
+            for each in value if isinstance(value, tuple) else (value,):
+                digest.update(np.asarray(each).tobytes() if each is not None else b"-")
+    return digest.hexdigest()
