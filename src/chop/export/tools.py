@@ -28,4 +28,4 @@ def run_tool(
     if done.returncode not in good:
         complaint = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[0]
         raise GraphError(f"export: {Path(command[0]).name} failed: {complaint}")
-    return done.stdout
+    return done.stdout or done.stderr
