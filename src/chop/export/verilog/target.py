@@ -18,6 +18,7 @@ from chop.errors import ConfigError
 from chop.export.verilog.bench import EXPECTED, ROWS, hex_rows, simulate, write_benches
 from chop.export.verilog.build import layer_names, netlist_of
 from chop.export.verilog.emit import Circuit, Edge, emitted
+from chop.export.verilog.prove import Shape, prove, shapes
 from chop.export.verilog.schedule import scheduled
 from chop.files import write_text
 from chop.lowering.program import IntegerProgram, own_fields
@@ -61,6 +62,7 @@ def write_verilog(
         "latency_cycles": circuit.latency,
         "registers": circuit.register_bits,
         "program_sha256": checksum(program),
+        "roundings": [asdict(shape) for shape in shapes(circuit.primitives.rounds)],
         "input_ports": [asdict(port) for port in circuit.inputs],
         "output_ports": [asdict(port) for port in circuit.outputs],
     }
@@ -84,7 +86,9 @@ def check_verilog(
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch) / "bench"
         shutil.copytree(folder, place)
-        return simulate(place)
+        simulator = simulate(place)
+    proved = prove(folder, [Shape(**each) for each in facts["roundings"]])
+    return f"{simulator}; {proved} roundings proved for all codes" if proved else simulator
 
 
 def headers(program: IntegerProgram, latency: int) -> dict[str, str]:
