@@ -78,9 +78,7 @@ class Planner:
              for shift, sign in signed_digits(int(row[column]))}
             for row in matrix
         ]  # fmt: skip
-        self.most = [
-            1 << (max(len(row) - 1, 0).bit_length() + DEEPER) for row in self.rows
-        ]
+        self.most = [1 << (max(len(row) - 1, 0).bit_length() + DEEPER) for row in self.rows]
         """The sum of ``2**depth`` of a row's operands may not exceed this."""
         self.load = [len(row) for row in self.rows]
         self.users: defaultdict[int, set[int]] = defaultdict(set)
@@ -134,34 +132,39 @@ class Planner:
 
     def extract(self, pair: Pair) -> None:
         """Replace a pair wherever it occurs and may be taken out, if that is in two places."""
-        first, second, shift, sign = pair
+        first, second, shift, _ = pair
         depths = self.depth[first], self.depth[second]
         heavier = (1 << max(depths)) - (1 << min(depths))
-        found: list[tuple[int, Place, int]] = []
-        for number in sorted(self.users[first] & self.users[second]):
-            row, used, load = self.rows[number], set(), self.load[number]
-            for (operand, place), own in sorted(row.items()):
-                other = (second, place + shift)
-                if operand != first or (first, place) in used or other in used:
-                    continue
-                if row.get(other) == own * sign and load + heavier <= self.most[number]:
-                    load += heavier
-                    used |= {(first, place), other}
-                    found.append((number, (first, place), own))
-        if len(found) < 2:
-            self.counts[pair] = 0
-            return
-        new = self.operand(pair)
-        fresh: set[Pair] = set()
-        for number, place, own in found:
-            self.load[number] += heavier
-            self.drop(number, place)
-            self.drop(number, (second, place[1] + shift))
-            fresh |= self.insert(number, (new, place[1]), own)
+        found = [
+            (number, at, own)
+            for number in sorted(self.users[first] & self.users[second])
+            for at, own in self.occurrences(number, pair, heavier)
+        ]
+        if len(found) > 1:
+            new = self.operand(pair)
+            fresh: set[Pair] = set()
+            for number, at, own in found:
+                self.load[number] += heavier
+                self.drop(number, (first, at))
+                self.drop(number, (second, at + shift))
+                fresh |= self.insert(number, (new, at), own)
+            for each in sorted(fresh):
+                if self.counts[each] > 1:
+                    heapq.heappush(self.queue, (-self.worth(each, self.counts[each]), each))
         self.counts[pair] = 0
-        for each in sorted(fresh):
-            if self.counts[each] > 1:
-                heapq.heappush(self.queue, (-self.worth(each, self.counts[each]), each))
+
+    def occurrences(self, number: int, pair: Pair, heavier: int) -> Iterator[tuple[int, int]]:
+        """Shift and sign of each pair in a row, no two of which share an operand."""
+        first, second, shift, sign = pair
+        row, load = self.rows[number], self.load[number]
+        used: set[Place] = set()
+        for (operand, at), own in sorted(row.items()):
+            one, other = (first, at), (second, at + shift)
+            free = operand == first and one not in used and other not in used
+            if free and row.get(other) == own * sign and load + heavier <= self.most[number]:
+                load += heavier
+                used |= {one, other}
+                yield at, own
 
     def drop(self, number: int, place: Place) -> None:
         row = self.rows[number]

@@ -16,7 +16,8 @@ ROWS, EXPECTED = "rows.hex", "expected.hex"
 VERILATOR = (
     "--cc", "--exe", "--build", "-Wall", "-j", "1", "--top-module", "top",
     # Without these the compiler needs minutes for one huge function (seen with Verilator 5.006).
-    "--output-split", "4000", "--output-split-cfuncs", "500", "-CFLAGS", "-O0",
+    "--output-split", "4000", "--output-split-cfuncs", "500",
+    "-MAKEFLAGS", "OPT_FAST=-O0 OPT_SLOW=-O0 OPT_GLOBAL=-O0",
 )  # fmt: skip
 
 CPP = """\
@@ -128,6 +129,7 @@ def write_benches(
 def cpp_bench(
     inputs: Sequence[Edge], outputs: Sequence[Edge], latency: int, shared: dict[str, object]
 ) -> str:
+    """The bench for Verilator."""
     clocked = latency > 0
     return CPP.format(
         **shared,
@@ -154,6 +156,7 @@ def sv_bench(
     inputs: Sequence[Edge], outputs: Sequence[Edge], latency: int, rows: int,
     shared: dict[str, object],
 ) -> str:  # fmt: skip
+    """The bench for Icarus and others."""
     clocked = latency > 0
     declared = [f"  reg [{p.bits - 1}:0] {p.name};" for p in inputs]
     declared += [f"  wire [{p.bits - 1}:0] {p.name};" for p in outputs]

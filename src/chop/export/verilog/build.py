@@ -123,7 +123,9 @@ def products(
     weight = step.weight[rows].reshape(len(bias), -1)
     ends = np.array([[term.ends for term in vector] for vector in vectors])
     low, high = ends[..., 0].min(0), ends[..., 1].max(0)
-    plan = planned(np.where(low < high, weight, 0), list(zip(low.tolist(), high.tolist())))
+    plan = planned(
+        np.where(low < high, weight, 0), list(zip(low.tolist(), high.tolist(), strict=True))
+    )
     for vector in vectors:
         offsets = (weight @ np.array([term.offset for term in vector], np.int64)).tolist()
         bare = [replace(term, offset=0) for term in vector]

@@ -86,6 +86,7 @@ def packed(signals: Sequence[Signal]) -> dict[Signal, int]:
 
 
 def width_of(signals: Sequence[Signal]) -> int:
+    """Bits of signals side by side."""
     return sum(signal.width for signal in signals)
 
 
@@ -108,15 +109,15 @@ def layer_module(
     for place, signal in enumerate(signals):
         names[signal] = f"t{place}"
         cycle = plan.cycles[signal]
-        operands = [
+        given = [
             lines.delayed(names[each], each.width, cycle - plan.available(each, name))
             for each in signal.operands
         ]
-        module, expression = driver(signal, made, *operands)
+        module, expression = driver(signal, made, *given)
         wire = f"  wire [{signal.width - 1}:0] t{place}"
         if module:
-            ports = ", ".join(f".{p}({o})" for p, o in zip("ab", operands, strict=False))
-            lines.body.append(f"{wire}; {module} u{place} ({ports}, .y(t{place}));")
+            wired = ", ".join(f".{port}({each})" for port, each in zip("ab", given, strict=False))
+            lines.body.append(f"{wire}; {module} u{place} ({wired}, .y(t{place}));")
         else:
             lines.body.append(f"{wire} = {expression};")
     results = [

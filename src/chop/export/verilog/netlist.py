@@ -192,9 +192,7 @@ class Netlist:
         self.outputs: list[list[Term]] = []
         self._known: dict[tuple[Any, ...], Signal] = {}
 
-    def signal(
-        self, kind: type[Signal], layer: str, limits: tuple[int, int], *own: object
-    ) -> Term:
+    def signal(self, kind: type[Signal], layer: str, limits: tuple[int, int], *own: object) -> Term:
         """A new signal, or the one that is computed alike; a constant where the range is one."""
         low, high = limits
         if low == high:
@@ -213,7 +211,8 @@ class Netlist:
             return b.plus(a.offset) if a.signal is None else a.plus(b.offset)
         if a.shift > b.shift or (a.shift == b.shift and a.negative and not b.negative):
             a, b = b, a
-        assert a.signal is not None and b.signal is not None
+        assert a.signal is not None
+        assert b.signal is not None
         offset = a.offset + b.offset
         shift, subtract = b.shift - a.shift, a.negative != b.negative
         if a.signal is b.signal and shift == 0:

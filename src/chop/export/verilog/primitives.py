@@ -26,10 +26,12 @@ def literal(value: int, width: int) -> str:
 
 
 def signed_literal(value: int, width: int) -> str:
+    """A number with a sign, for signed arithmetic."""
     return f"-{width}'sd{-value}" if value < 0 else f"{width}'sd{value}"
 
 
 def part(name: str, high: int, low: int) -> str:
+    """Some bits of a wire."""
     return f"{name}[{high}]" if high == low else f"{name}[{high}:{low}]"
 
 
@@ -80,6 +82,7 @@ class Primitives:
 
 
 def two_ports(signal: Add | Largest | Multiply) -> str:
+    """The ports of a module with two operands."""
     return (
         f"input wire [{signal.a.width - 1}:0] a, input wire [{signal.b.width - 1}:0] b, "
         f"output wire [{signal.width - 1}:0] y"
@@ -87,9 +90,8 @@ def two_ports(signal: Add | Largest | Multiply) -> str:
 
 
 def one_port(signal: Round | Table, driven: str = "wire") -> str:
-    return (
-        f"input wire [{signal.source.width - 1}:0] a, output {driven} [{signal.width - 1}:0] y"
-    )
+    """The ports of a module with one operand."""
+    return f"input wire [{signal.source.width - 1}:0] a, output {driven} [{signal.width - 1}:0] y"
 
 
 @singledispatch
@@ -147,8 +149,7 @@ def _(signal: Largest, made: Primitives, a: str, b: str) -> tuple[str, str]:
     wide = bits(low, high)
     cast = "$signed" if low < 0 else ""
     one, other = (
-        f"{cast}({extended(name, each, wide)})"
-        for name, each in (("a", signal.a), ("b", signal.b))
+        f"{cast}({extended(name, each, wide)})" for name, each in (("a", signal.a), ("b", signal.b))
     )
     results = [extended(n, s, signal.width) for n, s in (("a", signal.a), ("b", signal.b))]
     body = f"assign y = {one} > {other} ? {results[0]} : {results[1]};"

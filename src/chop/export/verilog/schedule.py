@@ -18,7 +18,6 @@ from chop.export.verilog.netlist import (
     Offset,
     Port,
     Round,
-    Shifted,
     Signal,
     Table,
 )
@@ -108,9 +107,7 @@ def leaving(net: Netlist, signals: Sequence[Signal]) -> dict[str, list[Signal]]:
     }
 
 
-def scheduled(
-    net: Netlist, stages: int | None = None, clock_ns: float | None = None
-) -> Schedule:
+def scheduled(net: Netlist, stages: int | None = None, clock_ns: float | None = None) -> Schedule:
     """A schedule with so many stages, or with as few as a clock period allows."""
     plan = Scheduler(net)
     if clock_ns is not None:

@@ -35,7 +35,8 @@ class Device:
 
 DEVICES = {
     "xcup": Device(
-        "synth_xilinx -family xcup -nodsp -nobram -noiopad -noclkbuf -top {top}; flatten; clean",
+        "synth_xilinx -family xcup -nodsp -nobram -noiopad -noclkbuf -nosrl -top {top}; "
+        "flatten; clean",
         "FD", "CARRY", "S",
     ),
     "ecp5": Device(

@@ -17,9 +17,13 @@ from chop import __version__
 from chop.errors import ConfigError
 from chop.export.verilog.bench import EXPECTED, ROWS, hex_rows, simulate, write_benches
 from chop.export.verilog.build import layer_names, netlist_of
-from chop.export.verilog.emit import Circuit, Edge, emitted
+from chop.export.verilog.emit import Edge, emitted
+from chop.export.verilog.estimate import estimated_luts, least_luts
+from chop.export.verilog.netlist import CircuitError, Netlist
 from chop.export.verilog.prove import Shape, prove, shapes
 from chop.export.verilog.schedule import scheduled
+from chop.export.verilog.stream import NAME, wrapper
+from chop.export.verilog.synthesis import synthesised
 from chop.files import write_text
 from chop.lowering.program import IntegerProgram, own_fields
 
@@ -34,6 +38,12 @@ class Hardware:
     """Pipeline registers from the inputs to the outputs; 0 for none."""
     clock_ns: float | None = None
     """A clock period to place registers for, in place of a number of stages."""
+    stream: bool = False
+    """Whether to add an AXI-stream wrapper."""
+    synthesise: bool = False
+    """Whether to map the circuit to devices."""
+    most_luts: int = 200_000
+    """Refuse circuits that are estimated to need more look-up tables."""
 
     def __post_init__(self) -> None:
         if self.stages is not None and self.clock_ns is not None:
@@ -44,35 +54,57 @@ class Hardware:
             raise ConfigError(f"verilog: clock_ns must be more than 0 (got {self.clock_ns})")
 
 
-def circuit_of(program: IntegerProgram, hardware: Hardware) -> Circuit:
-    """The circuit of a program."""
+AS_USUAL = Hardware()
+
+
+def fitting_netlist(program: IntegerProgram, most_luts: int) -> tuple[Netlist, int]:
+    """The netlist of a program and how many look-up tables it needs; refused if too many."""
+    refuse(least_luts(program), most_luts, "at least ")
     net = netlist_of(program)
-    plan = scheduled(net, hardware.stages, hardware.clock_ns)
-    return emitted(net, plan, headers(program, plan.latency))
+    needed = estimated_luts(net)
+    refuse(needed, most_luts, "about ")
+    return net, needed
+
+
+def refuse(luts: int, most: int, how: str) -> None:
+    """Raise if there are more look-up tables than allowed."""
+    if luts > most:
+        raise CircuitError(
+            f"verilog: every layer at once would need {how}{luts:,} look-up tables, and "
+            f"{most:,} are allowed: take narrower formats or a smaller network, or raise most_luts"
+        )
 
 
 def write_verilog(
-    program: IntegerProgram, folder: Path, hardware: Hardware = Hardware()
+    program: IntegerProgram, folder: Path, hardware: Hardware = AS_USUAL
 ) -> dict[str, Any]:
     """The files of a circuit; what there is to know of it."""
-    circuit = circuit_of(program, hardware)
-    for name, text in circuit.files.items():
+    net, luts = fitting_netlist(program, hardware.most_luts)
+    plan = scheduled(net, hardware.stages, hardware.clock_ns)
+    circuit = emitted(net, plan, headers(program, plan.latency))
+    files = dict(circuit.files)
+    if hardware.stream:
+        files[f"{NAME}.sv"] = wrapper(circuit.inputs, circuit.outputs, circuit.latency)
+    for name, text in files.items():
         write_text(folder / name, text)
-    facts = {
+    facts: dict[str, Any] = {
         "latency_cycles": circuit.latency,
+        "estimated_luts": luts,
+        "estimated_period_ns": round(plan.period, 2),
         "registers": circuit.register_bits,
         "program_sha256": checksum(program),
         "roundings": [asdict(shape) for shape in shapes(circuit.primitives.rounds)],
         "input_ports": [asdict(port) for port in circuit.inputs],
         "output_ports": [asdict(port) for port in circuit.outputs],
     }
+    if hardware.synthesise:
+        ports = circuit.inputs, circuit.outputs
+        facts["synthesis"] = synthesised(folder, *ports, circuit.latency)
     write_text(folder / CIRCUIT, json.dumps(facts, indent=2) + "\n")
     return {"circuit": facts}
 
 
-def check_verilog(
-    folder: Path, codes: Mapping[str, Tensor], outputs: tuple[Tensor, ...]
-) -> str:
+def check_verilog(folder: Path, codes: Mapping[str, Tensor], outputs: tuple[Tensor, ...]) -> str:
     """Simulate the files on rows and compare with the engine; the simulator.
 
     Rows and expected results stay with the files, so that anyone can run the bench again.

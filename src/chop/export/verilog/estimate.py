@@ -1,0 +1,105 @@
+"""How many look-up tables a circuit needs, from its netlist alone: no tool is run.
+
+The rules follow what Yosys makes of each kind of signal for devices with look-up tables of six
+inputs and carry chains. An adder needs one for each bit in which both operands can differ; a bit
+that only hands on the carry needs none.
+"""
+
+from functools import singledispatch
+
+import numpy as np
+
+from chop.export.verilog.netlist import (
+    Add,
+    Largest,
+    Multiply,
+    Netlist,
+    Offset,
+    Round,
+    Signal,
+    Table,
+)
+from chop.lowering import program as steps
+from chop.lowering.program import IntegerProgram
+
+LUT_INPUTS = 6
+
+
+@singledispatch
+def luts(signal: Signal) -> float:
+    """Look-up tables that drive a signal."""
+    return 0.0
+
+
+@luts.register
+def _(signal: Add) -> float:
+    if signal.joins:
+        return 0.0
+    pairs = set()
+    for place in range(signal.width - signal.shift):
+        a = bit(signal.a, place + signal.shift)
+        b = bit(signal.b, place)
+        if a is not None and b is not None:
+            pairs.add((a, b))
+    return float(len(pairs))
+
+
+def bit(signal: Signal, place: int) -> int | None:
+    """Which bit of a wire stands at a place: its sign beyond the end, or nothing."""
+    if place < signal.width:
+        return place
+    return signal.width - 1 if signal.signed else None
+
+
+@luts.register
+def _(signal: Offset) -> float:
+    return 0.0
+
+
+@luts.register
+def _(signal: Round) -> float:
+    low, high = signal.before
+    under, over = low < signal.low, high > signal.high
+    if signal.wraps or not (under or over):
+        return float(signal.even)
+    return signal.width + under + over + signal.even
+
+
+@luts.register
+def _(signal: Table) -> float:
+    inputs = signal.source.width
+    varying = sum(
+        len({entry >> place & 1 for entry in signal.entries}) > 1 for place in range(signal.width)
+    )
+    return float(varying * (1 << max(inputs - LUT_INPUTS, 0)))
+
+
+@luts.register
+def _(signal: Largest) -> float:
+    return 1.5 * signal.width
+
+
+@luts.register
+def _(signal: Multiply) -> float:
+    return float(signal.a.width * signal.b.width)
+
+
+def estimated_luts(net: Netlist) -> int:
+    """Look-up tables of a whole circuit."""
+    return round(sum(luts(signal) for signal in net.alive()))
+
+
+def least_luts(program: IntegerProgram) -> int:
+    """A rough number of look-up tables that is surely too low, to refuse large networks at once.
+
+    Every weight that is not 0 is one adder of several bits, for each place of the result; shared
+    sums have not been seen to save more than half of them.
+    """
+    needed = 0
+    for step in program.steps:
+        if isinstance(step, steps.Product | steps.Convolution):
+            places = step.out.size // max(len(step.weight), 1)
+            needed += places * int(np.count_nonzero(step.weight))
+        elif isinstance(step, steps.MatMul | steps.Multiply):
+            needed += step.out.size
+    return needed // 2
