@@ -1,0 +1,162 @@
+"""A netlist computes what the engine does; plans, schedules and names are what they say."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from circuits import outputs_of
+from lowering_nets import EXAMPLES, example, integer
+from random_networks import random_network
+
+from chop.errors import ConfigError
+from chop.export.exporting import export, random_codes
+from chop.export.verilog.adders import planned, signed_digits
+from chop.export.verilog.build import layer_names, netlist_of
+from chop.export.verilog.estimate import estimated_luts
+from chop.export.verilog.netlist import Add, CircuitError, Netlist, Port, Round
+from chop.export.verilog.schedule import scheduled
+from chop.export.verilog.target import Hardware
+from chop.lowering import Engine, IntegerProgram, LoweringError, lower
+from chop.models.vision import vgg7
+
+ROWS = 200
+SMALL = [name for name in EXAMPLES if name not in ("vgg7", "vgg7-fused", "jsc-rs1923", "jsc-mlp")]
+
+
+def assert_equal_to_engine(program: IntegerProgram) -> Netlist:
+    net, codes = netlist_of(program), random_codes(program, ROWS)
+    found = outputs_of(net, [each.reshape(ROWS, -1).numpy() for each in codes.values()])
+    for ours, wanted in zip(found, Engine(program).run(codes), strict=True):
+        assert np.array_equal(ours, wanted.reshape(ROWS, -1).numpy())
+    return net
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_netlist_computes_what_the_engine_does(name: str) -> None:
+    assert_equal_to_engine(lower(example(name)[0]))
+
+
+def test_random_networks() -> None:
+    kinds = set()
+    for seed in range(26):
+        try:
+            program = lower(random_network(seed)[0])
+        except LoweringError:
+            continue
+        if max(value.size for value in program.values.values()) < 100:
+            kinds |= {type(signal).__name__ for signal in assert_equal_to_engine(program).alive()}
+    assert len(kinds) == 8  # every kind of signal occurred
+
+
+@pytest.mark.parametrize("rounding", ["half_even", "half_up"])
+@pytest.mark.parametrize("overflow", ["saturate", "wrap"])
+def test_modes(rounding: str, overflow: str) -> None:
+    config = integer(5, 2, 4, 3, rounding=rounding, overflow=overflow)
+    rules = dict.fromkeys(("linear", "relu", "batch_norm1d"), config)
+    program = lower(example("jsc-new", rules=rules)[0])
+    rounds = [each for each in assert_equal_to_engine(program).alive() if isinstance(each, Round)]
+    assert any(each.even for each in rounds) == (rounding == "half_even")
+    assert any(each.wraps for each in rounds) == (overflow == "wrap")
+
+
+def test_a_number_is_a_sum_of_signed_powers_no_two_of_them_neighbours() -> None:
+    for value in range(-300, 300):
+        digits = list(signed_digits(value))
+        assert sum(sign << shift for shift, sign in digits) == value
+        assert all(b - a > 1 for (a, _), (b, _) in zip(digits, digits[1:], strict=False))
+
+
+def test_shared_sums_are_made_once() -> None:
+    matrix = np.array([[1, 1, 0, 4], [1, 1, 2, 0], [-2, -2, 0, 1], [0, 0, 0, 0]])
+    plan = planned(matrix, [(-8, 7)] * 4)
+    assert len(plan.sums) == 4  # x0 + x1 once, and one more for each row
+    assert plan.rows[3] is None
+
+
+def test_the_depth_of_a_tree_is_bounded() -> None:
+    generator = np.random.default_rng(0)
+    plan = planned(generator.integers(-7, 8, (12, 20)), [(0, 15)] * 20)
+    depth = [0] * 20
+    for first, second, _, _ in plan.sums:
+        depth.append(1 + max(depth[first], depth[second]))
+    assert max(depth) <= 7  # at most 40 digits in a row: six levels, and one more for sharing
+
+
+def test_stages_and_clock() -> None:
+    net = netlist_of(lower(example("jsc-new")[0]))
+    plans = [scheduled(net, stages) for stages in (0, 1, 2, 4, 8)]
+    assert [plan.latency for plan in plans] == [0, 1, 2, 4, 8]
+    periods = [plan.period for plan in plans]
+    assert periods == sorted(periods, reverse=True)
+    assert periods[-1] < periods[1] / 3
+    assert scheduled(net).latency == 3  # one for each linear layer
+    timed = scheduled(net, clock_ns=8.0)
+    assert timed.period <= 8.0
+    assert timed.latency > 1
+    with pytest.raises(CircuitError, match=r"longer than clock_ns = 0\.1"):
+        scheduled(net, clock_ns=0.1)
+    for signal in net.alive():  # nothing is read before it is there
+        for operand in signal.operands:
+            assert timed.available(operand, signal.layer) <= timed.cycles[signal]
+
+
+def test_names_from_files_are_made_harmless() -> None:
+    program = lower(example("jsc-new")[0])
+    evil = ["a; endmodule //", "a_ endmodule __", "\n`include", "table"]
+    named = [replace(step, node=evil[n % 4]) for n, step in enumerate(program.steps)]
+    names = layer_names(replace(program, steps=tuple(named)))
+    assert all(name.isidentifier() and name.isascii() for name in names)
+    assert len(set(names)) == len(names)  # neighbours differ, and so does what comes again
+
+
+def test_dead_and_constant_channels_cost_nothing() -> None:
+    program = lower(example("jsc-tiny")[0])
+    (product,) = (step for step in program.steps if type(step).__name__ == "Product")
+    weight = product.weight.copy()
+    weight[:, 3:] = 0
+    steps = [replace(product, weight=weight) if step is product else step
+             for step in program.steps]  # fmt: skip
+    net = netlist_of(replace(program, steps=tuple(steps)))
+    assert {each.element for each in net.alive() if isinstance(each, Port)} == {0, 1, 2}
+
+
+def test_widths_are_of_exact_ranges() -> None:
+    """7 x is 8 x - x: the range of the difference is that of 7 x, not of two unrelated numbers."""
+    net = Netlist()
+    x = net.signal(Port, "inputs", (0, 15), 0, 0)
+    (seven,) = planned(np.array([[7]]), [(0, 15)]).applied(net, "layer", [x])
+    assert isinstance(seven.signal, Add)
+    assert seven.limits == (0, 105)
+
+
+def test_the_estimate_grows_with_the_widths() -> None:
+    found = [
+        estimated_luts(netlist_of(lower(example("jsc-tiny", rules={"linear": config})[0])))
+        for config in (integer(4, 2, 3, 2), integer(4, 2, 5, 3), integer(8, 4, 6, 4))
+    ]
+    assert found == sorted(found)
+    assert found[0] > 50
+
+
+def test_what_is_too_large_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vgg7, "STAGES", (8, 8, 8))
+    graph, _ = example("vgg7", 8)
+    with pytest.raises(CircuitError, match=r"look-up tables, and 5,000 are allowed"):
+        export(graph, "verilog", rows=0, hardware=Hardware(most_luts=5000))
+    tiny, _ = example("jsc-tiny")
+    with pytest.raises(CircuitError, match=r"about [\d,]+ look-up tables, and 50 are allowed"):
+        export(tiny, "verilog", rows=0, hardware=Hardware(most_luts=50))
+
+
+def test_settings_that_are_wrong() -> None:
+    with pytest.raises(ConfigError, match="stages or clock_ns, not both"):
+        Hardware(stages=1, clock_ns=5)
+    with pytest.raises(ConfigError, match="stages must be 0 or more"):
+        Hardware(stages=-1)
+    with pytest.raises(ConfigError, match="clock_ns must be more than 0"):
+        Hardware(clock_ns=0)
+    graph, _ = example("jsc-tiny")
+    with pytest.raises(ConfigError, match="settings of hardware are for verilog, not for c"):
+        export(graph, "c", hardware=Hardware(stages=1))
+    with pytest.raises(ConfigError, match="a stream needs a clock"):
+        export(graph, "verilog", rows=0, hardware=Hardware(stages=0, stream=True))
