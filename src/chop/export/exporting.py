@@ -18,6 +18,8 @@ from torch import Tensor
 from chop import __version__
 from chop.errors import ConfigError, GraphError, OutputError, UnknownNameError
 from chop.export.c import c_source, predict_signature, value_type
+from chop.export.onnx import check_onnx, write_onnx
+from chop.export.qonnx import check_qonnx, write_qonnx
 from chop.files import filled, nothing_left_behind, write_text
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.lowering import Engine, IntegerProgram, analyse, lower, save_program
@@ -30,8 +32,6 @@ COMPILE_SAFE = (*COMPILE, "-fno-sanitize-recover=all")
 SEED = 0
 Rows = Mapping[str, Tensor]
 """Codes by the names of the program's inputs."""
-Outputs = tuple[Tensor, ...]
-"""Codes that the engine gives."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def export(  # noqa: PLR0913  (each is a choice of its own)
     nothing is left behind.
 
     Args:
-        to: ``"c"``, or ``"integer"`` for the program itself.
+        to: ``"c"``, ``"onnx"``, ``"qonnx"``, or ``"integer"`` for the program itself.
         rows: on how many rows to check; 0 checks nothing, and the manifest says so.
         inputs: rows by the names of the network's inputs, to check with; without them random codes.
         cut_tail: leave off what stays in floating point at the end.
@@ -83,8 +83,7 @@ def export(  # noqa: PLR0913  (each is a choice of its own)
     count = min(len(tensor) for tensor in codes.values())
     with tempfile.TemporaryDirectory() as scratch:
         TARGETS[to](program, Path(scratch))
-        # The engine runs first: it refuses shapes that do not fit before anything else is run.
-        tool = CHECKS[to](Path(scratch), codes, engine.run(codes)) if count else None
+        tool = CHECKS[to](Path(scratch), engine, codes) if count else None
         manifest = described(program, to, Path(scratch)) | {"source": source}
         origin = "given inputs" if inputs is not None else f"random codes, seed {SEED}"
         manifest["verified"] = {"rows": count, "against": "engine", "source": origin}
@@ -186,8 +185,9 @@ def test_program(program: IntegerProgram) -> str:
     )
 
 
-def check_c(folder: Path, codes: Rows, outputs: Outputs) -> str:
+def check_c(folder: Path, engine: Engine, codes: Rows) -> str:
     """Compile the files, run them on rows and compare with the engine; what compiled them."""
+    outputs = engine.run(codes)  # which refuses shapes that do not fit before anything else runs
     compiler = shutil.which("cc")
     if compiler is None:
         raise ConfigError("export: no C compiler 'cc' was found: install one, or give rows=0")
@@ -228,12 +228,12 @@ def run_tool(command: list[str], text: str) -> str:
     return done.stdout
 
 
-def check_integer(folder: Path, codes: Rows, outputs: Outputs) -> str:
+def check_integer(folder: Path, engine: Engine, codes: Rows) -> str:
     """Read the program again and compare plain integer arithmetic with the engine."""
     from chop.lowering import load_program
 
     again = Engine(load_program(folder), "int64").run(codes)
-    for found, wanted in zip(again, outputs, strict=True):
+    for found, wanted in zip(again, engine.run(codes), strict=True):
         compare(found.reshape(len(found), -1).numpy(), wanted.reshape(len(wanted), -1).numpy())
     return "the engine in 64-bit integers"
 
@@ -246,10 +246,14 @@ def write_integer(program: IntegerProgram, folder: Path) -> None:
 TARGETS: dict[str, Callable[[IntegerProgram, Path], None]] = {
     "c": write_c,
     "integer": write_integer,
+    "onnx": write_onnx,
+    "qonnx": write_qonnx,
 }
 """What writes the files of each form."""
-CHECKS: dict[str, Callable[[Path, Rows, Outputs], str]] = {
+CHECKS: dict[str, Callable[[Path, Engine, Rows], str]] = {
     "c": check_c,
     "integer": check_integer,
+    "onnx": check_onnx,
+    "qonnx": check_qonnx,
 }
 """What runs them and refuses codes that are not the engine's; gives the tool that ran them."""
