@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from chop.errors import ChopError, ConfigError, GraphError
 from chop.export import export
-from chop.export import onnx as onnx_form
-from chop.export.onnx import FILE, LEVELS, QuantiseDequantise, code_type
+from chop.export.onnx import standard as onnx_form
+from chop.export.onnx.standard import FILE, LEVELS, QuantiseDequantise, code_type
 from chop.lowering import LoweringError, lower
 from chop.models.vision import vgg7
 
@@ -161,7 +161,7 @@ def test_a_wrong_form_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from chop.export import onnx_code
+    from chop.export.onnx import code as onnx_code
 
     def missing(name: str) -> Any:
         raise ImportError(name)

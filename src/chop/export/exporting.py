@@ -18,8 +18,8 @@ from torch import Tensor
 from chop import __version__
 from chop.errors import ConfigError, GraphError, OutputError, UnknownNameError
 from chop.export.c import c_source, predict_signature, value_type
-from chop.export.onnx import check_onnx, write_onnx
-from chop.export.qonnx import check_qonnx, write_qonnx
+from chop.export.onnx.qonnx import check_qonnx, write_qonnx
+from chop.export.onnx.standard import check_onnx, write_onnx
 from chop.files import filled, nothing_left_behind, write_text
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.lowering import Engine, IntegerProgram, analyse, lower, save_program

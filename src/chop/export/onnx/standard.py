@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from chop.errors import GraphError
-from chop.export.onnx_code import BATCH, Array, OnnxCode, needed, numbers, power, write_model
-from chop.export.onnx_steps import (
+from chop.export.onnx.code import BATCH, Array, OnnxCode, needed, numbers, power, write_model
+from chop.export.onnx.steps import (
     Rounding,
     input_dtype,
     limited,
@@ -15,7 +15,7 @@ from chop.export.onnx_steps import (
     output_names,
     rounded_plainly,
 )
-from chop.export.onnx_windows import Weights, weights_of
+from chop.export.onnx.windows import Weights, weights_of
 from chop.lowering import Engine, IntegerProgram
 from chop.lowering.program import Codes, Convolution, Pool, Product
 from chop.lowering.ranges import trailing_zeros

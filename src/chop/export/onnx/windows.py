@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from chop.export.onnx_code import Array, numbers
+from chop.export.onnx.code import Array, numbers
 from chop.lowering import program as steps
 from chop.lowering.program import Codes, Shape, Value
 from chop.lowering.ranges import along, compact

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from chop.export.onnx import FILE, Plain, numbers_in_and_codes_out, refuse_differences
-from chop.export.onnx_code import IR_VERSION, OnnxCode, needed, numbers, power, write_model
-from chop.export.onnx_steps import Rounding, limited, onnx_model
-from chop.export.onnx_windows import Weights
+from chop.export.onnx.code import IR_VERSION, OnnxCode, needed, numbers, power, write_model
+from chop.export.onnx.standard import FILE, Plain, numbers_in_and_codes_out, refuse_differences
+from chop.export.onnx.steps import Rounding, limited, onnx_model
+from chop.export.onnx.windows import Weights
 from chop.lowering import Engine, IntegerProgram
 from chop.lowering.program import Codes
 from chop.lowering.ranges import bits, compact, trailing_zeros

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from chop.errors import GraphError
-from chop.export.onnx_code import Array, Edge, OnnxCode, needed, numbers, power
-from chop.export.onnx_windows import Weights, weights_of, window_index, window_settings
+from chop.export.onnx.code import Array, Edge, OnnxCode, needed, numbers, power
+from chop.export.onnx.windows import Weights, weights_of, window_index, window_settings
 from chop.lowering import program as steps
 from chop.lowering.engine import working_dtype
 from chop.lowering.exactness import EXACT, rounded_before
