@@ -87,7 +87,8 @@ def rounded_data(
     """Data in a format: limits that its numbers are within anyway, computed on rounded data."""
     low, high = (float(code * scale.max()) for code in codes)
     quant = QuantConfig(name_of(fmt), {"data_in": fmt})
-    return replace(call.builder.layer(nn.Hardtanh(low, high), x, quant), format=fmt)
+    limits = nn.Hardtanh(low, high)
+    return replace(call.builder.layer(limits, x, quant, shape=x.fake.shape), format=fmt)
 
 
 def name_of(fmt: NumberFormat) -> str:
@@ -186,7 +187,9 @@ def batch_norm(call: Call) -> Operand:
     layer = NORMS[x.fake.dim()](len(scale), eps=call.attributes.number("epsilon", 1e-5))
     layer.weight.data, layer.bias.data = scale, shift
     layer.running_mean, layer.running_var = mean, variance
-    return call.builder.layer(layer, x)
+    if {len(each) for each in (scale, shift, mean, variance)} != {x.fake.shape[1]}:
+        raise ValueError("has other numbers of channels than what it reads")
+    return call.builder.layer(layer, x, shape=x.fake.shape)
 
 
 @reads("MaxPool", "AveragePool")
@@ -223,8 +226,9 @@ def pool(call: Call) -> Operand:
 @reads("GlobalAveragePool")
 def global_pool(call: Call) -> Operand:
     """The mean of all places of a channel."""
-    dims = call.traced().fake.dim() - 2
-    layers = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d)
+    x = call.traced()
+    dims = x.fake.dim() - 2
+    layers: tuple[Any, ...] = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d)
     if not 1 <= dims <= len(layers):
         raise ValueError(f"has {dims} dimensions")
-    return call.builder.layer(layers[dims - 1](1), call.traced())
+    return call.builder.layer(layers[dims - 1](1), x, shape=(*x.fake.shape[:2], *[1] * dims))

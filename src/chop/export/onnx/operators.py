@@ -37,7 +37,7 @@ def arithmetic(call: Call) -> Operand:
         else side
         for side in sides
     ]
-    result = call.builder.call(ARITHMETIC[call.kind], *plain)
+    result = call.builder.by_element(ARITHMETIC[call.kind], *plain)
     return replace(result, format=scaled(sides[0], plain[1])) if call.kind == "Mul" else result
 
 
@@ -62,17 +62,18 @@ UNARY = {
 @reads(*UNARY)
 def unary(call: Call) -> Operand:
     """A function of one element."""
-    result = call.builder.call(UNARY[call.kind], call.traced())
+    result = call.builder.by_element(UNARY[call.kind], call.traced())
     return result.in_format_of(call.traced()) if call.kind == "Relu" else result
 
 
 @reads("LeakyRelu", "Softmax")
 def with_setting(call: Call) -> Operand:
     """A function with one setting."""
+    x, axis = call.traced(), call.attributes.integer("axis", -1)
     if call.kind == "LeakyRelu":
         slope = call.attributes.number("alpha", 0.01)
-        return call.builder.layer(nn.LeakyReLU(slope), call.traced())
-    return call.builder.layer(nn.Softmax(call.attributes.integer("axis", -1)), call.traced())
+        return call.builder.layer(nn.LeakyReLU(slope), x, shape=x.fake.shape)
+    return call.builder.layer(nn.Softmax(axis), x, shape=x.fake.shape)
 
 
 @reads("Clip")
@@ -83,7 +84,7 @@ def clip(call: Call) -> Operand:
         given = call.operand(place)
         number = call.attributes.number(name, 0.0) if name in call.attributes.by_name else None
         ends.append(number if given is None else float(call.constant(place).array.item()))
-    return call.builder.call(torch.clamp, call.traced(), *ends)
+    return call.builder.by_element(torch.clamp, call.traced(), *ends)
 
 
 @reads("Reshape", "Flatten")

@@ -5,6 +5,7 @@ graph, apart from inputs whose names are plain words; its operators come from a 
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from keyword import iskeyword
 from pathlib import Path
@@ -125,12 +126,26 @@ class Builder:
         dtype = torch.int64 if is_integer else torch.float32
         return Traced(node, torch.empty((1, *shape), dtype=dtype, device=SHAPES))
 
-    def layer(self, module: nn.Module, x: Traced, quant: QuantConfig | None = None) -> Traced:
-        """A layer, quantised or not."""
+    def layer(
+        self,
+        module: nn.Module,
+        x: Traced,
+        quant: QuantConfig | None = None,
+        *,
+        shape: Sequence[int] | None = None,
+    ) -> Traced:
+        """A layer, quantised or not.
+
+        Args:
+            shape: of the result, where it is known: PyTorch takes seconds to get ready for some.
+        """
         name = f"{type(module).__name__.lower()}_{len(self.root._modules)}"
         module = module.eval().requires_grad_(False)
-        state = {name: each.to(SHAPES) for name, each in module.state_dict().items()}
-        fake = functional_call(module, state, (x.fake,))
+        if shape is None:
+            state = {name: each.to(SHAPES) for name, each in module.state_dict().items()}
+            fake = functional_call(module, state, (x.fake,))
+        else:
+            fake = torch.empty(tuple(shape), device=SHAPES)
         if quant is not None:
             op = op_of_module(module)
             assert op is not None
@@ -138,12 +153,21 @@ class Builder:
         self.root.add_module(name, module)
         return self._small(Traced(self.graph.call_module(name, (x.node,)), fake))
 
-    def call(self, function: Any, *args: Any, **kwargs: Any) -> Traced:
+    def call(self, function: Any, *args: Any) -> Traced:
         """A function of traced values, constants and plain values."""
         nodes, fakes = (self._arguments(list(args), traced) for traced in (True, False))
-        fake = function(*fakes, **kwargs)
-        node = self.graph.call_function(function, tuple(nodes), kwargs)
-        return self._small(Traced(node, fake))
+        return self._small(
+            Traced(self.graph.call_function(function, tuple(nodes)), function(*fakes))
+        )
+
+    def by_element(self, function: Any, *args: Any) -> Traced:
+        """The same of a function of single elements."""
+        shapes = [tuple(each.shape) for each in self._arguments(list(args), False)
+                  if isinstance(each, Tensor)]  # fmt: skip
+        dtypes = [each.fake.dtype for each in args if isinstance(each, Traced)]
+        fake = torch.empty(np.broadcast_shapes(*shapes), dtype=dtypes[0], device=SHAPES)
+        nodes = self._arguments(list(args), True)
+        return self._small(Traced(self.graph.call_function(function, tuple(nodes)), fake))
 
     def whole(self, x: Traced) -> Traced:
         """Numbers as integers."""
