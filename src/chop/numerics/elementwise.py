@@ -1,5 +1,6 @@
 """Formats that round each element by itself: integers, fixed point and logarithms."""
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -11,8 +12,8 @@ from torch import Tensor
 
 from chop.numerics.arithmetic import CHUNK, apply, code_dtype, refuse_nan, run
 from chop.numerics.base import FORMATS, Encoded
-from chop.numerics.granular import GranularGrid, granular_grid
-from chop.numerics.grids import FixedGrid, GridFormat, LogGrid
+from chop.numerics.granular import GranularGrid
+from chop.numerics.grids import FixedGrid, GridFormat, LogGrid, fixed_grid
 from chop.numerics.int_tensor import ARRAYS, Granular, IntTensor, array_of
 
 
@@ -121,23 +122,33 @@ class Integer(ElementFormat):
     def bits(self) -> float:
         return float(self.width.array.mean()) if isinstance(self.width, IntTensor) else self.width
 
+    def require_shape(self, shape: Sequence[int]) -> None:
+        if isinstance(self.grid, GranularGrid):
+            self.grid.require_shape(shape)
+
+    @property
+    def mean_element_bits(self) -> float:
+        return self.bits
+
+    @property
+    def widths(self) -> dict[int, int]:
+        """How many of the channels or elements that have separate widths have each; one of all."""
+        found, counts = np.unique(self._arrays["width"], return_counts=True)
+        return dict(zip(found.tolist(), counts.tolist(), strict=True))
+
+    def shown(self) -> dict[str, Any]:
+        if not isinstance(self.width, IntTensor):
+            return super().shown()
+        zeros = self.widths.get(0, 0) / self.width.array.size
+        return super().shown() | {"width": f"{self.width}" + f", {zeros:.0%} zero" * bool(zeros)}
+
     @cached_property
     def grid(self) -> FixedGrid | GranularGrid:
+        modes = self.rounding == "half_up", self.overflow == "wrap"
         width, frac, signed = self._arrays.values()
         if self.granular:
-            return granular_grid(width, frac, signed, self._grid)
-        return self._grid(int(width), int(frac), bool(signed))
-
-    def _grid(self, width: int, frac_width: int, signed: bool) -> FixedGrid:
-        below = 2 ** (width - 1) if signed and width else 0
-        return FixedGrid(
-            width,
-            frac_width,
-            -below,
-            2**width - 1 - below,
-            half_up=self.rounding == "half_up",
-            wraps=self.overflow == "wrap",
-        )
+            return GranularGrid(width, frac, signed, *modes)
+        return fixed_grid(int(width), int(frac), bool(signed), *modes)
 
 
 @FORMATS.register("log")

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import GetCoreSchemaHandler
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 from torch import Tensor
 
@@ -49,11 +50,12 @@ class IntTensor:
     def __hash__(self) -> int:
         return hash(self.digest)
 
+    def __str__(self) -> str:
+        """Smallest, mean and largest, which is what fits in a line."""
+        return f"{int(self.array.min())}/{self.array.mean():.3g}/{int(self.array.max())}"
+
     def __repr__(self) -> str:
-        if self.array.size <= 8:
-            return repr(self.tolist())
-        low, high = self.array.min().item(), self.array.max().item()
-        return f"<{low} to {high}, shape {self.shape}>"
+        return repr(self.tolist()) if self.array.size <= 8 else f"<{self}, shape {self.shape}>"
 
     def __copy__(self) -> "IntTensor":
         return self
@@ -108,6 +110,15 @@ class Granular:
             handler.generate_schema(self.kind),
             serialization=core_schema.plain_serializer_function_ser_schema(as_lists),
         )
+
+    def __get_pydantic_json_schema__(
+        self, core: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        one: JsonSchemaValue = {"type": "integer", "minimum": self.low, "maximum": self.high}
+        if self.kind is bool:
+            one = {"type": "boolean"}
+        inner = {"anyOf": [one, {"type": "array"}]}
+        return {"anyOf": [handler(core), {"type": "array", "items": inner, "minItems": 1}]}
 
     def _checked(self, value: Any, plain: Callable[[Any], Any]) -> Any:
         if not isinstance(value, ARRAYS):
