@@ -12,7 +12,7 @@ from torch import Tensor
 
 from chop.numerics.arithmetic import CHUNK, apply, code_dtype, refuse_nan, run
 from chop.numerics.base import FORMATS, Encoded
-from chop.numerics.granular import GranularGrid
+from chop.numerics.granular import GranularGrid, code_limits
 from chop.numerics.grids import FixedGrid, GridFormat, LogGrid, fixed_grid
 from chop.numerics.int_tensor import ARRAYS, Granular, IntTensor, array_of
 
@@ -83,7 +83,8 @@ class Integer(ElementFormat):
     @model_validator(mode="after")
     def _with_shapes_that_agree(self) -> Self:
         if self.granular:
-            shapes = {name: values.shape for name, values in self._arrays.items() if values.shape}
+            named = zip(("width", "frac_width", "signed"), self.arrays, strict=True)
+            shapes = {name: values.shape for name, values in named if values.shape}
             try:
                 np.broadcast_shapes(*shapes.values())
             except ValueError:
@@ -98,19 +99,18 @@ class Integer(ElementFormat):
         return any(isinstance(each, IntTensor) for each in fields)
 
     @property
-    def _arrays(self) -> dict[str, NDArray[np.int64]]:
-        fields = {"width": self.width, "frac_width": self.frac_width, "signed": self.signed}
-        return {
-            name: np.asarray(each.array if isinstance(each, IntTensor) else each, np.int64)
-            for name, each in fields.items()
-        }
+    def arrays(self) -> list[NDArray[np.int64]]:
+        """Width, binary point and sign as arrays that broadcast against the tensor."""
+        fields = (self.width, self.frac_width, self.signed)
+        return [
+            np.asarray(each.array if isinstance(each, IntTensor) else each, np.int64)
+            for each in fields
+        ]
 
     @property
     def limits(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Binary point, smallest and largest code; arrays that broadcast against the tensor."""
-        width, frac, signed = self._arrays.values()
-        below = np.where((signed > 0) & (width > 0), 1 << np.maximum(width - 1, 0), 0)
-        return frac, -below, (1 << width) - 1 - below
+        """Binary point, smallest and largest code, in arrays like these."""
+        return code_limits(*self.arrays)
 
     @property
     def code_range(self) -> tuple[int, int]:
@@ -133,7 +133,7 @@ class Integer(ElementFormat):
     @property
     def widths(self) -> dict[int, int]:
         """How many of the channels or elements that have separate widths have each; one of all."""
-        found, counts = np.unique(self._arrays["width"], return_counts=True)
+        found, counts = np.unique(self.arrays[0], return_counts=True)
         return dict(zip(found.tolist(), counts.tolist(), strict=True))
 
     def shown(self) -> dict[str, Any]:
@@ -145,7 +145,7 @@ class Integer(ElementFormat):
     @cached_property
     def grid(self) -> FixedGrid | GranularGrid:
         modes = self.rounding == "half_up", self.overflow == "wrap"
-        width, frac, signed = self._arrays.values()
+        width, frac, signed = self.arrays
         if self.granular:
             return GranularGrid(width, frac, signed, *modes)
         return fixed_grid(int(width), int(frac), bool(signed), *modes)

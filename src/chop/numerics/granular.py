@@ -148,3 +148,12 @@ class GranularGrid:
         unsigned = self.spread([not kind.low for kind in self.kinds[0]], wide) > 0
         patterns = unsigned & (codes < 0)
         return torch.where(patterns, wide + 2.0**self.bits, wide).div_(self.scales(wide))
+
+
+Array = NDArray[np.int64]
+
+
+def code_limits(width: Array, frac: Array, signed: Array) -> tuple[Array, Array, Array]:
+    """Binary point, smallest and largest code of fixed point; no bits at all have the code 0."""
+    below = np.where((signed > 0) & (width > 0), 1 << np.maximum(width - 1, 0), 0)
+    return frac, -below, (1 << width) - 1 - below
