@@ -16,7 +16,16 @@ from chop.lowering.dyadic import dyadic, numbers_of
 from chop.lowering.program import PADDING, Codes, Input, Shape, Step, Value
 from chop.lowering.ranges import bounds, codes, compact, moved, rounded_shift
 from chop.lowering.symbols import Exact, Float, Joined, Pending, Raw, Symbol
-from chop.numerics import FORMATS, Binary, Encoded, Integer, IntTensor, NumberFormat, Ternary
+from chop.numerics import (
+    FORMATS,
+    Binary,
+    Encoded,
+    Integer,
+    IntegerScaled,
+    IntTensor,
+    NumberFormat,
+    Ternary,
+)
 from chop.numerics.elementwise import ElementFormat
 from chop.numerics.granular import code_limits
 
@@ -40,6 +49,19 @@ def by_element(fmt: NumberFormat) -> str | None:
             return f"{name} takes its threshold or scale from the data: set mean, median or max"
         return None
     return None if isinstance(fmt, ElementFormat) else f"{name} shares exponents within blocks"
+
+
+def in_binary(fmt: NumberFormat, node: str) -> NumberFormat:
+    """The format, as fixed point where its scales are powers of two; other scales are refused."""
+    if not isinstance(fmt, IntegerScaled):
+        return fmt
+    found = fmt.as_integer()
+    if found is None:
+        raise LoweringError(
+            f"{node}: scales that are not powers of two, zero points and narrow ranges have no "
+            "integer program: quantise it to 'integer'"
+        )
+    return found
 
 
 def of_rows(fmt: Integer, shape: Shape, node: str) -> list[Codes]:

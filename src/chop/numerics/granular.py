@@ -115,13 +115,7 @@ class GranularGrid:
 
     def require_shape(self, shape: Sequence[int]) -> None:
         """Refuse a tensor against which the arrays do not broadcast."""
-        own, given = self.shape, tuple(shape)
-        tail = given[len(given) - len(own) :]
-        if len(own) > len(given) or any(n not in (1, m) for n, m in zip(own, tail, strict=True)):
-            raise ConfigError(
-                f"an integer format whose widths have the shape {own} cannot round a tensor of "
-                f"shape {given}: shapes are compared from the right, and 1 stands for any size"
-            )
+        require_broadcast("widths", self.shape, tuple(shape))
 
     def spread(self, numbers: Sequence[float], like: Tensor) -> Tensor:
         """The number of each kind wherever the kind is, in the type of `like`."""
@@ -148,6 +142,16 @@ class GranularGrid:
         unsigned = self.spread([not kind.low for kind in self.kinds[0]], wide) > 0
         patterns = unsigned & (codes < 0)
         return torch.where(patterns, wide + 2.0**self.bits, wide).div_(self.scales(wide))
+
+
+def require_broadcast(what: str, own: tuple[int, ...], given: tuple[int, ...]) -> None:
+    """Refuse a tensor of a shape against which something of a format does not broadcast."""
+    tail = given[len(given) - len(own) :]
+    if len(own) > len(given) or any(n not in (1, m) for n, m in zip(own, tail, strict=True)):
+        raise ConfigError(
+            f"an integer format whose {what} have the shape {own} cannot round a tensor of "
+            f"shape {given}: shapes are compared from the right, and 1 stands for any size"
+        )
 
 
 Array = NDArray[np.int64]

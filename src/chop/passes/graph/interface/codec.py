@@ -15,7 +15,8 @@ import torch
 from pydantic import Field, NonNegativeInt, model_validator
 from torch import Tensor
 
-from chop.numerics import FORMATS, Encoded, IntTensor, NumberFormat
+from chop.numerics import FORMATS, Encoded, NumberFormat
+from chop.numerics.int_tensor import ArrayValue
 from chop.passes.base import PassArgs
 from chop.validation import parse
 
@@ -58,9 +59,9 @@ def to_plain(value: Any, special: Special = lambda value: None, depth: int = 0) 
     return _tag(value, special, depth + 1)
 
 
-def format_tensor(value: Any) -> IntTensor | None:
+def format_tensor(value: Any) -> ArrayValue | None:
     """What formats say for each element stays as it is until all tensors are gathered."""
-    return value if isinstance(value, IntTensor) else None
+    return value if isinstance(value, ArrayValue) else None
 
 
 def _small(value: bool | int | str | None) -> bool | int | str | None:
@@ -105,7 +106,7 @@ def from_plain(plain: Any, special: Special = lambda plain: None, depth: int = 0
     if isinstance(plain, dict):
         own = special(plain)
         return _table(plain, special, depth) if own is None else own
-    if plain is None or isinstance(plain, str | float | torch.dtype | IntTensor):
+    if plain is None or isinstance(plain, str | float | torch.dtype | ArrayValue):
         return plain  # number types and tensors of formats, which the reader of a file has found
     if not isinstance(plain, int) or abs(plain) >= LARGEST:
         raise ValueError(f"unknown value {reprlib.repr(plain):.80}")

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from chop.numerics import IntTensor
+from chop.numerics.int_tensor import ArrayValue, FloatTensor, IntTensor
 from chop.passes.graph.interface.graph_file import GraphRecord
 
 PREFIX = "format::"  # no layer's name has a colon in it
@@ -21,11 +21,11 @@ def moved_out(record: GraphRecord, tensors: dict[str, Tensor]) -> GraphRecord:
     """The record with names in the place of what moves to `tensors`, equal contents once."""
 
     def named(value: Any) -> Any:
-        if not isinstance(value, IntTensor):
+        if not isinstance(value, ArrayValue):
             return value
         if value.array.size <= FEW:
             return value.tolist()
-        numbers = value.array if value.array.dtype == bool else value.array.astype(np.int8)
+        numbers = value.array.astype(np.int8) if value.array.dtype == np.int16 else value.array
         tensors[PREFIX + value.digest.hex()] = torch.from_numpy(numbers.copy())
         return {TAG: value.digest.hex()}
 
@@ -36,7 +36,7 @@ def moved_in(
     record: GraphRecord, tensors: Mapping[str, Tensor]
 ) -> tuple[GraphRecord, dict[str, Tensor]]:
     """The record with its tensors again, and the tensors that are left; errors are ValueErrors."""
-    used: dict[str, IntTensor] = {}
+    used: dict[str, ArrayValue] = {}
 
     def found(value: Any) -> Any:
         if not isinstance(value, dict) or TAG not in value:
@@ -45,7 +45,8 @@ def moved_in(
         if name not in tensors:
             raise ValueError(f"{name!r:.60}, which a format refers to, is missing")
         if name not in used:
-            used[name] = IntTensor(tensors[name])
+            floats = tensors[name].is_floating_point()
+            used[name] = FloatTensor(tensors[name]) if floats else IntTensor(tensors[name])
         return used[name]
 
     record = _with_settings(record, found)
