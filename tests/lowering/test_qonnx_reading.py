@@ -94,7 +94,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "operators": (lambda: unknown(one_node()), "operators that are not known here: If, own.Evil"),
     "external": (lambda: external(quant()), "'c0' in another file, which is not read"),
     "short": (lambda: short(quant()), "'c0' is damaged: it holds fewer numbers"),
-    "zero point": (lambda: quant(zero=1.0), "has a zero point, which no number format has"),
+    "zero point": (lambda: quant(zero=1.5), "has a zero point that is not one whole number"),
     "bits": (lambda: quant(width=2.5), "one whole number from 2 to 32 is read"),
     "mode": (lambda: quant(rounding_mode="UP"), "rounds 'UP', and only ROUND is read"),
     "scale": (lambda: quant(scale=-1.0), "a scale that is not positive"),

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from chop.export.onnx.code import Array
-from chop.export.onnx.reading import Call, Constant, Operand, Traced, exact_format
+from chop.export.onnx.reading import Call, Constant, Operand, Traced
+from chop.export.onnx.scales import MOST_BITS, Scaled, exact_format, name_of
 from chop.nn.quant_config import QuantConfig
-from chop.numerics import FORMATS, Integer, NumberFormat
 
 Operator = Callable[[Call], Operand]
 OPERATORS: dict[str, Operator] = {}
@@ -20,8 +20,7 @@ CONVOLUTIONS: tuple[Any, ...] = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 MAX_POOLS: tuple[Any, ...] = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
 AVERAGE_POOLS: tuple[Any, ...] = (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)
 NORMS: dict[int, Any] = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
-ROUNDINGS = {"ROUND": "half_even", "HALF_EVEN": "half_even"}
-MOST_BITS = 32
+ROUNDINGS = ("ROUND", "HALF_EVEN")
 
 
 def reads(*names: str) -> Callable[[Operator], Operator]:
@@ -45,55 +44,32 @@ def identity(call: Call) -> Operand:
 @reads("Quant", "IntQuant")
 def quant(call: Call) -> Operand:
     """A constant in a format, or a place where data is rounded."""
+    target = target_of(call)
+    source = call.operand(0)
+    if isinstance(source, Constant):
+        return Constant(target.rounded(source.array), target)
+    x, fmt = call.traced(), target.format(call.builder.binary)
+    # Limits that no number of the format is beyond, computed on rounded data.
+    limits = nn.Hardtanh(*target.limits)
+    quant = QuantConfig(name_of(fmt), {"data_in": fmt})
+    return replace(call.builder.layer(limits, x, quant, shape=x.fake.shape), format=fmt)
+
+
+def target_of(call: Call) -> Scaled:
+    """What a node rounds to."""
     scale, zero, width = (call.constant(place).array for place in (1, 2, 3))
     mode = call.attributes.text("rounding_mode", "ROUND").upper()
-    signed = bool(call.attributes.integer("signed", 1))
-    if zero.any():
-        raise ValueError("has a zero point, which no number format has")
-    if width.size != 1 or not 2 <= float(width.reshape(-1)[0]) <= MOST_BITS or width % 1:
+    if zero.size != 1 or float(zero.reshape(-1)[0]) % 1:
+        raise ValueError("has a zero point that is not one whole number")
+    bits = float(width.reshape(-1)[0]) if width.size == 1 else 0.5
+    if not 2 <= bits <= MOST_BITS or bits % 1:
         raise ValueError(f"has {width!s:.40} bits: one whole number from 2 to {MOST_BITS} is read")
     if mode not in ROUNDINGS:
         raise ValueError(f"rounds {mode!r:.20}, and only ROUND is read")
     if not (scale > 0).all():
         raise ValueError("has a scale that is not positive")
-    bits_ = int(width.reshape(-1)[0])
-    narrow = bool(call.attributes.integer("narrow", 0))
-    low, high = (-(2 ** (bits_ - 1)), 2 ** (bits_ - 1) - 1) if signed else (0, 2**bits_ - 1)
-    low, high = (low + narrow, high) if signed else (low, high - narrow)
-    fmt = format_of(bits_, scale, signed)
-    source = call.operand(0)
-    if isinstance(source, Constant):
-        array = source.array.astype(np.float32)
-        rounded = np.round(np.clip(array / scale.astype(np.float32), low, high))
-        return Constant((rounded * scale).astype(np.float32), fmt)
-    return rounded_data(call, call.traced(), fmt, (low, high), scale)
-
-
-def format_of(width: int, scale: Array, signed: bool) -> NumberFormat:
-    """The number format of a width and a scale: fixed point where it is a power of two."""
-    fraction, exponent = np.frexp(scale.astype(np.float64))
-    if (fraction == 0.5).all():
-        frac = 1 - exponent
-        plain = frac.reshape(-1)[0] if (frac == frac.reshape(-1)[0]).all() else None
-        if plain is None:
-            raise ValueError("has a scale for each channel, which this version does not read")
-        return Integer(width=width, frac_width=int(plain), signed=signed)
-    raise ValueError("has a scale that is no power of two, which this version does not read")
-
-
-def rounded_data(
-    call: Call, x: Traced, fmt: NumberFormat, codes: tuple[int, int], scale: Array
-) -> Traced:
-    """Data in a format: limits that its numbers are within anyway, computed on rounded data."""
-    low, high = (float(code * scale.max()) for code in codes)
-    quant = QuantConfig(name_of(fmt), {"data_in": fmt})
-    limits = nn.Hardtanh(low, high)
-    return replace(call.builder.layer(limits, x, quant, shape=x.fake.shape), format=fmt)
-
-
-def name_of(fmt: NumberFormat) -> str:
-    """The registered name of a format."""
-    return next(name for name, kind in FORMATS.items() if kind is type(fmt))
+    signed, narrow = (bool(call.attributes.integer(name, 0)) for name in ("signed", "narrow"))
+    return Scaled(int(bits), scale, int(zero.reshape(-1)[0]), signed, narrow)
 
 
 def with_weights(
@@ -103,14 +79,15 @@ def with_weights(
     module.weight.data = weight.tensor.clone()
     if bias is not None:
         module.bias.data = torch.from_numpy(bias.astype(np.float32))
-    if weight.format is None:
+    if weight.target is None:
         return call.builder.layer(module, x)
-    formats = {"weight": weight.format}
+    fmt = weight.target.format(call.builder.binary, constant=True)
+    formats = {"weight": fmt}
     if bias is not None:
-        formats["bias"] = exact_format(bias.astype(np.float32))
-    if type(x.format) is type(weight.format):  # which rounds nothing that is not rounded yet
+        formats["bias"] = exact_format(bias.astype(np.float32), call.builder.binary)
+    if x.format is not None:  # which rounds nothing that is not rounded yet
         formats["data_in"] = x.format
-    return call.builder.layer(module, x, QuantConfig(name_of(weight.format), formats))
+    return call.builder.layer(module, x, QuantConfig(name_of(fmt), formats))
 
 
 def bias_of(call: Call, place: int) -> Array | None:
@@ -133,8 +110,9 @@ def gemm(call: Call) -> Operand:
 
 
 def turned(weight: Constant) -> Constant:
-    """A matrix with rows and columns exchanged; one scale for all stays what it is."""
-    return Constant(np.ascontiguousarray(weight.array.T), weight.format)
+    """A matrix with rows and columns exchanged."""
+    target = weight.target and weight.target.turned
+    return Constant(np.ascontiguousarray(weight.array.T), target)
 
 
 def linear(call: Call, weight: Constant, bias: Array | None) -> Traced:

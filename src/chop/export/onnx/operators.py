@@ -10,11 +10,13 @@ import torch.nn.functional as F
 from torch import nn
 
 from chop.export.onnx.layers import OPERATORS, reads, with_weights
-from chop.export.onnx.reading import Call, Constant, Operand, Traced, checked_sizes, exact_format
+from chop.export.onnx.reading import Call, Constant, Operand, Traced, checked_sizes
+from chop.export.onnx.scales import FURTHEST_POINT, exact_format, is_granular, name_of
+from chop.nn.quant_config import QuantConfig
 from chop.numerics import Integer, NumberFormat
 
 __all__ = ["OPERATORS"]
-INT64, FURTHEST_POINT = 7, 126
+INT64 = 7
 
 ARITHMETIC = {
     "Add": operator.add, "Sub": operator.sub, "Mul": operator.mul, "Div": operator.truediv,
@@ -45,6 +47,8 @@ def scaled(x: Operand | None, factor: Any) -> NumberFormat | None:
     """The format of numbers in fixed point times a power of two."""
     fmt = x.format if isinstance(x, Traced) else None
     if not isinstance(fmt, Integer) or not isinstance(factor, float) or factor <= 0:
+        return None
+    if not isinstance(fmt.frac_width, int):
         return None
     fraction, exponent = np.frexp(factor)
     point = fmt.frac_width + 1 - int(exponent)
@@ -111,7 +115,10 @@ def transpose(call: Call) -> Operand:
     source = call.operand(0)
     if isinstance(source, Constant):
         order = call.attributes.sizes("perm", list(range(source.array.ndim))[::-1])
-        return Constant(np.ascontiguousarray(source.array.transpose(order)), source.format)
+        if order == [1, 0] or source.target is None or source.target.scale.size == 1:
+            target = source.target and source.target.turned
+            return Constant(np.ascontiguousarray(source.array.transpose(order)), target)
+        raise ValueError("moves the channels of constants that have a scale each")
     x = call.traced()
     order = call.attributes.sizes("perm", list(range(x.fake.dim()))[::-1])
     return call.builder.call(torch.permute, x, order).in_format_of(x)
@@ -156,10 +163,14 @@ def gather(call: Call) -> Operand:
         column = Constant(table.array[:, None])
         found = call.builder.call(F.embedding, index, column)
         result = call.builder.call(torch.squeeze, found, -1)
-        return replace(result, format=exact_format(table.array.astype(np.float32)))
+        fmt = exact_format(table.array.astype(np.float32), call.builder.binary)
+        return replace(result, format=None if is_granular(fmt) else fmt)
     layer = nn.Embedding(*table.array.shape)
-    fmt = table.format or exact_format(table.array.astype(np.float32))
-    return with_weights(call, layer, index, Constant(table.array, fmt), None)
+    if table.target is not None:
+        return with_weights(call, layer, index, table, None)
+    layer.weight.data = table.tensor
+    fmt = exact_format(table.array.astype(np.float32), call.builder.binary)
+    return call.builder.layer(layer, index, QuantConfig(name_of(fmt), {"weight": fmt}))
 
 
 @reads("Cast")

@@ -26,29 +26,28 @@ from chop.export.onnx.file import (
     input_shape,
     read_model,
 )
+from chop.export.onnx.scales import NotBinaryError, Scaled, is_granular
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.lowering.dyadic import dyadic
 from chop.lowering.program import Shape
-from chop.lowering.ranges import bits
 from chop.nn.quant_config import QuantConfig
 from chop.nn.quantized import quantize_module
-from chop.numerics import Integer, NumberFormat
+from chop.numerics import NumberFormat
 from chop.ops.op import op_of_module
 
 WORD = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,60}")
 DOMAINS = ("", "ai.onnx", "qonnx.custom_op.general", "finn.custom_op.general", "onnx.brevitas")
 
-ROWS = 2
+ROWS, INT64 = 2, 7
 SHAPES = "meta"
 """The device of tensors that have a shape and no numbers."""
 
 
 @dataclass(frozen=True)
 class Constant:
-    """Numbers of the file, and the format that a ``Quant`` has rounded them to."""
+    """Numbers of the file, and what a ``Quant`` has rounded them to."""
 
     array: Array
-    format: NumberFormat | None = None
+    target: Scaled | None = None
 
     @property
     def tensor(self) -> Tensor:
@@ -67,7 +66,7 @@ class Traced:
 
     def in_format_of(self, other: "Traced") -> "Traced":
         """The value, whose numbers are those of another in other places."""
-        return replace(self, format=other.format)
+        return replace(self, format=None if is_granular(other.format) else other.format)
 
 
 Operand = Constant | Traced
@@ -115,6 +114,8 @@ class Call:
 class Builder:
     """The graph as it is built."""
 
+    binary: bool
+    """Whether all formats are fixed point, which integer programs are made of."""
     root: nn.Module = field(default_factory=nn.Module)
     graph: fx.Graph = field(default_factory=fx.Graph)
 
@@ -211,18 +212,26 @@ def load_qonnx(path: str | Path) -> tuple[MaseGraph, dict[str, Tensor]]:
     if foreign:
         names = ", ".join(sorted(f"{each!s:.40}" for each in foreign)[:20])
         raise CheckpointError(f"{path}: uses operators that are not known here: {names}")
-    builder = Builder()
+    try:
+        return built(model, path, binary=True)
+    except NotBinaryError:
+        return built(model, path, binary=False)
+
+
+def built(model: Any, path: Path, binary: bool) -> tuple[MaseGraph, dict[str, Tensor]]:
+    """The graph, with all formats fixed point or all with scales of their own."""
+    builder = Builder(binary)
     known: dict[str, Operand] = {
         each.name: Constant(array_of(each, path)) for each in model.graph.initializer
     }
     rows: dict[str, Tensor] = {}
     for edge in model.graph.input:
         if edge.name not in known:  # old files list their constants as inputs, too
-            shape = input_shape(edge, path)
-            known[edge.name] = given = builder.input(
-                edge.name, shape, edge.type.tensor_type.elem_type == 7
-            )
-            rows[str(given.node.target)] = torch.zeros((ROWS, *shape), dtype=given.fake.dtype)
+            is_integer = edge.type.tensor_type.elem_type == INT64
+            given = builder.input(edge.name, input_shape(edge, path), is_integer)
+            known[edge.name] = given
+            shape = (ROWS, *given.fake.shape[1:])
+            rows[str(given.node.target)] = torch.zeros(shape, dtype=given.fake.dtype)
     for place, node in enumerate(model.graph.node):
         visit(node, place, known, builder, path)
     outputs = [known.get(edge.name) for edge in model.graph.output]
@@ -256,15 +265,6 @@ def visit(node: Any, place: int, known: dict[str, Operand], builder: Builder, pa
         raise CheckpointError(f"{where}: {error}") from None
     except (ValueError, IndexError, TypeError, RuntimeError, OverflowError) as error:
         raise CheckpointError(f"{where} cannot be read: {' '.join(str(error).split())}") from None
-
-
-def exact_format(array: Array) -> Integer:
-    """Fixed point that holds some numbers as they are."""
-    codes, frac = dyadic(torch.from_numpy(array.astype(np.float64)))
-    low, high = (int(codes.min()), int(codes.max())) if codes.size else (0, 0)
-    if not -126 <= frac <= 126 or bits(low, high) > 53:
-        raise ValueError(f"has constants of {bits(low, high)} bits, and 53 are the most")
-    return Integer(width=bits(low, high), frac_width=frac)
 
 
 def checked_sizes(sizes: list[int]) -> list[int]:
