@@ -17,7 +17,7 @@ from chop.errors import CheckpointError
 from chop.export import export
 from chop.export.onnx.reading import load_qonnx
 from chop.export.onnx.standard import FILE
-from chop.lowering import Engine, lower
+from chop.lowering import Engine, LoweringError, lower
 from chop.models.vision import vgg7
 from chop.passes.graph import load_mase_graph_interface_pass, save_mase_graph_interface_pass
 from chop.tools.checkpoint_load import load_graph, load_model
@@ -46,6 +46,36 @@ def test_a_graph_of_a_file_is_saved_and_exported_again(tmp_path: Path) -> None:
     again, _ = load_mase_graph_interface_pass(None, tmp_path / "saved")
     assert torch.equal(again.model(x), graph.model(x))
     assert torch.equal(load_model(file, "qonnx")(x), graph.model(x))
+
+
+BREVITAS = Path(__file__).parent / "brevitas"
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", "fixed"])
+def test_files_that_brevitas_wrote(name: str, tmp_path: Path) -> None:
+    stored = np.load(BREVITAS / f"{name}.npz")
+    x, wanted = torch.from_numpy(stored["x"]), torch.from_numpy(stored["y"])
+    graph = load_graph(BREVITAS / f"{name}.onnx", "qonnx")
+    assert torch.equal(graph.model(x), wanted)
+    save_mase_graph_interface_pass(graph, tmp_path / "saved")
+    again, _ = load_mase_graph_interface_pass(None, tmp_path / "saved")
+    assert torch.equal(again.model(x), wanted)
+    if name == "fixed":  # its scales are powers of two
+        assert export(graph, "c", tmp_path / "c", rows=20).verified_rows == 20
+    else:
+        with pytest.raises(LoweringError, match="scales that are not powers of two"):
+            lower(graph)
+
+
+def test_zero_points_and_channels_of_data(tmp_path: Path) -> None:
+    scale = np.array([[0.25, 0.5, 1.0, 2.0]], np.float32)
+    (tmp_path / "m.onnx").write_bytes(quant(scale=scale).SerializeToString())
+    graph, _ = load_qonnx(tmp_path / "m.onnx")
+    assert graph.model(torch.full((2, 4), 3.1)).tolist() == [[1.75, 3.0, 3.0, 4.0]] * 2
+    (tmp_path / "m.onnx").write_bytes(quant(zero=3.0, scale=0.3).SerializeToString())
+    graph, _ = load_qonnx(tmp_path / "m.onnx")
+    found = graph.model(torch.tensor([[-9.0, 9.0, 0.0, 0.4]]))
+    assert torch.equal(found, torch.tensor([[-11.0, 4.0, 0.0, 1.0]]) * np.float32(0.3))
 
 
 def tensor(name: str, array: Any) -> Any:

@@ -1,6 +1,6 @@
 """The layers of a QONNX file: products, pools, normalisation, and where data is rounded."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -73,21 +73,21 @@ def target_of(call: Call) -> Scaled:
 
 
 def with_weights(
-    call: Call, module: Any, x: Traced, weight: Constant, bias: Array | None
+    call: Call, module: Any, x: Traced, weight: Constant, bias: Array | None, shape: Sequence[int]
 ) -> Traced:
     """A layer that multiplies by constants; quantised if they are."""
     module.weight.data = weight.tensor.clone()
     if bias is not None:
         module.bias.data = torch.from_numpy(bias.astype(np.float32))
     if weight.target is None:
-        return call.builder.layer(module, x)
+        return call.builder.layer(module, x, shape=shape)
     fmt = weight.target.format(call.builder.binary, constant=True)
     formats = {"weight": fmt}
     if bias is not None:
         formats["bias"] = exact_format(bias.astype(np.float32), call.builder.binary)
     if x.format is not None:  # which rounds nothing that is not rounded yet
         formats["data_in"] = x.format
-    return call.builder.layer(module, x, QuantConfig(name_of(fmt), formats))
+    return call.builder.layer(module, x, QuantConfig(name_of(fmt), formats), shape=shape)
 
 
 def bias_of(call: Call, place: int) -> Array | None:
@@ -117,9 +117,11 @@ def turned(weight: Constant) -> Constant:
 
 def linear(call: Call, weight: Constant, bias: Array | None) -> Traced:
     """Products with the rows of a matrix."""
-    rows, columns = weight.array.shape
+    (rows, columns), x = weight.array.shape, call.traced()
+    if x.fake.shape[-1] != columns or (bias is not None and len(bias) != rows):
+        raise ValueError(f"has weights {rows} x {columns} for {x.fake.shape[-1]} numbers")
     layer = nn.Linear(columns, rows, bias=bias is not None)
-    return with_weights(call, layer, call.traced(), weight, bias)
+    return with_weights(call, layer, x, weight, bias, (*x.fake.shape[:-1], rows))
 
 
 @reads("MatMul")
@@ -150,11 +152,17 @@ def conv(call: Call) -> Operand:
         "dilation": tuple(settings.sizes("dilations", [1] * dims)),
         "padding": tuple(before),
     }
-    out, each = weight.array.shape[:2]
+    (out, each), inside = weight.array.shape[:2], x.fake.shape
+    if len(inside) != dims + 2 or inside[1] != each * groups or out % groups or 0 in how["stride"]:
+        raise ValueError(f"has weights {list(weight.array.shape)} for {list(inside[1:])}")
     layer = CONVOLUTIONS[dims - 1](
         each * groups, out, tuple(kernel), groups=groups, bias=bias is not None, **how
     )
-    return with_weights(call, layer, x, weight, bias)
+    sizes = zip(inside[2:], kernel, *how.values(), strict=True)
+    places = [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, d, p in sizes]
+    if min(places) < 1 or (bias is not None and len(bias) != out):
+        raise ValueError(f"has a kernel {kernel} that is larger than what it reads")
+    return with_weights(call, layer, x, weight, bias, (inside[0], out, *places))
 
 
 @reads("BatchNormalization")

@@ -127,7 +127,16 @@ def transpose(call: Call) -> Operand:
 @reads("Concat")
 def concat(call: Call) -> Operand:
     """Values one after the other."""
-    return call.builder.call(torch.cat, list(call.operands), call.attributes.integer("axis", 1))
+    axis, parts = (
+        call.attributes.integer("axis", 1),
+        [call.traced(p) for p in range(len(call.operands))],
+    )
+    shapes = {each.fake.shape[:axis] + each.fake.shape[axis + 1 :] for each in parts}
+    if axis < 1 or len(shapes) != 1 or any(each.fake.dim() <= axis for each in parts):
+        raise ValueError("joins values of other shapes, or rows of the batch")
+    shape = list(parts[0].fake.shape)
+    shape[axis] = sum(each.fake.shape[axis] for each in parts)
+    return call.builder.call(torch.cat, parts, axis, shape=shape)
 
 
 @reads("Pad")
@@ -161,16 +170,17 @@ def gather(call: Call) -> Operand:
     table = call.constant(0)
     if table.array.ndim == 1:
         column = Constant(table.array[:, None])
-        found = call.builder.call(F.embedding, index, column)
+        found = call.builder.call(F.embedding, index, column, shape=(*index.fake.shape, 1))
         result = call.builder.call(torch.squeeze, found, -1)
         fmt = exact_format(table.array.astype(np.float32), call.builder.binary)
         return replace(result, format=None if is_granular(fmt) else fmt)
     layer = nn.Embedding(*table.array.shape)
+    shape = (*index.fake.shape, table.array.shape[1])
     if table.target is not None:
-        return with_weights(call, layer, index, table, None)
+        return with_weights(call, layer, index, table, None, shape)
     layer.weight.data = table.tensor
     fmt = exact_format(table.array.astype(np.float32), call.builder.binary)
-    return call.builder.layer(layer, index, QuantConfig(name_of(fmt), {"weight": fmt}))
+    return call.builder.layer(layer, index, QuantConfig(name_of(fmt), {"weight": fmt}), shape=shape)
 
 
 @reads("Cast")

@@ -154,21 +154,19 @@ class Builder:
         self.root.add_module(name, module)
         return self._small(Traced(self.graph.call_module(name, (x.node,)), fake))
 
-    def call(self, function: Any, *args: Any) -> Traced:
+    def call(self, function: Any, *args: Any, shape: Sequence[int] | None = None) -> Traced:
         """A function of traced values, constants and plain values."""
         nodes, fakes = (self._arguments(list(args), traced) for traced in (True, False))
-        return self._small(
-            Traced(self.graph.call_function(function, tuple(nodes)), function(*fakes))
-        )
+        fake = function(*fakes) if shape is None else torch.empty(tuple(shape), device=SHAPES)
+        return self._small(Traced(self.graph.call_function(function, tuple(nodes)), fake))
 
     def by_element(self, function: Any, *args: Any) -> Traced:
         """The same of a function of single elements."""
-        shapes = [tuple(each.shape) for each in self._arguments(list(args), False)
-                  if isinstance(each, Tensor)]  # fmt: skip
+        tensors = [each for each in self._arguments(list(args), False) if isinstance(each, Tensor)]
+        shape = np.broadcast_shapes(*(tuple(each.shape) for each in tensors))
+        result = self.call(function, *args, shape=shape)
         dtypes = [each.fake.dtype for each in args if isinstance(each, Traced)]
-        fake = torch.empty(np.broadcast_shapes(*shapes), dtype=dtypes[0], device=SHAPES)
-        nodes = self._arguments(list(args), True)
-        return self._small(Traced(self.graph.call_function(function, tuple(nodes)), fake))
+        return replace(result, fake=result.fake.to(dtypes[0]))
 
     def whole(self, x: Traced) -> Traced:
         """Numbers as integers."""
