@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 import torch
 from lowering_nets import EXAMPLES, example, integer, quantised
-from random_networks import random_network
+from random_networks import granular_network, random_network
 from torch import Tensor, nn
 
 from chop.errors import ChopError, ConfigError, GraphError
 from chop.export import export
 from chop.export.onnx import standard as onnx_form
+from chop.export.onnx.reading import load_qonnx
 from chop.export.onnx.standard import FILE, LEVELS, QuantiseDequantise, code_type
-from chop.lowering import LoweringError, lower
+from chop.lowering import Engine, LoweringError, lower
 from chop.models.vision import vgg7
 
 onnx = pytest.importorskip("onnx", reason="pip install 'machop[onnx]'")
@@ -107,7 +108,7 @@ def test_codes_are_unsigned_of_8_or_16_bits() -> None:
 @pytest.mark.parametrize("to", FORMS)
 def test_random_networks(to: str, tmp_path: Path) -> None:
     done = 0
-    for seed in range(8):
+    for seed in range(6):
         graph, _ = random_network(seed)
         try:
             done += export(graph, to, tmp_path / "o", rows=20).verified_rows > 0
@@ -115,7 +116,24 @@ def test_random_networks(to: str, tmp_path: Path) -> None:
             continue
         except GraphError as error:
             assert "which ONNX has no operator for" in str(error)  # noqa: PT017
-    assert done > 4
+    assert done > 3
+
+
+@pytest.mark.parametrize("to", FORMS)
+def test_widths_and_points_of_channels_and_elements(to: str, tmp_path: Path) -> None:
+    done = 0
+    for seed in range(5):
+        graph, x = granular_network(seed)
+        try:
+            program = lower(graph)
+        except LoweringError:
+            continue
+        folder = export(program, to, tmp_path / "o", rows=20).folder
+        done += 1
+        if to == "qonnx":
+            again, _ = load_qonnx(folder / FILE)
+            assert torch.equal(again.model(x).double(), Engine(program)(x)[0])
+    assert done > 2
 
 
 class Twice(nn.Module):

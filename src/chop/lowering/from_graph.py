@@ -41,7 +41,7 @@ def lower(
         cut_tail: leave off what stays in floating point at the end, such as a softmax, so that
             the program gives the codes that it reads.
     """
-    import chop.lowering.rules  # noqa: F401  (registers)
+    import chop.lowering.reductions  # noqa: F401  (registers, with the rules that it builds on)
 
     return Lowering(graph, inputs or {}).program(cut_tail)
 
