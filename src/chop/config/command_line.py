@@ -27,9 +27,11 @@ OUTPUT = Setting(
 )  # fmt: skip
 EXPORT = "export"
 TO = Setting(
-    "to", Literal["integer", "c"], None,
+    "to", Literal["integer", "c", "onnx", "qonnx"], None,
     Option(
-        "form to write: the integer program itself, or C99", EXPORT, actions=(EXPORT,),
+        "form to write: the integer program itself, C99, ONNX of standard operators, or ONNX "
+        "with the Quant nodes of QONNX",
+        EXPORT, actions=(EXPORT,),
     ),
 )  # fmt: skip
 ROWS = Setting(

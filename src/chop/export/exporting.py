@@ -18,6 +18,8 @@ from torch import Tensor
 from chop import __version__
 from chop.errors import ConfigError, GraphError, OutputError, UnknownNameError
 from chop.export.c import c_source, predict_signature, value_type
+from chop.export.onnx.qonnx import check_qonnx, write_qonnx
+from chop.export.onnx.standard import check_onnx, write_onnx
 from chop.export.tools import run_tool
 from chop.export.verilog.target import Hardware, check_verilog, write_verilog
 from chop.files import filled, nothing_left_behind, write_text
@@ -32,8 +34,6 @@ COMPILE_SAFE = (*COMPILE, "-fno-sanitize-recover=all")
 SEED = 0
 Rows = Mapping[str, Tensor]
 """Codes by the names of the program's inputs."""
-Outputs = tuple[Tensor, ...]
-"""Codes that the engine gives."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,8 @@ def export(  # noqa: PLR0913  (each is a choice of its own)
     nothing is left behind.
 
     Args:
-        to: ``"c"``, ``"verilog"``, or ``"integer"`` for the program itself.
+        to: ``"c"``, ``"verilog"``, ``"onnx"``, ``"qonnx"``, or ``"integer"`` for the program
+            itself.
         rows: on how many rows to check; 0 checks nothing, and the manifest says so.
         inputs: rows by the names of the network's inputs, to check with; without them random codes.
         cut_tail: leave off what stays in floating point at the end.
@@ -92,8 +93,7 @@ def export(  # noqa: PLR0913  (each is a choice of its own)
     count = min(len(tensor) for tensor in codes.values())
     with tempfile.TemporaryDirectory() as scratch:
         facts = write(program, Path(scratch))
-        # The engine runs first: it refuses shapes that do not fit before anything else is run.
-        tool = CHECKS[to](Path(scratch), codes, engine.run(codes)) if count else None
+        tool = CHECKS[to](Path(scratch), engine, codes) if count else None
         manifest = described(program, to, Path(scratch)) | {"source": source} | (facts or {})
         origin = "given inputs" if inputs is not None else f"random codes, seed {SEED}"
         manifest["verified"] = {"rows": count, "against": "engine", "source": origin}
@@ -195,8 +195,9 @@ def test_program(program: IntegerProgram) -> str:
     )
 
 
-def check_c(folder: Path, codes: Rows, outputs: Outputs) -> str:
+def check_c(folder: Path, engine: Engine, codes: Rows) -> str:
     """Compile the files, run them on rows and compare with the engine; what compiled them."""
+    outputs = engine.run(codes)  # which refuses shapes that do not fit before anything else runs
     compiler = shutil.which("cc")
     if compiler is None:
         raise ConfigError("export: no C compiler 'cc' was found: install one, or give rows=0")
@@ -225,12 +226,12 @@ def compare(found: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> None:
         )
 
 
-def check_integer(folder: Path, codes: Rows, outputs: Outputs) -> str:
+def check_integer(folder: Path, engine: Engine, codes: Rows) -> str:
     """Read the program again and compare plain integer arithmetic with the engine."""
     from chop.lowering import load_program
 
     again = Engine(load_program(folder), "int64").run(codes)
-    for found, wanted in zip(again, outputs, strict=True):
+    for found, wanted in zip(again, engine.run(codes), strict=True):
         compare(found.reshape(len(found), -1).numpy(), wanted.reshape(len(wanted), -1).numpy())
     return "the engine in 64-bit integers"
 
@@ -244,11 +245,15 @@ TARGETS: dict[str, Callable[[IntegerProgram, Path], dict[str, Any] | None]] = {
     "c": write_c,
     "verilog": write_verilog,
     "integer": write_integer,
+    "onnx": write_onnx,
+    "qonnx": write_qonnx,
 }
 """What writes the files of each form; may give facts for the manifest."""
-CHECKS: dict[str, Callable[[Path, Rows, Outputs], str]] = {
+CHECKS: dict[str, Callable[[Path, Engine, Rows], str]] = {
     "c": check_c,
     "verilog": check_verilog,
     "integer": check_integer,
+    "onnx": check_onnx,
+    "qonnx": check_qonnx,
 }
 """What runs them and refuses codes that are not the engine's; gives the tool that ran them."""

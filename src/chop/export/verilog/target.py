@@ -25,6 +25,7 @@ from chop.export.verilog.schedule import scheduled
 from chop.export.verilog.stream import NAME, wrapper
 from chop.export.verilog.synthesis import synthesised
 from chop.files import write_text
+from chop.lowering import Engine
 from chop.lowering.program import IntegerProgram, own_fields
 
 CIRCUIT = "circuit.json"
@@ -104,17 +105,17 @@ def write_verilog(
     return {"circuit": facts}
 
 
-def check_verilog(folder: Path, codes: Mapping[str, Tensor], outputs: tuple[Tensor, ...]) -> str:
+def check_verilog(folder: Path, engine: Engine, codes: Mapping[str, Tensor]) -> str:
     """Simulate the files on rows and compare with the engine; the simulator.
 
     Rows and expected results stay with the files, so that anyone can run the bench again.
     """
     facts = json.loads((folder / CIRCUIT).read_text(encoding="utf-8"))
     ins, outs = ([Edge(**each) for each in facts[side]] for side in ("input_ports", "output_ports"))
-    rows = len(outputs[0])
+    outputs = engine.run(codes)
     write_text(folder / ROWS, hex_rows(ins, [each.numpy() for each in codes.values()]))
     write_text(folder / EXPECTED, hex_rows(outs, [each.numpy() for each in outputs]))
-    write_benches(folder, ins, outs, facts["latency_cycles"], rows)
+    write_benches(folder, ins, outs, facts["latency_cycles"], len(outputs[0]))
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch) / "bench"
         shutil.copytree(folder, place)
