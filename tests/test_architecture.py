@@ -34,13 +34,14 @@ LAYERS = {
     "nn": (*BASE, "numerics", "ops"),
     "ir": (*BASE, "numerics", "ops", "nn"),
     "lowering": (*BASE, "numerics", "ops", "nn", "ir"),
-    "passes": (*BASE, "numerics", "ops", "nn", "ir", "lowering"),
     "export": (*BASE, "numerics", "ops", "nn", "ir", "lowering"),
+    # Labs emit Verilog by a pass, so passes stand on exports; exports know no pass.
+    "passes": (*BASE, "numerics", "ops", "nn", "ir", "lowering", "export"),
     "dataset": BASE,
     "models": BASE,
     "tools": (*BASE, *GRAPHS, *MODELS_AND_DATA, "export"),
     "training": (*BASE, *GRAPHS, *MODELS_AND_DATA, "tools"),
-    "search": (*BASE, *GRAPHS, *MODELS_AND_DATA, "tools", "training"),
+    "search": (*BASE, *GRAPHS, *MODELS_AND_DATA, "tools", "training", "export"),
     "report": (*BASE, *GRAPHS, *MODELS_AND_DATA, "tools", "training", "search"),
     # The settings are data; they need nothing but the base.
     "config": BASE,

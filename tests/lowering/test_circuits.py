@@ -1,6 +1,7 @@
 """A netlist computes what the engine does; plans, schedules and names are what they say."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -63,7 +64,7 @@ def test_a_number_is_a_sum_of_signed_powers_no_two_of_them_neighbours() -> None:
     for value in range(-300, 300):
         digits = list(signed_digits(value))
         assert sum(sign << shift for shift, sign in digits) == value
-        assert all(b - a > 1 for (a, _), (b, _) in zip(digits, digits[1:], strict=False))
+        assert all(b - a > 1 for (a, _), (b, _) in pairwise(digits))
 
 
 def test_shared_sums_are_made_once() -> None:

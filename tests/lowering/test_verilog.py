@@ -178,7 +178,9 @@ def test_a_stream_keeps_all_rows_in_order_when_both_sides_wait(
     (folder / "bench.sv").write_text(STREAM.format(wide=wide, out=out))
     files = sorted(path.name for path in folder.glob("*.sv"))
     subprocess.run(["iverilog", "-g2012", "-s", "bench", "-o", "b", *files], cwd=folder, check=True)
-    said = subprocess.run(["vvp", "-n", "b"], cwd=folder, capture_output=True, text=True, check=True)
+    said = subprocess.run(
+        ["vvp", "-n", "b"], cwd=folder, capture_output=True, text=True, check=True
+    )
     assert said.stdout.strip().splitlines()[-1] == "200 rows, 0 wrong"
 
 

@@ -1,10 +1,12 @@
 """Export: a graph that was saved, in a form that needs neither PyTorch nor Machop."""
 
 from pathlib import Path
+from typing import Any
 
 from chop.errors import CheckpointError
 from chop.export.exporting import Exported
 from chop.export.exporting import export as export_graph
+from chop.export.verilog.target import Hardware
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.lowering import IntegerProgram, load_program
 from chop.lowering.stored import PROGRAM
@@ -20,6 +22,7 @@ def export(
     rows: int = 2000,
     load_type: str = "mz",
     cut_tail: bool = False,
+    **hardware: Any,
 ) -> Exported:
     """Write what was saved in another form, checked against the engine.
 
@@ -28,13 +31,17 @@ def export(
         output: the folder to write, ``export_<to>`` beside the graph if not given; one that is
             there already is left alone.
         to, rows, cut_tail: as for `chop.export.export`.
+        hardware: the fields of `chop.export.verilog.target.Hardware`, for ``"verilog"``.
         load_type: ``mz`` a graph, ``qonnx`` an ONNX file with Quant nodes.
     """
     place = saved_graph(Path(load).expanduser())
     graph = loaded(place, load_type)
     target = place.parent / EXPORT.format(to) if output is None else output
     where = str(place.resolve())
-    return export_graph(graph, to, target, rows=rows, cut_tail=cut_tail, source=where)
+    circuit = Hardware(**hardware) if hardware else None
+    return export_graph(
+        graph, to, target, rows=rows, cut_tail=cut_tail, source=where, hardware=circuit
+    )
 
 
 def saved_graph(path: Path) -> Path:

@@ -27,10 +27,10 @@ OUTPUT = Setting(
 )  # fmt: skip
 EXPORT = "export"
 TO = Setting(
-    "to", Literal["integer", "c", "onnx", "qonnx"], None,
+    "to", Literal["integer", "c", "onnx", "qonnx", "verilog"], None,
     Option(
-        "form to write: the integer program itself, C99, ONNX of standard operators, or ONNX "
-        "with the Quant nodes of QONNX",
+        "form to write: the integer program itself, C99, ONNX of standard operators, ONNX "
+        "with the Quant nodes of QONNX, or SystemVerilog",
         EXPORT, actions=(EXPORT,),
     ),
 )  # fmt: skip
@@ -48,8 +48,39 @@ CUT_TAIL = Setting(
         EXPORT, actions=(EXPORT,),
     ),
 )  # fmt: skip
+VERILOG = (
+    Setting(
+        "stages", int | None, None,
+        Option(
+            "pipeline registers of a circuit from inputs to outputs; by default one for each layer",
+            EXPORT, actions=(EXPORT,), at_least=0,
+        ),
+    ),
+    Setting(
+        "clock_ns", float | None, None,
+        Option(
+            "clock period in nanoseconds to place registers for, in place of --stages",
+            EXPORT, actions=(EXPORT,), above=0,
+        ),
+    ),
+    Setting(
+        "stream", bool, False,
+        Option("add an AXI-stream wrapper to a circuit", EXPORT, actions=(EXPORT,)),
+    ),
+    Setting(
+        "synthesise", bool, False,
+        Option(
+            "map a circuit to devices with Yosys, and nextpnr if it is there",
+            EXPORT, actions=(EXPORT,),
+        ),
+    ),
+    Setting(
+        "most_luts", int, 200_000,
+        Option("refuse a larger circuit", EXPORT, actions=(EXPORT,), at_least=1),
+    ),
+)  # fmt: skip
 OPTIONS = {"config": CONFIG, **SETTINGS} | {
-    each.name: each for each in (OUTPUT, TO, ROWS, CUT_TAIL)
+    each.name: each for each in (OUTPUT, TO, ROWS, CUT_TAIL, *VERILOG)
 }
 """All that stands on a command line with a flag: the settings and what is no setting."""
 EVERYWHERE = ("quiet", "to_debug")
@@ -138,8 +169,12 @@ COMMANDS = {
         ("output", *EVERYWHERE), "the path of the page",
     ),
     "export": Command(
-        "write a quantised graph as integer program, C or ONNX, checked: ch export --load PATH",
-        options=("load_name", "load_type", "to", "output", "rows", "cut_tail", *EVERYWHERE),
+        "write a quantised graph as integer program, C, ONNX or SystemVerilog, checked: "
+        "ch export --load PATH",
+        options=(
+            "load_name", "load_type", "to", "output", "rows", "cut_tail",
+            *(each.name for each in VERILOG), *EVERYWHERE,
+        ),
         quiet="the folder of the files",
     ),
     "doctor": Command(

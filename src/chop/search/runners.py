@@ -27,6 +27,8 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from chop.errors import ConfigError, SearchError
+from chop.export.verilog.target import Hardware, cost_of
+from chop.lowering import lower
 from chop.passes.graph.analysis.flops.count import count_operations_analysis_pass
 from chop.passes.graph.analysis.flops.operands import model_parameters
 from chop.registry import Registry
@@ -305,6 +307,22 @@ def flops(candidate: Candidate) -> dict[str, float]:
 def bitops(candidate: Candidate) -> dict[str, float]:
     """Bit operations of one sample: each multiplication times the widths that meet in it."""
     return {"bitops": _counts(candidate)["bitops"]}
+
+
+class CircuitArgs(RunnerArgs):
+    """Where the registers of the circuit are, as in an export."""
+
+    stages: int | None = Field(None, ge=0)
+    clock_ns: float | None = Field(None, gt=0)
+    most_luts: int = Field(200_000, ge=1)
+
+
+@hardware_runner("circuit", metrics=("luts", "latency_cycles"))
+def circuit(candidate: Candidate, args: CircuitArgs) -> dict[str, float]:
+    """Look-up tables and clock cycles of the candidate as a fully parallel circuit."""
+    program = lower(candidate.graph, cut_tail=True)
+    cost = cost_of(program, Hardware(args.stages, args.clock_ns, most_luts=args.most_luts))
+    return {"luts": cost.luts, "latency_cycles": cost.latency_cycles}
 
 
 def _counts(candidate: Candidate) -> dict[str, Any]:

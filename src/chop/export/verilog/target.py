@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import tempfile
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from chop.errors import ConfigError
 from chop.export.verilog.bench import EXPECTED, ROWS, hex_rows, simulate, write_benches
 from chop.export.verilog.build import layer_names, netlist_of
 from chop.export.verilog.emit import Edge, emitted
-from chop.export.verilog.estimate import estimated_luts, least_luts
+from chop.export.verilog.estimate import estimated_luts, least_luts, luts
 from chop.export.verilog.netlist import CircuitError, Netlist
 from chop.export.verilog.prove import Shape, prove, shapes
 from chop.export.verilog.schedule import scheduled
@@ -67,20 +68,43 @@ def fitting_netlist(program: IntegerProgram, most_luts: int) -> tuple[Netlist, i
     return net, needed
 
 
-def refuse(luts: int, most: int, how: str) -> None:
+def refuse(needed: int, most: int, how: str) -> None:
     """Raise if there are more look-up tables than allowed."""
-    if luts > most:
+    if needed > most:
         raise CircuitError(
-            f"verilog: every layer at once would need {how}{luts:,} look-up tables, and "
+            f"verilog: every layer at once would need {how}{needed:,} look-up tables, and "
             f"{most:,} are allowed: take narrower formats or a smaller network, or raise most_luts"
         )
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a circuit needs, by estimate, and after how many cycles a result comes."""
+
+    luts: int
+    latency_cycles: int
+    nodes: dict[str, int]
+    """Look-up tables of each node of the network that is a layer of the circuit."""
+
+
+def cost_of(program: IntegerProgram, hardware: Hardware = AS_USUAL) -> Cost:
+    """The cost of a program as a circuit, without any tool."""
+    net, needed = fitting_netlist(program, hardware.most_luts)
+    layers: defaultdict[str, float] = defaultdict(float)
+    for signal in net.alive():
+        layers[signal.layer] += luts(signal)
+    nodes: defaultdict[str, float] = defaultdict(float)
+    for layer, step in dict(zip(layer_names(program), program.steps, strict=True)).items():
+        nodes[step.node] += layers[layer]
+    latency = scheduled(net, hardware.stages, hardware.clock_ns).latency
+    return Cost(needed, latency, {name: round(each) for name, each in nodes.items()})
 
 
 def write_verilog(
     program: IntegerProgram, folder: Path, hardware: Hardware = AS_USUAL
 ) -> dict[str, Any]:
     """The files of a circuit; what there is to know of it."""
-    net, luts = fitting_netlist(program, hardware.most_luts)
+    net, needed = fitting_netlist(program, hardware.most_luts)
     plan = scheduled(net, hardware.stages, hardware.clock_ns)
     circuit = emitted(net, plan, headers(program, plan.latency))
     files = dict(circuit.files)
@@ -90,7 +114,7 @@ def write_verilog(
         write_text(folder / name, text)
     facts: dict[str, Any] = {
         "latency_cycles": circuit.latency,
-        "estimated_luts": luts,
+        "estimated_luts": needed,
         "estimated_period_ns": round(plan.period, 2),
         "registers": circuit.register_bits,
         "program_sha256": checksum(program),

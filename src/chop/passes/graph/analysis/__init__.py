@@ -15,6 +15,7 @@ from chop.passes.graph.analysis.exactness import exactness_analysis_pass
 from chop.passes.graph.analysis.flops import (
     count_operations_analysis_pass,
 )
+from chop.passes.graph.analysis.hardware import add_hardware_metadata_analysis_pass
 from chop.passes.graph.analysis.pruning import (
     add_natural_sparsity_metadata_analysis_pass,
     add_pruning_metadata_analysis_pass,
@@ -40,6 +41,7 @@ from chop.passes.graph.analysis.verify import (
 
 __all__ = [
     "add_common_metadata_analysis_pass",
+    "add_hardware_metadata_analysis_pass",
     "add_natural_sparsity_metadata_analysis_pass",
     "add_pruning_metadata_analysis_pass",
     "add_software_metadata_analysis_pass",

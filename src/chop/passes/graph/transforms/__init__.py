@@ -1,4 +1,4 @@
-"""Passes that change a graph: quantise, prune, fuse batch norms, scale the inputs."""
+"""Passes that change a graph, or make something else of it: quantise, prune, fuse, emit Verilog."""
 
 from chop.passes.graph.transforms.fusion import (
     conv_bn_fusion_transform_pass,
@@ -13,9 +13,11 @@ from chop.passes.graph.transforms.quantize import (
     quantize_transform_pass,
     summarize_quantization_analysis_pass,
 )
+from chop.passes.graph.transforms.verilog import emit_verilog_top_transform_pass
 
 __all__ = [
     "conv_bn_fusion_transform_pass",
+    "emit_verilog_top_transform_pass",
     "linear_bn_fusion_transform_pass",
     "normalise_transform_pass",
     "prune_detach_hook_transform_pass",

@@ -1,0 +1,54 @@
+"""The quantised network as SystemVerilog."""
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from chop.export.verilog.target import Hardware
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.passes.base import Info, PassArgs, transform_pass
+
+
+class EmitVerilogArgs(PassArgs):
+    """Where to write, how to pipeline, and how much to check.
+
+    Args:
+        project_dir: the files go to its ``hardware/rtl``, or ``hardware/rtl-v1`` if that is there.
+        rows: on how many rows to simulate; 0 simulates nothing.
+    """
+
+    shorthand: ClassVar[str | None] = "project_dir"
+    project_dir: Path = Path("mase_output/top")
+    stages: int | None = Field(None, ge=0)
+    clock_ns: float | None = Field(None, gt=0)
+    stream: bool = False
+    synthesise: bool = False
+    most_luts: int = Field(200_000, ge=1)
+    rows: int = Field(2000, ge=0)
+    dummy_in: dict[str, Any] | None = None
+    cut_tail: bool = True
+
+
+@transform_pass("emit_verilog_top")
+def emit_verilog_top_transform_pass(
+    graph: MaseGraph, args: EmitVerilogArgs
+) -> tuple[MaseGraph, Info]:
+    """Write the graph as SystemVerilog, one module for each layer, simulated against the engine.
+
+    The graph stays as it is; `info` is the manifest of the files, with the latency and, if asked
+    for, the resources.
+    """
+    from chop.export.exporting import export
+    from chop.lowering import lower
+
+    settings = args.model_dump(include={"stages", "clock_ns", "stream", "synthesise", "most_luts"})
+    done = export(
+        lower(graph, args.dummy_in, cut_tail=args.cut_tail),
+        "verilog",
+        args.project_dir / "hardware" / "rtl",
+        rows=args.rows,
+        source="a graph, by emit_verilog_top",
+        hardware=Hardware(**settings),
+    )
+    return graph, {"folder": str(done.folder), **done.manifest}
