@@ -24,8 +24,6 @@ class Case:
     bits: int = 4
     weight_bits: int = 4
     pruned: float = 0.0
-    fit: bool = False
-    """Whether the rules of the estimate were chosen while looking at it."""
 
     def __str__(self) -> str:
         pruned = f", {self.pruned:.0%} pruned" if self.pruned else ""

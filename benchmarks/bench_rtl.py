@@ -1,0 +1,122 @@
+"""Circuits: look-up tables, clock and latency of the labs' networks, and how good the estimate is.
+
+Networks are trained on jsc-sim, quantised, written as SystemVerilog, simulated on 2,000 test rows
+and synthesised with Yosys; with nextpnr-ecp5 on the path, placed and routed as well. Times are CPU
+seconds, of this process for writing and of its children for tools.
+"""
+
+import argparse
+import json
+import resource
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from rtl_networks import Case, quantised, rows
+
+from chop.export import export
+from chop.export.verilog.emit import Edge
+from chop.export.verilog.synthesis import DEVICES, PLACERS, resources, routed
+from chop.export.verilog.target import Hardware, write_verilog
+from chop.lowering import IntegerProgram, lower
+
+SEEDS = [Case(name) for name in ("jsc-tiny", "jsc-tiny-x10", "jsc-new", "jsc-mlp", "jsc-rs1923")]
+ESTIMATED = [
+    *(Case("jsc-tiny", bits, weight) for bits, weight in ((3, 3), (5, 5), (6, 4), (6, 8))),
+    *(Case("jsc-toy", bits, weight) for bits, weight in ((3, 3), (4, 6), (6, 6))),
+    *(Case("jsc-new", bits, weight) for bits, weight in ((5, 3), (3, 5))),
+    *(Case("jsc-tiny-x10", 4, 4, pruned) for pruned in (0.5, 0.8)),
+    *(Case("jsc-mlp", 4, bits, pruned) for bits, pruned in ((4, 0.9), (6, 0.95))),
+]
+"""None of these was looked at while the rules of the estimate were written."""
+
+
+def child_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def verified(program: IntegerProgram, folder: Path, hardware: Hardware) -> dict[str, Any]:
+    """Write and simulate on test rows."""
+    x = rows()[1][0].float()
+    before = child_seconds()
+    start = time.process_time()
+    with tempfile.TemporaryDirectory() as scratch:
+        write_verilog(program, Path(scratch), hardware)
+    writing = time.process_time() - start
+    inputs = {program.inputs[0].placeholder: x}
+    done = export(program, "verilog", folder, inputs=inputs, hardware=hardware)
+    circuit = done.manifest["circuit"]
+    return {
+        "rows": done.verified_rows,
+        "checked_with": done.manifest["checked_with"],
+        "writing_s": round(writing, 2),
+        "simulating_s": round(child_seconds() - before, 1),
+        "latency_cycles": circuit["latency_cycles"],
+        "estimated_luts": circuit["estimated_luts"],
+    }
+
+
+def mapped(folder: Path, device: str) -> dict[str, Any]:
+    before = child_seconds()
+    found = resources(folder, DEVICES[device])
+    return {"yosys_s": round(child_seconds() - before, 1), **found}
+
+
+def clocked(folder: Path) -> dict[str, Any]:
+    """The clock on an ECP5, if nextpnr is there."""
+    import shutil
+
+    facts = json.loads((folder / "circuit.json").read_text())
+    placer = next((name for name in PLACERS if shutil.which(name)), None)
+    if placer is None:
+        return {}
+    ports = ([Edge(**each) for each in facts[side]] for side in ("input_ports", "output_ports"))
+    return routed(folder, placer, *ports, facts["latency_cycles"])
+
+
+def measured(case: Case, kind: str, stages: int | None, route: bool) -> dict[str, Any]:
+    graph, accuracy = quantised(case)
+    program = lower(graph)
+    found: dict[str, Any] = {"benchmark": "rtl", "kind": kind, "case": str(case)}
+    found["accuracy"] = round(accuracy, 4)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "rtl"
+        if kind == "seed":
+            found |= verified(program, folder, Hardware(stages))
+        else:
+            folder.mkdir()
+            facts = write_verilog(program, folder, Hardware(stages))["circuit"]
+            found |= {name: facts[name] for name in ("latency_cycles", "estimated_luts")}
+        found["xcup"] = mapped(folder, "xcup")
+        if route:
+            found["ecp5"] = mapped(folder, "ecp5") | clocked(folder)
+    found["estimate / xcup"] = round(found["estimated_luts"] / found["xcup"]["luts"], 3)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one network, to see that it runs")
+    parser.add_argument("--only", choices=("seed", "estimate"), help="one part")
+    parser.add_argument("--name", help="networks whose name contains this")
+    parser.add_argument("--stages", type=int, help="registers, in place of one for each layer")
+    parser.add_argument("--route", action="store_true", help="ECP5 as well, with nextpnr")
+    parser.add_argument("--save", action="store_true", help="add lines to benchmarks/results")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    cases = [(case, "seed") for case in SEEDS] + [(case, "estimate") for case in ESTIMATED]
+    cases = [(case, kind) for case, kind in cases if args.only in (None, kind)
+             and (args.name or "") in str(case)]  # fmt: skip
+    for case, kind in cases[: 1 if args.quick else None]:
+        found = measured(case, kind, args.stages, args.route)
+        print(json.dumps(found), flush=True)
+        if args.save:
+            with (Path(__file__).parent / "results" / "rtl.jsonl").open("a") as file:
+                file.write(json.dumps(found) + "\n")
+
+
+if __name__ == "__main__":
+    main()
