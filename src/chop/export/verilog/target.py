@@ -95,7 +95,8 @@ def cost_of(program: IntegerProgram, hardware: Hardware = AS_USUAL) -> Cost:
         layers[signal.layer] += luts(signal)
     nodes: defaultdict[str, float] = defaultdict(float)
     for layer, step in dict(zip(layer_names(program), program.steps, strict=True)).items():
-        nodes[step.node] += layers[layer]
+        if layer in layers:
+            nodes[step.node] += layers[layer]
     latency = scheduled(net, hardware.stages, hardware.clock_ns).latency
     return Cost(needed, latency, {name: round(each) for name, each in nodes.items()})
 
