@@ -165,6 +165,10 @@ def headers(program: IntegerProgram, latency: int) -> dict[str, str]:
         kind = type(step).__name__.lower()
         found.setdefault(layer, []).append(f"{step.out} = {kind}({', '.join(step.sources)})")
     text = {name: "".join(f"// {comment(line)}\n" for line in each) for name, each in found.items()}
+    for layer in found.keys() - {"top"}:
+        text[layer] += (
+            "/* verilator lint_off UNUSEDSIGNAL */ // roundings drop the last bits of sums\n"
+        )
     text["primitives"] = (
         "// Adders, roundings and tables of the layers, one module for each shape. Not every bit\n"
         "// of every operand is needed: ranges say which results cannot occur.\n"
