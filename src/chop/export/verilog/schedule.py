@@ -22,9 +22,9 @@ from chop.export.verilog.netlist import (
     Table,
 )
 
-LOGIC, CARRY = 0.95, 0.055
-"""Nanoseconds on an ECP5 (speed grade 6), wiring included: a look-up table, and a bit of a carry
-chain. Found by fitting the clocks that nextpnr reached (benchmarks/bench_rtl.py)."""
+LOGIC, CARRY, REGISTER = 0.95, 0.055, 1.5
+"""Nanoseconds on an ECP5 (speed grade 6), wiring included: a look-up table, a bit of a carry chain,
+and into and out of registers. They are rough: what nextpnr reached is in benchmarks/README.md."""
 LUT_INPUTS = 4
 ROUNDS = 30
 """Halvings in the search for the shortest clock period."""
@@ -78,7 +78,7 @@ class Schedule:
     latency: int
     """Registers between inputs and outputs, the outputs' own included."""
     period: float
-    """The longest chain of estimated delays between registers, in nanoseconds."""
+    """The longest estimated delay from register to register, in nanoseconds."""
 
     def available(self, signal: Signal, layer: str) -> int:
         """The cycle from which a layer can use a signal."""
@@ -111,13 +111,13 @@ def scheduled(net: Netlist, stages: int | None = None, clock_ns: float | None = 
     """A schedule with so many stages, or with as few as a clock period allows."""
     plan = Scheduler(net)
     if clock_ns is not None:
-        longest = max(plan.delays.values(), default=0.0)
+        longest = REGISTER + max(plan.delays.values(), default=0.0)
         if longest > clock_ns:
             raise CircuitError(
                 f"verilog: one operation takes about {longest:.1f} ns, longer than clock_ns = "
                 f"{clock_ns:g}: give a longer period or narrower formats"
             )
-        return plan.within(clock_ns, None)
+        return plan.within(clock_ns - REGISTER, None)
     if stages is None:
         stages = plan.default_stages()
     if stages == 0:
@@ -151,7 +151,7 @@ class Scheduler:
         return max([1, *chain.values()])
 
     def within(self, period: float, stages: int | None) -> Schedule:
-        """The schedule for a clock period; `stages` adds registers at the outputs."""
+        """The schedule for so many nanoseconds of logic; `stages` adds registers at the outputs."""
         cycles: dict[Signal, int] = {}
         times: dict[Signal, float] = {}
         leaves: dict[str, int] = {}
@@ -178,21 +178,21 @@ class Scheduler:
         ends = (term.signal for terms in self.net.outputs for term in terms)
         last = max((leaves.get(each.layer, 0) for each in ends if each is not None), default=0)
         latency = last + 1 if stages is None else max(stages, last + (stages > 0))
-        return Schedule(cycles, leaves, latency, longest)
+        return Schedule(cycles, leaves, latency, longest + REGISTER)
 
     def shortest(self, stages: int) -> Schedule:
         """The schedule of the shortest period that has no more than so many stages."""
         low = max(self.delays.values(), default=0.0)
         high = sum(self.delays.values()) + 1.0
         best = self.within(high, stages)
-        high = best.period
+        high = best.period - REGISTER
         for _ in range(ROUNDS):
             if high - low < LOGIC / 20:
                 break
             period = (low + high) / 2
             found = self.within(period, stages)
             if found.latency <= stages:
-                best, high = found, min(period, found.period)
+                best, high = found, min(period, found.period - REGISTER)
             else:
                 low = period
         return best
