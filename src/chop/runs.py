@@ -33,7 +33,7 @@ TENSORBOARD = "tensorboard"
 BEST_CHECKPOINT, LAST_CHECKPOINT = "best.ckpt", "last.ckpt"
 TRAINING_LOG, LEARNING_CURVES = "training_log.csv", "learning_curves.png"
 GRAPH, GRAPH_FILE = "transformed_ckpt", "graph.json"
-EXPORT = "export_{}"
+EXPORT, MANIFEST = "export_{}", "manifest.json"
 # In the folder of tests:
 TEST_RESULTS = "test_results.json"
 # In the folder of a search: its study, or which study of a database it is, and its results.
@@ -169,6 +169,11 @@ class RunFolder:
         """Folders of saved graphs, those that were transformed first."""
         places = (f"{each}/{every(GRAPH)}/{GRAPH_FILE}" for each in (TRANSFORM, TRAINING))
         return [path.parent for place in places for path in self._found(place)]
+
+    @cached_property
+    def exports(self) -> list[Path]:
+        """Manifests of exports, beside the graphs."""
+        return self._found(f"*/{EXPORT.format('*')}/{MANIFEST}")
 
     @cached_property
     def searches(self) -> list[Path]:

@@ -1,5 +1,6 @@
 """The passes of lab 4, the metrics of searches and the command, each on a small network."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -66,3 +67,25 @@ def test_a_search_can_measure_circuits() -> None:
     found = runner(given, runner.parse({"stages": 3}, "test"))
     assert found["latency_cycles"] == 3
     assert 50 < found["luts"] < 1000
+
+
+def test_the_report_shows_exports_and_a_damaged_manifest_costs_its_section(tmp_path: Path) -> None:
+    from chop.report.page import build_page
+    from chop.runs import open_run
+
+    folder = tmp_path / "run" / "software" / "transform" / "export_verilog"
+    folder.mkdir(parents=True)
+    device = {"luts": 372, "lut_sites": 498, "registers": 38, "fmax_mhz": 162.2, "latency_ns": 6.2}
+    synthesis = {"tool": "Yosys", "xcup": device, "ecp5": device}
+    manifest: dict[str, Any] = {"form": "verilog", "verified": {"rows": 2000}}
+    manifest["checked_with"] = "<b>Verilator</b>"
+    manifest["circuit"] = {"latency_cycles": 1, "estimated_luts": 380, "synthesis": synthesis}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    (folder.parent.parent / "run_transform.json").write_text("{}")
+    page = build_page(open_run(tmp_path / "run"))
+    assert "372 (498)" in page
+    assert "&lt;b&gt;Verilator" in page
+    (folder / "manifest.json").write_text('{"form": 3}')
+    damaged = build_page(open_run(tmp_path / "run"))
+    assert "Could not be shown" in damaged
+    assert "manifest.json" in damaged

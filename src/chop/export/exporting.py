@@ -26,9 +26,8 @@ from chop.files import filled, nothing_left_behind, write_text
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.lowering import Engine, IntegerProgram, analyse, lower, save_program
 from chop.lowering.program import Value
-from chop.runs import new_folder
+from chop.runs import MANIFEST, new_folder
 
-MANIFEST = "manifest.json"
 COMPILE = ("-std=c99", "-O1", "-Wall", "-Wextra", "-Werror", "-fsanitize=undefined")
 COMPILE_SAFE = (*COMPILE, "-fno-sanitize-recover=all")
 SEED = 0

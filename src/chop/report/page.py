@@ -48,6 +48,10 @@ def _parts(run: RunFolder, problems: list[str]) -> Parts:
     yield "Test results", lambda: tested(run)
     if run.graphs:
         yield from _graph(run, problems)
+    if run.exports:
+        from chop.report.sections.exports import exports_section
+
+        yield "Exports", partial(exports_section, run)
     for place, folder in enumerate(run.searches[:MOST_SEARCHES]):
         yield from _search(folder, "" if len(run.searches) == 1 else folder.name, place)
     if run.comparisons:
