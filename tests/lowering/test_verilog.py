@@ -10,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from circuits import needs
-from lowering_nets import example, integer
+from lowering_nets import example, integer, quantised
 
 from chop.errors import ConfigError, GraphError
 from chop.export import exporting
@@ -184,9 +185,11 @@ def test_a_stream_keeps_all_rows_in_order_when_both_sides_wait(
 
 @needs("yosys")
 def test_synthesis_is_in_the_manifest_and_the_estimate_is_near(
-    program: IntegerProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(synthesis, "PLACERS", ())
+    torch.manual_seed(0)
+    program = lower(quantised(torch.nn.Linear(6, 3), torch.zeros(2, 6), {"linear": SMALL}))
     hardware = Hardware(stages=2, synthesise=True)
     circuit = export(program, "verilog", tmp_path / "v", rows=0, hardware=hardware).manifest[
         "circuit"
@@ -216,3 +219,15 @@ def test_without_a_simulator(
     with pytest.raises(ConfigError, match="yosys was not found"):
         export(program, "verilog", rows=0, hardware=Hardware(synthesise=True))
     assert "verilog" in exporting.TARGETS
+
+
+@needs("iverilog")
+@pytest.mark.usefixtures("icarus")
+def test_outputs_that_are_inputs_or_constants(tmp_path: Path) -> None:
+    layer = torch.nn.Linear(3, 4)
+    layer.weight.data = torch.tensor([[1.0, 0, 0], [0, -0.5, 0], [0, 0, 0], [0.5, 0, 0.25]])
+    layer.bias.data = torch.tensor([0.0, 0.5, -0.75, 0.0])
+    graph = quantised(layer, torch.zeros(2, 3), {"linear": SMALL})
+    for stages in (0, 2):
+        done = export(graph, "verilog", tmp_path / "v", rows=100, hardware=Hardware(stages))
+        assert done.verified_rows == 100

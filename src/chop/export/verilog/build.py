@@ -16,7 +16,8 @@ from chop.export.verilog.rounding import Rounding, Roundings, looked_up
 from chop.lowering import program as steps
 from chop.lowering.program import PADDING, Codes, IntegerProgram, Shape, Step, Value
 
-INPUT = "inputs"
+INPUT, OUTPUT = "inputs", "outputs"
+"""Layers of the circuit that are no step; those of steps begin with ``layer_``."""
 LONGEST_NAME = 60
 Terms = list[Term]
 
@@ -58,7 +59,7 @@ def netlist_of(program: IntegerProgram) -> Netlist:
     for layer, step in zip(layer_names(program), program.steps, strict=True):
         circuit.terms[step.out.name] = built(replace(step, node=layer), circuit)
     circuit.net.outputs = [
-        [circuit.net.plain(term.layer(INPUT), term) for term in circuit.terms[name]]
+        [circuit.net.plain(term.layer(OUTPUT), term) for term in circuit.terms[name]]
         for name in program.outputs
     ]
     return circuit.net

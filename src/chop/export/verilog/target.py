@@ -17,7 +17,7 @@ from torch import Tensor
 from chop import __version__
 from chop.errors import ConfigError
 from chop.export.verilog.bench import EXPECTED, ROWS, hex_rows, simulate, write_benches
-from chop.export.verilog.build import layer_names, netlist_of
+from chop.export.verilog.build import OUTPUT, layer_names, netlist_of
 from chop.export.verilog.emit import Edge, emitted
 from chop.export.verilog.estimate import estimated_luts, least_luts, luts
 from chop.export.verilog.netlist import CircuitError, Netlist
@@ -161,6 +161,7 @@ def headers(program: IntegerProgram, latency: int) -> dict[str, str]:
         "element i of a port stands in bits [i * width +: width]; its number is code * 2**-frac",
     ]
     found: dict[str, list[str]] = {"top": lines}
+    found[OUTPUT] = ["elements of outputs that are elements of inputs, with a factor and an offset"]
     for layer, step in zip(layer_names(program), program.steps, strict=True):
         kind = type(step).__name__.lower()
         found.setdefault(layer, []).append(f"{step.out} = {kind}({', '.join(step.sources)})")
