@@ -149,17 +149,27 @@ class Top:
         self.lines = Lines()
         self.places = {name: packed(layer.gives) for name, layer in layers.items()}
 
-    def bits_of(self, signal: Signal, delay: bool = False) -> tuple[str, int]:
-        """The bus that holds a signal, and its first bit there; delayed to the last cycle."""
+    def bits_of(self, signal: Signal) -> tuple[str, int]:
+        """The bus that holds a signal, and its first bit there."""
         if isinstance(signal, Port):
             port = self.inputs[signal.number]
-            name, width, start, cycle = port.name, port.bits, signal.element * port.width, 0
-        else:
-            layer = self.layers[signal.layer]
-            name, width = f"{signal.layer}_y", width_of(layer.gives)
-            start, cycle = self.places[signal.layer][signal], self.plan.leaves[signal.layer]
-        cycles = self.plan.latency - cycle if delay else 0
-        return self.lines.delayed(name, width, cycles), start
+            return port.name, signal.element * port.width
+        return f"{signal.layer}_y", self.places[signal.layer][signal]
+
+    def results(self, terms: Sequence[Term]) -> dict[Signal, tuple[str, int]]:
+        """Where outputs find their signals in the last cycle: a bus for each layer."""
+        layers: dict[str, list[Signal]] = {}
+        for signal in dict.fromkeys(term.signal for term in terms):
+            if signal is not None:
+                layers.setdefault(signal.layer, []).append(signal)
+        found: dict[Signal, tuple[str, int]] = {}
+        for layer, signals in layers.items():
+            width = width_of(signals)
+            self.lines.body.append(f"  wire [{width - 1}:0] {layer}_out = {self.bus(signals)};")
+            cycles = self.plan.latency - self.plan.leaves.get(layer, 0)
+            name = self.lines.delayed(f"{layer}_out", width, cycles)
+            found |= {signal: (name, start) for signal, start in packed(signals).items()}
+        return found
 
     def bus(self, signals: Sequence[Signal]) -> str:
         """Signals side by side, the first in the lowest bits; neighbours as one range."""
@@ -181,18 +191,6 @@ class Top:
             self.lines.body.append(f"  wire [{width_of(layer.gives) - 1}:0] {name}_y;")
             self.lines.body.append(f"  {name} {name}_i (" + ", ".join(wires) + ");")
 
-    def element(self, term: Term, width: int) -> str:
-        """An element of an output, with the sign extended to the width of the port."""
-        if term.signal is None:
-            return literal(term.offset, width)
-        name, start = self.bits_of(term.signal, delay=True)
-        own, sign = term.signal.width, f"{name}[{start + term.signal.width - 1}]"
-        inside, more = part(name, start + own - 1, start), width - own
-        if not more:
-            return inside
-        fill = f"{{{more}{{{sign}}}}}" if term.signal.signed else f"{more}'d0"
-        return f"{{{fill}, {inside}}}"
-
     def unused(self, signals: Sequence[Signal]) -> None:
         """One line that reads the bits of inputs that nothing depends on, for the sake of lint."""
         used = {(each.number, each.element): each.width for each in signals
@@ -207,6 +205,19 @@ class Top:
             self.lines.body.append(f"  wire unused = &{{1'b0, {', '.join(idle)}}};")
 
 
+def element(term: Term, width: int, places: Mapping[Signal, tuple[str, int]]) -> str:
+    """An element of an output, with the sign extended to the width of the port."""
+    if term.signal is None:
+        return literal(term.offset, width)
+    name, start = places[term.signal]
+    last = start + term.signal.width - 1
+    more = width - term.signal.width
+    if not more:
+        return part(name, last, start)
+    fill = f"{{{more}{{{name}[{last}]}}}}" if term.signal.signed else f"{more}'d0"
+    return f"{{{fill}, {part(name, last, start)}}}"
+
+
 VALID = """\
   reg [{last}:0] valid;
   always @(posedge clk)
@@ -219,8 +230,9 @@ def top_module(top: Top, net: Netlist, outputs: list[Edge], signals: list[Signal
     """The text of the joining module."""
     latency, lines = top.plan.latency, top.lines
     top.instances()
+    places = top.results([term for terms in net.outputs for term in terms])
     for port, terms in zip(outputs, net.outputs, strict=True):
-        parts = [top.element(term, port.width) for term in terms]
+        parts = [element(term, port.width, places) for term in terms]
         lines.body.append(f"  assign {port.name} = {{{', '.join(reversed(parts))}}};")
     top.unused(signals)
     ports = [f"input wire [{each.bits - 1}:0] {each.name}" for each in top.inputs]
