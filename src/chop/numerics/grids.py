@@ -126,11 +126,16 @@ class FixedGrid:
             work = working_dtype(dtype, fraction=self.bits)
             period = 2.0 ** (self.bits - self.fraction)
             return FixedModesKernel(scale, self.low, self.high, self.half_up, period), work
-        high = self._bound(self.high, dtype)
-        low = -self._bound(-self.low, dtype) if self.low else 0.0
+        low, high = self.limits(dtype)
         if self.half_up:
             return FixedModesKernel(scale, low, high, half_up=True, period=None), work
         return FixedKernel(scale, low, high), work
+
+    def limits(self, dtype: torch.dtype) -> tuple[float, float]:
+        """The codes between which numbers of a type are rounded; wrapping needs every code."""
+        if self.wraps:
+            return self.low, self.high
+        return -self._bound(-self.low, dtype), self._bound(self.high, dtype)
 
     def _bound(self, code: int, dtype: torch.dtype) -> float:
         scale = Fraction(2) ** self.fraction
@@ -147,6 +152,13 @@ class FixedGrid:
             return codes.to(torch.float64).mul_(2.0**-self.fraction)
         magnitudes, negative = without_sign(codes, self.bits)
         return signed(magnitudes.to(torch.float64).mul_(2.0**-self.fraction), negative)
+
+
+def fixed_grid(width: int, frac_width: int, signed: bool, half_up: bool, wraps: bool) -> FixedGrid:
+    """Two's complement, or no sign; no bits at all have one code, which is 0."""
+    below = 2 ** (width - 1) if signed and width else 0
+    high = 2**width - 1 - below
+    return FixedGrid(width, frac_width, -below, high, half_up=half_up, wraps=wraps)
 
 
 @dataclass(frozen=True)
