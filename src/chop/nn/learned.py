@@ -65,28 +65,24 @@ class RoundAll(torch.autograd.Function):
             each.sum_to_size(shape) for each, shape in zip(products, ctx.shapes, strict=True)
         ]
         torch._foreach_mul_(of_bits, LN2)
-        of_data = torch._foreach_mul(of_scales, LN2) if of_scales else []
+        of_data = list(torch._foreach_mul(of_scales, LN2)) if of_scales else []
         if ctx.gradients is not None:
             weight_bits, data_bits, weights = ctx.gradients
-            add_multiple(of_bits, weight_bits, of_cost)
-            add_multiple(of_data, data_bits, of_cost)
-            changed = torch._foreach_add(of_weights[:learning], 0.0)
-            add_multiple(changed, weights, of_cost)
-            of_weights[:learning] = changed
+            of_bits = with_multiple(of_bits, weight_bits, of_cost)
+            of_data = with_multiple(of_data, data_bits, of_cost)
+            of_weights[:learning] = with_multiple(of_weights[:learning], weights, of_cost)
         fixed = [None] * (count - learning)
         return (None, *of_weights, *of_bits, *fixed, *of_data)
 
 
-def add_multiple(
-    sums: list[Tensor] | tuple[Tensor, ...], terms: list[Tensor], factor: Tensor
-) -> None:
-    """Add to each sum its term times a factor that is a tensor."""
+def with_multiple(sums: list[Tensor], terms: list[Tensor], factor: Tensor) -> list[Tensor]:
+    """To each sum its term added, times a factor that is a tensor."""
     if not sums:
-        return
+        return sums
     if factor.is_cpu:
-        torch._foreach_add_(sums, terms, alpha=float(factor))
-    else:  # reading the factor would wait for the device
-        torch._foreach_add_(sums, torch._foreach_mul(terms, factor))
+        return list(torch._foreach_add(sums, terms, alpha=float(factor)))
+    # Reading the factor would wait for the device.
+    return list(torch._foreach_add(sums, torch._foreach_mul(terms, factor)))
 
 
 class LearnedWidths:
