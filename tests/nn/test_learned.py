@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.fx import GraphModule
-from torch.utils.checkpoint import checkpoint
 
 from chop.errors import CheckpointError, ConfigError
 from chop.ir.graph.mase_graph import MaseGraph
@@ -299,13 +298,27 @@ def test_it_learns_in_double_precision_and_over_accumulated_gradients() -> None:
 
 
 def test_activation_checkpointing_is_refused() -> None:
+    class Again(torch.autograd.Function):  # torch's own takes seconds to import
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, model: nn.Module) -> Any:
+            ctx.save_for_backward(x)
+            ctx.model = model
+            return model(x)
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Tensor) -> Any:
+            with torch.enable_grad():
+                x = ctx.saved_tensors[0].detach().requires_grad_()
+                torch.autograd.backward(ctx.model(x), grads)
+            return x.grad, None
+
     class Checkpointed(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.inner = mlp()
 
         def forward(self, x: Tensor) -> Any:
-            return checkpoint(self.inner, x, use_reentrant=True)
+            return Again.apply(x, self.inner)  # type: ignore[no-untyped-call]
 
     model = Checkpointed()
     widths = LearnedWidths(model)
@@ -325,8 +338,11 @@ def test_what_cannot_learn_is_refused() -> None:
     widths = LearnedWidths(model)
     with pytest.raises(ConfigError, match="being learned already"):
         LearnedWidths(model)
-    with pytest.raises(ConfigError, match="data_in of '0' saw no values, or some that are NaN"):
-        widths.calibrate([torch.full((2, 6), torch.nan)])
+    for odd in (torch.nan, torch.inf):
+        with pytest.raises(ConfigError, match="data_in of '0' saw values that are NaN or infinite"):
+            widths.calibrate([torch.full((2, 6), odd)])
+    with pytest.raises(ConfigError, match="at least one batch"):
+        widths.calibrate([])
 
 
 def test_calibration_sets_the_ranges_and_leaves_the_modes() -> None:
