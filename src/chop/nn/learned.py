@@ -20,6 +20,7 @@ from chop.nn.bit_cost import (
     Gradients,
     Meeting,
     Parts,
+    learned_bits,
     learns_widths,
     meetings_of,
     quantizers_of,
@@ -114,7 +115,9 @@ class LearnedWidths:
                 "'integer_trained' first"
             )
         if LearnedWidths.of(model) is not None:
-            raise ConfigError("the widths of this network are being learned already")
+            raise ConfigError(
+                "the widths of this network are being learned already: remove() ends that"
+            )
         self.model, self.refresh, self.magnitude = model, refresh, magnitude
         self.step = 0
         self.meetings: list[Meeting] = []
@@ -147,9 +150,7 @@ class LearnedWidths:
 
     def parameters_of_bits(self) -> list[nn.Parameter]:
         """The bits after the point, which an optimiser may give a separate rate."""
-        return [
-            q.frac_width for q in self.parts.quantizers if isinstance(q.frac_width, nn.Parameter)
-        ]
+        return learned_bits(self.model)
 
     def clamp(self) -> None:
         """Keep all bits within their limits."""
