@@ -44,10 +44,7 @@ class RoundAll(torch.autograd.Function):
         torch._foreach_floor_(scales)
         for scale in scales:
             scale.exp2_()
-        rounded = torch._foreach_mul(weights, scales[:count])
-        torch._foreach_add_(rounded, 0.5)
-        torch._foreach_floor_(rounded)
-        torch._foreach_div_(rounded, scales[:count])
+        rounded = half_up(weights, scales[:count])
         if widths.due:
             widths.count(rounded, scales[:count])
         learning = parts.learning
@@ -61,12 +58,12 @@ class RoundAll(torch.autograd.Function):
         count, learning = ctx.sizes
         saved = ctx.saved_tensors
         of_weights, of_scales, of_cost = list(grads[:count]), list(grads[count:-1]), grads[-1]
-        products = torch._foreach_sub(saved[:learning], saved[learning:])
-        torch._foreach_mul_(products, of_weights[:learning])
-        of_bits = [
-            each.sum_to_size(shape) for each, shape in zip(products, ctx.shapes, strict=True)
-        ]
-        torch._foreach_mul_(of_bits, LN2)
+        of_bits: list[Tensor] = []
+        if learning:
+            products = torch._foreach_sub(saved[:learning], saved[learning:])
+            torch._foreach_mul_(products, of_weights[:learning])
+            of_bits = [*map(Tensor.sum_to_size, products, ctx.shapes)]
+            torch._foreach_mul_(of_bits, LN2)
         of_data = list(torch._foreach_mul(of_scales, LN2)) if of_scales else []
         if ctx.gradients is not None:
             weight_bits, data_bits, weights = ctx.gradients
@@ -75,6 +72,17 @@ class RoundAll(torch.autograd.Function):
             of_weights[:learning] = with_multiple(of_weights[:learning], weights, of_cost)
         fixed = [None] * (count - learning)
         return (None, *of_weights, *of_bits, *fixed, *of_data)
+
+
+def half_up(weights: list[Tensor], scales: list[Tensor] | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Each weight rounded to multiples of the reciprocal of its scale."""
+    if not weights:
+        return ()
+    rounded = torch._foreach_mul(weights, scales)
+    torch._foreach_add_(rounded, 0.5)
+    torch._foreach_floor_(rounded)
+    torch._foreach_div_(rounded, scales)
+    return rounded
 
 
 def with_multiple(sums: list[Tensor], terms: list[Tensor], factor: Tensor) -> list[Tensor]:
@@ -277,7 +285,8 @@ class LearnedWidths:
         for meeting in self.meetings:
             cost.add(meeting)
         self.complete = cost.complete
-        self.value = torch.as_tensor(cost.total, dtype=rounded[0].dtype, device=rounded[0].device)
+        like = self.parts.quantizers[0].frac_width
+        self.value = torch.as_tensor(cost.total, dtype=like.dtype, device=like.device)
         self.gradients = cost.gradients
 
     def _watch_layers(self, inputs: tuple[Any, ...]) -> None:
