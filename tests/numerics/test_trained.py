@@ -48,7 +48,8 @@ def test_evaluation_rounds_as_the_frozen_format(frac: float, dtype: torch.dtype)
 def test_the_range_is_the_smallest_that_holds_what_was_seen() -> None:
     facts: dict[tuple[float, float], tuple[Any, bool]] = {
         (0.0, 7.8): (5, False), (-8.0, 7.7): (6, True), (-8.0, 1.0): (6, True),
-        (-8.2, 1.0): (7, True), (-0.3, 0.0): (1, True), (2.0, 3.0): (4, False), (0.0, 0.1): ([0], False),
+        (-8.2, 1.0): (7, True), (-0.3, 0.0): (1, True),
+        (2.0, 3.0): (4, False), (0.0, 0.1): ([0], False),
     }  # fmt: skip
     for (low, high), (width, signed) in facts.items():
         made = quantizer(low, high, 2.0, torch.float32)
