@@ -68,7 +68,7 @@ ROOMS = {
     ),
     "training": (
         "settings",
-        "batches", "metrics", "optimisers", "state", "lightning_setup",
+        "batches", "metrics", "optimisers", "state", "lightning_setup", "widths",
         "report", "job",
         "module",
         "fit",

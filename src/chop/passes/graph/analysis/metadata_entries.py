@@ -152,13 +152,14 @@ def named_arguments(
         args: values, or nodes where nothing was run; a node counts as a tensor.
     """
     inputs = 0
+    is_function = node.op == "call_function" or isinstance(module, QuantizedCall)
     if hasattr(node.target, "op"):  # a quantised function, whose `config` is no operand
         kwargs = {name: value for name, value in kwargs.items() if name != "config"}
     for name, value in [*positional(node, op, module, args), *kwargs.items()]:
         for part_name, part in parts(name, value):
             if not is_tensor(part):
                 yield part_name, part
-            elif node.op == "call_function" and name in PARAMETER_NAMES:
+            elif is_function and name in PARAMETER_NAMES:
                 yield name, part
             else:
                 yield f"data_in_{inputs}", part
@@ -195,6 +196,8 @@ def signature_of(
     node: fx.Node, op: str, module: nn.Module | None, count: int
 ) -> tuple[tuple[str, ...], str | None]:
     """Names of the first arguments of the callee, and the name of its starred one, if any."""
+    if isinstance(module, QuantizedCall):
+        return aten_signature(op, count)
     if module is not None:
         kind = module.base if isinstance(module, QuantizedModule) else type(module)
         return python_signature(kind.forward, skip_self=True)

@@ -54,7 +54,11 @@ def quantize_transform_pass(graph: MaseGraph, args: QuantizeArgs) -> tuple[MaseG
 
     `info` has the class or function of each quantised node and the nodes that became float again.
     """
-    plan = make_plan(graph, args)
+    return graph, apply_plan(graph, make_plan(graph, args))
+
+
+def apply_plan(graph: MaseGraph, plan: Plan) -> Info:
+    """Change a graph as planned; what became of it."""
     modules = graph.modules
     before = {node: described(node, modules) for node in plan}
     layers = new_layers(plan, modules)  # whatever is wrong with a rule shows here at the latest
@@ -62,6 +66,7 @@ def quantize_transform_pass(graph: MaseGraph, args: QuantizeArgs) -> tuple[MaseG
     functions = [(node, quant) for node, quant in plan.items() if not calls_layer(node)]
     changed = [replace_function(graph, node, quant) for node, quant in functions]
     if any(changed):
+        sort_modules(graph)
         graph.fx_graph.lint()
         graph.model.recompile()  # half the cost of the pass, and layers are found by name anyway
     modules = graph.modules
@@ -72,7 +77,20 @@ def quantize_transform_pass(graph: MaseGraph, args: QuantizeArgs) -> tuple[MaseG
     restored = [
         n.name for n, quant in plan.items() if not quant and before[n] != described(n, modules)
     ]
-    return graph, {"quantized": quantised, "restored": restored}
+    return {"quantized": quantised, "restored": restored}
+
+
+def sort_modules(graph: MaseGraph) -> None:
+    """Put modules in the order of their use, as in copies and saved graphs.
+
+    Optimisers know parameters by their place.
+    """
+    used = [str(n.target).partition(".")[0] for n in graph.nodes if n.op == "call_module"]
+    modules = graph.model._modules
+    order = [name for name in dict.fromkeys((*used, *modules)) if name in modules]
+    ordered = {name: modules[name] for name in order}
+    modules.clear()
+    modules.update(ordered)
 
 
 def described(node: fx.Node, modules: Mapping[str, nn.Module]) -> str:
