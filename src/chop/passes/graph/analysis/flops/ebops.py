@@ -19,6 +19,8 @@ from chop.passes.graph.analysis.flops.liveness import Liveness, overwrites_share
 from chop.passes.graph.analysis.flops.products import Product, UncountedError, product_of
 
 Batch = Tensor | Mapping[str, Any]
+EBOPS_ROWS = 8192
+"""Rows that are looked at where nobody says how many."""
 
 
 @dataclass(frozen=True)

@@ -145,12 +145,18 @@ def mixes(node: fx.Node, op: Op, module: nn.Module | None) -> bool:
 
 
 def overwrites_shared(node: fx.Node, modules: Mapping[str, nn.Module]) -> bool:
-    """Whether a node writes into memory that others than its own readers read."""
+    """Whether a node writes into memory that others than its own readers may read."""
     module = modules[str(node.target)] if node.op == "call_module" else None
-    in_place = bool(getattr(module, "inplace", False)) or writes_in_place(node)
-    in_place = in_place or bool(node.kwargs.get("inplace")) or "setitem" in str(node.target)
-    first = node.all_input_nodes[:1]
-    return in_place and any(len(each.users) > 1 for each in first)
+    in_place = getattr(module, "inplace", False) or node.kwargs.get("inplace")
+    if not (in_place or writes_in_place(node)):
+        return False
+    source: Any = node.all_input_nodes[0]
+    while len(source.users) == 1 and source.op.startswith("call_"):
+        op = op_of_node(source, modules)
+        if op is not None and op.name not in MOVED:
+            return False
+        source = source.all_input_nodes[0]  # what may be a view of it
+    return True
 
 
 def spread_to(mask: Tensor, shape: torch.Size) -> Tensor:
