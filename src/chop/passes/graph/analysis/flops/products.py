@@ -288,7 +288,8 @@ def points_of(fmt: NumberFormat | None, name: str) -> Bits:
     """The binary points of a format for data; raises if its numbers have none."""
     refuse_float(fmt, name)
     if isinstance(fmt, Integer):
-        return np.asarray(getattr(fmt.frac_width, "array", fmt.frac_width), np.int64)
+        points, low, high = fmt.limits
+        return np.where(low < high, points, points.min())  # of a width of 0 it means nothing
     if isinstance(fmt, Binary | Ternary):
         return np.zeros((), np.int64)
     raise UncountedError(
