@@ -60,6 +60,7 @@ def _graph(run: RunFolder, problems: list[str]) -> Parts:
     """What the newest saved graph shows."""
     from chop.report.read.graph import read_graph
     from chop.report.sections import graph as views
+    from chop.report.sections.exactness import exactness_section
 
     newest, *older = run.graphs
     where, others = run.name_of(newest), [run.name_of(path) for path in older]
@@ -73,6 +74,7 @@ def _graph(run: RunFolder, problems: list[str]) -> Parts:
     yield "Statistics", lambda: views.statistics_section(nodes)
     yield "Quantisation", lambda: views.weights_section(nodes)
     yield "Costs", lambda: views.costs_section(graph)
+    yield "In integers", lambda: exactness_section(graph)
 
 
 def _search(folder: Path, name: str, place: int) -> Parts:

@@ -27,6 +27,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from chop.errors import ConfigError, SearchError
+from chop.lowering import analyse, lower
 from chop.passes.graph.analysis.flops.count import count_operations_analysis_pass
 from chop.passes.graph.analysis.flops.ebops import EBOPS_ROWS, ebops
 from chop.passes.graph.analysis.flops.operands import model_parameters
@@ -335,6 +336,12 @@ def effective_bitops(candidate: Candidate, args: CalibrationArgs) -> dict[str, f
         node, reason = next(iter(found.uncounted.items()))
         raise SearchError(f"EBOPs cannot be counted: {node}: {reason}")
     return {"ebops": found.total}
+
+
+@hardware_runner("accumulator_bits", metrics=("accumulator_bits",))
+def accumulator_bits(candidate: Candidate) -> dict[str, float]:
+    """Bits of the widest sum or product in integers, for any input."""
+    return {"accumulator_bits": analyse(lower(candidate.graph, cut_tail=True)).accumulator_bits}
 
 
 def _counts(candidate: Candidate) -> dict[str, Any]:

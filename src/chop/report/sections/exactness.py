@@ -1,0 +1,64 @@
+"""Whether the simulation of a saved graph in floating point computes what integers would."""
+
+from chop.errors import ChopError
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.lowering import Exactness, analyse, lower
+from chop.passes.graph.analysis.flops.count import is_quantised
+from chop.report.html import UNKNOWN, Section, Tile, folded, joined, table, tag
+
+HEADERS = (
+    "Node", "Steps", "Accumulator bits", "Exact in float32", "Exact in float64",
+    "Saturation possible", "Ties with",
+)  # fmt: skip
+EXPLAINED = (
+    "Exact means: in any order of summation, for every input. Saturation is possible where some "
+    "input leads beyond a format's last code. A tie is a number half-way between two codes; where "
+    "one rounding is one bit finer than the next, every odd code is one."
+)
+
+
+def exactness_section(graph: MaseGraph) -> Section | None:
+    """What is known of a quantised graph in integers, or why it has none."""
+    if not is_quantised(graph):
+        return None
+    try:
+        found = analyse(lower(graph, cut_tail=True))
+    except ChopError as error:
+        body = tag("p", f"There is no integer program of this graph: {error}.", class_="quiet")
+        return Section("exactness", "In integers", body)
+    bits = str(found.accumulator_bits)
+    body = joined([
+        tag("p", verdict(found)),
+        folded("Every node", tag("p", EXPLAINED, class_="quiet"), exactness_table(found)),
+    ])  # fmt: skip
+    return Section("exactness", "In integers", body, (Tile("Widest accumulator", bits, "bits"),))
+
+
+def verdict(found: Exactness) -> str:
+    """In one sentence whether the simulation can be trusted."""
+    exact = next((name for name in ("float32", "float64") if found.exact(name)), None)
+    if exact is None:
+        said = "The simulation in floating point may differ from the integers"
+    else:
+        said = f"The simulation in {exact} computes exactly what integers would"
+    return f"{said}; the widest accumulator has {found.accumulator_bits} bits."
+
+
+def exactness_table(found: Exactness) -> object:
+    """What is known of each node."""
+    ties: dict[str, list[str]] = {}
+    for before, node in found.ties:
+        ties.setdefault(node, []).append(before)
+    rows = [
+        (each.node, ", ".join(kind.lower() for kind in each.steps),
+         str(each.accumulator_bits or UNKNOWN), yes(each.float32 and each.stable),
+         yes(each.float64 and each.stable), yes(each.saturates),
+         ", ".join(ties.get(each.node, ())) or UNKNOWN)
+        for each in found.nodes
+    ]  # fmt: skip
+    return table(HEADERS, rows, "Exactness", text_columns=2)
+
+
+def yes(fact: bool) -> str:
+    """A fact in a word."""
+    return "yes" if fact else "no"
