@@ -18,6 +18,10 @@ from chop.lowering.symbols import Exact, is_symbolic
 Numbers = dict[fx.Node, Tensor]
 
 
+class BrokenPromiseError(GraphError):
+    """A simulation that differs from the integers although the analysis says that it cannot."""
+
+
 @dataclass(frozen=True)
 class Agreement:
     """How far the simulation in floating point agrees with the integers."""
@@ -188,7 +192,7 @@ def compare(model: nn.Module, features: Tensor) -> Agreement:
                 both(batch)
                 if both.agreement.promised and both.agreement.different:
                     node = both.first_difference(batch)
-                    raise GraphError(
+                    raise BrokenPromiseError(
                         f"the simulation differs from the integers in {node}, at a batch size of "
                         f"{len(batch)}, where it must not: this is a bug in chop"
                     )
