@@ -14,13 +14,12 @@ from chop.errors import SearchError
 from chop.lowering import program
 from chop.models import get_model, get_model_info
 from chop.report.sections.search import search_section
+from chop.search.results import verification
 
 LINEAR = "seq_blocks_2"
 
 
-def found(
-    folder: Path, width: int = 8, frac: int = 4, verify: str | None = None, **seeds: Any
-) -> Any:
+def found(folder: Path, width: int = 8, frac: int = 4, *, resume: bool = False, **more: Any) -> Any:
     """Search widths of the linear layer of a network all of whose operations are quantised."""
     roles = ("data_in", "weight", "bias")
     widths = {f"{r}_{k}": [v] for r in roles for k, v in (("width", width), ("frac_width", frac))}
@@ -29,7 +28,7 @@ def found(
     tables = {
         "search_space": {
             "name": "graph/quantize/mixed_precision_ptq",
-            "seed": {"default": every, LINEAR: some, **seeds},
+            "seed": {"default": more.get("default", every), LINEAR: some},
         },
         "strategy": {
             "sw_runner": {"basic_evaluation": {"num_samples": 512}},
@@ -39,12 +38,13 @@ def found(
                 "accuracy": {"direction": "maximize"},
                 "average_bitwidth": {"direction": "minimize"},
             },
-            **({} if verify is None else {"verify": verify}),
+            "verify": more.get("verify"),
         },
     }
     torch.manual_seed(0)
     model, data = get_model("jsc-tiny"), MaseDataModule("jsc-sim", batch_size=1024)
-    return search(model, get_model_info("jsc-tiny"), data, tables, save_dir=folder, pretrained=True)
+    info = get_model_info("jsc-tiny")
+    return search(model, info, data, tables, save_dir=folder, pretrained=True, resume=resume)
 
 
 def marks(folder: Path) -> list[Any]:
@@ -78,8 +78,20 @@ def test_every_point_of_a_front_is_verified_on_validation_rows(
     assert "20,000 rows" in page(tmp_path)
 
 
+def test_what_was_verified_once_is_not_verified_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = found(tmp_path).verified
+    monkeypatch.setattr(verification, "compare", None)  # whatever calls it, fails
+    assert found(tmp_path, resume=True).verified == before
+    assert marks(tmp_path) == [each.model_dump() for each in before.values()]
+    (tmp_path / "best.json").write_text("{")
+    with pytest.raises(TypeError):
+        found(tmp_path, resume=True)
+
+
 def test_where_nothing_is_promised_the_difference_is_told(tmp_path: Path) -> None:
-    (mark, *_) = found(tmp_path, width=16, frac=13).verified.values()
+    (mark, *_) = found(tmp_path, width=16, frac=15).verified.values()
     assert (mark.equal, mark.promised) == (mark.different == 0, False)
     assert 0 < mark.different < mark.numbers == 5 * 20_000
     assert f"inexact: {mark.different:,} of 100,000 outputs differ" in page(tmp_path)

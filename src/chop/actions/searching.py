@@ -322,8 +322,8 @@ class SearchJob:
         Args:
             is_over: whether the search has come to its end, so that the best trials are verified.
         """
-        from chop.search.results.files import best_table, write_best, write_results
-        from chop.search.results.verification import require_agreement, verify_best
+        from chop.search.results.files import best_table, write_results
+        from chop.search.results.verification import require_agreement
         from chop.search.sweeps.table import is_study
 
         store = found.store
@@ -338,9 +338,7 @@ class SearchJob:
             from chop.search.results.front import draw_plots
 
             draw_plots(folder, store.study, trials, list(self.config.metrics))
-        strategy = self.config.strategy
-        verified = verify_best(space, best, strategy.verify, strategy.sw_runner) if is_over else {}
-        write_best(folder, best, features, verified)
+        verified = self.verified(space, best, folder, features) if is_over else {}
         shown = f"Best trial(s):\n{best_table(best, verified)}"
         if isinstance(space, Hyperparameters) and is_study(self.config):
             shown = self.report_study(space, folder, trials)
@@ -360,6 +358,18 @@ class SearchJob:
         return SearchResult(
             folder, best, trials, space.size, repeats, description, features, verified
         )
+
+    def verified(
+        self, space: SearchSpace, best: "list[Trial]", folder: Path, features: Mapping[str, Any]
+    ) -> "dict[int, Verified]":
+        """Compare the best trials with their integers, those that were not before, and store it."""
+        from chop.search.results.files import write_best
+        from chop.search.results.verification import known_marks, verify_best
+
+        strategy, known = self.config.strategy, known_marks(folder, best)
+        found = verify_best(space, best, strategy.verify, strategy.sw_runner, known)
+        write_best(folder, best, features, found)
+        return found
 
     def report_study(self, space: Hyperparameters, folder: Path, trials: "list[Trial]") -> str:
         """Write the tables and pictures of a study of settings; the table of the settings."""

@@ -60,7 +60,6 @@ def _graph(run: RunFolder, problems: list[str]) -> Parts:
     """What the newest saved graph shows."""
     from chop.report.read.graph import read_graph
     from chop.report.sections import graph as views
-    from chop.report.sections.exactness import exactness_section
 
     newest, *older = run.graphs
     where, others = run.name_of(newest), [run.name_of(path) for path in older]
@@ -72,9 +71,8 @@ def _graph(run: RunFolder, problems: list[str]) -> Parts:
     features = str(graph.preprocessing or "")
     yield where, lambda: views.graph_section(nodes, where, others, features)
     yield "Statistics", lambda: views.statistics_section(nodes)
-    yield "Quantisation", lambda: views.weights_section(nodes)
+    yield "Quantisation", lambda: views.weights_section(nodes, graph)
     yield "Costs", lambda: views.costs_section(graph)
-    yield "In integers", lambda: exactness_section(graph)
 
 
 def _search(folder: Path, name: str, place: int) -> Parts:

@@ -3,8 +3,7 @@
 from chop.errors import ChopError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.lowering import Exactness, analyse, lower
-from chop.passes.graph.analysis.flops.count import is_quantised
-from chop.report.html import UNKNOWN, Section, Tile, folded, joined, table, tag
+from chop.report.html import UNKNOWN, Markup, folded, joined, table, tag
 
 HEADERS = (
     "Node", "Steps", "Accumulator bits", "Exact in float32", "Exact in float64",
@@ -17,21 +16,16 @@ EXPLAINED = (
 )
 
 
-def exactness_section(graph: MaseGraph) -> Section | None:
-    """What is known of a quantised graph in integers, or why it has none."""
-    if not is_quantised(graph):
-        return None
+def in_integers(graph: MaseGraph) -> Markup:
+    """What is known of a quantised graph in integers, or why there are none."""
     try:
         found = analyse(lower(graph, cut_tail=True))
     except ChopError as error:
-        body = tag("p", f"There is no integer program of this graph: {error}.", class_="quiet")
-        return Section("exactness", "In integers", body)
-    bits = str(found.accumulator_bits)
-    body = joined([
-        tag("p", verdict(found)),
-        folded("Every node", tag("p", EXPLAINED, class_="quiet"), exactness_table(found)),
-    ])  # fmt: skip
-    return Section("exactness", "In integers", body, (Tile("Widest accumulator", bits, "bits"),))
+        return tag("p", f"There is no integer program of this graph: {error}.", class_="quiet")
+    explained = tag("p", EXPLAINED, class_="quiet")
+    return joined(
+        [tag("p", verdict(found)), folded("In integers", explained, exactness_table(found))]
+    )
 
 
 def verdict(found: Exactness) -> str:
@@ -44,7 +38,7 @@ def verdict(found: Exactness) -> str:
     return f"{said}; the widest accumulator has {found.accumulator_bits} bits."
 
 
-def exactness_table(found: Exactness) -> object:
+def exactness_table(found: Exactness) -> Markup:
     """What is known of each node."""
     ties: dict[str, list[str]] = {}
     for before, node in found.ties:

@@ -20,12 +20,11 @@ from chop.errors import SearchError
 from chop.files import write_pieces, write_text
 from chop.runs import BEST, LOG, TRIALS
 from chop.search.results.front import Trials, best_of
-from chop.search.results.verification import Verified
+from chop.search.results.verification import Marks, known_marks
 from chop.search.study.store import Store
 from chop.search.study.trial import CONFIG, MEASURED, REASON, Trial, directions_of
 from chop.tools.logger import get_logger
 
-Marks = Mapping[int, Verified]
 NO_MARKS: Marks = {}
 DECIMALS = 10
 END = object()
@@ -243,7 +242,7 @@ def write_results(
     found = list(map(Trial.of, trials))
     require_whole(study, found)
     best = best_of(study, found)
-    write_best(folder, best, features)
+    write_best(folder, best, features, known_marks(folder, best))
     log = log_json(found, len(study.directions))
     write_pieces(folder / LOG, json_pieces(log))
     write_text(folder / TRIALS, table_csv(found))

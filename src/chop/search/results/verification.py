@@ -4,13 +4,15 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict
 
 from chop.errors import ChopError, DataError, SearchError
 from chop.lowering import BrokenPromiseError, compare
+from chop.runs import BEST, as_stored, read_json
 from chop.search.spaces.space import SearchContext, SearchSpace
 from chop.search.study.trial import Trial
 from chop.tools.logger import get_logger
@@ -59,6 +61,10 @@ class Verified(BaseModel):
         return f"inexact: {self.different:,} of {self.numbers:,} outputs differ"
 
 
+Marks = Mapping[int, Verified]
+"""What was found of trials, by their numbers."""
+
+
 def verified(build: "Callable[[], nn.Module]", features: "Tensor") -> Verified:
     """Compare the model that `build` makes with its integers; what is in the way is the reason."""
     try:
@@ -75,6 +81,7 @@ def verify_best(
     best: Sequence[Trial],
     wanted: Literal["integer", "none"] | None,
     runners: Collection[str],
+    known: Marks,
 ) -> dict[int, Verified]:
     """Compare the best trials with their integers on rows for validation, by their numbers.
 
@@ -84,12 +91,16 @@ def verify_best(
     Args:
         wanted: ``verify`` of ``[search.strategy]``.
         runners: the names of the software runners.
+        known: what was found earlier in the same study.
     """
     trained = space.starts_afresh or not TRAINING_RUNNERS.isdisjoint(runners)
     if wanted == "none" or trained or not best:
         return {}
     rows = rows_to_compare(space.context)
-    found = {trial.number: verified(partial(_model_of, space, trial), rows) for trial in best}
+    found = {
+        trial.number: known.get(trial.number) or verified(partial(_model_of, space, trial), rows)
+        for trial in best
+    }
     is_missed = wanted == "integer" and not all(each.equal for each in found.values())
     logger.log(logging.WARNING if is_missed else logging.INFO, "Verified: %s", summary(found))
     return found
@@ -99,7 +110,31 @@ def _model_of(space: SearchSpace, trial: Trial) -> "nn.Module":
     return space.candidate(dict(trial.config)).model
 
 
-def require_agreement(found: Mapping[int, Verified]) -> None:
+class Point(BaseModel):
+    """What an entry of ``best.json`` says of its trial."""
+
+    number: int
+    sampled_config: dict[str, Any]
+    verified: Verified
+
+
+def known_marks(folder: Path, best: Sequence[Trial]) -> dict[int, Verified]:
+    """What ``best.json`` says of these trials from an earlier run of the study."""
+    if not (folder / BEST).is_file():
+        return {}
+    configs = {trial.number: trial.config for trial in best}
+    try:
+        points = [
+            as_stored(Point, each, BEST)
+            for each in read_json(folder / BEST).values()
+            if "verified" in each
+        ]
+    except (DataError, AttributeError, TypeError):  # a damaged file is written again in any case
+        return {}
+    return {p.number: p.verified for p in points if configs.get(p.number) == p.sampled_config}
+
+
+def require_agreement(found: Marks) -> None:
     """Raise if a network differs from its integers where it must not."""
     for number, each in found.items():
         if each.is_broken:
@@ -117,7 +152,7 @@ def rows_to_compare(context: SearchContext) -> "Tensor":
     return torch.cat([features for features, _ in batches]).cpu()
 
 
-def summary(found: dict[int, Verified]) -> str:
+def summary(found: Marks) -> str:
     """In a line what was verified, and what stands in the way of the first that was not."""
     equal = [each for each in found.values() if each.equal and each.promised]
     words = f"{len(equal)} of {len(found)} best trials compute in integers what was simulated"
