@@ -128,10 +128,16 @@ class Metric(MetricRule):
 
 
 class StrategyConfig(Schema):
-    """``[search.strategy]``: what is measured and what is wanted of it."""
+    """``[search.strategy]``: what is measured and what is wanted of it.
+
+    Attributes:
+        verify: compare the best trials with their integers when the search ends. By default this
+            is done where all operations have integers; ``"integer"`` warns where they have not.
+    """
 
     name: Literal["optuna"] = "optuna"
     eval_mode: bool = True
+    verify: Literal["integer", "none"] | None = None
     sw_runner: Tables = {}
     hw_runner: Tables = {}
     setup: StrategySetup = StrategySetup()

@@ -89,6 +89,7 @@ def strategy_schema() -> Schema:
     parts = {
         "name": table["name"],
         "eval_mode": table["eval_mode"],
+        "verify": table["verify"],
         "sw_runner": runners_schema(SW_RUNNERS),
         "hw_runner": runners_schema(HW_RUNNERS),
         "setup": setup_schema(),
