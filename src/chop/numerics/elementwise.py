@@ -1,19 +1,23 @@
 """Formats that round each element by itself: integers, fixed point and logarithms."""
 
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
 from chop.numerics.arithmetic import CHUNK, apply, code_dtype, refuse_nan, run
-from chop.numerics.base import FORMATS, Encoded
+from chop.numerics.base import FORMATS, Encoded, NumberFormat, OrAuto
 from chop.numerics.grids import FixedGrid, GridFormat, LogGrid
 
 
 class ElementFormat(GridFormat):
     """A format that rounds each element to the same grid."""
+
+    @property
+    def saturation(self) -> tuple[Any, Any]:
+        return self.grid.saturation
 
     def round_to(self, x: Tensor) -> Tensor:
         kernel, work = self._rounding(x.dtype)
@@ -51,9 +55,10 @@ class Integer(ElementFormat):
     """
 
     label: ClassVar[str] = "Integer"
+    scale: ClassVar[str] = "frac_width"
 
     width: int = Field(gt=0, le=53)
-    frac_width: int = Field(ge=-126, le=126)
+    frac_width: Annotated[int | str, OrAuto(Annotated[int, Field(ge=-126, le=126)])]
     signed: bool = True
     rounding: Literal["half_even", "half_up"] = "half_even"
     overflow: Literal["saturate", "wrap"] = "saturate"
@@ -76,13 +81,24 @@ class Integer(ElementFormat):
 
     @cached_property
     def grid(self) -> FixedGrid:
+        self.require_closed()
         return FixedGrid(
             self.width,
-            self.frac_width,
+            int(self.frac_width),
             *self.code_range,
             half_up=self.rounding == "half_up",
             wraps=self.overflow == "wrap",
         )
+
+
+ExponentBias = Annotated[int | str | None, OrAuto(Annotated[int | None, Field(ge=-1000, le=1000)])]
+
+
+def bias_of(fmt: NumberFormat, default: int) -> int:
+    """The exponent bias of a format, unless none is given."""
+    fmt.require_closed()
+    given: int | None = getattr(fmt, "exponent_bias", None)
+    return default if given is None else given
 
 
 @FORMATS.register("log")
@@ -90,14 +106,15 @@ class Log(ElementFormat):
     """Zero and powers of two: a sign and `width` - 1 bits of exponent, of which code 0 is zero."""
 
     label: ClassVar[str] = "Log"
+    scale: ClassVar[str] = "exponent_bias"
 
     width: int = Field(ge=2, le=11)
-    exponent_bias: int | None = Field(default=None, ge=-1000, le=1000)
+    exponent_bias: ExponentBias = None
 
     @property
     def bias(self) -> int:
         """The exponent bias in use: half the exponent's range, unless given."""
-        return 2 ** (self.width - 2) - 1 if self.exponent_bias is None else self.exponent_bias
+        return bias_of(self, 2 ** (self.width - 2) - 1)
 
     @cached_property
     def grid(self) -> LogGrid:
