@@ -74,6 +74,8 @@ class NumberFormat(BaseModel):
     """The part of a class name that stands for the format, as in ``LinearInteger``."""
     scale: ClassVar[str | None] = None
     """The field whose number n divides all numbers of the format by 2**n; it may be "auto"."""
+    largest_scale: ClassVar[int] = 1000
+    """The largest magnitude of that number."""
 
     @abstractmethod
     def round_to(self, x: Tensor) -> Tensor:

@@ -67,6 +67,7 @@ class Integer(ElementFormat):
 
     label: ClassVar[str] = "Integer"
     scale: ClassVar[str] = "frac_width"
+    largest_scale: ClassVar[int] = 126
 
     width: Annotated[int | IntTensor, Granular(0, 53, Annotated[int, Field(gt=0, le=53)])]
     frac_width: Annotated[int | IntTensor | Literal["auto"], Granular(-126, 126, FRACTION_BITS)]

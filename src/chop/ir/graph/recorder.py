@@ -223,6 +223,8 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
 
 Before = Callable[[fx.Node, tuple[Any, ...], dict[str, Any]], None]
 After = Callable[[fx.Node, Any], None]
+Instead = Mapping[fx.Node, Callable[..., Any]]
+"""What computes some nodes in place of what they call."""
 
 
 class Recorder(fx.Interpreter):
@@ -232,12 +234,17 @@ class Recorder(fx.Interpreter):
     """
 
     def __init__(
-        self, model: fx.GraphModule, before: Before | None = None, after: After | None = None
+        self,
+        model: fx.GraphModule,
+        before: Before | None = None,
+        after: After | None = None,
+        instead: Instead | None = None,
     ) -> None:
         super().__init__(model)
         self.extra_traceback = False
         self.before = before
         self.after = after
+        self.instead = instead or {}
 
     def run_undisturbed(self, inputs: list[Any]) -> Any:
         """Run the whole graph on copies: a first layer in place would overwrite the inputs."""
@@ -251,7 +258,10 @@ class Recorder(fx.Interpreter):
         if self.before is not None:
             self.before(n, args, kwargs)
         try:
-            result = getattr(self, n.op)(n.target, args, kwargs)
+            if n in self.instead:
+                result = self.instead[n](*args, **kwargs)
+            else:
+                result = getattr(self, n.op)(n.target, args, kwargs)
         except ChopError:
             raise
         except Exception as error:
@@ -275,18 +285,20 @@ def run_graph(
     before: Before | None = None,
     after: After | None = None,
     *,
+    instead: Instead | None = None,
     on_meta: bool = False,
 ) -> Any:
     """Run the model once in evaluation mode; the model and `inputs` are left as they were.
 
     Args:
         inputs: values by the name of the argument or of the placeholder node.
+        instead: what computes some nodes in place of what they call; nothing does on meta tensors.
         on_meta: compute shapes and dtypes only; nothing is calculated and no weight is copied.
     """
     given = placeholder_values(graph, inputs)
     graph.check_inputs(given)
     if not on_meta:
-        return Recorder(graph.model, before, after).run_undisturbed(given)
+        return Recorder(graph.model, before, after, instead).run_undisturbed(given)
     twin = meta_twin(graph.model)
     originals = dict(zip(twin.graph.nodes, graph.nodes, strict=True))
     recorder = Recorder(

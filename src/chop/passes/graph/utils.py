@@ -2,10 +2,10 @@
 
 import copy
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
-from torch import fx, nn
+from torch import Tensor, fx, nn
 
 from chop.errors import ConfigError, GraphError, suggestion
 from chop.ir.graph.mase_graph import MaseGraph
@@ -147,3 +147,29 @@ def replace_modules(graph: MaseGraph, replacements: Mapping[nn.Module, nn.Module
         for name, child in list(parent._modules.items()):
             if child is not None and child in replacements:
                 setattr(parent, name, replacements[child])
+
+
+def first_rows(
+    batches: Iterable[Mapping[str, Any]], count: float, where: str
+) -> Iterator[tuple[dict[str, Any], int]]:
+    """Batches and their sizes until `count` rows are out; the last batch is cut to fit.
+
+    Args:
+        where: who asks, for the error message.
+    """
+    for batch in batches:
+        if not isinstance(batch, Mapping):
+            kind = type(batch).__name__
+            raise ConfigError(f"{where}: batches should be dictionaries by input name, not {kind}")
+        size = next((len(v) for v in batch.values() if isinstance(v, Tensor) and v.dim()), 1)
+        taken = int(min(size, count))
+        yield {name: rows(value, size, taken) for name, value in batch.items()}, taken
+        count -= taken
+        if count == 0:
+            return
+
+
+def rows(value: Any, size: int, taken: int) -> Any:
+    """The first rows of a tensor that has one row for each sample."""
+    has_rows = isinstance(value, Tensor) and value.dim() > 0 and len(value) == size
+    return value[:taken] if has_rows else value

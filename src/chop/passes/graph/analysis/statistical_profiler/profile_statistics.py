@@ -19,7 +19,7 @@ from chop.passes.graph.analysis.metadata_entries import (
     named_results,
 )
 from chop.passes.graph.analysis.statistical_profiler.stat import Statistic, create_new_stat
-from chop.passes.graph.utils import By, get_mase_op, select
+from chop.passes.graph.utils import By, first_rows, get_mase_op, select
 
 logger = logging.getLogger("chop")
 WHERE = "pass 'profile_statistics'"
@@ -118,7 +118,7 @@ def profile_activations(
         raise ConfigError(f"{WHERE}: activations need an input_generator and num_samples")
     profiler = Profiler(graph, chosen, args)
     fed = 0
-    for batch, size in first_rows(args.input_generator, args.num_samples):
+    for batch, size in first_rows(args.input_generator, args.num_samples, WHERE):
         run_graph(graph, batch, profiler.before, profiler.after)
         fed += size
     if fed < args.num_samples:
@@ -163,23 +163,3 @@ class Profiler:
             self.collected[key] = new_statistics(self.statistics)
         for stat in self.collected[key].values():
             stat.update_a_batch(value)
-
-
-def first_rows(batches: Batches, count: int) -> Iterator[tuple[dict[str, Any], int]]:
-    """Batches and their sizes until `count` rows are out; the last batch is cut to fit."""
-    for batch in batches:
-        if not isinstance(batch, Mapping):
-            kind = type(batch).__name__
-            raise ConfigError(f"{WHERE}: batches should be dictionaries by input name, not {kind}")
-        size = next((len(v) for v in batch.values() if isinstance(v, Tensor) and v.dim()), 1)
-        taken = min(size, count)
-        yield {name: rows(value, size, taken) for name, value in batch.items()}, taken
-        count -= taken
-        if count == 0:
-            return
-
-
-def rows(value: Any, size: int, taken: int) -> Any:
-    """The first rows of a tensor that has one row for each sample."""
-    has_rows = isinstance(value, Tensor) and value.dim() > 0 and len(value) == size
-    return value[:taken] if has_rows else value
