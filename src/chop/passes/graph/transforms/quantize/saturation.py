@@ -159,16 +159,17 @@ def outside(plan: Plan) -> Iterator[str]:
     nodes: dict[tuple[str, Any, Any], list[str]] = {}
     for node, quant in plan.items():
         for role, fmt in (quant.operands if quant else {}).items():
-            if isinstance(fmt, Integer) and lies_outside(fmt):
+            if lies_outside(fmt):
+                assert isinstance(fmt, Integer)
                 nodes.setdefault((role, fmt.width, fmt.frac_width), []).append(node.name)
     for (role, width, point), names in nodes.items():
         more = ", …" if len(names) > LISTED else ""
         yield f"{role} of {', '.join(names[:LISTED])}{more}: frac_width {point} of width {width}"
 
 
-def lies_outside(fmt: Integer) -> bool:
-    """Whether the binary point is not among the digits, but left or right of all of them."""
-    if fmt.is_open:
+def lies_outside(fmt: NumberFormat) -> bool:
+    """Whether a binary point is not among the digits, but left or right of all of them."""
+    if not isinstance(fmt, Integer) or fmt.is_open:
         return False
     width, point = (
         each.array if isinstance(each, IntTensor) else each for each in (fmt.width, fmt.frac_width)
