@@ -13,11 +13,14 @@ from typing import Any, Literal, Self
 
 import numpy as np
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 from torch import Tensor
 
+from chop.errors import UnknownNameError
+from chop.nn.quant_config import OUTPUT
 from chop.numerics import Integer, NumberFormat
 from chop.numerics.int_tensor import IntTensor
+from chop.ops.table import OPS
 from chop.passes.base import PassArgs
 
 FINER = 24
@@ -51,6 +54,15 @@ class Calibration(PassArgs):
         if "percentile" in self.model_fields_set and self.method != "percentile":
             raise ValueError(f'percentile is for method = "percentile" (got {self.method!r})')
         return self
+
+    @field_validator("per")
+    @classmethod
+    def _known_operands(cls, per: Any) -> Any:
+        known = {role for op in OPS.values() for role in op.roles} | {OUTPUT}
+        for role in per if isinstance(per, dict) else ():
+            if role not in known:
+                raise ValueError(str(UnknownNameError("operand", role, known)))
+        return per
 
     def by_channel(self, role: str) -> bool:
         """Whether an operand gets a scale for each of its channels."""
