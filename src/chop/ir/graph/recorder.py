@@ -4,7 +4,7 @@ import copy
 import random
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -249,8 +249,12 @@ class Recorder(fx.Interpreter):
     def run_undisturbed(self, inputs: list[Any]) -> Any:
         """Run the whole graph on copies: a first layer in place would overwrite the inputs."""
         with undisturbed(self.module):
-            own = [x.detach().clone() if isinstance(x, Tensor) else x for x in inputs]
-            return self.run(*own, enable_io_processing=False)
+            return self.run_on_copies(inputs)
+
+    def run_on_copies(self, inputs: list[Any]) -> Any:
+        """The same where somebody else sees to it that the model is left as it was."""
+        own = [x.detach().clone() if isinstance(x, Tensor) else x for x in inputs]
+        return self.run(*own, enable_io_processing=False)
 
     def run_node(self, n: fx.Node) -> Any:
         """Run one node between the two looks."""
@@ -279,26 +283,43 @@ def node_failed(node: fx.Node, args: tuple[Any, ...], error: Exception) -> str:
     return f"node {node.name!r} ({node.op} {node.target}) cannot run{given}: {reason}"
 
 
+def run_batches(
+    graph: "MaseGraph", batches: Iterable[Mapping[str, Any]], instead: Instead
+) -> Iterator[None]:
+    """Run the model in evaluation mode on one batch after another; a step for each.
+
+    What `run_graph` does at each call, to leave the model as it was, is done once for all.
+
+    Args:
+        instead: what computes some nodes in place of what they call.
+    """
+    recorder = Recorder(graph.model, instead=instead)
+    with undisturbed(graph.model):
+        for inputs in batches:
+            given = placeholder_values(graph, inputs)
+            graph.check_inputs(given)
+            recorder.run_on_copies(given)
+            yield
+
+
 def run_graph(
     graph: "MaseGraph",
     inputs: Mapping[str, Any],
     before: Before | None = None,
     after: After | None = None,
     *,
-    instead: Instead | None = None,
     on_meta: bool = False,
 ) -> Any:
     """Run the model once in evaluation mode; the model and `inputs` are left as they were.
 
     Args:
         inputs: values by the name of the argument or of the placeholder node.
-        instead: what computes some nodes in place of what they call; nothing does on meta tensors.
         on_meta: compute shapes and dtypes only; nothing is calculated and no weight is copied.
     """
     given = placeholder_values(graph, inputs)
     graph.check_inputs(given)
     if not on_meta:
-        return Recorder(graph.model, before, after, instead).run_undisturbed(given)
+        return Recorder(graph.model, before, after).run_undisturbed(given)
     twin = meta_twin(graph.model)
     originals = dict(zip(twin.graph.nodes, graph.nodes, strict=True))
     recorder = Recorder(

@@ -15,7 +15,7 @@ from torch import Tensor, fx, nn
 
 from chop.errors import ConfigError, DataError
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.ir.graph.recorder import run_graph
+from chop.ir.graph.recorder import run_batches
 from chop.nn.function import function_parts
 from chop.nn.quant_config import OUTPUT, QuantConfig
 from chop.nn.quantized import QuantizedCall
@@ -63,8 +63,7 @@ class Watch:
 
     def _pass_over(self, batches: list[dict[str, Any]]) -> None:
         self.parameters_seen = False
-        for batch in batches:
-            run_graph(self.graph, batch, instead=self.calls)
+        for _ in run_batches(self.graph, batches, self.calls):
             self.parameters_seen = True
 
     def _calls(self, wanted: Wanted) -> dict[fx.Node, Callable[..., Any]]:

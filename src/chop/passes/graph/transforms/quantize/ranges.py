@@ -99,7 +99,10 @@ class Tally:
         self, fmt: NumberFormat, settings: Calibration, shape: Shape, floor: float = -inf
     ) -> None:
         self.fmt, self.settings, self.floor = fmt, settings, floor
-        self.shape = shape if isinstance(fmt, Integer) else ()
+        self.shape = self.parts = shape if isinstance(fmt, Integer) else ()
+        if fmt.scale is not None:
+            bounds: Any = fmt.rescaled(0).saturation  # of several widths, if there are any
+            self.parts = np.broadcast_shapes(self.shape, np.shape(bounds[0]))
         self.count, self.beyond = 0, 0
         self.low, self.high = torch.tensor(inf), torch.tensor(-inf)
         self.base = torch.tensor(0.0)
@@ -111,12 +114,8 @@ class Tally:
         """Take in the range of some values, and how many of them saturate."""
         x = x.clamp(self.floor) if self.floor > -inf else x
         self.count += x.numel()
-        shape = self.shape
-        if self.fmt.scale is not None:
-            bounds: Any = self.fmt.rescaled(0).saturation  # of several widths, if there are any
-            shape = np.broadcast_shapes(shape, np.shape(bounds[0]))
-        self.low = torch.minimum(self.low, reduced(x, shape, torch.amin).double())
-        self.high = torch.maximum(self.high, reduced(x, shape, torch.amax).double())
+        self.low = torch.minimum(self.low, reduced(x, self.parts, torch.amin).double())
+        self.high = torch.maximum(self.high, reduced(x, self.parts, torch.amax).double())
         if not self.fmt.is_open:
             self.beyond += int(saturates(x, self.fmt).count_nonzero())
 

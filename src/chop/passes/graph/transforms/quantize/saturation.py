@@ -31,11 +31,6 @@ class Observed(NamedTuple):
     role: str
     fit: Fit
 
-    @property
-    def scale(self) -> str:
-        """The scale of the format in words: ``frac_width = 5``."""
-        return stated(self.fit.fmt)
-
 
 def stated(fmt: NumberFormat) -> str:
     """The scale of a format in words."""
@@ -115,9 +110,9 @@ def number_of(fmt: NumberFormat) -> Any:
 def warning(each: Observed, rows: int) -> str:
     """That too many values saturate, and which scale would do better."""
     node, role, fit = each
-    said = (
-        f"node {node.name!r}: {fit.saturated:.1%} of {role} saturate at {each.scale} on {rows} rows"
-    )
+    chosen = ", as calibrated," if fit.calibrated else ""
+    scale = f"{stated(fit.fmt)}{chosen}"
+    said = f"node {node.name!r}: {fit.saturated:.1%} of {role} saturate at {scale} on {rows} rows"
     if fit.better is not None:
         return f"{said}; with {stated(fit.better)} it would be {fit.better_saturated:.1%}"
     return f"{said}; the values go from {fit.low:.4g} to {fit.high:.4g}, which no scale covers"
