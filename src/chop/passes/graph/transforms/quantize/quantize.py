@@ -29,6 +29,7 @@ from chop.passes.graph.analysis.metadata_entries import record_formats, restore_
 from chop.passes.graph.analysis.report import show
 from chop.passes.graph.transforms.quantize.plan import (
     FLOAT_FORM,
+    LISTED,
     FloatForm,
     Plan,
     QuantizeArgs,
@@ -47,6 +48,10 @@ logger = logging.getLogger("chop")
 OUTSIDE = (
     "pass 'quantize': the binary point lies outside the width: {}; if this is meant, set "
     'outside_width = true, and frac_width = "auto" to find one that fits'
+)
+WAITING = (
+    "pass 'quantize': there are no batches, so scales that are 'auto' wait for the pass calibrate "
+    "(nodes {})"
 )
 
 
@@ -71,6 +76,9 @@ def quantize_transform_pass(graph: MaseGraph, args: QuantizeArgs) -> tuple[MaseG
         for words in outside(plan):
             logger.warning("%s", OUTSIDE.format(words))
     if args.input_generator is None:
+        waiting = [n.name for n, quant in plan.items() if quant and quant.is_open]
+        if waiting:
+            logger.info("%s", WAITING.format(", ".join(waiting[:LISTED])))
         return graph, apply_plan(graph, plan)
     plan, found, rows = calibrated(graph, plan, args.input_generator, args.calibrate)
     info = apply_plan(graph, plan)
