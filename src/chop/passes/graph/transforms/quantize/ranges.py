@@ -199,7 +199,9 @@ def reduced(x: Tensor, shape: Shape, how: Callable[..., Tensor] = torch.sum) -> 
 def saturates(x: Tensor, fmt: NumberFormat) -> Tensor:
     """Which values are beyond the last codes of a format."""
     assert fmt.saturation is not None
-    low, high = (torch.as_tensor(bound, device=x.device) for bound in fmt.saturation)
+    low, high = (
+        torch.as_tensor(bound, dtype=torch.float64, device=x.device) for bound in fmt.saturation
+    )
     return (x < low) | (x >= high)
 
 
