@@ -72,7 +72,7 @@ class NumberFormat(BaseModel):
 
     label: ClassVar[str]
     """The part of a class name that stands for the format, as in ``LinearInteger``."""
-    scale: ClassVar[str | None] = None
+    scale_field: ClassVar[str | None] = None
     """The field whose number n divides all numbers of the format by 2**n; it may be "auto"."""
     largest_scale: ClassVar[int] = 1000
     """The largest magnitude of that number."""
@@ -107,6 +107,11 @@ class NumberFormat(BaseModel):
         """Bits stored for one element, its part of what a block shares included."""
         return self.element_bits
 
+    @property
+    def mean_element_bits(self) -> float:
+        """The same as `element_bits`, on average where elements have several widths."""
+        return self.element_bits
+
     def bits_of(self, shape: Sequence[int]) -> float:
         """Bits stored for one element of a tensor of this shape; `bits` does not know the shape."""
         return self.bits
@@ -114,21 +119,21 @@ class NumberFormat(BaseModel):
     @property
     def is_open(self) -> bool:
         """The scale is "auto": the format cannot round until it is calibrated."""
-        return self.scale is not None and getattr(self, self.scale) == AUTO
+        return self.scale_field is not None and getattr(self, self.scale_field) == AUTO
 
     def require_closed(self) -> None:
         """Refuse to round before there is a scale."""
         if self.is_open:
             raise ConfigError(
-                f"{self.scale} of {type(self).__name__} is 'auto', and no batches have set it: run "
-                "calibrate_transform_pass(graph, {'input_generator': batches}) first, or give it "
-                "a number"
+                f"{self.scale_field} of {type(self).__name__} is 'auto', and no batches have set "
+                "it: run calibrate_transform_pass(graph, {'input_generator': batches}) first, or "
+                "give it a number"
             )
 
     def rescaled(self, number: Any) -> Self:
         """The format with this number as its scale; None stands for the default."""
-        assert self.scale is not None
-        return self.model_copy(update={self.scale: number})
+        assert self.scale_field is not None
+        return self.model_copy(update={self.scale_field: number})
 
     @property
     def saturation(self) -> tuple[Any, Any] | None:
@@ -138,6 +143,9 @@ class NumberFormat(BaseModel):
         themselves by what they hold, do not saturate in this sense.
         """
         return None
+
+    def require_shape(self, shape: Sequence[int]) -> None:
+        """Refuse a tensor whose shape the format does not fit; most fit every shape."""
 
     def gradient(self, x: Tensor, grad: Tensor) -> Tensor:
         """The gradient that passes through rounding at `x`: straight through, unless overridden."""
@@ -168,7 +176,7 @@ class NumberFormat(BaseModel):
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """The format with some fields changed; unlike pydantic's own, the change is checked."""
-        return type(self).model_validate(self._fields() | dict(update or {}))
+        return type(self).model_validate(self.fields() | dict(update or {}))
 
     def __copy__(self) -> Self:
         return self  # a value that cannot change needs no second copy
@@ -177,11 +185,16 @@ class NumberFormat(BaseModel):
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self).model_validate, (self._fields(),)  # without what was worked out
+        return type(self).model_validate, (self.fields(),)  # without what was worked out
 
-    def _fields(self) -> dict[str, Any]:
-        """The fields as they are; a dump would make nested lists of tensors."""
+    def fields(self) -> dict[str, Any]:
+        """The fields as they are, where a dump has nested lists."""
         return {name: getattr(self, name) for name in type(self).model_fields}
+
+    def shown(self) -> dict[str, Any]:
+        """The fields that are not as by default, in as few words as a table has room for."""
+        defaults = {name: field.default for name, field in type(self).model_fields.items()}
+        return {name: value for name, value in self.fields().items() if value != defaults[name]}
 
 
 FORMATS: Registry[type[NumberFormat]] = Registry("number format")

@@ -31,7 +31,7 @@ class Minifloat(ElementFormat):
     """What the two minifloats share: their fields."""
 
     least_mantissa: ClassVar[int]
-    scale: ClassVar[str] = "exponent_bias"
+    scale_field: ClassVar[str] = "exponent_bias"
 
     width: int = Field(gt=0, le=32)
     exponent_width: int = Field(gt=0, le=11)

@@ -62,7 +62,7 @@ def test_scales_are_those_that_a_loop_over_all_finds(fmt: NumberFormat, method: 
     nn.init.normal_(model.weight, std=0.1)
     nn.init.normal_(model.bias, mean=3.0, std=5.0)
     batches = [{"input": torch.randn(20, 40) ** 3} for _ in range(3)]
-    fields = fmt.model_dump() | {str(fmt.scale): "auto"}
+    fields = fmt.model_dump() | {str(fmt.scale_field): "auto"}
     name = {Integer: "integer", Log: "log", MinifloatIEEE: "minifloat_ieee"}[type(fmt)]
     config = {
         f"{role}_{key}": value for role in ("data_in", "weight") for key, value in fields.items()
@@ -84,7 +84,7 @@ def test_scales_are_those_that_a_loop_over_all_finds(fmt: NumberFormat, method: 
     for role, x in seen.items():
         scale = best_scale(fmt, x, method)
         chosen = layer.quant.operands[role]
-        assert getattr(chosen, str(fmt.scale)) == found[role][fmt.scale] == scale
+        assert getattr(chosen, str(fmt.scale_field)) == found[role][fmt.scale_field] == scale
         assert found[role]["saturated"] == pytest.approx(facts(chosen, x)[0], abs=1e-12)
         assert (found[role]["min"], found[role]["max"]) == (x.min(), x.max())
         assert found[role]["calibrated"]
@@ -160,6 +160,7 @@ def test_two_passes_do_what_one_does(capsys: pytest.CaptureFixture[str]) -> None
     waiting, _ = quantize_transform_pass(graph_of(model, 2, 4), auto)
     with pytest.raises(ConfigError, match="frac_width of Integer is 'auto', and no batches"):
         waiting.model(batches[0]["x"])
+    assert "wait for the pass calibrate (nodes fc, fc_1)" in capsys.readouterr().out
     done, info = calibrate_transform_pass(waiting, {"input_generator": batches})
     shown = capsys.readouterr().out
     at_once, _ = quantize_transform_pass(graph_of(model, 2, 4), auto | {"input_generator": batches})

@@ -143,7 +143,7 @@ def format_fields(fmt: type[NumberFormat]) -> dict[str, Schema]:
         stated = shape.get("anyOf", [shape])
         if NONE not in stated and _accepts(fmt, name, None):
             stated = [*stated, NONE]
-        if fmt.scale == name:
+        if fmt.scale_field == name:
             stated = [*stated, {"const": AUTO}]
         if shape.get("type") == "integer" and _accepts(fmt, name, [2]):
             stated = [*stated, {"type": "array", "items": shape, "minItems": 1}]

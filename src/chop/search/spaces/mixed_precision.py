@@ -296,8 +296,9 @@ def _check_seed(seed: Any, where: str) -> None:
         if name is not None and name not in FORMATS:
             raise UnknownNameError("number format", name, FORMATS, f"{where}.name")
         formats += [] if name is None else [FORMATS[name]]
-    for key in seed.keys() - {"name", "bypass"}:
-        check_auto(options(seed[key], f"{where}.{key}"), key, formats, f"{where}.{key}")
+    for key in sorted(seed.keys() - {"name", "bypass"}):
+        offered = options(seed[key], f"{where}.{key}")
         if formats and not any(role_of(key, fmt) for fmt in formats):
             known = {each for fmt in formats for each in known_keys(fmt, len(OPS))}
             raise UnknownNameError("key", key, known, where)
+        check_auto(offered, key, formats, f"{where}.{key}")

@@ -87,9 +87,13 @@ def check_auto(
     values: tuple[Any, ...], key: str, formats: list[type[NumberFormat]], where: str
 ) -> None:
     """Refuse "auto" where no listed format can take it, and its misspellings."""
-    scales = {fmt.scale for fmt in formats if fmt.scale and key.endswith(f"_{fmt.scale}")}
+    scales = {
+        fmt.scale_field
+        for fmt in formats
+        if fmt.scale_field and key.endswith(f"_{fmt.scale_field}")
+    }
     for value in values:
         if isinstance(value, str) and value.lower() == AUTO and (value != AUTO or not scales):
-            known = sorted({fmt.scale for fmt in formats if fmt.scale})
+            known = sorted({fmt.scale_field for fmt in formats if fmt.scale_field})
             hint = f'"auto" is for {" and ".join(known)}' if known else "no format here has a scale"
             raise ConfigError(f"{where}: {value!r} is not understood: {hint}")

@@ -100,7 +100,7 @@ class Tally:
     ) -> None:
         self.fmt, self.settings, self.floor = fmt, settings, floor
         self.shape = self.parts = shape if isinstance(fmt, Integer) else ()
-        if fmt.scale is not None:
+        if fmt.scale_field is not None:
             bounds: Any = fmt.rescaled(0).saturation  # of several widths, if there are any
             self.parts = np.broadcast_shapes(self.shape, np.shape(bounds[0]))
         self.count, self.beyond = 0, 0
@@ -122,12 +122,12 @@ class Tally:
     @property
     def needs_scales(self) -> bool:
         """Whether there is a scale to choose, or to recommend."""
-        too_many = self.fmt.scale is not None and self.beyond > TOO_MANY * self.count
+        too_many = self.fmt.scale_field is not None and self.beyond > TOO_MANY * self.count
         return self.fmt.is_open or too_many
 
     def prepare(self) -> None:
         """List the scales in question, from that at which no value saturates."""
-        assert self.fmt.scale is not None
+        assert self.fmt.scale_field is not None
         finest = finest_scale(self.fmt, self.low, self.high)
         self.base = reduced(finest, self.shape, torch.amin)
         finer = {"min_max": 0, "percentile": FINER, "mse": min(FINER, self.fmt.element_bits)}

@@ -34,13 +34,13 @@ class Observed(NamedTuple):
 
 def stated(fmt: NumberFormat) -> str:
     """The scale of a format in words."""
-    if fmt.scale is None:
+    if fmt.scale_field is None:
         return type(fmt).__name__
-    number = getattr(fmt, fmt.scale)
+    number = getattr(fmt, fmt.scale_field)
     if isinstance(number, IntTensor):
         low, high = number.array.min(), number.array.max()
         number = f"{low}" if low == high else f"{low} to {high}"
-    return f"{fmt.scale} = {number}"
+    return f"{fmt.scale_field} = {number}"
 
 
 def calibrated(
@@ -77,7 +77,7 @@ def calibrated(
 def with_scales_open(quant: QuantConfig) -> QuantConfig:
     """The configuration with every scale to be chosen."""
     opened = {
-        role: fmt if fmt.scale is None else fmt.rescaled(AUTO)
+        role: fmt if fmt.scale_field is None else fmt.rescaled(AUTO)
         for role, fmt in quant.operands.items()
     }
     return replace(quant, operands=opened)
@@ -91,7 +91,7 @@ def tell(graph: MaseGraph, found: list[Observed], rows: int) -> Info:
         note(graph, each)
     facts: Info = {"rows": rows, "operands": {}}
     for node, role, fit in found:
-        scale = {} if fit.fmt.scale is None else {fit.fmt.scale: number_of(fit.fmt)}
+        scale = {} if fit.fmt.scale_field is None else {fit.fmt.scale_field: number_of(fit.fmt)}
         facts["operands"].setdefault(node.name, {})[role] = scale | {
             "calibrated": fit.calibrated,
             "min": fit.low,
@@ -104,7 +104,7 @@ def tell(graph: MaseGraph, found: list[Observed], rows: int) -> Info:
 
 def number_of(fmt: NumberFormat) -> Any:
     """The scale of a format as plain numbers."""
-    return fmt.model_dump()[str(fmt.scale)]
+    return fmt.model_dump()[str(fmt.scale_field)]
 
 
 def warning(each: Observed, rows: int) -> str:
