@@ -104,13 +104,10 @@ class Integer(ElementFormat):
         return any(isinstance(each, IntTensor) for each in fields)
 
     @property
-    def arrays(self) -> list[NDArray[np.int64]]:
+    def arrays(self) -> list[NDArray[Any]]:
         """Width, binary point and sign as arrays that broadcast against the tensor."""
         fields = (self.width, self.frac_width, self.signed)
-        return [
-            np.asarray(each.array if isinstance(each, IntTensor) else each, np.int64)
-            for each in fields
-        ]
+        return [np.asarray(each.array if isinstance(each, IntTensor) else each) for each in fields]
 
     @property
     def limits(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
