@@ -134,9 +134,13 @@ def transform(  # noqa: PLR0913  # what a run consists of, by the names of the l
         MaseGraph(model, dict(cf_args or get_cf_args(info, task, model))), context
     )
     found = {}
+    names = list(passes)
     for name, given in passes.items():
         before = graph.preprocessing
-        graph, found[name] = _run_pass(graph, name, context.complete(name, given), context)
+        args = context.complete(name, given)
+        if name == "quantize" and "calibrate" in names[names.index(name) :]:
+            args["input_generator"] = given.get("input_generator")  # that pass sets the scales
+        graph, found[name] = _run_pass(graph, name, args, context)
         if graph.preprocessing != before:  # the passes that follow need rows of another scale
             context = PassContext(info.name, folder, batches_for(graph.model, info, rows, task))
     graph, _ = save_mase_graph_interface_pass(graph, folder / GRAPH)

@@ -39,6 +39,11 @@ class QuantConfig:
         """The kind of number format that all operands share."""
         return FORMATS[self.name]
 
+    @property
+    def is_open(self) -> bool:
+        """A scale is "auto", so that the operation cannot run yet."""
+        return any(fmt.is_open for fmt in self.operands.values())
+
     def as_dict(self) -> dict[str, Any]:
         """The flat dictionary with every field stated; parsing it gives the same configuration."""
         return {key: as_lists(value) for key, value in self.fields().items()}

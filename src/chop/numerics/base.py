@@ -2,14 +2,35 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
 from torch import Tensor, nn
 
 from chop.errors import ConfigError
 from chop.registry import Registry
+
+AUTO = "auto"
+"""In place of a number that is to come from observed values."""
+
+
+@dataclass(frozen=True)
+class OrAuto:
+    """Marks a field that may be "auto" in place of a value of its type, which is `kind`."""
+
+    kind: Any
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.no_info_wrap_validator_function(
+            lambda value, plain: value if type(value) is str and value == AUTO else plain(value),
+            handler.generate_schema(self.kind),
+            serialization=core_schema.plain_serializer_function_ser_schema(lambda value: value),
+        )
 
 
 class Encoded(NamedTuple):
@@ -76,6 +97,10 @@ class NumberFormat(BaseModel):
     """The part of a class name that stands for the format, as in ``LinearInteger``."""
     every_operand: ClassVar[bool] = False
     """Whether all operands are rounded, also those that a configuration does not mention."""
+    scale_field: ClassVar[str | None] = None
+    """The field whose number n divides all numbers of the format by 2**n; it may be "auto"."""
+    largest_scale: ClassVar[int] = 1000
+    """The largest magnitude of that number."""
 
     @abstractmethod
     def round_to(self, x: Tensor) -> Tensor:
@@ -124,6 +149,34 @@ class NumberFormat(BaseModel):
     def bits_of(self, shape: Sequence[int]) -> float:
         """Bits stored for one element of a tensor of this shape; `bits` does not know the shape."""
         return self.bits
+
+    @property
+    def is_open(self) -> bool:
+        """The scale is "auto": the format cannot round until it is calibrated."""
+        return self.scale_field is not None and getattr(self, self.scale_field) == AUTO
+
+    def require_closed(self) -> None:
+        """Refuse to round before there is a scale."""
+        if self.is_open:
+            raise ConfigError(
+                f"{self.scale_field} of {type(self).__name__} is 'auto', and no batches have set "
+                "it: run calibrate_transform_pass(graph, {'input_generator': batches}) first, or "
+                "give it a number"
+            )
+
+    def rescaled(self, number: Any) -> Self:
+        """The format with this number as its scale; None stands for the default."""
+        assert self.scale_field is not None
+        return self.model_copy(update={self.scale_field: number})
+
+    @property
+    def saturation(self) -> tuple[Any, Any] | None:
+        """Numbers below the first and from the second on saturate; None if none does.
+
+        Both are numbers, or arrays that broadcast against the tensor. Blocks, which scale
+        themselves by what they hold, do not saturate in this sense.
+        """
+        return None
 
     def require_shape(self, shape: Sequence[int]) -> None:
         """Refuse a tensor whose shape the format does not fit; most fit every shape."""

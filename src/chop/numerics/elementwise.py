@@ -11,7 +11,7 @@ from pydantic import Field, PlainSerializer, PlainValidator, model_validator
 from torch import Tensor
 
 from chop.numerics.arithmetic import CHUNK, MAX_FRACTION, apply, code_dtype, refuse_nan, run
-from chop.numerics.base import FORMATS, Encoded, NumberFormat, require_float
+from chop.numerics.base import FORMATS, Encoded, NumberFormat, OrAuto, require_float
 from chop.numerics.granular import GranularGrid, code_limits, require_broadcast
 from chop.numerics.grids import FixedGrid, GridFormat, LogGrid, fixed_grid
 from chop.numerics.int_tensor import ARRAYS, FloatTensor, Granular, IntTensor, as_lists
@@ -23,6 +23,10 @@ FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 class ElementFormat(GridFormat):
     """A format that rounds each element to the same grid."""
+
+    @property
+    def saturation(self) -> tuple[Any, Any]:
+        return self.grid.saturation
 
     def round_to(self, x: Tensor) -> Tensor:
         kernel, work = self._rounding(x.dtype)
@@ -53,6 +57,9 @@ class ElementFormat(GridFormat):
         return out
 
 
+FRACTION_BITS = Annotated[int | str, OrAuto(Annotated[int, Field(ge=-LAST_POINT, le=LAST_POINT)])]
+
+
 @FORMATS.register("integer", "fixed")
 class Integer(ElementFormat):
     """Two's-complement fixed point: `width` bits, `frac_width` of them after the point.
@@ -64,11 +71,12 @@ class Integer(ElementFormat):
     """
 
     label: ClassVar[str] = "Integer"
+    scale_field: ClassVar[str] = "frac_width"
+    largest_scale: ClassVar[int] = LAST_POINT
 
     width: Annotated[int | IntTensor, Granular(0, 53, Annotated[int, Field(gt=0, le=53)])]
     frac_width: Annotated[
-        int | IntTensor,
-        Granular(-LAST_POINT, LAST_POINT, Annotated[int, Field(ge=-LAST_POINT, le=LAST_POINT)]),
+        int | IntTensor | Literal["auto"], Granular(-LAST_POINT, LAST_POINT, FRACTION_BITS)
     ]
     signed: Annotated[bool | IntTensor, Granular(0, 1, bool)] = True
     rounding: Literal["half_even", "half_up"] = "half_even"
@@ -87,7 +95,7 @@ class Integer(ElementFormat):
 
     @model_validator(mode="after")
     def _with_shapes_that_agree(self) -> Self:
-        if self.granular:
+        if self.granular and not self.is_open:
             named = zip(("width", "frac_width", "signed"), self.arrays, strict=True)
             shapes = {name: values.shape for name, values in named if values.shape}
             try:
@@ -104,13 +112,11 @@ class Integer(ElementFormat):
         return any(isinstance(each, IntTensor) for each in fields)
 
     @property
-    def arrays(self) -> list[NDArray[np.int64]]:
+    def arrays(self) -> list[NDArray[Any]]:
         """Width, binary point and sign as arrays that broadcast against the tensor."""
+        self.require_closed()
         fields = (self.width, self.frac_width, self.signed)
-        return [
-            np.asarray(each.array if isinstance(each, IntTensor) else each, np.int64)
-            for each in fields
-        ]
+        return [np.asarray(each.array if isinstance(each, IntTensor) else each) for each in fields]
 
     @property
     def limits(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
@@ -128,8 +134,9 @@ class Integer(ElementFormat):
         return float(self.width.array.mean()) if isinstance(self.width, IntTensor) else self.width
 
     def require_shape(self, shape: Sequence[int]) -> None:
-        if isinstance(self.grid, GranularGrid):
-            self.grid.require_shape(shape)
+        grid = (self.rescaled(None) if self.is_open else self).grid
+        if isinstance(grid, GranularGrid):
+            grid.require_shape(shape)
 
     @property
     def mean_element_bits(self) -> float:
@@ -138,7 +145,8 @@ class Integer(ElementFormat):
     @property
     def widths(self) -> dict[int, int]:
         """How many of the channels or elements that have separate widths have each; one of all."""
-        found, counts = np.unique(self.arrays[0], return_counts=True)
+        given = self.width.array if isinstance(self.width, IntTensor) else self.width
+        found, counts = np.unique(given, return_counts=True)
         return dict(zip(found.tolist(), counts.tolist(), strict=True))
 
     def shown(self) -> dict[str, Any]:
@@ -224,6 +232,11 @@ class IntegerScaled(NumberFormat):
     def element_bits(self) -> int:
         return self.width
 
+    @property
+    def saturation(self) -> tuple[Any, Any]:
+        low, high = (code - self.zero_point for code in self.code_range)
+        return (low - 0.5) * self._scales.array, (high + 0.5) * self._scales.array
+
     @cached_property
     def _scales(self) -> "Scales":
         return Scales(self.scale.array if isinstance(self.scale, FloatTensor) else self.scale)
@@ -284,19 +297,30 @@ class IntegerScaled(NumberFormat):
         return like.copy_(steps.mul_(self._scale_for(like)).clamp_(-most, most))
 
 
+ExponentBias = Annotated[int | str | None, OrAuto(Annotated[int | None, Field(ge=-1000, le=1000)])]
+
+
+def bias_of(fmt: NumberFormat, default: int) -> int:
+    """The exponent bias of a format, unless none is given."""
+    fmt.require_closed()
+    given: int | None = getattr(fmt, "exponent_bias", None)
+    return default if given is None else given
+
+
 @FORMATS.register("log")
 class Log(ElementFormat):
     """Zero and powers of two: a sign and `width` - 1 bits of exponent, of which code 0 is zero."""
 
     label: ClassVar[str] = "Log"
+    scale_field: ClassVar[str] = "exponent_bias"
 
     width: int = Field(ge=2, le=11)
-    exponent_bias: int | None = Field(default=None, ge=-1000, le=1000)
+    exponent_bias: ExponentBias = None
 
     @property
     def bias(self) -> int:
         """The exponent bias in use: half the exponent's range, unless given."""
-        return 2 ** (self.width - 2) - 1 if self.exponent_bias is None else self.exponent_bias
+        return bias_of(self, 2 ** (self.width - 2) - 1)
 
     @cached_property
     def grid(self) -> LogGrid:

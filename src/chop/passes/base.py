@@ -15,7 +15,7 @@ import functools
 import inspect
 import logging
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
@@ -43,7 +43,9 @@ class Batches(Protocol):
     def __iter__(self) -> Iterator[Mapping[str, Any]]: ...
 
 
-def first_rows(batches: Batches, count: int, where: str) -> Iterator[tuple[dict[str, Any], int]]:
+def first_rows(
+    batches: Iterable[Mapping[str, Any]], count: float, where: str
+) -> Iterator[tuple[dict[str, Any], int]]:
     """Batches and their sizes until `count` rows are out; the last batch is cut to fit.
 
     Args:
@@ -54,7 +56,7 @@ def first_rows(batches: Batches, count: int, where: str) -> Iterator[tuple[dict[
             kind = type(batch).__name__
             raise ConfigError(f"{where}: batches should be dictionaries by input name, not {kind}")
         size = next((len(v) for v in batch.values() if isinstance(v, Tensor) and v.dim()), 1)
-        taken = min(size, count)
+        taken = int(min(size, count))
         yield {name: rows(value, size, taken) for name, value in batch.items()}, taken
         count -= taken
         if count == 0:

@@ -249,6 +249,21 @@ def quantize_module(module: nn.Module, op: Op, quant: QuantConfig) -> QuantizedM
     return new
 
 
+def watched_module(
+    module: nn.Module, op: Op, quant: QuantConfig, looks: Mapping[str, Any]
+) -> QuantizedModule:
+    """A twin of a layer in evaluation mode, whose operands are shown to functions.
+
+    Args:
+        looks: what is called with each operand in place of its format, and gives what is to be
+            computed with.
+    """
+    twin = quantize_module(module, op, quant)
+    twin.training = False
+    twin._formats = looks
+    return twin
+
+
 def float_module(module: nn.Module) -> nn.Module:
     """A module of the float class that shares everything else; `module` itself if it is float."""
     if not isinstance(module, QuantizedModule):

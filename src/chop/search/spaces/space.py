@@ -157,6 +157,8 @@ class SearchContext:
     eval_mode: bool = True
     seed: int = 0
     folder: Path | None = None
+    kept: dict[str, Any] = field(default_factory=dict, repr=False)
+    """What a space has worked out once for all processes of the search."""
     _rows: dict[tuple[str, int | None], list[Batch]] = field(default_factory=dict, repr=False)
 
     def batches(self, loader: str, num_samples: int | None) -> list[Batch]:

@@ -10,12 +10,14 @@ from chop.passes.graph.transforms.pruning import (
     prune_transform_pass,
 )
 from chop.passes.graph.transforms.quantize import (
+    calibrate_transform_pass,
     freeze_transform_pass,
     quantize_transform_pass,
     summarize_quantization_analysis_pass,
 )
 
 __all__ = [
+    "calibrate_transform_pass",
     "conv_bn_fusion_transform_pass",
     "freeze_transform_pass",
     "linear_bn_fusion_transform_pass",

@@ -12,7 +12,8 @@ from chop.nn.quant_config import OUTPUT, QuantConfig, known_keys, parse_quant_co
 from chop.numerics import FORMATS
 from chop.ops.op import Op, is_aten, op_of_node
 from chop.ops.table import OPS
-from chop.passes.base import PassArgs
+from chop.passes.base import Batches, PassArgs
+from chop.passes.graph.transforms.quantize.ranges import Calibration
 from chop.passes.graph.utils import SELECTORS, By, get_mase_op, select
 from chop.validation import parse
 
@@ -65,6 +66,9 @@ class QuantizeArgs(PassArgs):
             expressions for whole names, of which the first that matches counts (regex_name).
         default: the rule for every other node that can be quantised; with ``only = [...]`` for
             those of some operations.
+        input_generator: batches of inputs by name, from which scales that are "auto" are set.
+        calibrate: how they are: the arguments of the pass `calibrate`.
+        outside_width: binary points outside the width are meant, so that no warning tells of them.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -77,6 +81,9 @@ class QuantizeArgs(PassArgs):
 
     by: By = "type"
     default: DefaultRule | None = None
+    input_generator: Batches | None = None
+    calibrate: Calibration = Calibration()
+    outside_width: bool = False
 
     @model_validator(mode="after")
     def _check_rules(self) -> Self:
