@@ -19,7 +19,8 @@ from chop.passes.graph import (
     init_metadata_analysis_pass,
     quantize_transform_pass,
 )
-from chop.passes.graph.analysis.flops import EbopsCount, ebops, report_counts
+from chop.passes.graph.analysis.flops import report_counts
+from chop.passes.graph.analysis.flops.ebops import Counter, EbopsCount, ebops
 from chop.passes.graph.analysis.flops.products import enclosed_bits
 from chop.passes.graph.utils import get_mase_op
 
@@ -428,6 +429,20 @@ def test_rows_are_needed_and_their_number_is_kept_to() -> None:
     assert info["total"]["ebops"] == ebops(graph, [x[:4]]).total
     _, without = count_operations_analysis_pass(graph, {"report": False})
     assert "ebops" not in without["total"]
+
+
+def test_small_batches_are_run_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(ROWS, 5)
+    graph = quantised(Mlp(), x)
+    sizes: list[int] = []
+    see = Counter.see
+    monkeypatch.setattr(
+        Counter, "see", lambda self, batch: sizes.append(len(batch["x"])) or see(self, batch)
+    )
+    assert ebops(graph, x.split(2)) == ebops(graph, [x])
+    monkeypatch.setattr("chop.passes.graph.analysis.flops.ebops.AT_ONCE", 15)
+    assert ebops(graph, x.split(2)).rows == ROWS
+    assert sizes == [ROWS, ROWS, 4, 4, 1]
 
 
 def test_a_number_that_is_none_is_not_counted() -> None:

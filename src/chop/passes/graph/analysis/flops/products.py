@@ -115,7 +115,9 @@ class Activation:
     def see(self, value: Tensor) -> None:
         """Take note of values, which the node is about to round."""
         scale = self.scale.to(value.device) if isinstance(self.scale, Tensor) else self.scale
-        codes = self.fmt(value).mul(scale).abs_()
+        # Integer tensors are not rounded.
+        numbers = self.fmt(value) if value.is_floating_point() else value.double()
+        codes = numbers.mul(scale).abs_()
         if not codes.max() < 2**SIGNIFICAND:
             raise UncountedError("an operand is not a number in some row, or too wide to count")
         if value.shape[1:] != self.row[1:] or value.shape[0] % self.row[0]:
