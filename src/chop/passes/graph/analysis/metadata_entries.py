@@ -17,6 +17,7 @@ from chop.nn.quant_config import OUTPUT, QuantConfig, parse_quant_config
 from chop.nn.quantized import QuantizedCall, QuantizedModule
 from chop.nn.quantizers import QUANTIZERS
 from chop.numerics import NumberFormat
+from chop.numerics.int_tensor import ArrayValue
 from chop.ops.op import MaseType, Op, aten_name, op_of_node
 
 UNKNOWN: TensorEntry = {"type": None, "precision": None, "shape": None, "torch_dtype": None}
@@ -331,7 +332,9 @@ def quantization_of(node: fx.Node, module: nn.Module | None) -> tuple[Op, QuantC
 
 def precision(fmt: NumberFormat) -> list[Any]:
     """The settings of a format in the order in which the labs list them."""
-    fields = fmt.model_dump(exclude=NOT_PRECISION)
+    fields = {name: each for name, each in fmt.fields().items() if name not in NOT_PRECISION}
+    for name, value in fields.items():  # what is given for each element would be no short list
+        fields[name] = f"{fmt.shown()[name]}" if isinstance(value, ArrayValue) else value
     first = [fields.pop(name) for name in PRECISION if name in fields]
     return [list(v) if isinstance(v, tuple) else v for v in (*first, *fields.values())]
 

@@ -93,7 +93,10 @@ def new_layers(plan: Plan, modules: Mapping[str, nn.Module]) -> dict[nn.Module, 
         old = modules[str(node.target)]
         op = op_of_node(node, modules)
         assert op is not None
-        found[old] = float_module(old) if quant is None else quantize_module(old, op, quant)
+        try:
+            found[old] = float_module(old) if quant is None else quantize_module(old, op, quant)
+        except ConfigError as error:
+            raise ConfigError(f"node {node.name!r}: {error}") from None
     return found
 
 
