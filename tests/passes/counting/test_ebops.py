@@ -340,6 +340,11 @@ GRANULAR = {
         "data_in_signed": [True, False, True, False, True], "data_in_overflow": "wrap",
         "data_in_rounding": "half_up",
     },
+    "scales that are powers of two": {
+        "name": "integer_scaled", "data_in_width": 6, "data_in_scale": 0.125,
+        "weight_width": 5, "weight_scale": [[0.25], [0.5], [0.0625]],
+        "bias_width": 6, "bias_scale": 0.125,
+    },
     "binary": {"name": "binary", "data_in_bipolar": True, "weight_bipolar": True},
     "ternary": {"name": "ternary", "data_in_mean": 0.5, "weight_max": 0.4},
 }  # fmt: skip
@@ -405,6 +410,9 @@ def test_what_cannot_be_counted_says_why() -> None:
     [
         ("its weight has a scale", {"name": "ternary", "weight_scaling_factor": True,
                                     "data_in_mean": 0.5}),
+        ("its weight has a scale that is no power of two",
+         {"name": "integer_scaled", "data_in_width": 6, "data_in_scale": 0.5,
+          "weight_width": 5, "weight_scale": 0.3, "bias_width": 6, "bias_scale": 0.3}),
         ("its weight is rounded at random", {"name": "binary", "data_in_bipolar": True,
                                              "weight_bipolar": True, "weight_stochastic": True}),
         ("(Log) are no integers times one power of two", {"name": "log", "data_in_width": 6,
