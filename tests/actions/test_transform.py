@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from chop import MaseGraph
 from chop.cli import main
 from chop.dataset import MaseDataModule, get_dataset_info
 from chop.models import get_model
 from chop.passes import PASSES
+from chop.passes.graph.analysis.flops.ebops import ebops
 from chop.passes.graph.interface import load_mase_graph
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "examples"
@@ -257,3 +259,24 @@ def test_scales_come_from_training_rows(
     kept = node.meta["mase"]["software"]["args"]["data_in_0"]["stat"]["saturation"]
     assert kept["max"] == pytest.approx(float(seen.max()))
     assert kept["saturated"] <= 0.01
+
+
+def test_training_rows_are_what_effective_bit_operations_are_counted_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = written(
+        tmp_path,
+        """
+        [passes.quantize]
+        by = "type"
+        linear.config = {name = "integer", data_in_width = 8, weight_width = 6}
+        [passes.count_operations]
+        num_samples = 100
+        """,
+    )
+    assert transform(tmp_path, config) == 0
+    shown = capsys.readouterr().out
+    assert "EBOPs with the values of 100 rows." in shown
+    saved = MaseGraph.from_checkpoint(tmp_path / "out/software/transform/transformed_ckpt")
+    rows = MaseDataModule("jsc-sim", batch_size=100).train_dataloader()
+    assert f" {ebops(saved, [next(iter(rows))[0]]).total:,} |" in shown
