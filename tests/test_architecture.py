@@ -65,6 +65,7 @@ ROOMS = {
         "config",
         "strategy", "sweeps",
         "processes", "comparison",
+        "learned",
     ),
     "training": (
         "settings",
@@ -82,8 +83,8 @@ ROOMS = {
         "toy", "own", "physical", "vision",
     ),
 }  # fmt: skip
-REGISTERED = {("search/config.py", "sweeps")}
-"""Imported for the sake of its registration: a configuration may name every space there is."""
+REGISTERED = {("search/config.py", "sweeps"), ("search/config.py", "learned")}
+"""Imported for their registration: a configuration may name every space and strategy there is."""
 MOST_ENTRIES = 14
 MANY_ENTRIES = {
     ".": "the layers themselves",

@@ -4,6 +4,7 @@ import contextlib
 import gc
 import random
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -125,7 +126,26 @@ class Pending:
     key: str
 
 
-class Search:
+class Strategy(ABC):
+    """A search of a space that fills a study.
+
+    Attributes:
+        size: how many configurations there are.
+        limit: how many of them the study is to have at the end.
+    """
+
+    space: SearchSpace
+    store: Store
+    size: int
+    limit: int
+    progress: Progress
+
+    @abstractmethod
+    def run(self) -> None:
+        """Search until there is nothing left to do; what was done before is not done again."""
+
+
+class Search(Strategy):
     """One process that searches a space together with any others on the same study.
 
     Args:
@@ -140,7 +160,7 @@ class Search:
         seed: int = 0,
         worker: int = 0,
     ) -> None:
-        setup = config.strategy.setup
+        setup = config.sampling
         self.space = space
         self.store = store
         measure = Measure(space, config)

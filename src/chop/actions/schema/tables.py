@@ -20,16 +20,20 @@ GIVEN_BY_THE_RUN = ("dummy_in", "input_generator")
 
 def table_schema(model: type[BaseModel]) -> Schema:
     """The schema of a table whose keys are the fields of `model`."""
-    text = inspect.cleandoc(vars(model).get("__doc__") or "")  # its own, not an inherited one
-    texts = argument_texts(text.replace("Attributes:", "Args:"))
+    # Each class describes its own fields.
+    said = [inspect.cleandoc(vars(kind).get("__doc__") or "") for kind in model.__mro__]
+    text = said[0]
+    texts: dict[str, str] = {}
+    for each in reversed([doc for doc in said if "Attributes:" in doc or "Args:" in doc]):
+        texts |= argument_texts(each.replace("Attributes:", "Args:"))
     properties: dict[str, Schema] = {}
     required = []
     for name, field in model.model_fields.items():
         found = field_schema(field)
         if found is None or name in GIVEN_BY_THE_RUN:
             continue
-        said = found | ({"description": plain(texts[name])} if name in texts else {})
-        properties |= dict.fromkeys(spellings(name, field), said)
+        shape = found | ({"description": plain(texts[name])} if name in texts else {})
+        properties |= dict.fromkeys(spellings(name, field), shape)
         required += [name] if field.is_required() and name not in OFFERED_PATHS else []
     table: Schema = {
         "description": plain(text.partition("\n")[0]),

@@ -58,7 +58,7 @@ class Run:
 def plans_of(config: SearchConfig, samplers: Sequence[str], seeds: Sequence[int]) -> list[Plan]:
     """Every sampler with every seed, or with one if the seed makes no difference."""
     return [
-        Plan(sampler, seed, config.strategy.setup.n_trials)
+        Plan(sampler, seed, config.sampling.n_trials)
         for sampler in dict.fromkeys(name.lower() for name in samplers)
         for seed in (seeds if SAMPLERS[sampler].seeded else seeds[:1])
     ]
@@ -156,7 +156,7 @@ class Contest:
     def check(self, plans: Sequence[Plan]) -> None:
         """Refuse a sampler that could not be run on this space."""
         for plan in plans:
-            check_size(self.space.size, plan.sampler, self._config(plan).strategy.setup.force)
+            check_size(self.space.size, plan.sampler, self._config(plan).sampling.force)
 
     def run(self, plans: Sequence[Plan]) -> list[Run]:
         """Do the runs that are not done, and wait for those that other processes do."""
