@@ -12,6 +12,7 @@ from chop.search.runners import HW_RUNNERS, SW_RUNNERS, Runner, RunnerArgs
 from chop.search.samplers import SAMPLERS
 from chop.search.spaces import mixed_precision  # noqa: F401  # registers its space
 from chop.search.spaces.space import SPACES, SearchSpace
+from chop.search.strategy import Search, Strategy
 from chop.search.study.setup import STRATEGIES, Schema, StudySetup
 from chop.search.study.trial import MetricRule, SearchDescription
 from chop.search.sweeps import hyperparameters  # noqa: F401  # registers its space
@@ -19,7 +20,6 @@ from chop.training.settings import MOST_PROCESSES
 from chop.validation import parse
 
 if TYPE_CHECKING:
-    from chop.search.strategy import Strategy
     from chop.search.study.store import Store
 
 Tables = dict[str, dict[str, Any]]
@@ -93,9 +93,7 @@ class StrategySetup(StudySetup):
     def processes(self) -> int:
         return self.n_jobs
 
-    def search(self, space: SearchSpace, config: "SearchConfig", store: "Store") -> "Strategy":
-        from chop.search.strategy import Search
-
+    def search(self, space: SearchSpace, config: "SearchConfig", store: "Store") -> Strategy:
         return Search(space, config, store, space.context.seed)
 
 

@@ -8,13 +8,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from optuna.trial import FrozenTrial, TrialState
 
 from chop.errors import ConfigError
-from chop.search.config import SearchConfig
 from chop.search.samplers import (
     SAMPLERS,
     Problem,
@@ -39,6 +38,9 @@ from chop.search.study.trial import (
 )
 from chop.search.study.workers import at_any_moment, held_back, raise_if_interrupted
 
+if TYPE_CHECKING:
+    from chop.search.config import SearchConfig
+
 LARGEST_ENUMERATION = 100_000
 REPEATS = 1
 """Repeats in a row after which a neighbour is taken of what a sampler that learns proposed.
@@ -59,7 +61,7 @@ LOOK_FOR_THE_DEAD = 30.0
 class Measure:
     """Measures configurations of one space as one ``[search]`` table asks."""
 
-    def __init__(self, space: SearchSpace, config: SearchConfig) -> None:
+    def __init__(self, space: SearchSpace, config: "SearchConfig") -> None:
         self.space = space
         self.metrics = config.metrics
         self.summed = config.strategy.setup.sum_scaled_metrics
@@ -155,7 +157,7 @@ class Search(Strategy):
     def __init__(
         self,
         space: SearchSpace,
-        config: SearchConfig,
+        config: "SearchConfig",
         store: Store,
         seed: int = 0,
         worker: int = 0,
