@@ -25,12 +25,6 @@ class LoweringError(GraphError):
     """A graph that has no integer program; names the node and says what would give it one."""
 
 
-def target(fmt: Integer) -> tuple[Codes, Codes, Codes]:
-    """Binary point and range of the codes of a fixed-point format."""
-    low, high = fmt.code_range
-    return codes(fmt.frac_width), codes(low), codes(high)
-
-
 def by_element(fmt: NumberFormat) -> str | None:
     """Why a format cannot round data one by one, always alike; None if it does."""
     name = type(fmt).__name__
@@ -155,7 +149,7 @@ class Builder:
 
     def _input_rounded(self, symbol: Raw, fmt: NumberFormat, node: str) -> Exact:
         if isinstance(fmt, Integer):
-            limits = target(fmt)
+            limits = fmt.limits
         else:
             values, frac = dyadic(_all_numbers(fmt, node))
             limits = codes(frac), values.min(), values.max()
@@ -165,7 +159,7 @@ class Builder:
         return Exact(self.move(node, [value], symbol.index, symbol.shape))
 
     def _requantised(self, value: Value, fmt: Integer, node: str) -> Value:
-        frac, low, high = target(fmt)
+        frac, low, high = fmt.limits
         shift = compact(value.frac - frac, value.shape)
         if (shift <= 0).all():
             limits = [rounded_shift(side, shift, fmt.rounding) for side in (value.low, value.high)]
@@ -200,7 +194,9 @@ class Builder:
                 f"{node} reads a function that is infinite or not a number for some input codes"
             )
         if isinstance(fmt, Integer):
-            frac = fmt.frac_width
+            if fmt.granular:
+                raise LoweringError(f"{node} is a table, which has one width for all its entries")
+            frac = int(fmt.limits[0])
             values, others = (codes(np.ldexp(part.double().numpy(), frac)) for part in results)
         else:
             values, frac = dyadic(results[0])

@@ -5,6 +5,7 @@ from chop.numerics.block_formats import BlockFP, BlockLog, BlockMinifloat
 from chop.numerics.elementwise import Integer, Log
 from chop.numerics.few_valued import Binary, Ternary
 from chop.numerics.floating import Float8E4M3, Float8E5M2, MinifloatDenorm, MinifloatIEEE
+from chop.numerics.int_tensor import IntTensor
 from chop.numerics.microscaling import MXFP4, MXFP6, MXFP8, MXInt8
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "Encoded",
     "Float8E4M3",
     "Float8E5M2",
+    "IntTensor",
     "Integer",
     "Log",
     "MXInt8",

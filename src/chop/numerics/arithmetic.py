@@ -28,6 +28,14 @@ class Kernel(Protocol):
         """Round `x` into `out`, which may be `x` itself."""
 
 
+class ShapedKernel:
+    """A kernel whose rule depends on the place of an element, so that no tensor is cut for it."""
+
+    def __call__(self, x: Tensor, out: Tensor) -> None:
+        """Round `x` into `out`, which may be `x` itself."""
+        raise NotImplementedError
+
+
 def working_dtype(dtype: torch.dtype, exponent: int = 0, fraction: int = 0) -> torch.dtype:
     """The type to compute in: float32, unless the tensor or the format needs float64."""
     wide = dtype == torch.float64 or exponent < MIN_EXPONENT or fraction > MAX_FRACTION
@@ -48,7 +56,8 @@ def apply(kernel: Kernel, work: torch.dtype, x: Tensor) -> Tensor:
 
 def run(kernel: Kernel, x: Tensor, out: Tensor) -> None:
     """Run the kernel, in pieces that stay in the cache where the tensor is large."""
-    if x.numel() <= 2 * CHUNK or not (x.is_contiguous() and out.is_contiguous()):
+    small = x.numel() <= 2 * CHUNK or not (x.is_contiguous() and out.is_contiguous())
+    if small or isinstance(kernel, ShapedKernel):
         kernel(x, out)
         return
     pieces, results = (torch.split(tensor.view(-1), CHUNK) for tensor in (x, out))

@@ -115,7 +115,7 @@ class NumberFormat(BaseModel):
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """The format with some fields changed; unlike pydantic's own, the change is checked."""
-        return type(self).model_validate(self.model_dump() | dict(update or {}))
+        return type(self).model_validate(self._fields() | dict(update or {}))
 
     def __copy__(self) -> Self:
         return self  # a value that cannot change needs no second copy
@@ -124,7 +124,11 @@ class NumberFormat(BaseModel):
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self).model_validate, (self.model_dump(),)  # without what was worked out
+        return type(self).model_validate, (self._fields(),)  # without what was worked out
+
+    def _fields(self) -> dict[str, Any]:
+        """The fields as they are; a dump would make nested lists of tensors."""
+        return {name: getattr(self, name) for name in type(self).model_fields}
 
 
 FORMATS: Registry[type[NumberFormat]] = Registry("number format")

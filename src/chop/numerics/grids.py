@@ -126,11 +126,16 @@ class FixedGrid:
             work = working_dtype(dtype, fraction=self.bits)
             period = 2.0 ** (self.bits - self.fraction)
             return FixedModesKernel(scale, self.low, self.high, self.half_up, period), work
-        high = self._bound(self.high, dtype)
-        low = -self._bound(-self.low, dtype) if self.low else 0.0
+        low, high = self.limits(dtype)
         if self.half_up:
             return FixedModesKernel(scale, low, high, half_up=True, period=None), work
         return FixedKernel(scale, low, high), work
+
+    def limits(self, dtype: torch.dtype) -> tuple[float, float]:
+        """The codes between which numbers of a type are rounded; wrapping needs every code."""
+        if self.wraps:
+            return self.low, self.high
+        return -self._bound(-self.low, dtype), self._bound(self.high, dtype)
 
     def _bound(self, code: int, dtype: torch.dtype) -> float:
         scale = Fraction(2) ** self.fraction

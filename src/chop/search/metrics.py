@@ -30,6 +30,7 @@ METRICS = {
         MetricInfo("model_size", "bytes", "minimize"),
         MetricInfo("flops", "operations per sample", "minimize"),
         MetricInfo("bitops", "bit operations per sample", "minimize"),
+        MetricInfo("ebops", "effective bit operations per sample", "minimize"),
         MetricInfo("latency", "ms", "minimize"),
         MetricInfo("latency_low", "ms", "minimize"),
         MetricInfo("latency_high", "ms", "minimize"),

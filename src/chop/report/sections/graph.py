@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from chop.charts import BarChart
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.passes.graph.analysis.flops.count import COLUMNS, as_info, cells, count, remarks
+from chop.passes.graph.analysis.flops.count import as_info, count
+from chop.passes.graph.analysis.flops.table import COLUMNS, cells, remarks
 from chop.report.html import (
     UNKNOWN,
     Markup,

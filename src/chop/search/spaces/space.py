@@ -161,16 +161,27 @@ class SearchContext:
 
     def batches(self, loader: str, num_samples: int | None) -> list[Batch]:
         """The first `num_samples` rows of a loader, no more and no fewer, or all of them."""
-        asked = (loader, num_samples)
+        found = self.first_batches(loader, num_samples)
+        rows = sum(len(labels) for _, labels in found)
+        if num_samples is not None and rows < num_samples:
+            raise DataError(
+                f"num_samples = {num_samples}, but {loader} of data set "
+                f"{self.data_module.name!r} has only {rows} rows"
+            )
+        return found
+
+    def first_batches(self, loader: str, most: int | None) -> list[Batch]:
+        """The first rows of a loader, `most` of them or all."""
+        asked = (loader, most)
         if asked not in self._rows:
             with torch.inference_mode(False):
-                self._rows[asked] = list(self._cut(loader, num_samples))
+                self._rows[asked] = list(self._cut(loader, most))
         return self._rows[asked]
 
-    def _cut(self, loader: str, num_samples: int | None) -> Iterator[Batch]:
+    def _cut(self, loader: str, most: int | None) -> Iterator[Batch]:
         if loader not in LOADERS:
             raise UnknownNameError("data loader", loader, LOADERS)
-        left = num_samples
+        left = most
         for features, labels in getattr(self.data_module, loader)():
             rows = len(labels) if left is None else min(left, len(labels))
             if rows:
@@ -178,12 +189,6 @@ class SearchContext:
             left = None if left is None else left - rows
             if left == 0:
                 return
-        if left:
-            found = (num_samples or 0) - left
-            raise DataError(
-                f"num_samples = {num_samples}, but {loader} of data set "
-                f"{self.data_module.name!r} has only {found} rows"
-            )
 
     @cached_property
     def dummy_in(self) -> dict[str, Tensor]:

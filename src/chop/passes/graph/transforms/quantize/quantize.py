@@ -24,7 +24,8 @@ from chop.nn.quantized import (
 )
 from chop.ops.op import op_of_node, writes_in_place
 from chop.passes.base import Info, transform_pass
-from chop.passes.graph.analysis.flops.count import rounded_line, rounded_macs
+from chop.passes.graph.analysis.flops.count import rounded_macs
+from chop.passes.graph.analysis.flops.table import rounded_line
 from chop.passes.graph.analysis.metadata_entries import record_formats, restore_records
 from chop.passes.graph.transforms.quantize.plan import (
     FLOAT_FORM,
