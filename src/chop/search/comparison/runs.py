@@ -64,22 +64,6 @@ def plans_of(config: SearchConfig, samplers: Sequence[str], seeds: Sequence[int]
     ]
 
 
-def once(store: Store, request: TrialRequest, work: Callable[[], Outcome]) -> Outcome | None:
-    """What comes of `work`, stored; None if another process has done it or does it now."""
-    if store.taken(request.key):
-        return None
-    (trial,) = store.claim([request], None)
-    if trial is None:
-        return None
-    try:
-        outcome = work()
-    except BaseException:
-        store.give_up([trial], "interrupted")
-        raise
-    store.finish([(trial, outcome)])
-    return outcome
-
-
 def wait_for_others(store: Store) -> None:
     """Give others time; what the dead among them had claimed is free afterwards."""
     with at_any_moment():
@@ -100,9 +84,8 @@ class SharedMeasure:
         """The outcome of a configuration, measured now or before, here or elsewhere."""
         key = key_of(config)
         while key not in self._known:
-            found = once(
-                self.store, TrialRequest(key, config, {}, {}), lambda: self.measure(config)
-            )
+            request = TrialRequest(key, config, {}, {})
+            found = self.store.once(request, lambda: self.measure(config))
             if found is None and key in self.store.done:
                 found = Outcome.of(self.store.done[key])
             if found is None:
@@ -189,7 +172,7 @@ class Contest:
     def _run_once(self, plan: Plan) -> bool:
         stated = {"sampler": plan.sampler, "seed": plan.seed}
         request = TrialRequest(plan.key, stated, {}, {})
-        return once(self.finished, request, lambda: self._run(plan)) is not None
+        return self.finished.once(request, lambda: self._run(plan)) is not None
 
     def _run(self, plan: Plan) -> Outcome:
         """A search in a private study that looks up what is known."""
