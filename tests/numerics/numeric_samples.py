@@ -17,6 +17,7 @@ SETTINGS: dict[str, list[dict[str, object]]] = {
         {"width": 16, "frac_width": 9},
     ],
     "fixed": [{"width": 6, "frac_width": 3}],
+    "integer_trained": [{}, {"frac_width": -2.6, "granularity": "tensor", "learns": False}],
     "minifloat_ieee": [
         {"width": 8, "exponent_width": 4},
         {"width": 8, "exponent_width": 4, "exponent_bias": 10},

@@ -33,11 +33,34 @@ class Operand(NamedTuple):
         op: the name of the operation.
         role: which operand it is: ``data_in``, ``weight``, ``bias``, …, ``data_out``.
         parameter: the tensor that the layer holds; None for what flows through.
+        channels: the shape of one number for each channel, which broadcasts against the operand;
+            None where it is not known which dimension has the channels.
     """
 
     op: str
     role: str
     parameter: Tensor | None
+    channels: tuple[int, ...] | None = None
+
+
+class Quantizer(nn.Module):
+    """Rounds one operand of one operation; its parameters and buffers are those of the layer."""
+
+    @abstractmethod
+    def forward(self, x: Tensor) -> Tensor:
+        """`x`, rounded; the gradients of `x` and of the quantiser's parameters flow through."""
+
+    @abstractmethod
+    def freeze(self) -> "NumberFormat":
+        """The plain format that rounds to the same bits as the quantiser does now."""
+
+    def freeze_on(self, parameter: Tensor | None) -> "NumberFormat":
+        """The same for the parameter of a layer, whose values may decide; None for data."""
+        return self.freeze()
+
+    @abstractmethod
+    def bits(self) -> Tensor:
+        """The bits of an element, of the whole tensor or of each part; it can be differentiated."""
 
 
 class NumberFormat(BaseModel):
@@ -51,6 +74,8 @@ class NumberFormat(BaseModel):
 
     label: ClassVar[str]
     """The part of a class name that stands for the format, as in ``LinearInteger``."""
+    every_operand: ClassVar[bool] = False
+    """Whether all operands are rounded, also those that a configuration does not mention."""
 
     @abstractmethod
     def round_to(self, x: Tensor) -> Tensor:
@@ -66,6 +91,15 @@ class NumberFormat(BaseModel):
     @abstractmethod
     def decode(self, encoded: Encoded) -> Tensor:
         """The numbers that the stored bits stand for."""
+
+    @classmethod
+    def defaults_for(cls, role: str, *, flows: bool) -> dict[str, Any]:
+        """Fields whose default depends on the operand.
+
+        Args:
+            flows: the operand flows through, rather than being a parameter.
+        """
+        return {}
 
     @property
     @abstractmethod
@@ -90,8 +124,8 @@ class NumberFormat(BaseModel):
         """The gradient that passes through rounding at `x`: straight through, unless overridden."""
         return grad
 
-    def quantizer(self, operand: Operand) -> nn.Module | None:
-        """A `chop.nn.quantizers.Quantizer` with a state, to round one operand of one operation.
+    def quantizer(self, operand: Operand) -> Quantizer | None:
+        """A quantiser with a state, to round one operand of one operation.
 
         None, which is the default, means that the format rounds by itself.
         """

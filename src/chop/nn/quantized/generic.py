@@ -110,9 +110,12 @@ class QuantizedModule(nn.Module):
     def frozen(self) -> Mapping[str, NumberFormat]:
         """The plain format of each operand that rounds to the same bits as what rounds it now."""
         return {
-            role: each.freeze() if isinstance(each, Quantizer) else each
+            role: each.freeze_on(self._own(role)) if isinstance(each, Quantizer) else each
             for role, each in self._formats.items()
         }
+
+    def _own(self, role: str) -> Tensor | None:
+        return getattr(self, role, None) if role in self.operation.params else None
 
     @property
     def config(self) -> dict[str, Any]:
