@@ -30,22 +30,24 @@ DATA_START = 3.0
 class IntegerTrained(NumberFormat):
     """Fixed point whose bits after the point are trained; those before it follow the values.
 
-    `frac_width` is what training starts from. `granularity` says what has a separate number of
-    bits; ``auto`` is each element of a parameter, and each channel of data where they are known.
-    Without `learns` the bits stay what they are. A value that needs no bits is zero.
+    `frac_width` is what training starts from. `granularity` is the finest part that has a separate
+    number of bits: channels of data are known to layers, elements to parameters, and anything else
+    has one for the whole tensor. Without `learns` the bits stay what they are. A value that needs
+    no bits is zero.
     """
 
     label: ClassVar[str] = "IntegerTrained"
     every_operand: ClassVar[bool] = True
 
     frac_width: float = Field(default=4.0, ge=-24, le=24)
-    granularity: Literal["auto", "tensor", "channel", "element"] = "auto"
+    granularity: Literal["tensor", "channel", "element"] = "element"
     learns: bool = True
 
     @classmethod
     def defaults_for(cls, role: str, *, flows: bool) -> dict[str, Any]:
         start = DATA_START if flows else START.get(role, cls.model_fields["frac_width"].default)
-        return {"frac_width": start, "learns": role != "bias"}
+        granularity = "channel" if flows else "element"
+        return {"frac_width": start, "granularity": granularity, "learns": role != "bias"}
 
     @cached_property
     def start(self) -> Integer:
@@ -76,19 +78,9 @@ class IntegerTrained(NumberFormat):
 
     def shape_for(self, operand: Operand) -> tuple[int, ...]:
         """The shape of the bits, which broadcasts against the operand."""
-        wanted, own = self.granularity, operand.parameter
-        if wanted == "auto":
-            wanted = "element" if own is not None else "channel" if operand.channels else "tensor"
-        if wanted == "tensor":
-            return ()
-        shape = operand.channels if wanted == "channel" else None if own is None else own.shape
-        if shape is None:
-            known = "its channels are not known" if wanted == "channel" else "its shape varies"
-            raise ConfigError(
-                f"{operand.op}: bits of each {wanted} of {operand.role} cannot be trained, for "
-                f"{known}: use {operand.role}_granularity = 'tensor'"
-            )
-        return tuple(shape)
+        if self.granularity == "element" and operand.parameter is not None:
+            return tuple(operand.parameter.shape)
+        return () if self.granularity == "tensor" else operand.channels or ()
 
 
 class LearnedScale(torch.autograd.Function):
@@ -210,6 +202,9 @@ class TrainedQuantizer(Quantizer):
 
     def extra_repr(self) -> str:
         return f"shape={tuple(self.frac_width.shape)}, learns={self.learns}"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"given": None, "fused": False}  # a copy has no part in the rounding
 
 
 def bits_between(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
