@@ -287,8 +287,6 @@ class SearchJob:
         from chop.search.results.files import make_progress
         from chop.search.study.journal import no_collections
 
-        if found.limit == found.size:
-            logger.info("All %s configurations will be evaluated", f"{found.size:,}")
         metrics = list(self.config.metrics)
         processes: contextlib.AbstractContextManager[list[Any]]
         processes = helpers(task, self.jobs - 1) if task else contextlib.nullcontext([])

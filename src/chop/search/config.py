@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ConfigDict, Field, create_model, field_validator, model_validator
 
 from chop.errors import ConfigError, UnknownNameError
+from chop.search.learned import setup as learned_setup  # noqa: F401  # registers the strategy
+from chop.search.learned import space as learned_space  # noqa: F401  # and its space
 from chop.search.metrics import Direction
 from chop.search.runners import HW_RUNNERS, SW_RUNNERS, Runner, RunnerArgs
 from chop.search.samplers import SAMPLERS
@@ -16,11 +18,14 @@ from chop.search.strategy import Search, Strategy
 from chop.search.study.setup import STRATEGIES, Schema, StudySetup
 from chop.search.study.trial import MetricRule, SearchDescription
 from chop.search.sweeps import hyperparameters  # noqa: F401  # registers its space
+from chop.tools.logger import get_logger
 from chop.training.settings import MOST_PROCESSES
 from chop.validation import parse
 
 if TYPE_CHECKING:
     from chop.search.study.store import Store
+
+logger = get_logger("chop")
 
 Tables = dict[str, dict[str, Any]]
 DEFAULT_STRATEGY = "optuna"
@@ -94,7 +99,10 @@ class StrategySetup(StudySetup):
         return self.n_jobs
 
     def search(self, space: SearchSpace, config: "SearchConfig", store: "Store") -> Strategy:
-        return Search(space, config, store, space.context.seed)
+        found = Search(space, config, store, space.context.seed)
+        if found.limit < self.n_trials:
+            logger.info("All %s configurations will be evaluated", f"{found.size:,}")
+        return found
 
 
 class Metric(MetricRule):

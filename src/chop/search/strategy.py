@@ -22,7 +22,7 @@ from chop.search.samplers import (
     params_of,
     proposal,
 )
-from chop.search.spaces.space import Choice, Picked, SearchSpace, every, flat, key_of
+from chop.search.spaces.space import Candidate, Choice, Picked, SearchSpace, every, flat, key_of
 from chop.search.study.journal import no_collections
 from chop.search.study.patience import StorageLost
 from chop.search.study.store import Store, keep_unstored
@@ -70,9 +70,13 @@ class Measure:
 
     def __call__(self, config: dict[str, object]) -> Outcome:
         """Measure; an error is the outcome of this configuration and stops no other."""
+        return self.of(lambda: self.space.candidate(config))
+
+    def of(self, make: Callable[[], Candidate]) -> Outcome:
+        """The same of a candidate, which is yet to be made."""
         try:
             with at_any_moment():
-                return self._measure(config)
+                return self._measure(make())
         except Exception as error:  # noqa: BLE001  # also an out-of-memory error: the next may fit
             reason = " ".join(str(error).split()) or "no reason given"
             return Outcome(reason=f"{type(error).__name__}: {reason}"[:500])
@@ -90,8 +94,7 @@ class Measure:
         except Exception:  # noqa: BLE001  # the process whose trial it is finds the same and says so
             return False
 
-    def _measure(self, config: dict[str, object]) -> Outcome:
-        candidate = self.space.candidate(config)
+    def _measure(self, candidate: Candidate) -> Outcome:
         software: dict[str, float] = {}
         hardware: dict[str, float] = {}
         for found, runners in ((software, self.software), (hardware, self.hardware)):

@@ -41,7 +41,7 @@ class Rows:
         features, labels = loader.features.to(self.device), loader.labels.to(self.device)
         targets = [
             self._targets(*pair)
-            for pair in zip(features.split(CHUNK), labels.split(CHUNK), strict=True)
+            for pair in zip(*(torch.split(each, CHUNK) for each in (features, labels)), strict=True)
         ]
         whole = len(features) >= loader.batch_size
         return TensorLoader(
@@ -55,7 +55,8 @@ class Rows:
         with torch.no_grad():
             predicted = self.teacher(features.clone()).softmax(1)
         ones = F.one_hot(labels, predicted.shape[1])
-        return self.share * predicted + (1 - self.share) * ones
+        mixed: Tensor = self.share * predicted + (1 - self.share) * ones
+        return mixed
 
     def batches(self, epoch: int, model: nn.Module) -> Iterator[Batch]:
         """The batches of an epoch for a model; random numbers of the epoch start anew, too."""
@@ -70,7 +71,8 @@ class Rows:
         """Random rows without their targets, always the same."""
         if isinstance(self.loader, TensorLoader):
             order = permutation(len(self.loader.features), self.loader.seed, SHUFFLED)
-            return list(self.loader.features[order[:count].to(self.device)].split(CHUNK))
+            drawn = self.loader.features[order[:count].to(self.device)]
+            return list(torch.split(drawn, CHUNK))
         found: list[Tensor] = []
         for features, _ in Epochs(self.loader).batches(SHUFFLED):
             found.append(features[: count - sum(map(len, found))].to(self.device))
@@ -81,5 +83,5 @@ class Rows:
     def everything(self) -> Iterator[Tensor]:
         """All rows without their targets."""
         if isinstance(self.loader, TensorLoader):
-            return iter(self.loader.features.split(CHUNK))
+            return iter(torch.split(self.loader.features, CHUNK))
         return (x.to(self.device) for x, _ in Epochs(self.loader).batches(SHUFFLED))

@@ -35,7 +35,7 @@ A fixed number rather than the memory of this machine, so that a file gives the 
 WHERE = "search.search_space.seed"
 
 
-class LearnedSetup(SpaceSetup):
+class WidthsSetup(SpaceSetup):
     """Whether seeds are for operations (type) or for nodes (name)."""
 
     by: Literal["name", "type"] = "type"
@@ -45,7 +45,7 @@ class LearnedSetup(SpaceSetup):
 class LearnedWidthsSpace(SearchSpace):
     """Widths of all weights and inputs of matrix products, found by training them."""
 
-    Setup: ClassVar[type[SpaceSetup]] = LearnedSetup
+    Setup: ClassVar[type[SpaceSetup]] = WidthsSetup
     strategy: ClassVar[str] = "learned"
 
     def __init__(self, context: SearchContext, setup: Any, seed: Mapping[str, Any]) -> None:
@@ -113,9 +113,11 @@ class LearnedWidthsSpace(SearchSpace):
 
     def candidate(self, config: dict[str, Any]) -> Candidate:
         """A frozen snapshot, as its file has it."""
-        return Candidate(
-            self.context, config, lambda: load_mase_graph(self.place(config["epoch"])).model
-        )
+        return self.stored(self.place(config["epoch"]), config)
+
+    def stored(self, place: Path, config: dict[str, Any]) -> Candidate:
+        """The graph in a folder."""
+        return Candidate(self.context, config, lambda: load_mase_graph(place).model)
 
     def toml_of(self, config: dict[str, Any]) -> dict[str, Any]:
         """Settings with which ``ch`` loads the graph of a snapshot."""
