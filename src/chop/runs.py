@@ -24,7 +24,7 @@ from chop.preprocessing import Preprocessing, from_plain
 from chop.validation import parse
 
 # In <project-dir>/<project>:
-SOFTWARE, REPORT = "software", "report.html"
+SOFTWARE, REPORT, FRONTS_CHART = "software", "report.html", "fronts.png"
 # In software/: the folders of train, test, transform and search.
 TRAINING, TESTS, TRANSFORM = "training_ckpts", "checkpoints", "transform"
 SEARCH, COMPARISON = "search_ckpts", "comparison"

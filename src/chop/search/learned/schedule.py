@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from chop.search.learned.setup import LearnedSetup
 
@@ -20,7 +21,7 @@ class Snapshot:
     cycle: int
     cost_weight: float
 
-    def config(self) -> dict[str, int | float]:
+    def config(self) -> dict[str, Any]:
         """What was chosen, as a trial states it."""
         return {"cycle": self.cycle, "epoch": self.epoch, "cost_weight": self.cost_weight}
 

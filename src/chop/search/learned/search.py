@@ -15,7 +15,7 @@ from chop.files import held, write_text
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.graph import save_mase_graph_interface_pass
 from chop.runs import FRONT_GRAPHS, LEARNING, LEARNING_TABLE
-from chop.search.learned.learning import Kept, Learning, State
+from chop.search.learned.learning import Kept, Learning
 from chop.search.learned.networks import FloatTraining, folded, make_teacher, normalised
 from chop.search.learned.rows import Rows
 from chop.search.learned.schedule import Schedule, Snapshot
@@ -25,7 +25,7 @@ from chop.search.learned.state import fitting, read_state, write_state
 from chop.search.results.files import as_csv
 from chop.search.results.front import best_of, front_of
 from chop.search.runners import quietly
-from chop.search.spaces.space import Batch, Candidate, SearchSpace, key_of
+from chop.search.spaces.space import Batch, SearchSpace, key_of
 from chop.search.strategy import Measure, Progress, Strategy
 from chop.search.study.store import Store
 from chop.search.study.trial import TrialRequest
