@@ -136,6 +136,7 @@ class BitCost:
     ) -> None:
         self.parts, self.rounded, self.scales, self.magnitude = parts, rounded, scales, magnitude
         self.total: Tensor | float = 0.0
+        self.met: set[TrainedData] = set()
         self.place = {weight.quantizer: place for place, weight in enumerate(parts.weights)}
         self.data_bits = {each: each.magnitude_bits() for each in parts.data}
         self.of_data = {each: torch.zeros_like(bits) for each, bits in self.data_bits.items()}
@@ -147,6 +148,7 @@ class BitCost:
         """Add the multiplications of two operands."""
         layer = self.parts.layers[meeting.layer]
         first, second = (layer.quantizers_by_role.get(role) for role in meeting.operands)
+        self.met.update(each for each in (first, second) if isinstance(each, TrainedData))
         if isinstance(first, TrainedParameter):
             first, second = second, first
         if isinstance(second, TrainedParameter):
@@ -176,6 +178,11 @@ class BitCost:
             size = torch.maximum(rounded.abs(), scale.reciprocal())
             per_unit = each.mul_(rounded.sign()).div_(size).mul_(self.magnitude / LN2)
             self.of_weights[place] += per_unit
+
+    @property
+    def complete(self) -> bool:
+        """Whether something meets, and a range is known of everything that does."""
+        return bool(self.met) and all(each.seen for each in self.met)
 
     @property
     def gradients(self) -> Gradients:

@@ -6,7 +6,8 @@ time; the node also gives the cost, an estimate of effective bit operations (EBO
 is known in closed form and worked out again every few steps.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -65,28 +66,24 @@ class RoundAll(torch.autograd.Function):
             each.sum_to_size(shape) for each, shape in zip(products, ctx.shapes, strict=True)
         ]
         torch._foreach_mul_(of_bits, LN2)
-        of_data = torch._foreach_mul(of_scales, LN2) if of_scales else []
+        of_data = list(torch._foreach_mul(of_scales, LN2)) if of_scales else []
         if ctx.gradients is not None:
             weight_bits, data_bits, weights = ctx.gradients
-            add_multiple(of_bits, weight_bits, of_cost)
-            add_multiple(of_data, data_bits, of_cost)
-            changed = torch._foreach_add(of_weights[:learning], 0.0)
-            add_multiple(changed, weights, of_cost)
-            of_weights[:learning] = changed
+            of_bits = with_multiple(of_bits, weight_bits, of_cost)
+            of_data = with_multiple(of_data, data_bits, of_cost)
+            of_weights[:learning] = with_multiple(of_weights[:learning], weights, of_cost)
         fixed = [None] * (count - learning)
         return (None, *of_weights, *of_bits, *fixed, *of_data)
 
 
-def add_multiple(
-    sums: list[Tensor] | tuple[Tensor, ...], terms: list[Tensor], factor: Tensor
-) -> None:
-    """Add to each sum its term times a factor that is a tensor."""
+def with_multiple(sums: list[Tensor], terms: list[Tensor], factor: Tensor) -> list[Tensor]:
+    """To each sum its term added, times a factor that is a tensor."""
     if not sums:
-        return
+        return sums
     if factor.is_cpu:
-        torch._foreach_add_(sums, terms, alpha=float(factor))
-    else:  # reading the factor would wait for the device
-        torch._foreach_add_(sums, torch._foreach_mul(terms, factor))
+        return list(torch._foreach_add(sums, terms, alpha=float(factor)))
+    # Reading the factor would wait for the device.
+    return list(torch._foreach_add(sums, torch._foreach_mul(terms, factor)))
 
 
 class LearnedWidths:
@@ -116,8 +113,7 @@ class LearnedWidths:
                 "nothing in this network learns its widths: quantise it to the format "
                 "'integer_trained' first"
             )
-        if any(isinstance(getattr(h, "__self__", None), LearnedWidths)
-               for h in model._forward_pre_hooks.values()):  # fmt: skip
+        if LearnedWidths.of(model) is not None:
             raise ConfigError("the widths of this network are being learned already")
         self.model, self.refresh, self.magnitude = model, refresh, magnitude
         self.step = 0
@@ -133,6 +129,12 @@ class LearnedWidths:
         self._noted: list[Meeting] = []
         model.register_forward_pre_hook(self._before, with_kwargs=True)
         model.register_forward_hook(self._after, always_call=True)
+
+    @staticmethod
+    def of(model: nn.Module) -> "LearnedWidths | None":
+        """What learns the widths of a model already, if anything does."""
+        owners = (getattr(hook, "__self__", None) for hook in model._forward_pre_hooks.values())
+        return next((each for each in owners if isinstance(each, LearnedWidths)), None)
 
     @property
     def parts(self) -> Parts:
@@ -157,26 +159,33 @@ class LearnedWidths:
     @torch.no_grad()
     def calibrate(self, batches: Iterable[Tensor | Mapping[str, Any]]) -> None:
         """Set the bits before the point of all data from the values that batches give."""
+        with self._watching():
+            for batch in batches:
+                _ = self.model(**batch) if isinstance(batch, Mapping) else self.model(batch)
+        if not any(each.seen for each in self.parts.data):
+            raise ConfigError("calibration needs at least one batch")
+        for name, layer in self.parts.layers.items():
+            for role, each in quantizers_of(layer).items():
+                if isinstance(each, TrainedData) and each.seen and not each.usable:
+                    raise ConfigError(
+                        f"calibration: {role} of {name!r} saw values that are NaN or infinite"
+                    )
+
+    @contextmanager
+    def _watching(self) -> Iterator[None]:
+        """Evaluate with new ranges, which nothing saturates at."""
         modes = [(module, module.training) for module in self.model.modules()]
         self.model.eval()
         for each in self.parts.data:
             each.forget()
             each.watching = True
         try:
-            for batch in batches:
-                _ = self.model(**batch) if isinstance(batch, Mapping) else self.model(batch)
+            yield
         finally:
             for each in self.parts.data:
                 each.watching = None
             for module, training in modes:
                 module.training = training
-        for name, layer in self.parts.layers.items():
-            for role, found in quantizers_of(layer).items():
-                if isinstance(found, TrainedData) and not found.usable:
-                    raise ConfigError(
-                        f"calibration: {role} of {name!r} saw no values, or some that are NaN or "
-                        "infinite"
-                    )
 
     def state_dict(self) -> dict[str, Any]:
         """What a run needs to resume with the same numbers, beside the state of the model."""
@@ -266,7 +275,7 @@ class LearnedWidths:
         cost = BitCost(self.parts, rounded, scales, self.magnitude)
         for meeting in self.meetings:
             cost.add(meeting)
-        self.complete = bool(self.meetings) and all(each.seen for each in self.parts.data)
+        self.complete = cost.complete
         self.value = torch.as_tensor(cost.total, dtype=rounded[0].dtype, device=rounded[0].device)
         self.gradients = cost.gradients
 

@@ -266,8 +266,8 @@ class TrainedData(TrainedQuantizer):
 
     @property
     def seen(self) -> bool:
-        """Whether any value was seen."""
-        return bool((self.hi >= self.lo).all())
+        """Whether any value was seen, be it NaN."""
+        return not bool((self.lo > self.hi).any())
 
     @property
     def usable(self) -> bool:

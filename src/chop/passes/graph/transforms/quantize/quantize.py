@@ -55,7 +55,11 @@ def quantize_transform_pass(graph: MaseGraph, args: QuantizeArgs) -> tuple[MaseG
 
     `info` has the class or function of each quantised node and the nodes that became float again.
     """
-    plan = make_plan(graph, args)
+    return graph, apply_plan(graph, make_plan(graph, args))
+
+
+def apply_plan(graph: MaseGraph, plan: Plan) -> Info:
+    """Change a graph as planned; what became of it."""
     modules = graph.modules
     before = {node: described(node, modules) for node in plan}
     layers = new_layers(plan, modules)  # whatever is wrong with a rule shows here at the latest
@@ -73,7 +77,7 @@ def quantize_transform_pass(graph: MaseGraph, args: QuantizeArgs) -> tuple[MaseG
     restored = [
         n.name for n, quant in plan.items() if not quant and before[n] != described(n, modules)
     ]
-    return graph, {"quantized": quantised, "restored": restored}
+    return {"quantized": quantised, "restored": restored}
 
 
 def described(node: fx.Node, modules: Mapping[str, nn.Module]) -> str:
