@@ -187,26 +187,31 @@ def parse_search(raw: Mapping[str, Any]) -> SearchConfig:
     """``[search]`` as typed values; spaces, runners and metrics must exist."""
     if not raw:
         raise ConfigError("search needs --config with [search.search_space] and [search.strategy]")
-    stated = raw.get("strategy")
-    given = stated if isinstance(stated, Mapping) else {}
-    name = given.get("name", DEFAULT_STRATEGY)
+    name = _name_in(raw, "strategy") or DEFAULT_STRATEGY
     if name not in STRATEGIES:
         raise UnknownNameError("search strategy", name, STRATEGIES, "search.strategy.name")
-    config = parse(schema_of(name), raw, "[search]")
     where = "search.search_space"
+    stated = _name_in(raw, "search_space")
+    if stated in SPACES and SPACES[stated].strategy != name:  # before keys of one meet the other
+        raise ConfigError(
+            f"{where}: {stated!r} is searched by the strategy {SPACES[stated].strategy!r}, not by "
+            f"{name!r}: change search.strategy.name or the space"
+        )
+    config = parse(schema_of(name), raw, "[search]")
     if config.search_space.name not in SPACES:
         raise UnknownNameError("search space", config.search_space.name, SPACES, where)
     space = SPACES[config.search_space.name]
-    if space.strategy != name:
-        raise ConfigError(
-            f"{where}: {config.search_space.name!r} is searched by the strategy "
-            f"{space.strategy!r}, not by {name!r}: change search.strategy.name or the space"
-        )
     space.check(
         parse(space.Setup, config.search_space.setup, f"{where}.setup"), config.search_space.seed
     )
     _check_metrics(config)
     return config
+
+
+def _name_in(raw: Mapping[str, Any], table: str) -> Any:
+    """The name in a table that is not checked yet."""
+    found = raw.get(table)
+    return found.get("name") if isinstance(found, Mapping) else None
 
 
 @cache

@@ -64,6 +64,8 @@ class Learning:
         """Take one step without changing anything; raise if some width cannot learn from it."""
         self.model.train()
         features, targets = next(self.rows.batches(0, self.model))
+        if not any(value.requires_grad for value in self.model.parameters()):
+            raise TrainingError("all its parameters are frozen")
         loss = F.cross_entropy(self.model(features), targets) + self.widths.cost
         loss.backward()  # type: ignore[no-untyped-call]
         bits = self.widths.parameters_of_bits()
@@ -119,7 +121,7 @@ class Learning:
         widths = LearnedWidths(graph.model)
         widths.calibrate(batches)
         widths.remove()
-        graph, _ = freeze_transform_pass(graph)
+        freeze_transform_pass(graph)
         graph.model.eval()
         return graph
 

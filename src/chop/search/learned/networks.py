@@ -23,7 +23,7 @@ from chop.search.learned.setup import TeacherSetup
 from chop.search.learned.state import fitting, optimiser_state, read_state, write_state
 from chop.search.spaces.space import Batch, SearchContext
 from chop.tools.checkpoint_load import load_model
-from chop.training.optimisers import FUSED_DEVICES, LOWEST_RATE, OWN_RATE
+from chop.training.optimisers import FUSED_DEVICES, LOWEST_RATE, OWN_RATE, step_function
 
 NORMS = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d}
 """What normalises results of so many dimensions, the batch among them."""
@@ -128,6 +128,8 @@ def train_epoch(
         cost: what is added to the loss of a step.
     """
     losses: list[Tensor] = []
+    parameters = [value for group in optimiser.param_groups for value in group["params"]]
+    take_step = step_function(optimiser)
     for step, (features, targets) in enumerate(batches):
         share = factor(step)
         for group in optimiser.param_groups:
@@ -135,9 +137,10 @@ def train_epoch(
         loss = F.cross_entropy(model(features), targets)
         if cost is not None:
             loss = loss + cost()
-        optimiser.zero_grad()
+        for value in parameters:
+            value.grad = None
         loss.backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
+        take_step()
         losses.append(loss.detach())
     if not losses:
         raise ConfigError("there are no batches to train on: give more rows or a smaller batch")

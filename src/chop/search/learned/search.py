@@ -25,7 +25,7 @@ from chop.search.learned.state import fitting, read_state, write_state
 from chop.search.results.files import as_csv
 from chop.search.results.front import best_of, front_of
 from chop.search.runners import quietly
-from chop.search.spaces.space import Batch, SearchSpace, key_of
+from chop.search.spaces.space import Batch, Candidate, SearchSpace, key_of
 from chop.search.strategy import Measure, Progress, Strategy
 from chop.search.study.store import Store
 from chop.search.study.trial import TrialRequest
@@ -121,7 +121,11 @@ class LearnedSearch(Strategy):
             if not is_ours:
                 raise SearchError(f"another process learns widths in {self.kept.folder}")
             with held_back(), self.store.signs_of_life():
-                self._learn(self._begin(), started)
+                learning = self._begin()
+                try:
+                    self._learn(learning, started)
+                finally:
+                    self._write_table()
                 self._is_done = True
 
     def _begin(self) -> Learning:
@@ -214,6 +218,10 @@ class LearnedSearch(Strategy):
             cycle + 1, self.setup.cycles, last["cost_weight"], last["accuracy"],
             f"{last['ebops']:,.0f}",
         )  # fmt: skip
+        self._write_table()
+
+    def _write_table(self) -> None:
+        """Write what is known of all epochs."""
         assert self.context.folder is not None
         write_text(self.context.folder / LEARNING_TABLE, as_csv(self.history))
 
@@ -243,7 +251,8 @@ class LearnedSearch(Strategy):
         with quietly():
             save(frozen, self.space.place(snapshot.epoch))
         request = TrialRequest(key_of(config), config, {}, {})
-        self.store.once(request, lambda: self.measure(config))
+        candidate = Candidate(self.context, config, lambda: frozen.model)  # what was just saved
+        self.store.once(request, lambda: self.measure.of(lambda: candidate))
 
     def _drop_dominated(self) -> None:
         """Remove the saved graphs of trials that are not on the front."""

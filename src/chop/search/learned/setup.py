@@ -36,7 +36,7 @@ class TeacherSetup(Schema):
     model: str | None = None
     load_name: str | None = None
     load_type: Literal["pt", "pl", "mz"] = "pl"
-    epochs: int = Field(30, ge=0, le=MOST_EPOCHS)
+    epochs: int = Field(20, ge=0, le=MOST_EPOCHS)
     learning_rate: Rate = 5e-3
     share: float = Field(0.9, gt=0, le=1)
 
@@ -77,7 +77,7 @@ class LearnedSetup(StudySetup):
 
     cycles: int = Field(20, ge=1, le=MOST_EPOCHS)
     epochs: int = Field(6, ge=1, le=MOST_EPOCHS)
-    snapshots: int = Field(3, ge=1)
+    snapshots: int = Field(2, ge=1)
     cost_weight: tuple[float, float] = (0.06, 4.2)
     learning_rate: Rate = 5e-3
     bits_learning_rate: Rate = 1e-2
@@ -87,14 +87,14 @@ class LearnedSetup(StudySetup):
     float_epochs: int = Field(30, ge=0, le=MOST_EPOCHS)
     float_learning_rate: Rate = 5e-3
     normalise: bool = True
-    calibration_rows: int = Field(16_384, ge=1)
+    calibration_rows: int = Field(8_192, ge=1)
     teacher: TeacherSetup | None = None
 
     @field_validator("cost_weight")
     @classmethod
     def _a_cost(cls, weights: tuple[float, float]) -> tuple[float, float]:
-        if not 0 < min(weights) <= max(weights) < LARGEST_FACTOR:
-            raise ValueError("a cost weight must be more than 0")
+        if not all(0 < weight < LARGEST_FACTOR for weight in weights):
+            raise ValueError("a cost weight must be a number more than 0")
         return weights
 
     @model_validator(mode="after")
