@@ -69,7 +69,7 @@ def learn(
 class Attention(nn.Module):
     """One head of attention over a short sequence, written as matrix products."""
 
-    def __init__(self, width: int = 6, classes: int = 3) -> None:
+    def __init__(self, width: int = 6, classes: int = 5) -> None:
         super().__init__()
         self.query, self.key, self.value = (nn.Linear(width, width) for _ in range(3))
         self.out = nn.Linear(width, classes)

@@ -4,6 +4,7 @@ import copy
 import csv
 import json
 import logging
+import shutil
 import tomllib
 from collections.abc import Iterator
 from itertools import pairwise
@@ -21,10 +22,11 @@ from chop.actions.searching import SearchResult
 from chop.errors import ChopError, ConfigError, TrainingError
 from chop.files import read_safetensors
 from chop.models import get_model
+from chop.models.vision import vgg7
 from chop.nn.quantized import QuantizedModule
 from chop.numerics import Integer
 from chop.search.config import parse_search
-from chop.search.learned import learning, networks
+from chop.search.learned import learning, networks, space
 from chop.search.learned.learning import Kept
 from chop.search.learned.schedule import Schedule
 from chop.search.learned.search import LearnedSearch
@@ -81,9 +83,16 @@ def test_the_graphs_of_the_front_are_plain_and_measure_the_same(found: SearchRes
 
 
 def test_searches_are_compared_on_one_picture(
-    found: SearchResult, project: Path, capsys: pytest.CaptureFixture[str]
+    found: SearchResult,
+    project: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    other = learn(project / "software" / "search_ckpts", cycles=1, teacher=None)
+    with caplog.at_level(logging.WARNING, "chop"):
+        other = learn(project / "software" / "search_ckpts", cycles=1, teacher=None)
+    (warning,) = [r.message for r in caplog.records if "validation rows are few" in r.message]
+    assert "256 validation rows" in warning
+    assert "±6.1 %" in warning
     assert other.folder.name == "search_ckpts-v1"
     page = report(project).read_text(encoding="utf-8")
     assert "Searches compared" in page
@@ -121,38 +130,43 @@ def facts(result: SearchResult) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("owner", "method", "call"),
+    ("owner", "method", "calls"),
     [
-        (networks.FloatTraining, "_keep", 1),  # in the training of the teacher
-        (networks.FloatTraining, "_keep", 3),  # in that of the float network
-        (Kept, "keep", 2),  # in the first cycle
-        (LearnedSearch, "_choose", 1),  # at its end, before any trial
-        (Kept, "keep", 5),
+        (networks.FloatTraining, "_keep", 3),  # in the training of the float network
+        (LearnedSearch, "_choose", 0),  # at the end of a cycle, before it has trials
+        (Kept, "keep", 5),  # in the second cycle
     ],
 )
 def test_a_killed_run_resumes_bit_for_bit(
     found: SearchResult,
     owner: Any,
     method: str,
-    call: int,
+    calls: int,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    original, calls = getattr(owner, method), iter(range(1, 100))
+    original, left = getattr(owner, method), [calls]
 
     def killed(self: Any, *args: Any) -> None:
-        if next(calls) == call and method == "_choose":
+        if not left[0]:
             raise Killed
+        left[0] -= 1
         original(self, *args)
-        if next(calls) > 2 * call:
-            raise Killed
 
     with monkeypatch.context() as patch:
         patch.setattr(owner, method, killed)
         with pytest.raises(Killed):
             learn(tmp_path / "s")
     assert facts(learn(tmp_path / "s", resume=True)) == facts(found)
-    assert facts(learn(tmp_path / "s", resume=True)) == facts(found)  # nothing is left to do
+
+
+def test_a_finished_run_has_nothing_left_to_do(
+    found: SearchResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(found.folder, tmp_path / "s")
+    monkeypatch.setattr(networks, "train_epoch", None)
+    monkeypatch.setattr(learning, "train_epoch", None)
+    assert facts(learn(tmp_path / "s", resume=True)) == facts(found)
 
 
 @pytest.mark.parametrize(
@@ -224,16 +238,6 @@ def test_what_cannot_be_counted_is_refused_before_training(tmp_path: Path) -> No
     assert not list(tmp_path.iterdir())
 
 
-def test_few_validation_rows_are_told_of_with_their_interval(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.WARNING, "chop"):
-        learn(tmp_path / "s", cycles=1, epochs=1, snapshots=1, float_epochs=0, teacher=None)
-    (warning,) = [r.message for r in caplog.records if "validation rows are few" in r.message]
-    assert "256 validation rows" in warning
-    assert "±6.1 %" in warning
-
-
 def test_a_nan_names_its_epoch_and_leaves_the_last_good_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,19 +266,29 @@ NETWORKS = {
     "jsc-new": (16,),
     "jsc-rs1923": (16,),
     "attention": (4, 6),
+    "vgg7": (3, 8, 8),
 }
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-def test_other_networks_learn_too(name: str, tmp_path: Path) -> None:
+def network(name: str, monkeypatch: pytest.MonkeyPatch) -> nn.Module:
     torch.manual_seed(0)
-    shape = NETWORKS[name]
-    model = Attention() if name == "attention" else get_model(name)
-    classes = 3 if name == "attention" else 5
-    short = {"cycles": 2, "epochs": 2, "snapshots": 1, "cost_weight": (0.5, 50.0)}
+    if name == "attention":
+        return Attention()
+    if name == "vgg7":  # narrow, but with one width for each channel, as at its full size
+        monkeypatch.setattr(vgg7, "STAGES", (8, 8, 16))
+        monkeypatch.setattr(space, "MOST_ELEMENTS", 1000)
+        return vgg7.VGG7((3, 8, 8), 5)
+    return get_model(name)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_other_networks_learn_too(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = {"cycles": 2, "epochs": 1, "snapshots": 1, "cost_weight": (0.5, 50.0)}
     result = learn(
-        tmp_path / "s", model, rows(512, *shape, classes=classes),
-        float_epochs=1, teacher=None, bits_learning_rate=0.2, **short,
+        tmp_path / "s", network(name, monkeypatch), rows(256, *NETWORKS[name], classes=5),
+        float_epochs=1, teacher=None, bits_learning_rate=0.3, **short,
     )  # fmt: skip
     assert not [trial.reason for trial in result.trials if not trial.is_complete]
     first, *_, last = result.trials

@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from chop.errors import TrainingError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.nn.learned import LearnedWidths
-from chop.numerics.trained import Codes, scale_of
+from chop.numerics.trained import Codes, TrainedQuantizer, scale_of
 from chop.passes.graph import freeze_transform_pass
 from chop.search.learned.networks import make_adam, train_epoch
 from chop.search.learned.rows import Rows
@@ -24,6 +24,20 @@ from chop.search.learned.state import fitting, optimiser_state, read_state, writ
 from chop.search.spaces.space import Batch
 
 State = dict[str, Tensor]
+LEAST_BITS = 4
+"""Bits that the largest magnitude of a tensor has at the start, or more."""
+
+
+def _at_least(quantizer: TrainedQuantizer, values: Tensor) -> bool:
+    """Raise the bits after the point until the largest of `values` has enough; whether any rose."""
+    largest = float(values.abs().max())
+    if largest == 0:
+        return False
+    wanted = float(LEAST_BITS - math.frexp(largest)[1])
+    has_risen = bool((quantizer.frac_width < wanted).any())
+    quantizer.frac_width.clamp_(min=wanted)
+    quantizer.highest = max(quantizer.highest, wanted)
+    return has_risen
 
 
 class Learning:
@@ -48,9 +62,25 @@ class Learning:
             [(others, setup.learning_rate), (bits, setup.bits_learning_rate)]
         )
         self.sample = rows.drawn(setup.calibration_rows)
-        self.widths.calibrate(self.sample)
+        self.widen()
         self.start_ebops = self.estimate()
         """What the network costs before anything is learned; the cost weight is relative to it."""
+
+    @torch.no_grad()
+    def widen(self) -> None:
+        """Give what is small enough bits to begin with, and see ranges.
+
+        The same number of bits after the point may be right for one network and round all weights
+        of a wider one, or its data, to zero. What a layer gives is known once those before it give
+        something, so this goes through the network until nothing changes.
+        """
+        for weight in self.widths.parts.weights:
+            _at_least(weight.quantizer, weight.value)
+        data = self.widths.parts.data
+        for _ in range(len(data) + 1):
+            self.widths.calibrate(self.sample)
+            if not any([_at_least(each, torch.stack([each.lo, each.hi])) for each in data]):
+                break
 
     def estimate(self) -> float:
         """The EBOPs as the widths and the ranges stand; never less than the exact count."""
@@ -64,8 +94,6 @@ class Learning:
         """Take one step without changing anything; raise if some width cannot learn from it."""
         self.model.train()
         features, targets = next(self.rows.batches(0, self.model))
-        if not any(value.requires_grad for value in self.model.parameters()):
-            raise TrainingError("all its parameters are frozen")
         loss = F.cross_entropy(self.model(features), targets) + self.widths.cost
         loss.backward()  # type: ignore[no-untyped-call]
         bits = self.widths.parameters_of_bits()

@@ -32,6 +32,7 @@ from chop.search.study.trial import TrialRequest
 from chop.search.study.workers import at_any_moment, held_back
 from chop.tools.get_input import remember_rows
 from chop.tools.logger import get_logger
+from chop.training.optimisers import trainable
 
 if TYPE_CHECKING:
     from chop.search.config import SearchConfig
@@ -91,11 +92,12 @@ class LearnedSearch(Strategy):
 
     def rehearse(self) -> None:
         """Do everything once with the untrained network, so that it fails now or not at all."""
-        graph = self.space.quantised(folded(self.context, self._network()))
-        rows = Rows(self.context)
         try:
             with quietly(), tempfile.TemporaryDirectory() as folder:
-                learning = Learning(graph, self.setup, rows)
+                if self.setup.trains:
+                    trainable(self.context.model)
+                graph = self.space.quantised(folded(self.context, self._network()))
+                learning = Learning(graph, self.setup, Rows(self.context))
                 learning.rehearse()
                 frozen = learning.frozen(learning.model.state_dict(), learning.sample)
                 place = save(frozen, Path(folder) / "graph")
