@@ -79,7 +79,8 @@ class Learning:
         data = self.widths.parts.data
         for _ in range(len(data) + 1):
             self.widths.calibrate(self.sample)
-            if not any([_at_least(each, torch.stack([each.lo, each.hi])) for each in data]):
+            risen = [_at_least(each, torch.stack([each.lo, each.hi])) for each in data]
+            if not any(risen):
                 break
 
     def estimate(self) -> float:
