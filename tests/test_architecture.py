@@ -69,7 +69,7 @@ ROOMS = {
     ),
     "training": (
         "settings",
-        "batches", "metrics", "optimisers", "state", "lightning_setup",
+        "batches", "metrics", "optimisers", "state", "lightning_setup", "widths",
         "report", "job",
         "module",
         "fit",

@@ -297,6 +297,24 @@ def test_it_learns_in_double_precision_and_over_accumulated_gradients() -> None:
     assert all(torch.allclose(whole[name], parts[name], atol=1e-9) for name in whole)
 
 
+def test_a_network_may_have_nothing_but_activations() -> None:
+    class Products(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.matmul(x.relu(), x.transpose(0, 1))
+
+    x, _ = rows()
+    model = learning(Products(), x)
+    widths = LearnedWidths(model)
+    for _ in range(2):
+        (model(x).square().sum() + widths.cost).backward()
+    bits = widths.parameters_of_bits()
+    assert [tuple(p.shape) for p in bits] == [(), (), ()]
+    assert all(float(p.grad.abs()) > 0 for p in bits)
+    sides = model.get_submodule("matmul_quantized").quantizers
+    expected = 32 * 6 * sides["data_in"].magnitude_bits() * sides["weight"].magnitude_bits()
+    assert float(widths.value) == float(expected) > 0
+
+
 def test_activation_checkpointing_is_refused() -> None:
     class Again(torch.autograd.Function):  # torch's own takes seconds to import
         @staticmethod

@@ -18,6 +18,12 @@ SETTINGS: dict[str, list[dict[str, object]]] = {
     ],
     "fixed": [{"width": 6, "frac_width": 3}],
     "integer_trained": [{}, {"frac_width": -2.6, "granularity": "tensor", "learns": False}],
+    "integer_scaled": [
+        {"width": 8, "scale": 0.1},
+        {"width": 4, "scale": 0.3, "narrow": True, "rounding": "half_up"},
+        {"width": 8, "scale": 0.0123, "signed": False, "zero_point": 77},
+        {"width": 5, "scale": 3.0, "signed": False, "narrow": True},
+    ],
     "minifloat_ieee": [
         {"width": 8, "exponent_width": 4},
         {"width": 8, "exponent_width": 4, "exponent_bias": 10},

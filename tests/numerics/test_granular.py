@@ -167,7 +167,8 @@ def test_granular_formats_are_values() -> None:
     for field, other in [("width", [8, 0, 3]), ("width", [[8], [0], [4]]), ("signed", True)]:
         assert fmt.model_copy(update={field: other}) != fmt
     assert parse(Integer, {"width": torch.tensor(6)}, "") == Integer(width=6, frac_width=3)
-    assert str(IntTensor(range(20))) == "<0 to 19, shape (20,)>"
+    assert repr(IntTensor(list(range(20)))) == "<0/9.5/19, shape (20,)>"
+    assert repr(fmt).startswith("Integer(width=[[8], [0], [3]], ")
     with pytest.raises(ValueError, match="read-only"):
         IntTensor(lists).array[0, 0] = 1
 

@@ -178,6 +178,16 @@ class RunConfig:
         float,
         Option("learning rate at the start", TRAINER, above=0, below=3e38, actions=TRAINING),
     ] = 1e-5
+    bits_learning_rate: Annotated[
+        float | None,
+        Option(
+            "learning rate of widths that learn; by default twice the learning rate",
+            TRAINER,
+            above=0,
+            below=3e38,
+            actions=("train",),
+        ),
+    ] = None
     weight_decay: Annotated[
         float, Option("weight decay", TRAINER, at_least=0, below=3e38, actions=TRAINING)
     ] = 0
@@ -308,6 +318,10 @@ class RunConfig:
             "",
             listed=False,
         ),
+    ] = field(default_factory=dict)
+    train: Annotated[
+        dict[str, Any],
+        Option("what only training reads: [train.cost], the cost of bits", "", listed=False),
     ] = field(default_factory=dict)
     search: Annotated[dict[str, Any], Option("what search runs", "", listed=False)] = field(
         default_factory=dict

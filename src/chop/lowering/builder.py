@@ -3,20 +3,31 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from chop.errors import GraphError
+from chop.errors import ConfigError, GraphError
 from chop.lowering import program as steps
 from chop.lowering.dyadic import dyadic, numbers_of
-from chop.lowering.program import Codes, Input, Shape, Step, Value
+from chop.lowering.program import PADDING, Codes, Input, Shape, Step, Value
 from chop.lowering.ranges import bounds, codes, compact, moved, rounded_shift
 from chop.lowering.symbols import Exact, Float, Joined, Pending, Raw, Symbol
-from chop.numerics import FORMATS, Binary, Encoded, Integer, NumberFormat, Ternary
+from chop.numerics import (
+    FORMATS,
+    Binary,
+    Encoded,
+    Integer,
+    IntegerScaled,
+    IntTensor,
+    NumberFormat,
+    Ternary,
+)
 from chop.numerics.elementwise import ElementFormat
+from chop.numerics.granular import code_limits
 
 LARGEST_TABLE, MOST_BITS = 2**16, 16
 
@@ -38,6 +49,77 @@ def by_element(fmt: NumberFormat) -> str | None:
             return f"{name} takes its threshold or scale from the data: set mean, median or max"
         return None
     return None if isinstance(fmt, ElementFormat) else f"{name} shares exponents within blocks"
+
+
+def in_binary(fmt: NumberFormat, node: str) -> NumberFormat:
+    """The format, as fixed point where its scales are powers of two; other scales are refused."""
+    if not isinstance(fmt, IntegerScaled):
+        return fmt
+    found = fmt.as_integer()
+    if found is None:
+        raise LoweringError(
+            f"{node}: scales that are not powers of two, zero points and narrow ranges have no "
+            "integer program: quantise it to 'integer'"
+        )
+    return found
+
+
+def of_rows(fmt: Integer, shape: Shape, node: str) -> list[Codes]:
+    """Width, binary point and sign for rows of a shape; a format of the whole batch is refused."""
+    try:
+        fmt.require_shape((1, *shape))
+    except ConfigError as error:
+        raise LoweringError(f"{node}: {error}") from None
+    return [each.reshape(each.shape[max(each.ndim - len(shape), 0) :]) for each in fmt.arrays]
+
+
+def of_parts(
+    fmt: Integer, index: Codes, shape: Shape, parts: Sequence[Shape], node: str
+) -> list[Integer]:
+    """The formats of parts from which elements are taken before they are rounded.
+
+    Args:
+        index: where each element comes from, as in a `Move`.
+    """
+    if not fmt.granular:
+        return [fmt] * len(parts)
+    places = index.reshape(-1)
+    ends = np.cumsum([0, *map(prod, parts)])
+    found = []
+    for each in of_rows(fmt, shape, node):
+        wanted = np.broadcast_to(each, shape).reshape(-1)[places != PADDING]
+        given = np.zeros(ends[-1], np.int64)  # what is taken nowhere needs no bits
+        given[places[places != PADDING]] = wanted
+        if (given[places[places != PADDING]] != wanted).any():
+            raise LoweringError(
+                f"{node} rounds copies of one element to different widths: quantise what it reads"
+            )
+        found.append(given)
+    return [
+        with_fields(fmt, [each[start:end].reshape(part or 1) for each in found])
+        for part, start, end in zip(parts, ends, ends[1:], strict=False)
+    ]
+
+
+def with_fields(fmt: Integer, fields: Sequence[Codes]) -> Integer:
+    """The format with other widths, binary points and signs."""
+    names = ("width", "frac_width", "signed")
+    return fmt.model_copy(update=dict(zip(names, map(IntTensor, fields), strict=True)))
+
+
+def by_row(symbol: Pending, fmt: Integer, node: str) -> tuple[Pending, Integer]:
+    """A row of numbers for each function and format that occur together, and its format."""
+    fields = of_rows(fmt, symbol.shape, node)
+    together = np.stack(np.broadcast_arrays(symbol.rows, *fields), axis=-1)
+    found, rows = np.unique(together.reshape(-1, 4), axis=0, return_inverse=True)
+    functions = torch.from_numpy(found[:, 0])
+    pending = replace(
+        symbol,
+        numbers=symbol.numbers[functions],
+        again=symbol.again[functions],
+        rows=compact(codes(rows.reshape(together.shape[:-1])), symbol.shape),
+    )
+    return pending, with_fields(fmt, np.split(found[:, 1:], 3, axis=1))
 
 
 class Builder:
@@ -140,7 +222,12 @@ class Builder:
         if isinstance(symbol, Pending):
             return Exact(self.tabulated(symbol, fmt, node))
         if isinstance(symbol, Joined):
-            values = [self.rounded(part, fmt, node).value for part in symbol.parts]
+            shapes = [part.shape for part in symbol.parts]
+            formats: Sequence[NumberFormat] = [fmt] * len(shapes)
+            if isinstance(fmt, Integer):
+                formats = of_parts(fmt, symbol.index, symbol.shape, shapes, node)
+            pairs = zip(symbol.parts, formats, strict=True)
+            values = [self.rounded(part, own, node).value for part, own in pairs]
             return Exact(self.move(node, values, symbol.index, symbol.shape))
         value = self.exact(symbol, node)
         if isinstance(fmt, Integer):
@@ -149,7 +236,11 @@ class Builder:
 
     def _input_rounded(self, symbol: Raw, fmt: NumberFormat, node: str) -> Exact:
         if isinstance(fmt, Integer):
-            limits = fmt.limits
+            shape = symbol.source_shape
+            if fmt.granular and (symbol.index is not None or symbol.shape != shape):
+                index = np.arange(prod(shape)) if symbol.index is None else symbol.index
+                (fmt,) = of_parts(fmt, index, symbol.shape, [shape], node)
+            limits = tuple(compact(side, shape) for side in code_limits(*of_rows(fmt, shape, node)))
         else:
             values, frac = dyadic(_all_numbers(fmt, node))
             limits = codes(frac), values.min(), values.max()
@@ -159,7 +250,7 @@ class Builder:
         return Exact(self.move(node, [value], symbol.index, symbol.shape))
 
     def _requantised(self, value: Value, fmt: Integer, node: str) -> Value:
-        frac, low, high = fmt.limits
+        frac, low, high = code_limits(*of_rows(fmt, value.shape, node))
         shift = compact(value.frac - frac, value.shape)
         if (shift <= 0).all():
             limits = [rounded_shift(side, shift, fmt.rounding) for side in (value.low, value.high)]
@@ -188,22 +279,24 @@ class Builder:
 
     def tabulated(self, symbol: Pending, fmt: NumberFormat | None, node: str) -> Value:
         """The pending function, rounded to a format or exactly as it is, as a table."""
+        if isinstance(fmt, Integer) and fmt.granular:
+            symbol, fmt = by_row(symbol, fmt, node)
         results = [part if fmt is None else fmt(part) for part in (symbol.numbers, symbol.again)]
         if not results[0].isfinite().all():
             raise LoweringError(
                 f"{node} reads a function that is infinite or not a number for some input codes"
             )
         if isinstance(fmt, Integer):
-            if fmt.granular:
-                raise LoweringError(f"{node} is a table, which has one width for all its entries")
-            frac = int(fmt.limits[0])
-            values, others = (codes(np.ldexp(part.double().numpy(), frac)) for part in results)
+            point = fmt.arrays[1]
+            values, others = (codes(np.ldexp(part.double().numpy(), point)) for part in results)
         else:
-            values, frac = dyadic(results[0])
-            others = codes(np.ldexp(results[1].double().numpy(), frac))
+            values, finest = dyadic(results[0])
+            point = codes(finest)
+            others = codes(np.ldexp(results[1].double().numpy(), finest))
         value = symbol.value
         own = {"table": values, "rows": compact(symbol.rows, value.shape), "start": symbol.start}
         own["stable"] = bool((values == others).all())
+        frac = point.reshape(-1)[symbol.rows] if point.shape else point
         return self.emit(steps.Table, node, [value], value.shape, frac, **own)
 
 

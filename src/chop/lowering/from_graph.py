@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.lowering.builder import Builder, LoweringError
+from chop.lowering.builder import Builder, LoweringError, in_binary
 from chop.lowering.dyadic import dyadic
 from chop.lowering.program import Codes, IntegerProgram, Shape, Step, Value
 from chop.lowering.ranges import TooWideError
@@ -213,7 +213,10 @@ class Lowering:
             given: Any = node.kwargs["config"]
             quant = given if isinstance(given, QuantConfig) else None
             quant = quant or parse_quant_config(op, given, node.name)
-        return None if quant is None or quant.bypass else quant
+        if quant is None or quant.bypass:
+            return None
+        formats = {role: in_binary(fmt, node.name) for role, fmt in quant.operands.items()}
+        return replace(quant, operands=formats)
 
     def bound(self, node: fx.Node, op: Op, formats: Mapping[str, NumberFormat]) -> dict[str, Any]:
         """The operands by name, rounded by their roles."""

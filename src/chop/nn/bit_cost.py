@@ -82,9 +82,20 @@ def quantizers_of(layer: nn.Module) -> dict[str, TrainedQuantizer]:
     return {role: each for role, each in found.items() if isinstance(each, TrainedQuantizer)}
 
 
+def learned_bits(model: nn.Module) -> list[nn.Parameter]:
+    """The bits after the point that training changes."""
+    found = {
+        each.frac_width: None
+        for layer in model.modules()
+        for each in quantizers_of(layer).values()
+        if isinstance(each.frac_width, nn.Parameter)
+    }
+    return [*found]
+
+
 def learns_widths(model: nn.Module) -> bool:
     """Whether a model has bits that training changes."""
-    return any(each.learns for layer in model.modules() for each in quantizers_of(layer).values())
+    return bool(learned_bits(model))
 
 
 class Meeting(NamedTuple):

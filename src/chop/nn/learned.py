@@ -20,6 +20,7 @@ from chop.nn.bit_cost import (
     Gradients,
     Meeting,
     Parts,
+    learned_bits,
     learns_widths,
     meetings_of,
     quantizers_of,
@@ -43,10 +44,7 @@ class RoundAll(torch.autograd.Function):
         torch._foreach_floor_(scales)
         for scale in scales:
             scale.exp2_()
-        rounded = torch._foreach_mul(weights, scales[:count])
-        torch._foreach_add_(rounded, 0.5)
-        torch._foreach_floor_(rounded)
-        torch._foreach_div_(rounded, scales[:count])
+        rounded = half_up(weights, scales[:count])
         if widths.due:
             widths.count(rounded, scales[:count])
         learning = parts.learning
@@ -60,12 +58,12 @@ class RoundAll(torch.autograd.Function):
         count, learning = ctx.sizes
         saved = ctx.saved_tensors
         of_weights, of_scales, of_cost = list(grads[:count]), list(grads[count:-1]), grads[-1]
-        products = torch._foreach_sub(saved[:learning], saved[learning:])
-        torch._foreach_mul_(products, of_weights[:learning])
-        of_bits = [
-            each.sum_to_size(shape) for each, shape in zip(products, ctx.shapes, strict=True)
-        ]
-        torch._foreach_mul_(of_bits, LN2)
+        of_bits: list[Tensor] = []
+        if learning:
+            products = torch._foreach_sub(saved[:learning], saved[learning:])
+            torch._foreach_mul_(products, of_weights[:learning])
+            of_bits = [*map(Tensor.sum_to_size, products, ctx.shapes)]
+            torch._foreach_mul_(of_bits, LN2)
         of_data = list(torch._foreach_mul(of_scales, LN2)) if of_scales else []
         if ctx.gradients is not None:
             weight_bits, data_bits, weights = ctx.gradients
@@ -74,6 +72,17 @@ class RoundAll(torch.autograd.Function):
             of_weights[:learning] = with_multiple(of_weights[:learning], weights, of_cost)
         fixed = [None] * (count - learning)
         return (None, *of_weights, *of_bits, *fixed, *of_data)
+
+
+def half_up(weights: list[Tensor], scales: list[Tensor] | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Each weight rounded to multiples of the reciprocal of its scale."""
+    if not weights:
+        return ()
+    rounded = torch._foreach_mul(weights, scales)
+    torch._foreach_add_(rounded, 0.5)
+    torch._foreach_floor_(rounded)
+    torch._foreach_div_(rounded, scales)
+    return rounded
 
 
 def with_multiple(sums: list[Tensor], terms: list[Tensor], factor: Tensor) -> list[Tensor]:
@@ -114,7 +123,9 @@ class LearnedWidths:
                 "'integer_trained' first"
             )
         if LearnedWidths.of(model) is not None:
-            raise ConfigError("the widths of this network are being learned already")
+            raise ConfigError(
+                "the widths of this network are being learned already: remove() ends that"
+            )
         self.model, self.refresh, self.magnitude = model, refresh, magnitude
         self.step = 0
         self.meetings: list[Meeting] = []
@@ -147,9 +158,7 @@ class LearnedWidths:
 
     def parameters_of_bits(self) -> list[nn.Parameter]:
         """The bits after the point, which an optimiser may give a separate rate."""
-        return [
-            q.frac_width for q in self.parts.quantizers if isinstance(q.frac_width, nn.Parameter)
-        ]
+        return learned_bits(self.model)
 
     def clamp(self) -> None:
         """Keep all bits within their limits."""
@@ -276,7 +285,8 @@ class LearnedWidths:
         for meeting in self.meetings:
             cost.add(meeting)
         self.complete = cost.complete
-        self.value = torch.as_tensor(cost.total, dtype=rounded[0].dtype, device=rounded[0].device)
+        like = self.parts.quantizers[0].frac_width
+        self.value = torch.as_tensor(cost.total, dtype=like.dtype, device=like.device)
         self.gradients = cost.gradients
 
     def _watch_layers(self, inputs: tuple[Any, ...]) -> None:

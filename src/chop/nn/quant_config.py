@@ -10,13 +10,14 @@ Keys of roles that an operation lacks are tolerated, because one rule may serve 
 keys of no role and no field are errors.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from chop.errors import ConfigError, UnknownNameError
 from chop.numerics import FORMATS, NumberFormat
+from chop.numerics.int_tensor import as_lists
 from chop.ops.op import Op
 from chop.ops.table import OPS
 from chop.validation import parse
@@ -40,14 +41,26 @@ class QuantConfig:
 
     def as_dict(self) -> dict[str, Any]:
         """The flat dictionary with every field stated; parsing it gives the same configuration."""
+        return {key: as_lists(value) for key, value in self.fields().items()}
+
+    def fields(self) -> dict[str, Any]:
+        """The same without making nested lists of what formats hold as tensors."""
         # A name alone would stand for every operand, so that none at all is said as a bypass.
         bypass = self.bypass or not self.operands
         head: dict[str, Any] = {"name": self.name} | ({"bypass": True} if bypass else {})
         return head | {
             f"{role}_{field}": value
             for role, fmt in self.operands.items()
-            for field, value in fmt.model_dump().items()
+            for field, value in fmt.fields().items()
         }
+
+    def require_shape(self, op: Op, role: str, shape: Sequence[int]) -> None:
+        """Raise if the format of an operand does not fit its shape."""
+        if role in self.operands:
+            try:
+                self.operands[role].require_shape(shape)
+            except ConfigError as error:
+                raise ConfigError(f"{op.name}: {role}: {error}") from None
 
     def require(self, op: Op, role: str) -> None:
         """Raise if an operand that is there has no format although the format needs settings."""

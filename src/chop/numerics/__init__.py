@@ -2,10 +2,10 @@
 
 from chop.numerics.base import FORMATS, Encoded, NumberFormat, Operand, Quantizer
 from chop.numerics.block_formats import BlockFP, BlockLog, BlockMinifloat
-from chop.numerics.elementwise import Integer, Log
+from chop.numerics.elementwise import Integer, IntegerScaled, Log
 from chop.numerics.few_valued import Binary, Ternary
 from chop.numerics.floating import Float8E4M3, Float8E5M2, MinifloatDenorm, MinifloatIEEE
-from chop.numerics.int_tensor import IntTensor
+from chop.numerics.int_tensor import FloatTensor, IntTensor
 from chop.numerics.microscaling import MXFP4, MXFP6, MXFP8, MXInt8
 from chop.numerics.trained import IntegerTrained
 
@@ -21,8 +21,10 @@ __all__ = [
     "Encoded",
     "Float8E4M3",
     "Float8E5M2",
+    "FloatTensor",
     "IntTensor",
     "Integer",
+    "IntegerScaled",
     "IntegerTrained",
     "Log",
     "MXInt8",

@@ -116,9 +116,17 @@ class NumberFormat(BaseModel):
         """Bits stored for one element, its part of what a block shares included."""
         return self.element_bits
 
+    @property
+    def mean_element_bits(self) -> float:
+        """The same as `element_bits`, on average where elements have several widths."""
+        return self.element_bits
+
     def bits_of(self, shape: Sequence[int]) -> float:
         """Bits stored for one element of a tensor of this shape; `bits` does not know the shape."""
         return self.bits
+
+    def require_shape(self, shape: Sequence[int]) -> None:
+        """Refuse a tensor whose shape the format does not fit; most fit every shape."""
 
     def gradient(self, x: Tensor, grad: Tensor) -> Tensor:
         """The gradient that passes through rounding at `x`: straight through, unless overridden."""
@@ -149,7 +157,7 @@ class NumberFormat(BaseModel):
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """The format with some fields changed; unlike pydantic's own, the change is checked."""
-        return type(self).model_validate(self._fields() | dict(update or {}))
+        return type(self).model_validate(self.fields() | dict(update or {}))
 
     def __copy__(self) -> Self:
         return self  # a value that cannot change needs no second copy
@@ -158,11 +166,16 @@ class NumberFormat(BaseModel):
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self).model_validate, (self._fields(),)  # without what was worked out
+        return type(self).model_validate, (self.fields(),)  # without what was worked out
 
-    def _fields(self) -> dict[str, Any]:
-        """The fields as they are; a dump would make nested lists of tensors."""
+    def fields(self) -> dict[str, Any]:
+        """The fields as they are, where a dump has nested lists."""
         return {name: getattr(self, name) for name in type(self).model_fields}
+
+    def shown(self) -> dict[str, Any]:
+        """The fields that are not as by default, in as few words as a table has room for."""
+        defaults = {name: field.default for name, field in type(self).model_fields.items()}
+        return {name: value for name, value in self.fields().items() if value != defaults[name]}
 
 
 FORMATS: Registry[type[NumberFormat]] = Registry("number format")

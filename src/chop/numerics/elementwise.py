@@ -1,19 +1,24 @@
 """Formats that round each element by itself: integers, fixed point and logarithms."""
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import Field, PlainSerializer, PlainValidator, model_validator
 from torch import Tensor
 
-from chop.numerics.arithmetic import CHUNK, apply, code_dtype, refuse_nan, run
-from chop.numerics.base import FORMATS, Encoded
-from chop.numerics.granular import GranularGrid, granular_grid
-from chop.numerics.grids import FixedGrid, GridFormat, LogGrid
-from chop.numerics.int_tensor import ARRAYS, Granular, IntTensor, array_of
+from chop.numerics.arithmetic import CHUNK, MAX_FRACTION, apply, code_dtype, refuse_nan, run
+from chop.numerics.base import FORMATS, Encoded, NumberFormat, require_float
+from chop.numerics.granular import GranularGrid, code_limits, require_broadcast
+from chop.numerics.grids import FixedGrid, GridFormat, LogGrid, fixed_grid
+from chop.numerics.int_tensor import ARRAYS, FloatTensor, Granular, IntTensor, as_lists
+
+LAST_POINT = 126
+SMALLEST_SCALE = 2.0**-126  # of normal numbers of float32
+FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 class ElementFormat(GridFormat):
@@ -62,7 +67,8 @@ class Integer(ElementFormat):
 
     width: Annotated[int | IntTensor, Granular(0, 53, Annotated[int, Field(gt=0, le=53)])]
     frac_width: Annotated[
-        int | IntTensor, Granular(-126, 126, Annotated[int, Field(ge=-126, le=126)])
+        int | IntTensor,
+        Granular(-LAST_POINT, LAST_POINT, Annotated[int, Field(ge=-LAST_POINT, le=LAST_POINT)]),
     ]
     signed: Annotated[bool | IntTensor, Granular(0, 1, bool)] = True
     rounding: Literal["half_even", "half_up"] = "half_even"
@@ -75,14 +81,15 @@ class Integer(ElementFormat):
         if isinstance(fields, dict) and fields.get("frac_width") is None:
             width = fields.get("width")
             if isinstance(width, ARRAYS):
-                return fields | {"frac_width": IntTensor(array_of(width) // 2)}
+                return fields | {"frac_width": IntTensor(IntTensor(width).array // 2)}
             return fields | {"frac_width": width // 2 if type(width) is int else 0}
         return fields
 
     @model_validator(mode="after")
     def _with_shapes_that_agree(self) -> Self:
         if self.granular:
-            shapes = {name: values.shape for name, values in self._arrays.items() if values.shape}
+            named = zip(("width", "frac_width", "signed"), self.arrays, strict=True)
+            shapes = {name: values.shape for name, values in named if values.shape}
             try:
                 np.broadcast_shapes(*shapes.values())
             except ValueError:
@@ -97,19 +104,18 @@ class Integer(ElementFormat):
         return any(isinstance(each, IntTensor) for each in fields)
 
     @property
-    def _arrays(self) -> dict[str, NDArray[np.int64]]:
-        fields = {"width": self.width, "frac_width": self.frac_width, "signed": self.signed}
-        return {
-            name: np.asarray(each.array if isinstance(each, IntTensor) else each, np.int64)
-            for name, each in fields.items()
-        }
+    def arrays(self) -> list[NDArray[np.int64]]:
+        """Width, binary point and sign as arrays that broadcast against the tensor."""
+        fields = (self.width, self.frac_width, self.signed)
+        return [
+            np.asarray(each.array if isinstance(each, IntTensor) else each, np.int64)
+            for each in fields
+        ]
 
     @property
     def limits(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Binary point, smallest and largest code; arrays that broadcast against the tensor."""
-        width, frac, signed = self._arrays.values()
-        below = np.where((signed > 0) & (width > 0), 1 << np.maximum(width - 1, 0), 0)
-        return frac, -below, (1 << width) - 1 - below
+        """Binary point, smallest and largest code, in arrays like these."""
+        return code_limits(*self.arrays)
 
     @property
     def code_range(self) -> tuple[int, int]:
@@ -121,23 +127,155 @@ class Integer(ElementFormat):
     def bits(self) -> float:
         return float(self.width.array.mean()) if isinstance(self.width, IntTensor) else self.width
 
+    def require_shape(self, shape: Sequence[int]) -> None:
+        if isinstance(self.grid, GranularGrid):
+            self.grid.require_shape(shape)
+
+    @property
+    def mean_element_bits(self) -> float:
+        return self.bits
+
+    @property
+    def widths(self) -> dict[int, int]:
+        """How many of the channels or elements that have separate widths have each; one of all."""
+        found, counts = np.unique(self.arrays[0], return_counts=True)
+        return dict(zip(found.tolist(), counts.tolist(), strict=True))
+
+    def shown(self) -> dict[str, Any]:
+        if not isinstance(self.width, IntTensor):
+            return super().shown()
+        zeros = self.widths.get(0, 0) / self.width.array.size
+        return super().shown() | {"width": f"{self.width}" + f", {zeros:.0%} zero" * bool(zeros)}
+
     @cached_property
     def grid(self) -> FixedGrid | GranularGrid:
-        width, frac, signed = self._arrays.values()
+        modes = self.rounding == "half_up", self.overflow == "wrap"
+        width, frac, signed = self.arrays
         if self.granular:
-            return granular_grid(width, frac, signed, self._grid)
-        return self._grid(int(width), int(frac), bool(signed))
+            return GranularGrid(width, frac, signed, *modes)
+        return fixed_grid(int(width), int(frac), bool(signed), *modes)
 
-    def _grid(self, width: int, frac_width: int, signed: bool) -> FixedGrid:
-        below = 2 ** (width - 1) if signed and width else 0
-        return FixedGrid(
-            width,
-            frac_width,
-            -below,
-            2**width - 1 - below,
-            half_up=self.rounding == "half_up",
-            wraps=self.overflow == "wrap",
+
+def scale_of(value: Any) -> float | FloatTensor:
+    """A scale, or one for each channel, as the float32 numbers that they are."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.number, *ARRAYS)):
+        raise ValueError("a number or a list of numbers expected")
+    scales = FloatTensor(value)
+    if not (np.isfinite(scales.array) & (scales.array >= SMALLEST_SCALE)).all():
+        raise ValueError(f"scales are numbers of float32 from {SMALLEST_SCALE:g} up")
+    return scales if scales.shape else float(scales.array)
+
+
+@FORMATS.register("integer_scaled")
+class IntegerScaled(NumberFormat):
+    """Integers times a scale, as Brevitas and QONNX have them: ``(code - zero_point) * scale``.
+
+    A `scale` is a positive float32 number, for the whole tensor or, as nested lists or a tensor
+    that broadcasts against what is rounded, for each channel. A code is the nearest to the exact
+    quotient; `narrow` leaves out the lowest code of signed numbers, the highest of unsigned ones.
+    """
+
+    label: ClassVar[str] = "IntegerScaled"
+
+    width: int = Field(gt=0, le=32)
+    scale: Annotated[
+        float | FloatTensor,
+        PlainValidator(scale_of, json_schema_input_type=Annotated[float, Field(gt=0)] | list[Any]),
+        PlainSerializer(as_lists),
+    ]
+    zero_point: int = Field(default=0, ge=-(2**31), le=2**31)
+    signed: bool = True
+    narrow: bool = False
+    rounding: Literal["half_even", "half_up"] = "half_even"
+
+    @model_validator(mode="after")
+    def _with_zero_among_its_codes(self) -> Self:
+        low, high = self.code_range
+        if low == high:
+            raise ValueError("a narrow range needs a width of at least 2")
+        if not low <= self.zero_point <= high:
+            raise ValueError(f"zero_point must be a code, from {low} to {high}")
+        if float(np.max(self._scales)) * 2.0**self.width > FLOAT32_MAX:
+            raise ValueError("the largest number is beyond float32: scale is too large")
+        return self
+
+    @property
+    def code_range(self) -> tuple[int, int]:
+        """The smallest and the largest integer code."""
+        below = 2 ** (self.width - 1) if self.signed else 0
+        high = 2**self.width - 1 - below
+        return (-below + self.narrow, high) if self.signed else (0, high - self.narrow)
+
+    @property
+    def element_bits(self) -> int:
+        return self.width
+
+    @property
+    def _scales(self) -> NDArray[np.float64]:
+        given = self.scale.array if isinstance(self.scale, FloatTensor) else self.scale
+        return np.asarray(given, np.float64)
+
+    @cached_property
+    def _on_devices(self) -> dict[torch.device, Tensor]:
+        return {}
+
+    def _scale_for(self, x: Tensor) -> Tensor:
+        """The scales in float64, in which quotients and products of float32 numbers suffice."""
+        require_float(self, x.dtype)
+        self.require_shape(x.shape)
+        if x.device not in self._on_devices:
+            self._on_devices[x.device] = torch.tensor(self._scales, device=x.device)
+        return self._on_devices[x.device]
+
+    def require_shape(self, shape: Sequence[int]) -> None:
+        require_broadcast("scales", self._scales.shape, tuple(shape))
+
+    def as_integer(self) -> "Integer | None":
+        """The same numbers as fixed point, which they are where scales are powers of two."""
+        parts, exponents = np.frexp(self._scales)
+        plain = not (self.zero_point or self.narrow) and bool((parts == 0.5).all())
+        points = 1 - exponents
+        # Of more bits, float32 lacks the last code, at which the two then saturate differently.
+        if not plain or np.abs(points).max() > LAST_POINT or self.width > MAX_FRACTION + 1:
+            return None
+        return Integer(
+            width=self.width,
+            frac_width=IntTensor(points) if points.shape else int(points),
+            signed=self.signed,
+            rounding=self.rounding,
         )
+
+    def round_to(self, x: Tensor) -> Tensor:
+        steps = self._steps(x)
+        values = steps.mul_(self._scale_for(x))
+        most = torch.finfo(x.dtype).max
+        values = values.clamp_(-most, most).to(x.dtype)
+        return values if self.code_range[0] - self.zero_point else values.abs_()
+
+    def _steps(self, x: Tensor) -> Tensor:
+        """The codes less the zero point, in float64."""
+        scale = self._scale_for(x)
+        quotient = x.detach().to(torch.float64) / scale
+        steps = quotient.round()
+        if self.rounding == "half_up":
+            steps = torch.where(quotient - steps == 0.5, steps + 1, steps)
+        elif self.zero_point % 2:  # it is the code that is to be even
+            other = 2 * quotient - steps
+            steps = torch.where((quotient - steps).abs() == 0.5, other, steps)
+        low, high = self.code_range
+        return steps.clamp_(low - self.zero_point, high - self.zero_point)
+
+    def encode(self, x: Tensor) -> Encoded:
+        steps = self._steps(x)
+        refuse_nan(steps, type(self).__name__)
+        codes = steps.to(torch.int64).add_(self.zero_point)
+        return Encoded(codes.to(code_dtype(self.width, self.signed)), None, x.dtype)
+
+    def decode(self, encoded: Encoded) -> Tensor:
+        like = torch.empty(encoded.codes.shape, dtype=encoded.dtype, device=encoded.codes.device)
+        steps = encoded.codes.to(torch.float64).sub_(self.zero_point)
+        most = torch.finfo(encoded.dtype).max
+        return like.copy_(steps.mul_(self._scale_for(like)).clamp_(-most, most))
 
 
 @FORMATS.register("log")

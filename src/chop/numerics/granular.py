@@ -1,7 +1,8 @@
 """Fixed point with a width and a binary point for each channel or element."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -10,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from chop.errors import ConfigError
-from chop.numerics.arithmetic import ShapedKernel
-from chop.numerics.grids import FixedGrid, Rounding
+from chop.numerics.arithmetic import ShapedKernel, working_dtype
+from chop.numerics.grids import FixedGrid, Rounding, fixed_grid
 
 
 class Limits(NamedTuple):
@@ -37,16 +38,15 @@ class GranularKernel(ShapedKernel):
     def __call__(self, x: Tensor, out: Tensor) -> None:
         self.grid.require_shape(x.shape)
         scale, low, high, zero = self._limits.get(x.device) or self._limits_for(x)
-        modes = self.grid.kinds[0]
-        if modes.half_up or modes.wraps:
-            out.copy_(_rounded_by_mode(x, scale, low, high, modes))
+        if self.grid.half_up or self.grid.wraps:
+            out.copy_(_rounded_by_mode(x, scale, low, high, self.grid))
         else:
             torch.mul(x, scale, out=out)
             out.round_()
         out.clamp_(low, high).div_(scale).add_(zero)
 
     def _limits_for(self, x: Tensor) -> Limits:
-        kinds = self.grid.kinds
+        kinds, _ = self.grid.kinds
         low, high = zip(*(kind.limits(self.dtype) for kind in kinds), strict=True)
         zero = [-0.0 if kind.low and kind.high else 0.0 for kind in kinds]
         spread = (self.grid.spread(numbers, x) for numbers in (low, high, zero))
@@ -54,7 +54,7 @@ class GranularKernel(ShapedKernel):
 
 
 def _rounded_by_mode(
-    x: Tensor, scale: Tensor, low: Tensor, high: Tensor, modes: FixedGrid
+    x: Tensor, scale: Tensor, low: Tensor, high: Tensor, modes: "GranularGrid"
 ) -> Tensor:
     """The codes of `x`, rounded half up or wrapped around or both."""
     span = high - low + 1
@@ -72,44 +72,59 @@ def _rounded_by_mode(
 
 @dataclass(frozen=True, eq=False)
 class GranularGrid:
-    """Fixed-point grids of several kinds in the same modes, and the kind of each element."""
+    """A fixed-point grid for each element of a tensor, all in the same modes.
 
-    kinds: tuple[FixedGrid, ...]
-    index: NDArray[np.int64]
-    """The place in `kinds` for each element; broadcasts against tensors from the right."""
+    Widths, binary points and signs are arrays that broadcast against the tensor from the right.
+    """
+
+    width: NDArray[np.int64]
+    frac: NDArray[np.int64]
+    signed: NDArray[np.int64]
+    half_up: bool
+    wraps: bool
     has_nan: bool = False
 
     @property
     def bits(self) -> int:
-        return max(kind.bits for kind in self.kinds)
+        return int(self.width.max())
 
     @property
     def signed_codes(self) -> bool:
-        return any(kind.signed_codes for kind in self.kinds)
+        return bool((self.signed * self.width).any())
+
+    @cached_property
+    def kinds(self) -> tuple[list[FixedGrid], NDArray[np.int64]]:
+        """The grids that occur, and which of them each element has."""
+        numbers, index = np.unique(
+            (self.width << 9 | self.frac + 256) << 1 | self.signed, return_inverse=True
+        )
+        kinds = [
+            fixed_grid(n >> 10, (n >> 1 & 511) - 256, bool(n & 1), self.half_up, self.wraps)
+            for n in numbers.tolist()
+        ]
+        return kinds, index.reshape(self.shape)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape that the three arrays have together."""
+        return np.broadcast_shapes(self.width.shape, self.frac.shape, self.signed.shape)
 
     def rounding(self, dtype: torch.dtype) -> Rounding:
-        works = {kind.rounding(dtype)[1] for kind in self.kinds}
-        work = torch.float64 if torch.float64 in works else torch.float32
+        work = working_dtype(dtype, fraction=self.bits if self.wraps else 0)
         return GranularKernel(self, dtype), work
 
     def require_shape(self, shape: Sequence[int]) -> None:
-        """Refuse a tensor against which the widths do not broadcast."""
-        own, given = self.index.shape, tuple(shape)
-        tail = given[len(given) - len(own) :]
-        if len(own) > len(given) or any(n not in (1, m) for n, m in zip(own, tail, strict=True)):
-            raise ConfigError(
-                f"an integer format whose widths have the shape {own} cannot round a tensor of "
-                f"shape {given}: shapes are compared from the right, and 1 stands for any size"
-            )
+        """Refuse a tensor against which the arrays do not broadcast."""
+        require_broadcast("widths", self.shape, tuple(shape))
 
     def spread(self, numbers: Sequence[float], like: Tensor) -> Tensor:
         """The number of each kind wherever the kind is, in the type of `like`."""
-        spread = np.array(numbers, dtype=np.float64)[self.index]
+        spread = np.array(numbers, dtype=np.float64)[self.kinds[1]]
         return torch.from_numpy(spread).to(like.device, like.dtype)
 
     def scales(self, like: Tensor) -> Tensor:
         """Codes for each unit."""
-        return self.spread([2.0**kind.fraction for kind in self.kinds], like)
+        return self.spread([2.0**kind.fraction for kind in self.kinds[0]], like)
 
     def codes(self, y: Tensor) -> Tensor:
         """The codes; beside negative ones, an unsigned code that is too large is a bit pattern."""
@@ -124,18 +139,25 @@ class GranularGrid:
     def values(self, codes: Tensor) -> Tensor:
         self.require_shape(codes.shape)
         wide = codes.to(torch.float64)
-        patterns = (self.spread([not kind.low for kind in self.kinds], wide) > 0) & (codes < 0)
+        unsigned = self.spread([not kind.low for kind in self.kinds[0]], wide) > 0
+        patterns = unsigned & (codes < 0)
         return torch.where(patterns, wide + 2.0**self.bits, wide).div_(self.scales(wide))
 
 
-def granular_grid(
-    width: NDArray[np.int64],
-    frac: NDArray[np.int64],
-    signed: NDArray[np.int64],
-    kind: Callable[[int, int, bool], FixedGrid],
-) -> GranularGrid:
-    """The grid of widths, binary points and signs that broadcast against each other."""
-    numbers, index = np.unique((width << 9 | frac + 256) << 1 | signed, return_inverse=True)
-    kinds = [kind(n >> 10, (n >> 1 & 511) - 256, bool(n & 1)) for n in numbers.tolist()]
-    shape = np.broadcast_shapes(width.shape, frac.shape, signed.shape)
-    return GranularGrid(tuple(kinds), index.reshape(shape))
+def require_broadcast(what: str, own: tuple[int, ...], given: tuple[int, ...]) -> None:
+    """Refuse a tensor of a shape against which something of a format does not broadcast."""
+    tail = given[len(given) - len(own) :]
+    if len(own) > len(given) or any(n not in (1, m) for n, m in zip(own, tail, strict=True)):
+        raise ConfigError(
+            f"an integer format whose {what} have the shape {own} cannot round a tensor of "
+            f"shape {given}: shapes are compared from the right, and 1 stands for any size"
+        )
+
+
+Array = NDArray[np.int64]
+
+
+def code_limits(width: Array, frac: Array, signed: Array) -> tuple[Array, Array, Array]:
+    """Binary point, smallest and largest code of fixed point; no bits at all have the code 0."""
+    below = np.where((signed > 0) & (width > 0), 1 << np.maximum(width - 1, 0), 0)
+    return frac, -below, (1 << width) - 1 - below

@@ -154,6 +154,13 @@ class FixedGrid:
         return signed(magnitudes.to(torch.float64).mul_(2.0**-self.fraction), negative)
 
 
+def fixed_grid(width: int, frac_width: int, signed: bool, half_up: bool, wraps: bool) -> FixedGrid:
+    """Two's complement, or no sign; no bits at all have one code, which is 0."""
+    below = 2 ** (width - 1) if signed and width else 0
+    high = 2**width - 1 - below
+    return FixedGrid(width, frac_width, -below, high, half_up=half_up, wraps=wraps)
+
+
 @dataclass(frozen=True)
 class FloatKernel:
     """Rounding to nearest even with subnormals; beyond `top` is `top`."""

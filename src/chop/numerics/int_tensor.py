@@ -1,30 +1,30 @@
-"""Arrays of small integers as values: what a number format says for each channel or element."""
+"""Arrays as values: what a number format says for each channel or element."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import GetCoreSchemaHandler
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 from torch import Tensor
 
 LARGEST = 2**15 - 1
 
 
-class IntTensor:
-    """An immutable array of small integers or of booleans; equal contents make equal values.
+class ArrayValue:
+    """An immutable array; equal contents make equal values.
 
     It is made from nested lists, a NumPy array or a tensor, and says something for each channel
     or element of a tensor, against which it broadcasts from the right as tensors of PyTorch do.
     """
 
-    def __init__(self, values: Any) -> None:
-        given = array_of(values)
-        self.array: NDArray[Any] = given.astype(bool if given.dtype == bool else np.int16)
+    def __init__(self, array: NDArray[Any], dtype: Any) -> None:
+        self.array: NDArray[Any] = array.astype(dtype)
         """The contents, which cannot be written to."""
         self.array.flags.writeable = False
 
@@ -44,34 +44,56 @@ class IntTensor:
         return self.array.tolist()
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, IntTensor) and self.digest == other.digest
+        return isinstance(other, ArrayValue) and self.digest == other.digest
 
     def __hash__(self) -> int:
         return hash(self.digest)
 
-    def __repr__(self) -> str:
-        if self.array.size <= 8:
-            return repr(self.tolist())
-        low, high = self.array.min().item(), self.array.max().item()
-        return f"<{low} to {high}, shape {self.shape}>"
+    def __str__(self) -> str:
+        """Smallest, mean and largest, which is what fits in a line."""
+        low, mean, high = self.array.min(), self.array.mean(), self.array.max()
+        return f"{low:.3g}/{mean:.3g}/{high:.3g}"
 
-    def __copy__(self) -> "IntTensor":
+    def __repr__(self) -> str:
+        return repr(self.tolist()) if self.array.size <= 8 else f"<{self}, shape {self.shape}>"
+
+    def __copy__(self) -> Self:
         return self
 
-    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> "IntTensor":
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return IntTensor, (self.array,)
+        return type(self), (self.array,)
 
 
-ARRAYS = (IntTensor, list, tuple, np.ndarray, Tensor)
-"""What an `IntTensor` is made from."""
+class IntTensor(ArrayValue):
+    """An immutable array of small integers or of booleans."""
+
+    def __init__(self, values: Any) -> None:
+        given = array_of(values)
+        if given.dtype.kind not in "biu" or given.max() > LARGEST or given.min() < -LARGEST:
+            raise ValueError("small integers expected")
+        super().__init__(given, bool if given.dtype == bool else np.int16)
+
+
+class FloatTensor(ArrayValue):
+    """An immutable array of float32 numbers."""
+
+    def __init__(self, values: Any) -> None:
+        given = array_of(values)
+        if given.dtype.kind not in "iuf":
+            raise ValueError("numbers expected")
+        super().__init__(given, np.float32)
+
+
+ARRAYS = (ArrayValue, list, tuple, np.ndarray, Tensor)
+"""What these are made from."""
 
 
 def array_of(values: Any) -> NDArray[Any]:
-    """Nested lists, an array or a tensor as an array of small integers or of booleans."""
-    if isinstance(values, IntTensor):
+    """Nested lists, an array or a tensor as an array."""
+    if isinstance(values, ArrayValue):
         return values.array
     if isinstance(values, Tensor):
         values = values.detach().cpu().numpy()
@@ -81,8 +103,6 @@ def array_of(values: Any) -> NDArray[Any]:
         raise ValueError("lists inside a list must have one length") from None
     if not array.size:
         raise ValueError(f"at least one number expected, and the shape is {array.shape}")
-    if array.dtype.kind not in "biu" or array.max() > LARGEST or array.min() < -LARGEST:
-        raise ValueError("small integers expected")
     return array
 
 
@@ -109,10 +129,19 @@ class Granular:
             serialization=core_schema.plain_serializer_function_ser_schema(as_lists),
         )
 
+    def __get_pydantic_json_schema__(
+        self, core: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        one: JsonSchemaValue = {"type": "integer", "minimum": self.low, "maximum": self.high}
+        if self.kind is bool:
+            one = {"type": "boolean"}
+        inner = {"anyOf": [one, {"type": "array"}]}
+        return {"anyOf": [handler(core), {"type": "array", "items": inner, "minItems": 1}]}
+
     def _checked(self, value: Any, plain: Callable[[Any], Any]) -> Any:
         if not isinstance(value, ARRAYS):
             return plain(value)
-        array = array_of(value)
+        array = value.array if isinstance(value, IntTensor) else IntTensor(value).array
         low, high = array.min(), array.max()
         if low < self.low or high > self.high:
             wrong = low if low < self.low else high
@@ -128,4 +157,4 @@ class Granular:
 
 def as_lists(value: Any) -> Any:
     """A field of a format as files hold it: a plain value, or nested lists."""
-    return value.tolist() if isinstance(value, IntTensor) else value
+    return value.tolist() if isinstance(value, ArrayValue) else value

@@ -65,6 +65,7 @@ def _graph(run: RunFolder, problems: list[str]) -> Parts:
     """What the newest saved graph shows."""
     from chop.report.read.graph import read_graph
     from chop.report.sections import graph as views
+    from chop.report.sections.widths import widths_section
 
     newest, *older = run.graphs
     where, others = run.name_of(newest), [run.name_of(path) for path in older]
@@ -76,6 +77,7 @@ def _graph(run: RunFolder, problems: list[str]) -> Parts:
     features = str(graph.preprocessing or "")
     yield where, lambda: views.graph_section(nodes, where, others, features)
     yield "Statistics", lambda: views.statistics_section(nodes)
+    yield "Widths", lambda: widths_section(nodes)
     yield "Quantisation", lambda: views.weights_section(nodes)
     yield "Costs", lambda: views.costs_section(graph)
 

@@ -85,8 +85,10 @@ class QuantizedModule(nn.Module):
                 "be quantised"
             )
         for name in self.operation.params:
-            if getattr(self, name, None) is not None:
+            parameter = getattr(self, name, None)
+            if parameter is not None:
                 quant.require(self.op, name)
+                quant.require_shape(self.op, name, parameter.shape)
         formats = quant.operands
         known = self.quantizers_by_role
         same = {r: q for r, q in known.items() if self._quant.operands[r] == formats.get(r)}
@@ -196,13 +198,9 @@ def _shown(operands: Mapping[str, NumberFormat]) -> str:
     for role, fmt in operands.items():
         roles.setdefault(fmt, []).append(role)
     return "; ".join(
-        f"{', '.join(names)}: {', '.join(f'{k}={v}' for k, v in _settings(fmt).items())}"
+        f"{', '.join(names)}: {', '.join(f'{k}={v}' for k, v in fmt.shown().items())}"
         for fmt, names in roles.items()
     )
-
-
-def _settings(fmt: NumberFormat) -> dict[str, Any]:
-    return fmt.model_dump(exclude_defaults=True)
 
 
 def _blank(op: Op, fmt: type[NumberFormat], base: type[nn.Module]) -> QuantizedModule:

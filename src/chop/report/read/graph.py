@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, fx, nn
 
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.numerics import NumberFormat
+from chop.numerics import Integer, IntTensor, NumberFormat
 from chop.passes.graph.analysis.flops.operands import formats_of_node
 from chop.passes.graph.interface import load_mase_graph
 
@@ -52,6 +52,8 @@ class NodeFacts:
     tensors: tuple[RoundedTensor, ...]
     statistics: tuple[tuple[str, str, Mapping[str, Any]], ...]
     """Tensor, name of the statistic, its numbers."""
+    widths: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    """How many channels or elements have each width, by operand, where they have several."""
 
     def sqnr(self, role: str) -> float | None:
         """The error of one operand, if it is known."""
@@ -87,6 +89,7 @@ def node_facts(node: fx.Node, modules: Mapping[str, nn.Module]) -> NodeFacts:
         formats={role: describe(fmt) for role, fmt in formats.items()},
         bits=widths[0] if widths else FLOAT_BITS,
         tensors=tuple(_rounded(node.name, _operands(module, common), formats)),
+        widths={role: found for role, fmt in formats.items() if (found := widths_of(fmt))},
         statistics=tuple(_statistics(_section(node, "software"))),
     )
 
@@ -109,11 +112,16 @@ def _shape(common: Mapping[str, Any]) -> str:
 
 def describe(fmt: NumberFormat) -> str:
     """A format with the fields that make it what it is: ``Integer 6 bit (width 6, …)``."""
-    fields = fmt.model_dump(exclude_defaults=True)
+    fields = fmt.shown()
     if fields.get("width") == fmt.bits:
         del fields["width"]  # said already
     inside = ", ".join(f"{name} {value}" for name, value in fields.items())
-    return f"{fmt.label} {fmt.bits:g} bit" + (f" ({inside})" if inside else "")
+    return f"{fmt.label} {fmt.bits:.4g} bit" + (f" ({inside})" if inside else "")
+
+
+def widths_of(fmt: NumberFormat) -> dict[int, int]:
+    """How many channels or elements have each width; none where one width serves all."""
+    return fmt.widths if isinstance(fmt, Integer) and isinstance(fmt.width, IntTensor) else {}
 
 
 def _operands(module: nn.Module | None, common: Mapping[str, Any]) -> dict[str, Tensor]:

@@ -155,7 +155,7 @@ def box(node: NodeFacts, x: float, y: float) -> Markup:
         tag("title", words),
         tag("rect", x=x, y=y, width=BOX, height=TALL, rx=7, class_="heat"),
         text(x + 10, y + 18, shortened(node.name, 27), "start", "name"),
-        text(x + BOX - 10, y + 18, f"{node.bits:g} bit", "end", "bits for-bits"),
+        text(x + BOX - 10, y + 18, f"{node.bits:.4g} bit", "end", "bits for-bits"),
         text(x + BOX - 10, y + 18, error, "end", "bits for-error"),
         text(x + 10, y + 36, shortened(f"{first}   → {node.shape or UNKNOWN}", LINE), "start"),
         text(x + 10, y + 53, shortened(brief(node.formats), LINE), "start", "quiet"),

@@ -17,6 +17,7 @@ from chop.nn.quant_config import OUTPUT, QuantConfig, parse_quant_config
 from chop.nn.quantized import QuantizedCall, QuantizedModule
 from chop.nn.quantizers import QUANTIZERS
 from chop.numerics import NumberFormat
+from chop.numerics.int_tensor import ArrayValue
 from chop.ops.op import MaseType, Op, aten_name, op_of_node
 
 UNKNOWN: TensorEntry = {"type": None, "precision": None, "shape": None, "torch_dtype": None}
@@ -151,13 +152,14 @@ def named_arguments(
         args: values, or nodes where nothing was run; a node counts as a tensor.
     """
     inputs = 0
+    is_function = node.op == "call_function" or isinstance(module, QuantizedCall)
     if hasattr(node.target, "op"):  # a quantised function, whose `config` is no operand
         kwargs = {name: value for name, value in kwargs.items() if name != "config"}
     for name, value in [*positional(node, op, module, args), *kwargs.items()]:
         for part_name, part in parts(name, value):
             if not is_tensor(part):
                 yield part_name, part
-            elif node.op == "call_function" and name in PARAMETER_NAMES:
+            elif is_function and name in PARAMETER_NAMES:
                 yield name, part
             else:
                 yield f"data_in_{inputs}", part
@@ -194,6 +196,8 @@ def signature_of(
     node: fx.Node, op: str, module: nn.Module | None, count: int
 ) -> tuple[tuple[str, ...], str | None]:
     """Names of the first arguments of the callee, and the name of its starred one, if any."""
+    if isinstance(module, QuantizedCall):
+        return aten_signature(op, count)
     if module is not None:
         kind = module.base if isinstance(module, QuantizedModule) else type(module)
         return python_signature(kind.forward, skip_self=True)
@@ -331,7 +335,9 @@ def quantization_of(node: fx.Node, module: nn.Module | None) -> tuple[Op, QuantC
 
 def precision(fmt: NumberFormat) -> list[Any]:
     """The settings of a format in the order in which the labs list them."""
-    fields = fmt.model_dump(exclude=NOT_PRECISION)
+    fields = {name: each for name, each in fmt.fields().items() if name not in NOT_PRECISION}
+    for name, value in fields.items():  # what is given for each element would be no short list
+        fields[name] = f"{fmt.shown()[name]}" if isinstance(value, ArrayValue) else value
     first = [fields.pop(name) for name in PRECISION if name in fields]
     return [list(v) if isinstance(v, tuple) else v for v in (*first, *fields.values())]
 

@@ -16,6 +16,7 @@ from pydantic import Field, NonNegativeInt, model_validator
 from torch import Tensor
 
 from chop.numerics import FORMATS, Encoded, NumberFormat
+from chop.numerics.int_tensor import ArrayValue
 from chop.passes.base import PassArgs
 from chop.validation import parse
 
@@ -56,6 +57,11 @@ def to_plain(value: Any, special: Special = lambda value: None, depth: int = 0) 
     if isinstance(value, list):
         return [to_plain(item, special, depth + 1) for item in value]
     return _tag(value, special, depth + 1)
+
+
+def format_tensor(value: Any) -> ArrayValue | None:
+    """What formats say for each element stays as it is until all tensors are gathered."""
+    return value if isinstance(value, ArrayValue) else None
 
 
 def _small(value: bool | int | str | None) -> bool | int | str | None:
@@ -100,8 +106,8 @@ def from_plain(plain: Any, special: Special = lambda plain: None, depth: int = 0
     if isinstance(plain, dict):
         own = special(plain)
         return _table(plain, special, depth) if own is None else own
-    if plain is None or isinstance(plain, str | float | torch.dtype):
-        return plain  # metadata writes number types as words, which its reader has read by now
+    if plain is None or isinstance(plain, str | float | torch.dtype | ArrayValue):
+        return plain  # number types and tensors of formats, which the reader of a file has found
     if not isinstance(plain, int) or abs(plain) >= LARGEST:
         raise ValueError(f"unknown value {reprlib.repr(plain):.80}")
     return plain
@@ -268,12 +274,14 @@ def pack(name: str, fmt: NumberFormat, tensor: Tensor) -> Packed | None:
         name: what the format is called in the registry.
     """
     rounded = fmt.round_to(tensor)
+    if not fmt.element_bits:  # no code of a file says how many zeros there are
+        return None
     if not torch.equal(fmt.round_to(rounded), rounded):
         return None
     encoded = fmt.encode(tensor)
     record = PackedRecord(
         number_format=name,
-        settings=to_plain(fmt.model_dump()),
+        settings=to_plain(fmt.fields(), format_tensor),
         shape=list(tensor.shape),
         bits=fmt.element_bits,
         dtype=str(tensor.dtype).removeprefix("torch."),

@@ -24,7 +24,7 @@ from chop.ops.op import op_of_module
 from chop.ops.table import OPS
 from chop.passes.base import PassArgs
 from chop.passes.graph.analysis.metadata_entries import plain_name
-from chop.passes.graph.interface.codec import NotStorable, from_plain, to_plain
+from chop.passes.graph.interface.codec import NotStorable, format_tensor, from_plain, to_plain
 from chop.passes.graph.interface.door import LONGEST, Text, check_arguments, one_line, problem
 from chop.passes.graph.interface.targets import LAYERS
 from chop.passes.graph.transforms.pruning.masks import (
@@ -115,11 +115,11 @@ def describe(name: str, module: nn.Module) -> LayerRecord:
             kind=None,
             function=module.op.name,
             training=module.training,
-            quantized=to_plain(module.config),
+            quantized=to_plain(module.quant.fields(), format_tensor),
             frozen=frozen,
         )
     plain = without_input_mask(without_weight_mask(module))
-    quantised = isinstance(plain, QuantizedModule)
+    quant = plain.quant if isinstance(plain, QuantizedModule) else None
     plain = float_module(plain)
     if plain._forward_hooks or plain._forward_pre_hooks or plain._backward_hooks:
         # They are code, and without them the layer would compute something else.
@@ -133,7 +133,7 @@ def describe(name: str, module: nn.Module) -> LayerRecord:
             known_as=f"{cls.__module__}.{cls.__qualname__}",
             arguments={} if own else stored_arguments(name, plain),
             training=module.training,
-            quantized=to_plain(module.config) if quantised else None,
+            quantized=quant and to_plain(quant.fields(), format_tensor),
             masks=mask_names(module),
             frozen=frozen,
         )

@@ -32,6 +32,7 @@ from chop.passes.graph.interface.codec import (
     pack_mask,
 )
 from chop.passes.graph.interface.door import problem, saying
+from chop.passes.graph.interface.format_tensors import moved_in, moved_out
 from chop.passes.graph.interface.graph_file import (
     CODES,
     SHARED,
@@ -96,6 +97,8 @@ def save_mase_graph_interface_pass(
     record = record_graph(graph)
     prove(graph, record)
     gathered = gather(graph, record, args.weights)
+    record = record.model_copy(update={"packed": gathered.packed})
+    record = moved_out(record, gathered.tensors)
     add_value = args.weights == "float" if args.add_value is None else args.add_value
     with new_folder(args.save_dir, args.replace) as target:
         temporary = target.temporary
@@ -218,7 +221,6 @@ def completed(record: GraphRecord, gathered: Gathered, folder: Path) -> GraphRec
     names = [name for name in (METADATA, VALUES) if (folder / name).exists()]
     found = {
         "tied": gathered.tied,
-        "packed": gathered.packed,
         "channels_last": gathered.channels_last,
         "digest": digest(folder / WEIGHTS),
         "digests": {name: digest(folder / name) for name in names},
@@ -347,6 +349,7 @@ def load_mase_graph(path: str | Path, given: MaseGraph | None = None) -> MaseGra
     tensors = read_tensors(folder / WEIGHTS)
     try:
         with saying(f"{folder / GRAPH}: "):
+            record, tensors = moved_in(record, tensors)
             root = build_root(record, tensors, given)
             model = build_graph(record, root, given)
             cf_args = from_plain(record.cf_args)

@@ -227,7 +227,7 @@ class NodeCounter:
                 "half_rounded_macs": macs_with_rounded(use, work, 1),
                 "flops": work.flops,
                 "backward_flops": self.backward(use, work),
-                "bitops": sum(n * prod(map(use.width, pair)) for n, pair in work.products),
+                "bitops": sum(round(n * prod(map(use.width, pair))) for n, pair in work.products),
             }
         return replace(count, **counted, **buffers(use))
 

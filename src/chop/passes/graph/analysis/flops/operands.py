@@ -57,13 +57,14 @@ def in_effect(quant: QuantConfig) -> Formats:
     return {} if quant.bypass else quant.operands
 
 
-def element_bits(fmt: NumberFormat | None, dtype: torch.dtype) -> int:
+def element_bits(fmt: NumberFormat | None, dtype: torch.dtype) -> float:
     """The width at which one element enters a multiplier; what a block shares stays outside.
 
-    Only floating-point tensors are rounded, so any other keeps the width of its dtype.
+    Of elements that have several widths it is the mean. Only floating-point tensors are rounded,
+    so any other keeps the width of its dtype.
     """
     rounded = fmt is not None and dtype.is_floating_point
-    return fmt.element_bits if fmt is not None and rounded else dtype_format(dtype)[1]
+    return fmt.mean_element_bits if fmt is not None and rounded else dtype_format(dtype)[1]
 
 
 def stored_bits(fmt: NumberFormat | None, shape: tuple[int, ...], dtype: torch.dtype) -> int:
@@ -274,7 +275,7 @@ class Use:
             return Cost()  # sizes, attributes and arithmetic of plain numbers
         return None if self.op is None or not self.outputs else self.op.cost(self.call)
 
-    def width(self, role: str) -> int:
+    def width(self, role: str) -> float:
         """The width of the operand in a role; what the operation makes itself is as its output."""
         return element_bits(self.formats.get(role), self.dtype(role))
 

@@ -67,6 +67,7 @@ def apply_plan(graph: MaseGraph, plan: Plan) -> Info:
     functions = [(node, quant) for node, quant in plan.items() if not calls_layer(node)]
     changed = [replace_function(graph, node, quant) for node, quant in functions]
     if any(changed):
+        sort_modules(graph)
         graph.fx_graph.lint()
         graph.model.recompile()  # half the cost of the pass, and layers are found by name anyway
     modules = graph.modules
@@ -78,6 +79,19 @@ def apply_plan(graph: MaseGraph, plan: Plan) -> Info:
         n.name for n, quant in plan.items() if not quant and before[n] != described(n, modules)
     ]
     return {"quantized": quantised, "restored": restored}
+
+
+def sort_modules(graph: MaseGraph) -> None:
+    """Put modules in the order of their use, as in copies and saved graphs.
+
+    Optimisers know parameters by their place.
+    """
+    used = [str(n.target).partition(".")[0] for n in graph.nodes if n.op == "call_module"]
+    modules = graph.model._modules
+    order = [name for name in dict.fromkeys((*used, *modules)) if name in modules]
+    ordered = {name: modules[name] for name in order}
+    modules.clear()
+    modules.update(ordered)
 
 
 def described(node: fx.Node, modules: Mapping[str, nn.Module]) -> str:
@@ -97,7 +111,10 @@ def new_layers(plan: Plan, modules: Mapping[str, nn.Module]) -> dict[nn.Module, 
         old = modules[str(node.target)]
         op = op_of_node(node, modules)
         assert op is not None
-        found[old] = float_module(old) if quant is None else quantize_module(old, op, quant)
+        try:
+            found[old] = float_module(old) if quant is None else quantize_module(old, op, quant)
+        except ConfigError as error:
+            raise ConfigError(f"node {node.name!r}: {error}") from None
     return found
 
 
