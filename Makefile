@@ -39,9 +39,10 @@ clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # Installed again only when the metadata or the pins change. torch goes first and pinned: an
-# unpinned one, asked for by another package, would fetch gigabytes of GPU libraries.
+# unpinned one, asked for by another package, would fetch gigabytes of GPU libraries. Python compiles
+# what it imports; compiling everything that is installed would take another half a minute.
 $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test]"
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e ".[test]"
 	@touch $@

@@ -4,14 +4,13 @@ import csv
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from warm import WarmRun
 
 from chop.actions.comparing import ComparisonResult, compare
 from chop.cli import main
@@ -126,10 +125,7 @@ def kill_midway(arguments: list[str], folder: Path) -> Path:
     """Start a comparison with two processes, kill both while they are at it; its folder."""
     config = Path(arguments[-1])
     config.write_text(config.read_text().replace("repeats = 2", "repeats = 2\nn_jobs = 2"))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "chop.cli", "search", *arguments],
-        start_new_session=True, stdout=subprocess.DEVNULL,
-    )  # fmt: skip
+    process = WarmRun("search", *arguments)
     comparison = folder / "killed" / "software" / "comparison"
     journal, deadline = comparison / "study.log", time.monotonic() + 120
     while not journal.exists() or journal.read_bytes().count(b"\n") < 40:

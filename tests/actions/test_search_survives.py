@@ -4,11 +4,11 @@ import collections
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
+
+from warm import WarmRun
 
 from chop.config.layers import read_toml, write_toml
 from chop.search.study.storage import Place, open_store
@@ -61,16 +61,10 @@ class Project:
         del settings["passes"]
         write_toml(folder / "run.toml", settings)
 
-    def start(self, *arguments: str) -> "subprocess.Popen[str]":
-        command = [sys.executable, "-m", "chop.cli", "search", "--config", "run.toml", "--import",
-                   "own.py", "--project-dir", ".", "--project", "out", *arguments]  # fmt: skip
-        environment = os.environ | {
-            "SEEN": str(self.seen), "CREW": str(self.crew), "OMP_NUM_THREADS": "1",
-        }  # fmt: skip
-        return subprocess.Popen(
-            command, cwd=self.folder, env=environment, text=True, start_new_session=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+    def start(self, *arguments: str) -> WarmRun:
+        command = ["search", "--config", "run.toml", "--import", "own.py"]
+        command += ["--project-dir", ".", "--project", "out", *arguments]
+        return WarmRun(*command, cwd=self.folder, SEEN=str(self.seen), CREW=str(self.crew))
 
     def evaluations(self) -> list[str]:
         return self.seen.read_text().splitlines()
@@ -81,7 +75,7 @@ class Project:
     def workers(self) -> set[str]:
         return {line.partition(" ")[0] for line in self.evaluations()}
 
-    def wait_for(self, count: int, process: "subprocess.Popen[str]") -> None:
+    def wait_for(self, count: int, process: WarmRun) -> None:
         deadline = time.monotonic() + 120
         while len(self.evaluations()) < count:
             assert process.poll() is None, process.communicate()[0]
@@ -97,8 +91,8 @@ class Project:
         return open_store(place, ["maximize", "minimize"], {}, create=False).counted()
 
 
-def finished(process: "subprocess.Popen[str]") -> str:
-    output = process.communicate(timeout=120)[0]
+def finished(process: WarmRun) -> str:
+    output = "".join(process.communicate())
     assert process.returncode == 0, output
     return output
 
@@ -145,7 +139,7 @@ def test_ctrl_c_ends_cleanly_with_the_results_so_far(tmp_path: Path) -> None:
     process = project.start()
     project.wait_for(4, process)
     os.kill(process.pid, signal.SIGINT)
-    output = process.communicate(timeout=60)[0]
+    output = "".join(process.communicate(timeout=60))
     assert process.returncode == 130, output
     assert "Traceback" not in output
     assert "Best trial(s):" in output

@@ -4,14 +4,13 @@ import csv
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from warm import WarmRun
 
 from chop.actions import search
 from chop.cli import main
@@ -61,13 +60,9 @@ class Study:
         settings["search"]["strategy"]["setup"] = {"sampler": "brute", "plots": False}
         write_toml(folder / "alone.toml", settings)
 
-    def start(self, project: str, *arguments: str) -> "subprocess.Popen[str]":
-        command = [sys.executable, "-m", "chop.cli", "search", "--config", "run.toml",
-                   "--project-dir", ".", "--project", project, *arguments]  # fmt: skip
-        return subprocess.Popen(
-            command, cwd=self.folder, env=os.environ | {"OMP_NUM_THREADS": "1"}, text=True,
-            start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+    def start(self, project: str, *arguments: str) -> WarmRun:
+        where = ("--project-dir", ".", "--project", project)
+        return WarmRun("search", "--config", "run.toml", *where, *arguments, cwd=self.folder)
 
     def results(self, project: str) -> Path:
         return self.folder / project / "software" / "search_ckpts"

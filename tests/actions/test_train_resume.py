@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -11,6 +9,7 @@ import pytest
 import torch
 import train_bench as bench
 from test_train import RowByRow
+from warm import WarmRun
 
 from chop.cli import main
 from chop.dataset import MaseDataModule
@@ -36,18 +35,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return checkpoints(folder) / "last.ckpt"
 
 
-def start(command: list[str], patch: str = "") -> subprocess.Popen[str]:
-    """Run ``ch`` in a process of its own, with something changed first."""
-    code = f"import sys\n{patch}\nfrom chop.cli import main\nsys.exit(main(sys.argv[1:]))"
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
+def wait_for(path: Path, process: WarmRun) -> None:
     for _ in range(6000):
         if path.exists() or process.poll() is not None:
             return
@@ -124,7 +112,7 @@ def test_nothing_to_resume_starts_from_the_beginning(
 
 
 def test_kill_in_mid_epoch(tmp_path: Path, uninterrupted: Path) -> None:
-    process = start(ch(tmp_path))
+    process = WarmRun(*ch(tmp_path))
     wait_for(checkpoints(tmp_path) / "last.ckpt", process)
     time.sleep(0.1)
     process.kill()
@@ -149,7 +137,7 @@ def half(path, data):
     os.kill(os.getpid(), signal.SIGKILL)
 pathlib.Path.write_bytes = half
 """
-    process = start(ch(tmp_path), patch)
+    process = WarmRun(*ch(tmp_path), patch=patch)
     process.communicate(timeout=120)
     assert process.returncode == -signal.SIGKILL
     folder = checkpoints(tmp_path)
@@ -160,7 +148,7 @@ pathlib.Path.write_bytes = half
 
 
 def test_termination(tmp_path: Path) -> None:
-    process = start(ch(tmp_path, "--max-epochs", "400"))
+    process = WarmRun(*ch(tmp_path, "--max-epochs", "400"))
     wait_for(checkpoints(tmp_path) / "last.ckpt", process)
     process.terminate()
     out, err = process.communicate(timeout=120)
@@ -169,7 +157,7 @@ def test_termination(tmp_path: Path) -> None:
 
 
 def test_ctrl_c(tmp_path: Path, uninterrupted: Path) -> None:
-    process = start(ch(tmp_path))
+    process = WarmRun(*ch(tmp_path))
     wait_for(checkpoints(tmp_path) / "last.ckpt", process)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=120)

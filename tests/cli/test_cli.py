@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from warm import ch
 
 from chop import __version__
 from chop.cli import main
@@ -23,18 +24,6 @@ def mine(info):
     "A model of my own."
     return nn.Linear(info.num_features, info.num_classes)
 """
-
-
-def ch(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "chop.cli", *arguments],
-        cwd=cwd,
-        env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
 
 
 def config(folder: Path, text: str) -> str:

@@ -1,15 +1,13 @@
 """Several processes on one study in a real PostgreSQL server, one of them killed."""
 
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from search_cases import opened_together
+from warm import WarmRun
 
 from chop.config.layers import read_toml, write_toml
 from chop.errors import ConfigError
@@ -83,16 +81,12 @@ def test_processes_share_a_study_in_postgresql(database: str, tmp_path: Path) ->
     strategy["setup"] |= {"sampler": "brute", "storage": database, "study_name": "lab3",
                           "plots": False}  # fmt: skip
 
-    def start(project: str, jobs: int) -> "subprocess.Popen[str]":
+    def start(project: str, jobs: int) -> WarmRun:
         strategy["setup"]["n_jobs"] = jobs
         write_toml(tmp_path / f"{project}.toml", settings)
-        command = [sys.executable, "-m", "chop.cli", "search", "--config", f"{project}.toml",
-                   "--import", "own.py", "--resume", "--project-dir", ".",
-                   "--project", project]  # fmt: skip
-        return subprocess.Popen(
-            command, cwd=tmp_path, env=os.environ | {"SEEN": str(seen), "OMP_NUM_THREADS": "1"},
-            text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+        command = ["search", "--config", f"{project}.toml", "--import", "own.py", "--resume"]
+        command += ["--project-dir", ".", "--project", project]
+        return WarmRun(*command, cwd=tmp_path, SEEN=str(seen))
 
     def workers() -> set[str]:
         return set(seen.read_text().split())

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from chop.dataset import MaseDataModule
     from chop.models import MaseModelInfo
+    from chop.search.results.verification import Verified
     from chop.search.strategy import Strategy
     from chop.search.study.trial import Trial
 
@@ -62,6 +63,8 @@ class SearchResult:
     """What was searched for and how, as it is stored."""
     features: dict[str, Any] = field(default_factory=dict)
     """What was done to the features, as it is stored."""
+    verified: "dict[int, Verified]" = field(default_factory=dict)
+    """Whether the integers of the best trials were seen to agree, by the number of the trial."""
 
 
 def check(config: RunConfig) -> None:
@@ -291,6 +294,7 @@ class SearchJob:
         processes: contextlib.AbstractContextManager[list[Any]]
         processes = helpers(task, self.jobs - 1) if task else contextlib.nullcontext([])
         logger.info("Search started...")
+        is_over = False
         try:
             with (
                 make_progress(found.limit, metrics) as shown,
@@ -301,18 +305,27 @@ class SearchJob:
                 for process in others:
                     process.join()
                 found.run()  # what a process that died has left behind
+            is_over = True
         finally:
             with one_at_a_time(folder), no_collections():  # who writes last knows of all trials
-                result = self.report(space, found, folder)
+                result = self.report(space, found, folder, is_over)
         logger.info("Searching is completed")
         return result
 
-    def report(self, space: SearchSpace, found: "Strategy", folder: Path) -> SearchResult:
-        """Write and print what was found."""
+    def report(
+        self, space: SearchSpace, found: "Strategy", folder: Path, is_over: bool
+    ) -> SearchResult:
+        """Write and print what was found.
+
+        Args:
+            is_over: whether the search has come to its end, so that the best trials are verified.
+        """
         from chop.search.results.files import best_table, write_results
+        from chop.search.results.verification import require_agreement
         from chop.search.sweeps.table import is_study
 
-        store, trials = found.store, found.store.trials()
+        store = found.store
+        trials = store.trials()
         features = features_of(self.context.model, self.context.data_module)
         best = write_results(folder, store.study, trials, features)
         write_tables(folder, space, best, self.settings)
@@ -323,7 +336,8 @@ class SearchJob:
             from chop.search.results.front import draw_plots
 
             draw_plots(folder, store.study, trials, list(self.config.metrics))
-        shown = f"Best trial(s):\n{best_table(best)}"
+        verified = self.verified(space, best, folder, features) if is_over else {}
+        shown = f"Best trial(s):\n{best_table(best, verified)}"
         if isinstance(space, Hyperparameters) and is_study(self.config):
             shown = self.report_study(space, folder, trials)
         failed = [trial for trial in trials if not trial.is_complete]
@@ -338,7 +352,22 @@ class SearchJob:
         logger.info("The results are in %s", folder, extra=RESULT)
         if trials and len(failed) == len(trials):
             raise SearchError(f"every trial failed; the first: {failed[0].reason}")
-        return SearchResult(folder, best, trials, found.size, repeats, description, features)
+        require_agreement(verified)
+        return SearchResult(
+            folder, best, trials, found.size, repeats, description, features, verified
+        )
+
+    def verified(
+        self, space: SearchSpace, best: "list[Trial]", folder: Path, features: Mapping[str, Any]
+    ) -> "dict[int, Verified]":
+        """Compare the best trials with their integers, those that were not before, and store it."""
+        from chop.search.results.files import write_best
+        from chop.search.results.verification import known_marks, verify_best
+
+        strategy, known = self.config.strategy, known_marks(folder, best)
+        found = verify_best(space, best, strategy.verify, strategy.sw_runner, known)
+        write_best(folder, best, features, found)
+        return found
 
     def report_study(self, space: Hyperparameters, folder: Path, trials: "list[Trial]") -> str:
         """Write the tables and pictures of a study of settings; the table of the settings."""

@@ -281,6 +281,15 @@ class RunConfig:
             actions=("test",),
         ),
     ] = "test"
+    exact: Annotated[
+        bool,
+        Option(
+            "test a quantised network in integers, and say how its simulation agrees with them",
+            DATA,
+            listed=False,
+            actions=("test",),
+        ),
+    ] = False
     is_pretrained: Annotated[
         bool, Option("start from published weights", GENERAL, ("--pretrained",))
     ] = False

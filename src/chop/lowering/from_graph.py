@@ -41,8 +41,6 @@ def lower(
         cut_tail: leave off what stays in floating point at the end, such as a softmax, so that
             the program gives the codes that it reads.
     """
-    import chop.lowering.rules  # noqa: F401  (registers)
-
     return Lowering(graph, inputs or {}).program(cut_tail)
 
 
@@ -133,6 +131,8 @@ class Lowering:
     """Runs a graph on symbols, node by node."""
 
     def __init__(self, graph: MaseGraph, inputs: Mapping[str, Tensor]) -> None:
+        import chop.lowering.rules  # noqa: F401  (registers)
+
         self.graph, self.inputs, self.modules = graph, inputs, graph.modules
         floats = (p.dtype for p in graph.model.parameters() if p.is_floating_point())
         self.builder = Builder(next(floats, torch.float32))

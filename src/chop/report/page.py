@@ -78,7 +78,7 @@ def _graph(run: RunFolder, problems: list[str]) -> Parts:
     yield where, lambda: views.graph_section(nodes, where, others, features)
     yield "Statistics", lambda: views.statistics_section(nodes)
     yield "Widths", lambda: widths_section(nodes)
-    yield "Quantisation", lambda: views.weights_section(nodes)
+    yield "Quantisation", lambda: views.weights_section(nodes, graph)
     yield "Costs", lambda: views.costs_section(graph)
 
 

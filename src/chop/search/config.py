@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ConfigDict, Field, create_model, field_validator, model_validator
 
@@ -120,10 +120,16 @@ class Metric(MetricRule):
 
 
 class StrategyConfig(Schema):
-    """``[search.strategy]``: what is measured and what is wanted of it."""
+    """``[search.strategy]``: what is measured and what is wanted of it.
+
+    Attributes:
+        verify: compare the best trials with their integers when the search ends. By default this
+            is done where all operations have integers; ``"integer"`` warns where they have not.
+    """
 
     name: str = DEFAULT_STRATEGY
     eval_mode: bool = True
+    verify: Literal["integer", "none"] | None = None
     sw_runner: Tables = Field(default_factory=dict)
     hw_runner: Tables = Field(default_factory=dict)
     setup: StudySetup = StrategySetup()

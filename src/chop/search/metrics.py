@@ -31,6 +31,7 @@ METRICS = {
         MetricInfo("flops", "operations per sample", "minimize"),
         MetricInfo("bitops", "bit operations per sample", "minimize"),
         MetricInfo("ebops", "effective bit operations per sample", "minimize"),
+        MetricInfo("accumulator_bits", "bits", "minimize"),
         MetricInfo("latency", "ms", "minimize"),
         MetricInfo("latency_low", "ms", "minimize"),
         MetricInfo("latency_high", "ms", "minimize"),

@@ -27,6 +27,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from chop.errors import ConfigError, SearchError
+from chop.lowering import analyse, lower
 from chop.passes.graph.analysis.flops.count import count_operations_analysis_pass
 from chop.passes.graph.analysis.flops.ebops import EBOPS_ROWS, ebops
 from chop.passes.graph.analysis.flops.operands import model_parameters
@@ -308,6 +309,10 @@ def bitops(candidate: Candidate) -> dict[str, float]:
     return {"bitops": _counts(candidate)["bitops"]}
 
 
+AT_ONCE = 2**18
+"""Elements of the input that are run at once, where the batches of training would be too small."""
+
+
 class CalibrationArgs(RunnerArgs):
     """Which rows show the values that activations take: the first of a loader."""
 
@@ -324,11 +329,19 @@ def effective_bitops(candidate: Candidate, args: CalibrationArgs) -> dict[str, f
     Fewer rows than asked for are no mistake: all of them are looked at.
     """
     batches = candidate.context.first_batches(args.data_loader, args.num_samples)
-    found = ebops(candidate.graph, (features for features, _ in batches))
+    features = torch.cat([features for features, _ in batches])
+    rows = max(1, AT_ONCE // max(1, features[0].numel()))
+    found = ebops(candidate.graph, torch.split(features, rows))
     if found.uncounted:
         node, reason = next(iter(found.uncounted.items()))
         raise SearchError(f"EBOPs cannot be counted: {node}: {reason}")
     return {"ebops": found.total}
+
+
+@hardware_runner("accumulator_bits", metrics=("accumulator_bits",))
+def accumulator_bits(candidate: Candidate) -> dict[str, float]:
+    """Bits of the widest sum or product in integers, for any input."""
+    return {"accumulator_bits": analyse(lower(candidate.graph, cut_tail=True)).accumulator_bits}
 
 
 def _counts(candidate: Candidate) -> dict[str, Any]:

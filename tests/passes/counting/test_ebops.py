@@ -15,11 +15,11 @@ from chop.ir.graph.recorder import run_graph
 from chop.nn.quantized import QuantizedModule
 from chop.passes.graph import (
     add_common_metadata_analysis_pass,
+    count_operations_analysis_pass,
     init_metadata_analysis_pass,
-    prune_transform_pass,
     quantize_transform_pass,
 )
-from chop.passes.graph.analysis.flops.ebops import EbopsCount, ebops
+from chop.passes.graph.analysis.flops import EbopsCount, ebops, report_counts
 from chop.passes.graph.analysis.flops.products import enclosed_bits
 from chop.passes.graph.utils import get_mase_op
 
@@ -37,13 +37,13 @@ def without_gradients() -> Iterator[None]:
         yield
 
 
-def quantised(net: nn.Module, x: Tensor, **config: Any) -> MaseGraph:
+def quantised(net: nn.Module, x: Tensor, config: dict[str, Any] = FIXED) -> MaseGraph:
     """The graph of a network, every product of which is quantised."""
-    rule = {"config": FIXED | config}
     graph, _ = init_metadata_analysis_pass(MaseGraph(net.eval()))
     graph, _ = add_common_metadata_analysis_pass(graph, {"dummy_in": {"x": x}})
     kinds = KINDS & {get_mase_op(node) for node in graph.nodes}
-    graph, _ = quantize_transform_pass(graph, {"by": "type"} | dict.fromkeys(kinds, rule))
+    rules = {kind: {"config": config} for kind in kinds}
+    graph, _ = quantize_transform_pass(graph, {"by": "type", **rules})
     return graph
 
 
@@ -324,3 +324,114 @@ def test_what_is_read_in_a_way_that_cannot_be_told_costs(how: str, live: list[in
     weight = layer.get_quantized_weight()
     wanted = sum(bits_of_number(float(weight[o, k])) * bits[k] for o in live for k in range(4))
     assert ebops(graph, [x]).nodes["one"] == wanted
+
+
+GRANULAR = {
+    "per channel": {
+        "data_in_width": [3, 0, 6, 5, 4], "data_in_frac_width": [1, -9, 3, 4, 2],
+        "weight_width": [[4], [3], [5]], "weight_frac_width": [[2], [3], [4]],
+    },
+    "per element": {
+        "weight_width": [[4, 0, 3, 2, 5], [0, 0, 0, 0, 1], [5, 4, 3, 2, 1]],
+        "weight_frac_width": [[3, 9, 2, 2, 4], [0, 0, 0, 0, 1], [4, 3, 2, 1, 1]],
+    },
+    "unsigned and wrapped": {
+        "data_in_signed": [True, False, True, False, True], "data_in_overflow": "wrap",
+        "data_in_rounding": "half_up",
+    },
+    "binary": {"name": "binary", "data_in_bipolar": True, "weight_bipolar": True},
+    "ternary": {"name": "ternary", "data_in_mean": 0.5, "weight_max": 0.4},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("config", GRANULAR.values(), ids=GRANULAR)
+def test_every_kind_of_integer_format_is_counted(config: dict[str, Any]) -> None:
+    torch.manual_seed(1)
+    x = torch.randn(ROWS, 5)
+    rule = config if "name" in config else FIXED | config
+    graph = quantised(nn.Sequential(nn.Linear(5, 3)), x, rule)
+    found = ebops(graph, [x])
+    assert found == EbopsCount({"_0": counted_one_by_one(graph, x)["0"]}, {}, ROWS)
+    assert found.total > 0
+
+
+def test_the_bits_of_a_channel_are_those_of_all_positions() -> None:
+    """Also where each position has a binary point, and the codes of one channel do not line up."""
+    x = torch.tensor([[[0.75, 4.0]]])
+    points = {"data_in_width": [[4, 5]], "data_in_frac_width": [[2, 1]], "weight_frac_width": 0}
+    net = nn.Conv1d(1, 1, 1, bias=False)
+    net.weight.fill_(1)
+    graph = quantised(nn.Sequential(net), x, FIXED | points)
+    assert ebops(graph, [x]).nodes == {"_0": 2 * 5}  # 0.75 and 4 are 3 and 16 quarters
+
+
+class Mixed(nn.Module):
+    """One layer that is counted, and what cannot be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.gru = nn.Linear(4, 4), nn.Linear(4, 4), nn.GRU(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.two(self.one(x))
+        return F.scaled_dot_product_attention(y, y, y) + self.gru(x)[0]
+
+
+def test_what_cannot_be_counted_says_why() -> None:
+    x = torch.randn(ROWS, 2, 4)
+    graph, _ = init_metadata_analysis_pass(MaseGraph(Mixed().eval()))
+    graph, _ = add_common_metadata_analysis_pass(graph, {"dummy_in": {"x": x}})
+    attention = {"name": "integer", "query_width": 8, "key_width": 8, "value_width": 8}
+    rules = {"one": {"config": FIXED}, "scaled_dot_product_attention": {"config": attention}}
+    graph, _ = quantize_transform_pass(graph, {"by": "name", **rules})
+    _, info = count_operations_analysis_pass(graph, {"input_generator": [{"x": x}]})
+    assert info["nodes"]["two"]["ebops"] is None
+    assert info["total"]["ebops"] == info["nodes"]["one"]["ebops"] > 0
+    assert info["ebops"] == {
+        "rows": ROWS,
+        "uncounted": [
+            {"node": "two", "reason": "it is not quantised"},
+            {"node": "scaled_dot_product_attention",
+             "reason": "no rule says which numbers scaled_dot_product_attention multiplies"},
+            {"node": "gru", "reason": "it is not quantised"},
+        ],
+    }  # fmt: skip
+    assert "EBOPs not counted: two, it is not quantised." in report_counts(info)
+
+
+@pytest.mark.parametrize(
+    ("reason", "config"),
+    [
+        ("its weight has a scale", {"name": "ternary", "weight_scaling_factor": True,
+                                    "data_in_mean": 0.5}),
+        ("its weight is rounded at random", {"name": "binary", "data_in_bipolar": True,
+                                             "weight_bipolar": True, "weight_stochastic": True}),
+        ("(Log) are no integers times one power of two", {"name": "log", "data_in_width": 6,
+                                                          "weight_width": 6}),
+    ],
+)  # fmt: skip
+def test_formats_without_integers_are_refused(reason: str, config: dict[str, Any]) -> None:
+    x = torch.randn(ROWS, 5)
+    found = ebops(quantised(nn.Sequential(nn.Linear(5, 3)), x, config), [x])
+    assert found.nodes == {}
+    assert reason in found.uncounted["_0"]
+
+
+def test_rows_are_needed_and_their_number_is_kept_to() -> None:
+    x = torch.randn(ROWS, 5)
+    graph = quantised(Mlp(), x)
+    with pytest.raises(GraphError, match="none is given"):
+        ebops(graph, [])
+    pass_args = {"input_generator": [{"x": x}], "num_samples": 4, "report": False}
+    _, info = count_operations_analysis_pass(graph, pass_args)
+    assert info["ebops"]["rows"] == 4
+    assert info["total"]["ebops"] == ebops(graph, [x[:4]]).total
+    _, without = count_operations_analysis_pass(graph, {"report": False})
+    assert "ebops" not in without["total"]
+
+
+def test_a_number_that_is_none_is_not_counted() -> None:
+    x = torch.randn(ROWS, 5)
+    graph = quantised(Mlp(), x)
+    found = ebops(graph, [x.index_fill(1, torch.tensor([2]), torch.nan)])
+    assert "not a number" in found.uncounted["one"]

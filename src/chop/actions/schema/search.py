@@ -8,7 +8,6 @@ from pydantic import BaseModel
 from chop.actions.schema.quantize import SEED, reference
 from chop.actions.schema.tables import (
     described,
-    field_schema,
     one_or_several,
     plain,
     table_schema,
@@ -98,7 +97,7 @@ def strategy_schema() -> Schema:
     """``[search.strategy]``: runners by name, and the metrics that they measure."""
     measured = [metric.name for runner in (*SW_RUNNERS.values(), *HW_RUNNERS.values())
                 for metric in runner.metrics]  # fmt: skip
-    eval_mode = StrategyConfig.model_fields["eval_mode"]
+    table = table_schema(StrategyConfig)["properties"]
     names = {name: plain(description(setup)) for name, setup in sorted(STRATEGIES.items())}
     parts = {
         "name": {
@@ -106,7 +105,8 @@ def strategy_schema() -> Schema:
             "default": DEFAULT_STRATEGY,
             "description": "; ".join(map(": ".join, names.items())),
         },
-        "eval_mode": field_schema(eval_mode) or {},
+        "eval_mode": table["eval_mode"],
+        "verify": table["verify"],
         "sw_runner": runners_schema(SW_RUNNERS),
         "hw_runner": runners_schema(HW_RUNNERS),
         "setup": {"type": "object"},

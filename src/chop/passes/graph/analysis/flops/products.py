@@ -14,7 +14,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, fx, nn
 
-from chop.nn.forward import NO_CACHE
 from chop.nn.quantized import QuantizedCall, QuantizedModule
 from chop.numerics import Binary, Integer, NumberFormat, Ternary
 from chop.ops import cost
@@ -234,10 +233,12 @@ class Call:
 
     def run(self, one: Tensor, other: Tensor) -> Tensor:
         """The operation on two tensors in place of its factors."""
-        if isinstance(self.layer, QuantizedModule):
-            twin = NO_CACHE.float_twin(self.layer)
-            twin.__dict__ |= {"weight": other, "bias": None}
-            return self.layer.base.forward(twin, one)  # type: ignore[no-any-return]
+        if self.layer is not None:
+            kind = self.op.module
+            assert kind is not None
+            twin = kind.__new__(kind)
+            twin.__dict__ |= {**vars(self.layer), "weight": other, "bias": None}
+            return kind.forward(twin, one)  # type: ignore[no-any-return]
         names = [each.name for each in self.op.arguments if each.role and each.role != "bias"]
         settings = fx.map_arg(
             {n: v for n, v in self.given.items() if n not in (*names, "bias", "inplace")},
