@@ -62,8 +62,8 @@ MODEL = Name("MODEL", "as listed by: ch info models", names="models")
 DATASET = Name("DATASET", "as listed by: ch info datasets", names="datasets")
 RUN = (MODEL, DATASET)
 TOPICS = (
-    "models", "datasets", "formats", "passes", "spaces", "samplers", "sw_runners", "hw_runners",
-    "ops",
+    "models", "datasets", "formats", "passes", "spaces", "strategies", "samplers", "sw_runners",
+    "hw_runners", "ops",
 )  # fmt: skip
 SHELLS = ("bash", "zsh", "fish")
 
