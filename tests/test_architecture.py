@@ -62,8 +62,9 @@ ROOMS = {
         "study", "evaluation",
         "spaces", "results",
         "samplers", "runners",
+        "strategy", "learned",
         "config",
-        "strategy", "sweeps",
+        "sweeps",
         "processes", "comparison",
     ),
     "training": (

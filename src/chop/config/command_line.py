@@ -19,7 +19,10 @@ CONFIG = Setting(
 )
 OUTPUT = Setting(
     "output", str | None, None,
-    Option("HTML file to write; by default RUN_DIR/report.html", "report", names="file"),
+    Option(
+        "file to write; by default report.html or, to compare, fronts.png in RUN_DIR", "report",
+        names="file",
+    ),
 )  # fmt: skip
 OPTIONS = {"config": CONFIG, **SETTINGS, "output": OUTPUT}
 """All that stands on a command line with a flag: the settings and what is no setting."""
@@ -59,8 +62,8 @@ MODEL = Name("MODEL", "as listed by: ch info models", names="models")
 DATASET = Name("DATASET", "as listed by: ch info datasets", names="datasets")
 RUN = (MODEL, DATASET)
 TOPICS = (
-    "models", "datasets", "formats", "passes", "spaces", "samplers", "sw_runners", "hw_runners",
-    "ops",
+    "models", "datasets", "formats", "passes", "spaces", "strategies", "samplers", "sw_runners",
+    "hw_runners", "ops",
 )  # fmt: skip
 SHELLS = ("bash", "zsh", "fish")
 
@@ -107,6 +110,14 @@ COMMANDS = {
         "write one HTML page about a run: ch report RUN_DIR",
         (Name("RUN_DIR", "folder of a project, as in mase_output", names="folder", needed=True),),
         ("output", *EVERYWHERE), "the path of the page",
+    ),
+    "compare": Command(
+        "draw the fronts of the searches in one or two runs: ch compare RUN_DIR [RUN_DIR]",
+        (
+            Name("RUN_DIR", "folder of a project, as in mase_output", names="folder", needed=True),
+            Name("OTHER_DIR", "folder of another one", names="folder"),
+        ),
+        ("output", *EVERYWHERE), "the path of the picture",
     ),
     "doctor": Command(
         "show what this machine has, what is missing and how to get it",

@@ -50,6 +50,11 @@ def _parts(run: RunFolder, problems: list[str]) -> Parts:
         yield from _graph(run, problems)
     for place, folder in enumerate(run.searches[:MOST_SEARCHES]):
         yield from _search(folder, "" if len(run.searches) == 1 else folder.name, place)
+    if len(run.searches) > 1:
+        from chop.report.sections.fronts import fronts_section
+
+        compared = {folder.name: folder for folder in run.searches[:MOST_SEARCHES]}
+        yield "Searches compared", partial(fronts_section, compared)
     if run.comparisons:
         from chop.report.sections.comparison import comparison_section
 

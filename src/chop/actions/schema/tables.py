@@ -28,8 +28,8 @@ def table_schema(model: type[BaseModel]) -> Schema:
         found = field_schema(field)
         if found is None or name in GIVEN_BY_THE_RUN:
             continue
-        said = found | ({"description": plain(texts[name])} if name in texts else {})
-        properties |= dict.fromkeys(spellings(name, field), said)
+        shape = found | ({"description": plain(texts[name])} if name in texts else {})
+        properties |= dict.fromkeys(spellings(name, field), shape)
         required += [name] if field.is_required() and name not in OFFERED_PATHS else []
     table: Schema = {
         "description": plain(text.partition("\n")[0]),

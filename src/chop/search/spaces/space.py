@@ -285,6 +285,8 @@ class SearchSpace(ABC):
     Setup: ClassVar[type[SpaceSetup]] = SpaceSetup
     starts_afresh: ClassVar[bool] = False
     """Whether candidates get new weights, so that those of the model make no difference."""
+    strategy: ClassVar[str] = "optuna"
+    """The name of the strategy that can search it."""
 
     def __init__(self, context: SearchContext, setup: Any, seed: Mapping[str, Any]) -> None:
         self.context = context
