@@ -38,7 +38,7 @@ LAYERS = {
     "export": (*BASE, "numerics", "ops", "nn", "ir", "lowering"),
     "dataset": BASE,
     "models": BASE,
-    "tools": (*BASE, *GRAPHS, *MODELS_AND_DATA),
+    "tools": (*BASE, *GRAPHS, *MODELS_AND_DATA, "export"),
     "training": (*BASE, *GRAPHS, *MODELS_AND_DATA, "tools"),
     "search": (*BASE, *GRAPHS, *MODELS_AND_DATA, "tools", "training"),
     "report": (*BASE, *GRAPHS, *MODELS_AND_DATA, "tools", "training", "search"),
@@ -48,10 +48,10 @@ LAYERS = {
     "catalogue": (*BASE, *GRAPHS, *MODELS_AND_DATA, "search", "config"),
     "actions": (
         *BASE, *GRAPHS, *MODELS_AND_DATA, "tools", "training", "search", "report", "config",
-        "catalogue",
+        "catalogue", "export",
     ),
     "cli": (*BASE, "actions", "config", "catalogue", "tools"),
-    "__init__": ("ir",),
+    "__init__": ("ir", "export"),
 }  # fmt: skip
 
 

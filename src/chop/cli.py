@@ -90,8 +90,8 @@ def _run(arguments: list[str]) -> int:
     if action not in COMMANDS:
         raise UnknownNameError("action", action, COMMANDS)
     check_words(action, options)
-    if action in READ_ONLY:
-        return READ_ONLY[action](options)
+    if action in WITHOUT_SETTINGS:
+        return WITHOUT_SETTINGS[action](options)
     return _act(action, options, ["ch", *arguments])
 
 
@@ -219,6 +219,26 @@ def _compare(options: dict[str, Any]) -> int:
     return OK
 
 
+def _export(options: dict[str, Any]) -> int:
+    """Write a saved graph in another form."""
+    from chop.config.layers import checked_argument
+    from chop.tools.logger import only_results
+
+    given = {name: checked_argument(name, value) for name, value in options.items()}
+    for name, flag in (("load_name", "--load PATH"), ("to", "--to FORM")):
+        if given.get(name) is None:
+            raise ConfigError(f"export: {flag} is missing: write ch export --load PATH --to FORM")
+    quiet, _ = given.pop("quiet", False), given.pop("to_debug", False)
+    with only_results(quiet):
+        from chop.actions.exporting import export
+
+        done = export(given.pop("load_name"), **given)
+    rows = done.verified_rows
+    checked = f"equal to the engine on {rows:,} rows" if rows else "not checked, as --rows 0 says"
+    sys.stdout.write(f"{done.folder}\n" if quiet else f"Exported: {done.folder}, {checked}\n")
+    return OK
+
+
 def _doctor(options: dict[str, Any]) -> int:
     """Show what this machine has and what is missing."""
     from chop.actions.doctor import doctor
@@ -257,15 +277,16 @@ def _completion(options: dict[str, Any]) -> int:
     return OK
 
 
-READ_ONLY = {
+WITHOUT_SETTINGS = {
     "info": _info,
+    "export": _export,
     "report": _report,
     "compare": _compare,
     "doctor": _doctor,
     "schema": _schema,
     "completion": _completion,
 }
-"""Commands that only read, and take no settings."""
+"""Commands that take no settings, so that they keep no record of them."""
 
 
 @contextlib.contextmanager

@@ -33,6 +33,7 @@ TENSORBOARD = "tensorboard"
 BEST_CHECKPOINT, LAST_CHECKPOINT = "best.ckpt", "last.ckpt"
 TRAINING_LOG, LEARNING_CURVES = "training_log.csv", "learning_curves.png"
 GRAPH, GRAPH_FILE = "transformed_ckpt", "graph.json"
+EXPORT = "export_{}"
 # In the folder of tests:
 TEST_RESULTS = "test_results.json"
 # In the folder of a search: its study, or which study of a database it is, and its results.

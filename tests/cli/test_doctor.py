@@ -101,3 +101,12 @@ def test_versions_are_compared_by_number(version: str, expected: list[int]) -> N
 def test_ten_is_more_than_nine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "version", lambda name: "2.10")
     assert found(Requirement("x", "2.9", ""), "").state == "ok"
+
+
+def test_what_exports_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    extras = {each.name for each in requirements() if each.extra == "onnx"}
+    assert extras == {"onnx", "onnxruntime", "onnxscript", "qonnx"}
+    monkeypatch.setattr(module.shutil, "which", lambda name: "/usr/bin/cc")
+    assert " ok " in state_of(doctor(), "cc")
+    monkeypatch.setattr(module.shutil, "which", lambda name: None)
+    assert "apt install gcc" in doctor(missing_only=True)

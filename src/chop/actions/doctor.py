@@ -26,6 +26,8 @@ OTHERS = {
 }
 """What is used if it is there although no extra names it, what for, and how to get it."""
 
+INSTALL_CC = "apt install gcc   # or the C compiler of your system"
+
 
 class Finding(NamedTuple):
     """One thing that was looked at."""
@@ -78,6 +80,15 @@ def machine() -> Iterator[Finding]:
     yield Finding("cores", NOTE, f"{usable_cores()} usable, of {os.cpu_count()}")
     yield Finding("memory", NOTE, memory())
     yield from _guarded("devices", devices)
+    yield compiler()
+
+
+def compiler() -> Finding:
+    """What exports to C are checked with."""
+    path = shutil.which("cc")
+    if path is None:
+        return Finding("cc", MISSING, "ch export --to c checks its files with it", INSTALL_CC)
+    return Finding("cc", OK, f"{path} (checks exports to C)")
 
 
 def usable_cores() -> int:

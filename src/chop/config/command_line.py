@@ -4,7 +4,7 @@ import argparse
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 from chop import __version__
 from chop.config.run import GENERAL, REMOVED, Option, RunConfig, Setting, settings_of
@@ -20,11 +20,37 @@ CONFIG = Setting(
 OUTPUT = Setting(
     "output", str | None, None,
     Option(
-        "file to write; by default report.html or, to compare, fronts.png in RUN_DIR", "report",
-        names="file",
+        "file of a report or of a picture of fronts, by default in RUN_DIR, or folder of an "
+        "export, by default export_FORM beside the graph",
+        "output", names="file",
     ),
 )  # fmt: skip
-OPTIONS = {"config": CONFIG, **SETTINGS, "output": OUTPUT}
+EXPORT = "export"
+TO = Setting(
+    "to", Literal["integer", "c", "onnx", "qonnx"], None,
+    Option(
+        "form to write: the integer program itself, C99, ONNX of standard operators, or ONNX "
+        "with the Quant nodes of QONNX",
+        EXPORT, actions=(EXPORT,),
+    ),
+)  # fmt: skip
+ROWS = Setting(
+    "rows", int, 2000,
+    Option(
+        "rows of codes to check the files with; 0 checks nothing",
+        EXPORT, actions=(EXPORT,), at_least=0,
+    ),
+)  # fmt: skip
+CUT_TAIL = Setting(
+    "cut_tail", bool, False,
+    Option(
+        "leave off what stays in floating point at the end, such as a softmax",
+        EXPORT, actions=(EXPORT,),
+    ),
+)  # fmt: skip
+OPTIONS = {"config": CONFIG, **SETTINGS} | {
+    each.name: each for each in (OUTPUT, TO, ROWS, CUT_TAIL)
+}
 """All that stands on a command line with a flag: the settings and what is no setting."""
 EVERYWHERE = ("quiet", "to_debug")
 
@@ -118,6 +144,11 @@ COMMANDS = {
             Name("OTHER_DIR", "folder of another one", names="folder"),
         ),
         ("output", *EVERYWHERE), "the path of the picture",
+    ),
+    "export": Command(
+        "write a quantised graph as integer program, C or ONNX, checked: ch export --load PATH",
+        options=("load_name", "load_type", "to", "output", "rows", "cut_tail", *EVERYWHERE),
+        quiet="the folder of the files",
     ),
     "doctor": Command(
         "show what this machine has, what is missing and how to get it",

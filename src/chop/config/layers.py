@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from chop import __version__
-from chop.config.command_line import SETTINGS, flags_of
+from chop.config.command_line import OPTIONS, SETTINGS, flags_of
 from chop.config.run import REMOVED, RunConfig, Setting
 from chop.errors import ConfigError, UnknownNameError, suggestion
 from chop.files import regular, write_text
@@ -194,8 +194,8 @@ def checked_file(path: Path) -> dict[str, Any]:
 
 
 def checked_argument(name: str, text: Any) -> Any:
-    """A setting given on the command line, as the value it stands for."""
-    flags = flags_of(SETTINGS[name])
+    """What an option on the command line was given, as the value it stands for."""
+    flags = flags_of(OPTIONS[name])
     where = flags[-1] if flags else name
     return checked(name, None if text == NOTHING else text, where, where, strict=False)
 
@@ -208,7 +208,7 @@ def checked(name: str, value: Any, where: str, owner: str, *, strict: bool = Tru
         owner: where an unknown name stands.
         strict: a file says numbers as numbers; a command line has only text.
     """
-    setting = setting_named(name, owner)
+    setting = setting_named(name, owner) if strict else OPTIONS[name]
     value = setting.option.usual(value)
     if value is None:
         if not setting.optional:
@@ -270,7 +270,7 @@ def _typed(setting: Setting, value: Any, where: str, strict: bool) -> Any:
 def _adapter(name: str) -> Any:
     from pydantic import Field, TypeAdapter
 
-    setting = SETTINGS[name]
+    setting = OPTIONS[name]
     limits = setting.option.bounds
     if setting.type is float:
         limits["allow_inf_nan"] = False

@@ -139,10 +139,10 @@ class RunConfig:
         ),
     ] = None
     load_type: Annotated[
-        Literal["pt", "pl", "mz", "hf"],
+        Literal["pt", "pl", "mz", "hf", "qonnx"],
         Option(
             "what --load names: a state dict (pt), a Lightning checkpoint (pl), "
-            "a saved graph (mz), a Hugging Face folder (hf)",
+            "a saved graph (mz), a Hugging Face folder (hf), an ONNX file with Quant nodes (qonnx)",
             GENERAL,
         ),
     ] = "mz"

@@ -5,6 +5,7 @@ import json
 import shutil
 import subprocess
 import tempfile
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +16,11 @@ import torch
 from torch import Tensor
 
 from chop import __version__
-from chop.errors import ConfigError, GraphError, UnknownNameError
+from chop.errors import ConfigError, GraphError, OutputError, UnknownNameError
 from chop.export.c import c_source, predict_signature, value_type
-from chop.files import filled, write_text
+from chop.export.onnx.qonnx import check_qonnx, write_qonnx
+from chop.export.onnx.standard import check_onnx, write_onnx
+from chop.files import filled, nothing_left_behind, write_text
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.lowering import Engine, IntegerProgram, analyse, lower, save_program
 from chop.lowering.program import Value
@@ -29,8 +32,6 @@ COMPILE_SAFE = (*COMPILE, "-fno-sanitize-recover=all")
 SEED = 0
 Rows = Mapping[str, Tensor]
 """Codes by the names of the program's inputs."""
-Outputs = tuple[Tensor, ...]
-"""Codes that the engine gives."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Exported:
         return rows
 
 
-def export(
+def export(  # noqa: PLR0913  (each is a choice of its own)
     graph: MaseGraph | IntegerProgram,
     to: str = "c",
     output: str | Path = "exported",
@@ -55,16 +56,19 @@ def export(
     rows: int = 2000,
     inputs: Mapping[str, Tensor] | None = None,
     cut_tail: bool = False,
+    source: str = "a graph in memory",
 ) -> Exported:
     """Write a quantised graph in another form, checked against the engine.
 
-    A folder that is there already is left alone: the files go to ``output-v1``.
+    A folder that is there already is left alone: the files go to ``output-v1``. If anything fails,
+    nothing is left behind.
 
     Args:
-        to: ``"c"``, or ``"integer"`` for the program itself.
+        to: ``"c"``, ``"onnx"``, ``"qonnx"``, or ``"integer"`` for the program itself.
         rows: on how many rows to check; 0 checks nothing, and the manifest says so.
         inputs: rows by the names of the network's inputs, to check with; without them random codes.
         cut_tail: leave off what stays in floating point at the end.
+        source: where the graph came from, for the manifest.
     """
     if to not in TARGETS:
         raise UnknownNameError("export", to, TARGETS)
@@ -79,17 +83,28 @@ def export(
     count = min(len(tensor) for tensor in codes.values())
     with tempfile.TemporaryDirectory() as scratch:
         TARGETS[to](program, Path(scratch))
-        if count:  # the engine runs first: it refuses shapes that do not fit before C is run
-            CHECKS[to](Path(scratch), codes, engine.run(codes))
-        folder = new_folder(Path(output))
-        with filled(folder):
-            for file in sorted(Path(scratch).iterdir()):
-                shutil.copy(file, folder / file.name)
-            source = "given inputs" if inputs is not None else f"random codes, seed {SEED}"
-            manifest = described(program, to, folder)
-            manifest["verified"] = {"rows": count, "against": "engine", "source": source}
-            write_text(folder / MANIFEST, json.dumps(manifest, indent=2) + "\n")
-    return Exported(folder, manifest)
+        tool = CHECKS[to](Path(scratch), engine, codes) if count else None
+        manifest = described(program, to, Path(scratch)) | {"source": source}
+        origin = "given inputs" if inputs is not None else f"random codes, seed {SEED}"
+        manifest["verified"] = {"rows": count, "against": "engine", "source": origin}
+        manifest["checked_with"] = tool
+        write_text(Path(scratch) / MANIFEST, json.dumps(manifest, indent=2) + "\n")
+        return Exported(moved(Path(scratch), Path(output).expanduser()), manifest)
+
+
+def moved(files: Path, wanted: Path) -> Path:
+    """The folder of the wanted name, or the next version of it, with all files or not at all."""
+    whole = wanted.with_name(f".{wanted.name}.{uuid.uuid4().hex[:8]}.tmp")
+    with nothing_left_behind(wanted.parent):
+        try:
+            shutil.copytree(files, whole)  # which makes what leads to it
+            with filled(folder := new_folder(wanted)):
+                return whole.replace(folder)
+        except (OSError, shutil.Error) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise OutputError(f"{wanted}: cannot be written: {reason}") from None
+        finally:
+            shutil.rmtree(whole, ignore_errors=True)
 
 
 def random_codes(program: IntegerProgram, rows: int) -> dict[str, Tensor]:
@@ -170,8 +185,9 @@ def test_program(program: IntegerProgram) -> str:
     )
 
 
-def check_c(folder: Path, codes: Rows, outputs: Outputs) -> None:
-    """Compile the files, run them on rows and compare with the engine; refuse any difference."""
+def check_c(folder: Path, engine: Engine, codes: Rows) -> str:
+    """Compile the files, run them on rows and compare with the engine; what compiled them."""
+    outputs = engine.run(codes)  # which refuses shapes that do not fit before anything else runs
     compiler = shutil.which("cc")
     if compiler is None:
         raise ConfigError("export: no C compiler 'cc' was found: install one, or give rows=0")
@@ -184,6 +200,7 @@ def check_c(folder: Path, codes: Rows, outputs: Outputs) -> None:
         printed = run_tool([binary], text)
     found = np.array([line.split() for line in printed.splitlines()], dtype=np.int64)
     compare(found, np.concatenate([each.reshape(len(each), -1).numpy() for each in outputs], 1))
+    return " ".join(["cc", *COMPILE_SAFE])
 
 
 def compare(found: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> None:
@@ -211,13 +228,14 @@ def run_tool(command: list[str], text: str) -> str:
     return done.stdout
 
 
-def check_integer(folder: Path, codes: Rows, outputs: Outputs) -> None:
+def check_integer(folder: Path, engine: Engine, codes: Rows) -> str:
     """Read the program again and compare plain integer arithmetic with the engine."""
     from chop.lowering import load_program
 
     again = Engine(load_program(folder), "int64").run(codes)
-    for found, wanted in zip(again, outputs, strict=True):
+    for found, wanted in zip(again, engine.run(codes), strict=True):
         compare(found.reshape(len(found), -1).numpy(), wanted.reshape(len(wanted), -1).numpy())
+    return "the engine in 64-bit integers"
 
 
 def write_integer(program: IntegerProgram, folder: Path) -> None:
@@ -228,8 +246,14 @@ def write_integer(program: IntegerProgram, folder: Path) -> None:
 TARGETS: dict[str, Callable[[IntegerProgram, Path], None]] = {
     "c": write_c,
     "integer": write_integer,
+    "onnx": write_onnx,
+    "qonnx": write_qonnx,
 }
-CHECKS: dict[str, Callable[[Path, Rows, Outputs], None]] = {
+"""What writes the files of each form."""
+CHECKS: dict[str, Callable[[Path, Engine, Rows], str]] = {
     "c": check_c,
     "integer": check_integer,
+    "onnx": check_onnx,
+    "qonnx": check_qonnx,
 }
+"""What runs them and refuses codes that are not the engine's; gives the tool that ran them."""

@@ -50,6 +50,33 @@ def of_each_code(
     )
 
 
+@lowering("long")
+def whole_numbers(call: Call) -> Symbol:
+    """Numbers without what is after the point, as indices have to be."""
+    symbol = call.source
+    if call.node.target == "bool":
+        return call.float_result("gives truth values, which no rule covers")
+    if isinstance(symbol, Exact) and (symbol.value.frac <= 0).all():
+        return symbol
+    return of_each_code(call, symbol, lambda numbers: numbers.trunc())
+
+
+def entries(call: Call) -> Symbol:
+    """An embedding of codes in one number each: a table that the network has itself."""
+    table = call.operands.get("weight")
+    value = call.value(call.source)
+    low, high = value.limits
+    if not isinstance(table, Tensor) or table.shape[1] != 1 or value.frac.any():
+        raise LoweringError(f"{call.name} must read an input of the network as it is")
+    if low < 0 or high >= len(table):
+        raise LoweringError(
+            f"{call.name} has {len(table)} entries, and its input may be {low} to {high}"
+        )
+    column = call.builder.reshaped(call.name, value, (*value.shape, 1))
+    entry = table.detach()[:, 0]
+    return of_each_code(call, Exact(column), lambda numbers: entry[numbers.long()])
+
+
 def by_vector(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """The function of elements that lie side by side, which vector instructions compute."""
     flat = x.reshape(-1)

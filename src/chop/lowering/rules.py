@@ -17,7 +17,7 @@ from chop.lowering.functions import of_each_code
 from chop.lowering.moves import expanded
 from chop.lowering.program import Codes, Shape, Value
 from chop.lowering.ranges import along, codes, shifted
-from chop.lowering.symbols import Exact, Raw, Symbol, is_symbolic
+from chop.lowering.symbols import Exact, Pending, Raw, Symbol, is_symbolic
 from chop.ops.op import lowering
 
 SMALL_BITS = 8
@@ -215,7 +215,9 @@ def multiplication(call: Call) -> Symbol:
 
 @lowering("embedding")
 def embedding(call: Call) -> Symbol:
-    """Rows of a constant table, chosen by an integer input."""
+    """Rows of a constant table, chosen by an integer input, or numbers chosen by codes."""
+    if isinstance(call.source, Exact | Pending):
+        return functions.entries(call)
     weight = call.parameter("weight")
     assert weight is not None
     table, frac = weight

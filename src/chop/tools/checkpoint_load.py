@@ -3,6 +3,7 @@
 import os
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torch import nn
 
@@ -17,6 +18,9 @@ from chop.models.weights import (
 from chop.preprocessing import preprocessing_of, set_preprocessing
 from chop.tools.logger import get_logger
 
+if TYPE_CHECKING:
+    from chop.ir.graph.mase_graph import MaseGraph
+
 logger = get_logger("chop")
 
 WEIGHTS_SUFFIXES = {".ckpt": "pl", ".pt": "pt", ".pth": "pt", ".safetensors": "pt"}
@@ -26,35 +30,69 @@ KINDS = {
     "pl": "pytorch lightning checkpoint",
     "hf": "Hugging Face weights",
     "mz": "mase graph",
+    "qonnx": "QONNX file",
 }
+
+GRAPHS = ("mz", "qonnx")
+"""The types that are networks with their formats."""
 
 
 def load_model(
     load_name: str | os.PathLike[str], load_type: str = "mz", model: nn.Module | None = None
 ) -> nn.Module:
-    """`model` with the weights in a file, or for ``mz`` the graph that was saved.
+    """`model` with the weights in a file, or for ``mz`` and ``qonnx`` the graph in it.
 
     Nothing in the file is executed, and tensors are put on the CPU whatever device they were on.
 
     Args:
         load_type: ``pt`` a state dict, ``pl`` a Lightning checkpoint, ``mz`` a saved graph,
-            ``hf`` a Hugging Face folder.
+            ``hf`` a Hugging Face folder, ``qonnx`` an ONNX file with Quant nodes.
         model: where the weights go; a graph needs it only for layers of the user's own.
     """
     if load_type not in KINDS:
         raise UnknownNameError("load type", load_type, KINDS)
-    path = Path(load_name).expanduser()
-    if not path.exists():
-        raise CheckpointError(f"{path}: no such file or folder")
-    if load_type == "mz" and path.suffix in WEIGHTS_SUFFIXES:
-        meant = WEIGHTS_SUFFIXES[path.suffix]
-        raise CheckpointError(f"{path}: is no saved graph; write load type {meant!r} for it")
-    load = _load_graph if load_type == "mz" else partial(_load_weights, load_type=load_type)
+    path = _existing(Path(load_name).expanduser(), load_type)
+    loads = {"mz": _load_graph, "qonnx": lambda path, model: load_graph(path, "qonnx").model}
+    load = loads.get(load_type) or partial(_load_weights, load_type=load_type)
     loaded = load(path, model)
     logger.info("Loaded %s from %s", KINDS[load_type], path)
     if preprocessing_of(loaded) is None:
         logger.info("It does not say how the rows were scaled that it was trained on")
     return loaded
+
+
+def load_graph(path: str | os.PathLike[str], load_type: str = "mz") -> "MaseGraph":
+    """A graph with its metadata; as `load_model`, which gives the network of it."""
+    if load_type not in GRAPHS:
+        raise ConfigError(
+            f"load type {load_type!r} has weights only: a graph is of type {' or '.join(GRAPHS)}"
+        )
+    place = _existing(Path(path).expanduser(), load_type)
+    if load_type == "qonnx":
+        return _qonnx_graph(place)
+    from chop.passes.graph.interface import load_mase_graph
+
+    return load_mase_graph(place)
+
+
+def _qonnx_graph(path: Path) -> "MaseGraph":
+    """The graph of a QONNX file, with the metadata that passes read."""
+    from chop.export.onnx.reading import load_qonnx
+    from chop.passes.graph import add_common_metadata_analysis_pass, init_metadata_analysis_pass
+
+    graph, rows = load_qonnx(path)
+    init_metadata_analysis_pass(graph)
+    add_common_metadata_analysis_pass(graph, {"dummy_in": rows})
+    return graph
+
+
+def _existing(path: Path, load_type: str) -> Path:
+    if not path.exists():
+        raise CheckpointError(f"{path}: no such file or folder")
+    if load_type == "mz" and path.suffix in WEIGHTS_SUFFIXES:
+        meant = WEIGHTS_SUFFIXES[path.suffix]
+        raise CheckpointError(f"{path}: is no saved graph; write load type {meant!r} for it")
+    return path
 
 
 def _load_weights(path: Path, model: nn.Module | None, load_type: str) -> nn.Module:

@@ -1,0 +1,376 @@
+"""Integer programs as ONNX: what is computed from numbers, exactly, in floating point.
+
+A value is a tensor of numbers, not of codes, so that scales are where others look for them. Every
+step is computed in a type that holds all its partial sums, as its ranges prove; therefore no
+optimiser can change a result by summing in another order. How numbers are rounded, and how weights
+are stored, is the business of a `Style`.
+"""
+
+from dataclasses import dataclass
+from functools import singledispatch
+from math import prod
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from chop.errors import GraphError
+from chop.export.onnx.code import Array, Edge, OnnxCode, needed, numbers, power
+from chop.export.onnx.windows import Weights, weights_of, window_index, window_settings
+from chop.lowering import program as steps
+from chop.lowering.engine import working_dtype
+from chop.lowering.exactness import EXACT, rounded_before
+from chop.lowering.program import Codes, Input, IntegerProgram, Shape, Step, Value
+
+DTYPES: dict[torch.dtype, Any] = {torch.float32: np.float32, torch.float64: np.float64}
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """What a value is rounded to."""
+
+    frac: Codes
+    low: Codes
+    high: Codes
+    rounding: str
+    overflow: str
+    shape: Shape
+    again: bool = False
+    """Whether it was rounded before and only moved since."""
+
+
+class Style(Protocol):
+    """How a kind of ONNX file rounds numbers and stores weights."""
+
+    most_bits: int
+    """Of floating point in which a step may be computed."""
+
+    def rounded(self, code: OnnxCode, x: str, to: Rounding, dtype: Any) -> str:
+        """Numbers of a format."""
+
+    def weights(self, code: OnnxCode, weights: Weights, dtype: Any) -> str:
+        """Constants of a product."""
+
+
+class Writer:
+    """The ONNX of the values so far."""
+
+    def __init__(self, program: IntegerProgram, style: Style) -> None:
+        self.code, self.style, self.program = OnnxCode(), style, program
+        self.values = program.values
+        self.makers = {step.out.name: step for step in program.steps}
+        self.constants: dict[str, Codes] = {}
+        """The codes of values that are the same for every row."""
+        self._made: dict[tuple[str, Any], str] = {}
+        self.dtypes: dict[str, Any] = {}
+        """The type in which each value was computed."""
+
+    def sources(self, step: Step) -> list[Value]:
+        return [self.values[name] for name in step.sources]
+
+    def dtype(self, step: Step) -> Any:
+        """The type in which a step is exact; refused where the form has none."""
+        found = working_dtype(step, self.sources(step))
+        if isinstance(step, steps.Table) and are_float32(step.table, step.out.frac):
+            found = torch.float32  # its entries are only looked up
+        fracs = [value.frac for value in (step.out, *self.sources(step))]
+        _, least, finest = EXACT["float32"]
+        within = all(least <= int(f.min()) and int(f.max()) <= finest for f in fracs)
+        dtype = DTYPES.get(found if within else torch.float64)
+        if dtype is None or np.finfo(dtype).nmant + 1 > self.style.most_bits:
+            raise GraphError(
+                f"export: {step.node} needs more than {self.style.most_bits - 1} bits, which "
+                "this form has no exact arithmetic for: take narrower formats, or export to C"
+            )
+        return dtype
+
+    def add(self, value: Value, name: str, dtype: Any) -> None:
+        """Take note of where a value is."""
+        self._made[value.name, dtype] = name
+        self.dtypes.setdefault(value.name, dtype)
+
+    def read(self, value: Value, dtype: Any) -> str:
+        """A value in a type; that holds all its numbers, as the one who asks has made sure."""
+        key = (value.name, dtype)
+        if key not in self._made:
+            given = self._made[value.name, self.dtypes[value.name]]
+            kind = onnx_type(dtype)
+            self._made[key] = self.code.node("Cast", given, to=kind)
+        return self._made[key]
+
+    def flat(self, value: Value, dtype: Any) -> str:
+        """A value as rows of its elements."""
+        name = self.read(value, dtype)
+        return name if len(value.shape) == 1 else self.shaped(name, (value.size,))
+
+    def shaped(self, x: str, shape: Shape) -> str:
+        """Rows in another shape."""
+        return self.code.node("Reshape", x, self.code.constant(np.array([-1, *shape], np.int64)))
+
+
+def are_float32(codes: Codes, frac: Codes) -> bool:
+    """Whether float32 holds all numbers that codes stand for, whatever their number of bits."""
+    if frac.size > 1:
+        return False
+    exact = numbers(codes, frac, np.float64)
+    return bool((exact.astype(np.float32) == exact).all())
+
+
+def onnx_type(dtype: Any) -> int:
+    """The number that ONNX has for a type."""
+    kind: int = needed("onnx").helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    return kind
+
+
+def onnx_model(program: IntegerProgram, style: Style, notes: str, batch: int | str) -> Any:
+    """The protocol buffer of a program."""
+    writer = Writer(program, style)
+    inputs = {
+        each.placeholder: Edge(each.placeholder, each.value.shape, input_dtype(each))
+        for each in program.inputs
+    }
+    names = output_names(program)
+    for name in (*inputs, *names):
+        writer.code.name(name)  # nothing else may have it
+    for each in program.inputs:
+        write_input(each, writer)
+    for step in program.steps:
+        dtype = writer.dtype(step)
+        writer.add(step.out, write(step, writer, dtype), dtype)
+    outputs = []
+    for name, source in zip(names, program.outputs, strict=True):
+        value, dtype = program.values[source], writer.dtypes[source]
+        writer.code.renamed(writer.read(value, dtype), name)
+        outputs.append(Edge(name, value.shape, dtype))
+    return writer.code.model(list(inputs.values()), outputs, notes, batch)
+
+
+def output_names(program: IntegerProgram) -> list[str]:
+    """The names of the outputs of the file, which are not those of inputs."""
+    taken = {each.placeholder for each in program.inputs}
+    only = len(program.outputs) == 1
+    names = ["output" if only else f"output{place}" for place in range(len(program.outputs))]
+    return [f"{name}_" if name in taken else name for name in names]
+
+
+def input_dtype(each: Input) -> Any:
+    """The type of an input of the file: numbers as they come, or integers."""
+    if each.format is None:
+        return np.int64
+    return np.float32 if max(map(abs, each.value.limits)) <= 2**24 else np.float64
+
+
+def write_input(each: Input, writer: Writer) -> None:
+    """Round an input as the network does."""
+    value, dtype = each.value, input_dtype(each)
+    if each.format is None:
+        writer.add(value, each.placeholder, dtype)
+        return
+    if each.format["name"] != "integer":
+        raise GraphError(
+            f"export: the input {each.placeholder!r} is rounded to {each.format['name']!r}, which "
+            "ONNX has no operator for: quantise the layers that read it to 'integer'"
+        )
+    if np.finfo(dtype).nmant + 1 > writer.style.most_bits:
+        raise GraphError(f"export: the input {each.placeholder!r} is too wide for this form")
+    to = Rounding(
+        value.frac, value.low, value.high, each.format["rounding"], each.format["overflow"],
+        value.shape,
+    )  # fmt: skip
+    writer.add(value, writer.style.rounded(writer.code, each.placeholder, to, dtype), dtype)
+
+
+def limited(code: OnnxCode, x: str, low: Array | None, high: Array | None) -> str:
+    """A value between limits; None is no limit."""
+    if low is not None and high is None and low.ndim == 0 and low == 0:
+        return code.node("Relu", x)
+    if all(side is None or side.ndim == 0 for side in (low, high)):
+        ends = ["" if side is None else code.constant(side) for side in (low, high)]
+        return code.node("Clip", x, *ends) if any(ends) else x
+    for kind, side in (("Max", low), ("Min", high)):
+        x = x if side is None else code.node(kind, x, code.constant(side))
+    return x
+
+
+def rounded_plainly(code: OnnxCode, x: str, to: Rounding, dtype: Any) -> str:
+    """Rounding by multiplication, for all modes: to codes and back."""
+    x = code.scaled(x, power(to.frac, dtype))
+    if to.rounding == "half_even":
+        x = code.node("Round", x)
+    else:
+        x = code.node("Floor", code.node("Add", x, code.constant(np.array(0.5, dtype))))
+    low, high = to.low.astype(dtype), to.high.astype(dtype)
+    if to.overflow == "saturate":
+        x = limited(code, x, low, high)
+    else:
+        span = (to.high - to.low + 1).astype(dtype)
+        shifted = code.node("Sub", x, code.constant(low))
+        turns = code.node("Floor", code.node("Div", shifted, code.constant(span)))
+        x = code.node("Sub", x, code.scaled(turns, span))
+    return code.scaled(x, power(-to.frac, dtype))
+
+
+@singledispatch
+def write(step: Step, writer: Writer, dtype: Any) -> str:
+    """Write the nodes of one step; the name of its result."""
+    raise NotImplementedError(type(step).__name__)
+
+
+@write.register
+def _(step: steps.Constant, writer: Writer, dtype: Any) -> str:
+    return constant(step, step.codes, writer, dtype)
+
+
+def constant(step: Step, codes: Codes, writer: Writer, dtype: Any) -> str:
+    """The same codes for every row."""
+    writer.constants[step.out.name] = codes
+    return writer.code.constant(numbers(codes, step.out.frac, dtype)[None])
+
+
+@write.register
+def _(step: steps.Product, writer: Writer, dtype: Any) -> str:
+    (source,), code = writer.sources(step), writer.code
+    stored = writer.style.weights(code, weights_of(step, source), dtype)
+    more = biases(writer, step, step.bias, dtype)
+    x = writer.read(source, dtype)
+    if len(source.shape) == 1 and source.name not in writer.constants:
+        return code.node("Gemm", x, stored, *more, transB=1)
+    x = code.node("MatMul", x, code.node("Transpose", stored, perm=[1, 0]))
+    return code.node("Add", x, *more) if more else x
+
+
+def biases(writer: Writer, step: Step, bias: Codes, dtype: Any) -> list[str]:
+    """The bias of a step, if it has one."""
+    values = numbers(bias, step.out.frac, dtype)
+    return [writer.code.constant(values, f"{step.node}.bias")] if bias.any() else []
+
+
+@write.register
+def _(step: steps.Convolution, writer: Writer, dtype: Any) -> str:
+    return windows_summed(writer, step, dtype)
+
+
+def windows_summed(writer: Writer, step: steps.Convolution | steps.Pool, dtype: Any) -> str:
+    """Sums of windows times weights; onnxruntime convolves in float32 only."""
+    (source,), code = writer.sources(step), writer.code
+    weights = weights_of(step, source)
+    groups = source.shape[0] // weights.codes.shape[1]
+    if dtype is np.float64:
+        total = gathered_windows(writer, step, weights.numbers(dtype), groups)
+        wide = weights.bias.reshape((-1,) + (1,) * (len(source.shape) - 1))
+        more = biases(writer, step, wide, dtype)
+        return code.node("Add", total, *more) if more else total
+    stored = writer.style.weights(code, weights, dtype)
+    more = biases(writer, step, weights.bias, dtype)
+    settings = window_settings(step, weights.codes.shape[2:], source)
+    return code.node("Conv", writer.read(source, dtype), stored, *more, group=groups, **settings)
+
+
+def gathered_windows(
+    writer: Writer, step: steps.Convolution | steps.Pool, weight: Array, groups: int
+) -> str:
+    """The same in float64: the elements of all windows, then products of matrices."""
+    (source,), code = writer.sources(step), writer.code
+    index = window_index(step, weight.shape[2:], source.shape).reshape(groups, -1, 1)
+    index = index.reshape(groups, prod(weight.shape[1:]), -1)
+    zeros = code.constant(np.array([0, 0, 0, 1], np.int64))
+    padded = code.node("Pad", writer.flat(source, np.float64), zeros)
+    parts = code.node("Gather", padded, code.constant(index), axis=1)
+    matrices = weight.reshape(groups, len(weight) // groups, -1)
+    return writer.shaped(code.node("MatMul", code.constant(matrices), parts), step.out.shape)
+
+
+@write.register
+def _(step: steps.Pool, writer: Writer, dtype: Any) -> str:
+    (source,), code = writer.sources(step), writer.code
+    if step.kind == "max":
+        settings = window_settings(step, step.kernel, source)
+        return code.node("MaxPool", writer.read(source, dtype), **settings)
+    return windows_summed(writer, step, dtype)
+
+
+@write.register
+def _(step: steps.MatMul, writer: Writer, dtype: Any) -> str:
+    return writer.code.node("MatMul", *(writer.read(each, dtype) for each in writer.sources(step)))
+
+
+@write.register
+def _(step: steps.Multiply, writer: Writer, dtype: Any) -> str:
+    return writer.code.node("Mul", *(writer.read(each, dtype) for each in writer.sources(step)))
+
+
+@write.register
+def _(step: steps.Sum, writer: Writer, dtype: Any) -> str:
+    total = ""
+    for source, factor in zip(writer.sources(step), step.factors, strict=True):
+        weight = numbers(factor, step.out.frac - source.frac, dtype)
+        term = writer.code.scaled(writer.read(source, dtype), weight)
+        total = writer.code.node("Add", total, term) if total else term
+    return total
+
+
+@write.register
+def _(step: steps.Clamp, writer: Writer, dtype: Any) -> str:
+    (source,) = writer.sources(step)
+    low = numbers(step.low, source.frac, dtype) if (source.low < step.low).any() else None
+    high = numbers(step.high, source.frac, dtype) if (source.high > step.high).any() else None
+    return limited(writer.code, writer.read(source, dtype), low, high)
+
+
+@write.register
+def _(step: steps.Requantise, writer: Writer, dtype: Any) -> str:
+    (source,) = writer.sources(step)
+    frac = source.frac - step.shift
+    shape = step.out.shape
+    again = rounded_before(step.sources[0], writer.makers, writer.program) is not None
+    to = Rounding(frac, step.low, step.high, step.rounding, step.overflow, shape, again)
+    return writer.style.rounded(writer.code, writer.read(source, dtype), to, dtype)
+
+
+@write.register
+def _(step: steps.Move, writer: Writer, dtype: Any) -> str:
+    sources, code, shape = writer.sources(step), writer.code, step.out.shape
+    sizes = [source.size for source in sources]
+    index = np.arange(sum(sizes)) if step.index is None else step.index.reshape(-1)
+    fixed = [writer.constants.get(source.name) for source in sources]
+    # What is constant, or a zero that comes from nowhere, is added to a zero behind all others.
+    known = [np.zeros(n, np.int64) if c is None else c for n, c in zip(sizes, fixed, strict=True)]
+    offset = np.append(np.concatenate([each.reshape(-1) for each in known]), 0)[index]
+    if all(codes is not None for codes in fixed):
+        return constant(step, offset.reshape(shape), writer, dtype)
+    varies = np.repeat([codes is None for codes in fixed], sizes)
+    total = int(varies.sum())
+    places = np.append(np.where(varies, np.cumsum(varies) - 1, total), total)[index]
+    parts = [
+        writer.flat(source, dtype)
+        for source, codes in zip(sources, fixed, strict=True)
+        if codes is None
+    ]
+    x = code.node("Concat", *parts, axis=1) if len(parts) > 1 else parts[0]
+    if (places == total).any():
+        x = code.node("Pad", x, code.constant(np.array([0, 0, 0, 1], np.int64)))
+    if step.index is not None:
+        x = code.node("Gather", x, code.constant(places), axis=1)
+    x = x if len(shape) == 1 and step.index is not None else writer.shaped(x, shape)
+    row = numbers(offset.reshape(shape), step.out.frac, dtype)
+    return code.node("Add", x, code.constant(row)) if row.any() else x
+
+
+@write.register
+def _(step: steps.Table, writer: Writer, dtype: Any) -> str:
+    (source,), code = writer.sources(step), writer.code
+    x = code.scaled(writer.read(source, dtype), power(source.frac, dtype))
+    place = code.node("Cast", x, to=onnx_type(np.int64))
+    offset = step.rows * step.table.shape[1] - step.start
+    if offset.any():
+        place = code.node("Add", place, code.constant(offset))
+    entries = code.constant(step.table.reshape(-1).astype(dtype))
+    found = code.node("Gather", entries, place, axis=0)
+    return code.scaled(found, power(-step.out.frac, dtype))
+
+
+@write.register
+def _(step: steps.Lookup, writer: Writer, dtype: Any) -> str:
+    (source,) = writer.sources(step)
+    table = writer.code.constant(numbers(step.table, step.out.frac, dtype))
+    return writer.code.node("Gather", table, writer.read(source, np.int64), axis=0)

@@ -1,0 +1,218 @@
+"""Sums, means and extremes over dimensions, einsum, and convolutions that spread their input."""
+
+from collections.abc import Callable, Sequence
+from math import log2, prod
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from chop.lowering import program as steps
+from chop.lowering.builder import LoweringError
+from chop.lowering.dyadic import dyadic
+from chop.lowering.from_graph import Call
+from chop.lowering.functions import of_each_code
+from chop.lowering.moves import expanded
+from chop.lowering.program import PADDING, Codes, Shape, Value
+from chop.lowering.ranges import codes
+from chop.lowering.rules import (
+    CHUNK,
+    aligned_weights,
+    each_dimension,
+    pair,
+    products,
+    result_shape,
+    windows_of,
+)
+from chop.lowering.symbols import Exact, Symbol, is_symbolic
+from chop.ops.op import lowering
+
+
+def permuted(call: Call, value: Value, order: Sequence[int], shape: Shape | None = None) -> Value:
+    """Dimensions in another order, and then perhaps another shape."""
+    places = np.arange(value.size).reshape(value.shape).transpose(tuple(order))
+    return call.builder.move(call.name, [value], codes(places.reshape(-1)), shape or places.shape)
+
+
+def reduced_dims(call: Call, rank: int) -> tuple[int, ...] | None:
+    """The dimensions of a row that are reduced; None where rows of the batch are, too."""
+    given = call.operands.get("dim")
+    if given is None or isinstance(given, bool):
+        return None
+    dims = [given] if isinstance(given, int) else list(given)
+    found = sorted({dim % (rank + 1) - 1 for dim in dims})
+    return None if not found or found[0] < 0 else tuple(found)
+
+
+def pooled(call: Call, value: Value, kind: str, frac: Any) -> Value:
+    """The largest code or the sum of each row of a matrix."""
+    count, length = value.shape
+    own = windows_of((length,), (length,), (0,), (1,))
+    return call.builder.emit(steps.Pool, call.name, [value], (count, 1), frac, kind=kind, **own)
+
+
+def negated(call: Call, value: Value) -> Value:
+    """Codes with the other sign."""
+    own = {"factors": (codes(-1),)}
+    return call.builder.emit(steps.Sum, call.name, [value], value.shape, value.frac, **own)
+
+
+def largest(call: Call, matrix: Value, smallest: bool) -> Value:
+    """The largest or the smallest code of each row of a matrix."""
+    if smallest:
+        matrix = negated(call, matrix)
+    result = pooled(call, matrix, "max", matrix.frac)
+    return negated(call, result) if smallest else result
+
+
+@lowering("sum", "mean", "amax", "amin")
+def reduction(call: Call) -> Symbol:
+    """Over dimensions of a row: a matrix whose rows are pooled."""
+    value = call.builder.aligned(call.name, call.value(call.source))
+    dims = reduced_dims(call, len(value.shape))
+    if dims is None:
+        return call.float_result("has no rule in integers over the rows of the batch")
+    if call.operands.get("dtype") is not None:
+        return call.float_result("has no rule in integers with another dtype")
+    kept = [axis for axis in range(len(value.shape)) if axis not in dims]
+    count = prod(value.shape[axis] for axis in dims)
+    matrix = permuted(call, value, [*kept, *dims], (value.size // count, count))
+    shape = result_shape(call, value)
+    if call.op.name in ("amax", "amin"):
+        found = largest(call, matrix, call.op.name == "amin")
+        return Exact(call.builder.reshaped(call.name, found, shape))
+    shift = log2(count) if call.op.name == "mean" else 0.0
+    total = pooled(call, matrix, "sum", value.frac + int(shift) * shift.is_integer())
+    result = Exact(call.builder.reshaped(call.name, total, shape))
+    return result if shift.is_integer() else of_each_code(call, result, mean_of(call, value))
+
+
+def mean_of(call: Call, value: Value) -> Callable[[Tensor], Tensor]:
+    """What PyTorch gives for a row that holds a sum and zeros otherwise."""
+
+    def divide(sums: Tensor) -> Tensor:
+        parts = []
+        for some in torch.split(sums.reshape(-1), CHUNK):
+            x = torch.zeros((len(some), value.size), dtype=some.dtype)
+            x[:, 0] = some
+            parts.append(call.run(x.reshape(-1, *value.shape)).reshape(len(some), -1)[:, 0])
+        return torch.cat(parts).reshape(sums.shape)
+
+    return divide
+
+
+@lowering("maximum", "minimum")
+def extreme(call: Call) -> Symbol:
+    """The larger or smaller of two values: windows of two codes."""
+    one, other, shape = pair(call)
+    point = int(max(one.frac.max(), other.frac.max()))
+    both = [expanded(call, call.builder.aligned(call.name, s, point), shape) for s in (one, other)]
+    size = prod(shape)
+    index = codes(np.arange(2 * size).reshape(2, size).T.reshape(-1))
+    matrix = call.builder.move(call.name, both, index, (size, 2))
+    found = largest(call, matrix, call.op.name == "minimum")
+    return Exact(call.builder.reshaped(call.name, found, shape))
+
+
+@lowering("einsum")
+def einsum(call: Call) -> Symbol:
+    """Two operands whose products are summed: as a product of matrices."""
+    equation = str(call.operands["equation"]).replace(" ", "")
+    first, rest = call.operands["operands"], call.operands.get("rest", ())
+    sides = list(first) if isinstance(first, list | tuple) else [first, *rest]
+    left, _, out = equation.partition("->")
+    names = left.split(",")
+    if len(sides) != 2 or len(names) != 2 or "." in equation or "->" not in equation:
+        return call.float_result("has no rule in integers but for two operands and an arrow")
+    if isinstance(sides[0], Tensor):  # the constant comes second
+        sides, names = sides[::-1], names[::-1]
+    batch = names[0][:1]
+    varies = [is_symbolic(side) for side in sides]
+    rows = [name[:1] == batch and batch not in name[1:] for name in (*names[: sum(varies)], out)]
+    each_once = all(len(set(name)) == len(name) for name in (*names, out))
+    summed = set("".join(names)) - set(out)
+    if not all(rows) or not each_once or not summed <= set(names[0]) & set(names[1]):
+        return call.float_result("has no rule in integers for this equation")
+    inner = [name[1:] if vary else name for name, vary in zip(names, varies, strict=True)]
+    if any(batch in name for name in inner) or not set(out[1:]) <= set("".join(inner)):
+        return call.float_result("has no rule in integers for this equation")
+    return contracted(call, sides, inner, out[1:])
+
+
+def contracted(call: Call, sides: list[Any], names: list[str], out: str) -> Symbol:
+    """Sums of products over the letters that the result lacks."""
+    left, right = names
+    shared = [letter for letter in out if letter in left and letter in right]
+    rows = [letter for letter in out if letter in left and letter not in right]
+    columns = [letter for letter in out if letter in right and letter not in left]
+    inside = [letter for letter in left if letter in right and letter not in out]
+    first = call.value(sides[0])
+    sizes = dict(zip(left, first.shape, strict=True))
+    second = sides[1].detach() if isinstance(sides[1], Tensor) else call.value(sides[1])
+    sizes |= dict(zip(right, second.shape, strict=True))
+    count = prod(sizes[letter] for letter in rows)
+    depth, wide, many = (prod(sizes[each] for each in g) for g in (inside, columns, shared))
+    order = [left.index(letter) for letter in (*shared, *rows, *inside)]
+    if isinstance(second, Tensor) and not shared:
+        one = permuted(call, first, order, (count, depth))
+        turned = second.permute([right.index(letter) for letter in (*columns, *inside)])
+        matrix, frac = dyadic(turned.reshape(wide, depth))
+        result = products(call, one, matrix, frac, None).value
+    else:
+        other = call.builder.constant(call.name, second) if isinstance(second, Tensor) else second
+        one, other = (call.builder.aligned(call.name, value) for value in (first, other))
+        one = permuted(call, one, order, (many, count, depth))
+        swap = [right.index(letter) for letter in (*shared, *inside, *columns)]
+        other = permuted(call, other, swap, (many, depth, wide))
+        shape = (many, count, wide)
+        result = call.emit(steps.MatMul, [one, other], shape, one.frac + other.frac).value
+    found = [*shared, *rows, *columns]
+    result = call.builder.reshaped(call.name, result, tuple(sizes[letter] for letter in found))
+    return Exact(permuted(call, result, [found.index(letter) for letter in out]))
+
+
+@lowering("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+def transposed_convolution(call: Call) -> Symbol:
+    """A convolution with the turned kernel, of the input with zeros between its elements."""
+    source = call.builder.aligned(call.name, call.value(call.operands["input"]))
+    weight = call.parameter("weight")
+    assert weight is not None
+    kernel = weight[0].shape[2:]
+    dims = len(kernel)
+    if len(source.shape) != dims + 1:
+        raise LoweringError(f"{call.name} takes rows of {dims + 1} dimensions in integers")
+    if is_symbolic(call.operands.get("output_size")):
+        raise LoweringError(f"{call.name} has an output_size, which no rule covers")
+    settings = {"stride": 1, "padding": 0, "dilation": 1}
+    stride, padding, dilation = (
+        each_dimension(call.setting(name, default), dims) for name, default in settings.items()
+    )
+    groups, shape = int(call.setting("groups", 1)), result_shape(call, source)
+    before = [d * (k - 1) - p for d, k, p in zip(dilation, kernel, padding, strict=True)]
+    sizes = [n + d * (k - 1) for n, d, k in zip(shape[1:], dilation, kernel, strict=True)]
+    spread_out = spread(source.shape, stride, before, sizes)
+    wide = call.emit(  # zeros have any binary point
+        steps.Move, [source], (source.shape[0], *sizes), source.frac, index=spread_out
+    ).value
+    parts = weight[0].reshape(groups, -1, *weight[0].shape[1:]).swapaxes(1, 2)
+    turned = np.flip(parts.reshape(-1, *parts.shape[2:]), tuple(range(2, 2 + dims)))
+    point = source.frac.reshape((1,) * turned.ndim) + weight[1]
+    matrix, bias, frac = aligned_weights(codes(turned.copy()), point, call.parameter("bias"))
+    own = {"weight": matrix, "bias": bias, "stride": (1,) * dims, "padding": (0,) * dims}
+    own |= {"dilation": dilation, "groups": groups}
+    return call.emit(steps.Convolution, [wide], shape, frac, **own)
+
+
+def spread(shape: Shape, stride: Shape, before: Sequence[int], sizes: Sequence[int]) -> Codes:
+    """Where the elements of an input come to lie that is spread by a stride, zeros between."""
+    index = np.arange(shape[0]).reshape(-1, *(1,) * len(sizes))
+    inside = np.ones((), bool)
+    for axis, (size, length) in enumerate(zip(shape[1:], sizes, strict=True)):
+        places = np.arange(length) - before[axis]
+        at = places // stride[axis]
+        there = (places % stride[axis] == 0) & (at >= 0) & (at < size)
+        wide = [1] * (len(sizes) + 1)
+        wide[axis + 1] = length
+        index, inside = index * size + at.reshape(wide), inside & there.reshape(wide)
+    return codes(np.where(inside, index, PADDING).reshape(-1))

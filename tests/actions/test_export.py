@@ -1,0 +1,144 @@
+"""ch export: from a saved graph or a run to files, in one piece or not at all."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import torch
+from torch import nn
+
+import chop
+import chop.passes as passes
+from chop.actions.exporting import export
+from chop.cli import main
+from chop.config.command_line import TO
+from chop.errors import ChopError, OutputError
+from chop.export import TARGETS, exporting
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.lowering import Engine, lower
+
+CONFIG = {"name": "integer", "data_in_width": 6, "data_in_frac_width": 3}
+CONFIG |= {"weight_width": 4, "weight_frac_width": 3}
+
+
+@pytest.fixture(scope="module")
+def graph() -> MaseGraph:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)).eval()
+    made, _ = passes.init_metadata_analysis_pass(MaseGraph(net))
+    x = torch.randn(3, 4)
+    made, _ = passes.add_common_metadata_analysis_pass(made, {"dummy_in": {"input": x}})
+    made, _ = passes.quantize_transform_pass(made, {"by": "type", "linear": {"config": CONFIG}})
+    return made
+
+
+@pytest.fixture
+def run(graph: MaseGraph, tmp_path: Path) -> Path:
+    """The folder of a project with a transformed graph."""
+    folder = tmp_path / "project"
+    passes.save_mase_graph_interface_pass(graph, folder / "software/transform/transformed_ckpt")
+    return folder
+
+
+def test_a_run_becomes_c(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", "--load", str(run), "--to", "c", "--rows", "30"]) == 0
+    folder = run / "software/transform/export_c"
+    assert f"Exported: {folder}, equal to the engine on 30 rows" in capsys.readouterr().out
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["source"] == str(run / "software/transform/transformed_ckpt")
+    assert manifest["verified"]["rows"] == 30
+    assert manifest["checked_with"].startswith("cc -std=c99")
+    assert manifest["inputs"][0]["format"]["width"] == 6
+    for name, stated in manifest["files"].items():
+        assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == stated
+
+
+def test_unchecked_files_say_so(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["export", "--load", str(run), "--to", "integer", "--rows=0"]
+    assert main([*words, "--output", str(run / "program")]) == 0
+    assert "not checked, as --rows 0 says" in capsys.readouterr().out
+    manifest = json.loads((run / "program" / "manifest.json").read_text())
+    assert manifest["verified"]["rows"] == 0
+    assert manifest["checked_with"] is None
+    # A program that was exported can be exported in turn; --quiet leaves the folder.
+    again = ["export", "--load", str(run / "program"), "--to", "c", "-q", "--rows", "5"]
+    assert main(again) == 0
+    assert capsys.readouterr().out == f"{run / 'export_c'}\n"
+
+
+def test_the_package_is_the_function(graph: MaseGraph, tmp_path: Path) -> None:
+    done = chop.export(graph, to="integer", output=tmp_path / "p", rows=3)
+    assert done.verified_rows == 3
+    assert done.manifest["source"] == "a graph in memory"
+    assert chop.export.export is exporting.export
+
+
+def test_the_command_line_offers_every_form() -> None:
+    assert set(get_args(TO.type)) == set(TARGETS)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--to", "c"], "--load PATH is missing: write ch export --load PATH --to FORM"),
+        (["--load", "RUN"], "--to FORM is missing"),
+        (["--load", "RUN", "--to", "verilog"], "--to: no choice 'verilog': known are"),
+        (["--load", "RUN", "--to", "c", "--rows", "-1"], "--rows: "),
+        (["--load", "RUN", "--to", "c", "--rows", "few"], "--rows: "),
+        (["--load", "nowhere", "--to", "c"], "nowhere: no such file or folder"),
+        (["--load", "RUN", "--to", "c", "--load-type", "pt"], "load type 'pt' has weights only"),
+        (["--load", "RUN", "--to", "c", "--seed", "1"], "--seed means nothing to export"),
+        (["jsc-tiny", "--load", "RUN", "--to", "c"], "unexpected argument 'jsc-tiny'"),
+    ],
+)
+def test_mistakes_are_one_line(
+    words: list[str], message: str, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(run.rglob("*"))
+    assert main(["export", *(str(run) if word == "RUN" else word for word in words)]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert sorted(run.rglob("*")) == before
+
+
+def test_a_run_without_a_graph(tmp_path: Path) -> None:
+    folder = tmp_path / "software" / "checkpoints"
+    folder.mkdir(parents=True)
+    (folder / "test_results.json").write_text("{}")
+    with pytest.raises(ChopError, match="the run holds no saved graph: ch transform saves one"):
+        export(tmp_path)
+
+
+def test_a_graph_that_is_not_quantised(tmp_path: Path) -> None:
+    made, _ = passes.init_metadata_analysis_pass(MaseGraph(nn.Sequential(nn.Linear(4, 2))))
+    made, _ = passes.add_common_metadata_analysis_pass(
+        made, {"dummy_in": {"input": torch.zeros(1, 4)}}
+    )
+    passes.save_mase_graph_interface_pass(made, tmp_path / "graph")
+    with pytest.raises(ChopError, match="_0 reads the input 'input' in floating point: quantise"):
+        export(tmp_path / "graph")
+    assert [path.name for path in tmp_path.iterdir()] == ["graph"]
+
+
+def test_nothing_is_left_where_writing_fails(
+    graph: MaseGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path) -> Path:
+        raise OSError(28, "No space left on device")
+
+    program = lower(graph)
+    monkeypatch.setattr(exporting, "new_folder", full)
+    with pytest.raises(OutputError, match="p: cannot be written: No space left"):
+        chop.export(program, "c", tmp_path / "new" / "p", rows=0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_loaded_graph_lowers_to_the_same_program(graph: MaseGraph, run: Path) -> None:
+    done = export(run, "integer", rows=10)
+    x = torch.randn(50, 4)
+    from chop.lowering import load_program
+
+    assert torch.equal(Engine(load_program(done.folder))(x)[0], graph.model(x).double())
