@@ -1,8 +1,8 @@
 """What learns widths in a network, and what the bits cost: an estimate of its EBOPs.
 
 Effective bit operations are the multiplications of a network, each times the bits of both numbers
-that meet in it. Here they are estimated from the bits that weights and ranges need now, which is
-never less than the exact count of a frozen network, and come with their gradients.
+that meet in it. Here they are estimated from the bits that weights and ranges need now, zeros at
+the end of a code included, and come with their gradients. The exact count is of a frozen network.
 """
 
 from collections.abc import Sequence
