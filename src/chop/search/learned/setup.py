@@ -78,7 +78,7 @@ class LearnedSetup(StudySetup):
     cycles: int = Field(20, ge=1, le=MOST_EPOCHS)
     epochs: int = Field(6, ge=1, le=MOST_EPOCHS)
     snapshots: int = Field(2, ge=1)
-    cost_weight: tuple[float, float] = (0.06, 4.2)
+    cost_weight: list[float] = Field([0.06, 4.2], min_length=2, max_length=2)
     learning_rate: Rate = 5e-3
     bits_learning_rate: Rate = 1e-2
     restart_decay: float = Field(0.98, gt=0, le=1)
@@ -92,7 +92,7 @@ class LearnedSetup(StudySetup):
 
     @field_validator("cost_weight")
     @classmethod
-    def _a_cost(cls, weights: tuple[float, float]) -> tuple[float, float]:
+    def _a_cost(cls, weights: list[float]) -> list[float]:
         if not all(0 < weight < LARGEST_FACTOR for weight in weights):
             raise ValueError("a cost weight must be a number more than 0")
         return weights
