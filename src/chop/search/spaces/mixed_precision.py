@@ -168,9 +168,13 @@ class QuantisedCandidate(Candidate):
         )
 
     def parameter_width(self) -> float:
+        if self._is_random():  # widths may follow the values of a layer
+            return super().parameter_width()
         return self.space.bits.parameter_width(self.quants)
 
     def activation_width(self) -> float:
+        if self._is_random():
+            return super().activation_width()
         return self.space.bits.activation_width(self.quants)
 
 
