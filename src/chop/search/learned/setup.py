@@ -36,7 +36,7 @@ class TeacherSetup(Schema):
     model: str | None = None
     load_name: str | None = None
     load_type: Literal["pt", "pl", "mz"] = "pl"
-    epochs: int = Field(20, ge=0, le=MOST_EPOCHS)
+    epochs: int = Field(15, ge=0, le=MOST_EPOCHS)
     learning_rate: Rate = 5e-3
     share: float = Field(0.9, gt=0, le=1)
 
