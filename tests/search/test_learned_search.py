@@ -222,6 +222,22 @@ def test_a_network_that_cannot_learn_says_so_before_training(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("teacher", "message"),
+    [
+        ({"model": "jsc-x"}, "unknown model 'jsc-x'"),
+        ({"model": "jsc-tiny"}, "takes rows of features"),
+        ({"hidden": [4], "load_name": "nowhere.ckpt"}, "nowhere.ckpt"),
+    ],
+)
+def test_a_teacher_that_does_not_fit_is_refused_before_training(
+    teacher: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ChopError, match=message):
+        learn(tmp_path / "s", teacher=teacher)
+    assert not list(tmp_path.iterdir())
+
+
 def test_what_cannot_be_counted_is_refused_before_training(tmp_path: Path) -> None:
     class Mixed(nn.Module):
         def __init__(self) -> None:

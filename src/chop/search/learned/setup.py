@@ -1,6 +1,5 @@
 """``[search.strategy.setup]`` of the strategy ``learned``."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -58,7 +57,7 @@ class LearnedSetup(StudySetup):
     """Widths are trained with the weights, at a cost that grows; snapshots are the trials.
 
     Attributes:
-        cycles: how often the learning rate starts anew, each time with a larger cost weight.
+        cycles: how often the learning rate restarts, each time with a larger cost weight.
         epochs: of each cycle.
         snapshots: the last epochs of a cycle after which a snapshot is taken.
         cost_weight: what the EBOPs that the network starts with add to the loss: in the first
@@ -127,8 +126,3 @@ class LearnedSetup(StudySetup):
         from chop.search.learned.search import LearnedSearch
 
         return LearnedSearch(space, config, store, self)
-
-    def teacher_file(self) -> Path | None:
-        """The file that the teacher is loaded from, if there is one."""
-        named = self.teacher.load_name if self.teacher else None
-        return None if named is None else Path(named).expanduser()
