@@ -16,7 +16,13 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.graph import save_mase_graph_interface_pass
 from chop.runs import FRONT_GRAPHS, LEARNING, LEARNING_TABLE
 from chop.search.learned.learning import Kept, Learning
-from chop.search.learned.networks import FloatTraining, folded, make_teacher, normalised
+from chop.search.learned.networks import (
+    FloatTraining,
+    check_teacher,
+    folded,
+    make_teacher,
+    normalised,
+)
 from chop.search.learned.rows import Rows
 from chop.search.learned.schedule import Schedule, Snapshot
 from chop.search.learned.setup import LearnedSetup
@@ -96,6 +102,8 @@ class LearnedSearch(Strategy):
             with quietly(), tempfile.TemporaryDirectory() as folder:
                 if self.setup.trains:
                     trainable(self.context.model)
+                if self.setup.teacher is not None:
+                    check_teacher(make_teacher(self.setup.teacher, self.context), self.context)
                 graph = self.space.quantised(folded(self.context, self._network()))
                 learning = Learning(graph, self.setup, Rows(self.context))
                 learning.rehearse()
