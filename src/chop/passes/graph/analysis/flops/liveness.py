@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, fx, nn
 
 from chop.lowering.builder import by_element
-from chop.lowering.functions import ELEMENTWISE
-from chop.lowering.moves import FACTS, MOVED, UNCHANGED
+from chop.lowering.rules.functions import ELEMENTWISE
+from chop.lowering.rules.moves import FACTS, MOVED, UNCHANGED
 from chop.nn.quantized import QuantizedCall, QuantizedModule, float_module
 from chop.ops.op import Op, op_of_node, writes_in_place
 from chop.passes.graph.analysis.flops.operands import formats_of_node
