@@ -323,3 +323,10 @@ def test_the_schedule_grows_the_cost_and_restarts_the_rates() -> None:
     assert schedule.rate_factor(4.999) == pytest.approx(0.02, rel=0.01)
     assert schedule.rate_factor(0.0) < 0.1
     assert [each.epoch for each in schedule.snapshots_of(1)] == [9, 10]
+    longer = Schedule(setup.model_copy(update={"first_epochs": 8}))
+    assert longer.epochs == 23
+    assert [longer.cycle(epoch) for epoch in (0, 7, 8, 12, 13)] == [0, 0, 1, 1, 2]
+    assert [each.epoch for each in longer.snapshots_of(0)] == [7, 8]
+    assert [each.epoch for each in longer.snapshots_of(1)] == [12, 13]
+    assert longer.rate_factor(7.999) == pytest.approx(0.02, rel=0.01)
+    assert longer.rate_factor(8.0) == pytest.approx(setup.restart_decay)

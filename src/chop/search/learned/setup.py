@@ -35,7 +35,7 @@ class TeacherSetup(Schema):
     model: str | None = None
     load_name: str | None = None
     load_type: Literal["pt", "pl", "mz"] = "pl"
-    epochs: int = Field(15, ge=0, le=MOST_EPOCHS)
+    epochs: int = Field(20, ge=0, le=MOST_EPOCHS)
     learning_rate: Rate = 5e-3
     share: float = Field(0.9, gt=0, le=1)
 
@@ -59,6 +59,7 @@ class LearnedSetup(StudySetup):
     Attributes:
         cycles: how often the learning rate restarts, each time with a larger cost weight.
         epochs: of each cycle.
+        first_epochs: of the first cycle, if others: the network has to get used to widths.
         snapshots: the last epochs of a cycle after which a snapshot is taken.
         cost_weight: what the EBOPs that the network starts with add to the loss: in the first
             cycle and in the last; it grows by the same factor from each to the next.
@@ -74,10 +75,11 @@ class LearnedSetup(StudySetup):
         calibration_rows: training rows that show which bits before the point a snapshot needs.
     """
 
-    cycles: int = Field(20, ge=1, le=MOST_EPOCHS)
+    cycles: int = Field(19, ge=1, le=MOST_EPOCHS)
     epochs: int = Field(6, ge=1, le=MOST_EPOCHS)
+    first_epochs: int | None = Field(None, ge=1, le=MOST_EPOCHS)
     snapshots: int = Field(2, ge=1)
-    cost_weight: list[float] = Field([0.06, 4.2], min_length=2, max_length=2)
+    cost_weight: list[float] = Field([0.044, 3.1], min_length=2, max_length=2)
     learning_rate: Rate = 5e-3
     bits_learning_rate: Rate = 1e-2
     restart_decay: float = Field(0.98, gt=0, le=1)
@@ -104,9 +106,10 @@ class LearnedSetup(StudySetup):
                 f"cost_weight: grows nowhere: the last ({last:g}) must be more than the first "
                 f"({first:g})"
             )
-        if self.snapshots > self.epochs:
+        shortest = min(self.epochs, self.first_epochs or self.epochs)
+        if self.snapshots > shortest:
             raise ValueError(
-                f"snapshots: a cycle of {self.epochs} epochs has no {self.snapshots} snapshots"
+                f"snapshots: a cycle of {shortest} epochs has no {self.snapshots} snapshots"
             )
         return self
 
