@@ -118,12 +118,11 @@ def main() -> None:
         else:
             plan = [(tool, seed, RATES[tool]) for tool in SCRIPTS for seed in args.seeds]
         rows = [run(*each, pythons[each[0]], jets, folder) for each in plan if pythons[each[0]]]
-    print(table(rows))
+    if not args.tune:
+        print(table(rows))
     for row in rows:
-        means = (
-            f"{row['tool']}, seed {row['seed']}, rate {row['rate']:g}: {validation_mean(row):.4f}"
-        )
-        print(f"{means} on validation rows, averaged over the budgets")
+        run_of = f"{row['tool']}, seed {row['seed']}, rate {row['rate']:g}"
+        print(f"{run_of}: {validation_mean(row):.4f} on validation rows, averaged over the budgets")
     load = os.getloadavg()[0]
     print(f"load average {load:.1f} at the end")
     if args.save:
