@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from chop import MaseGraph
 from chop.cli import main
-from chop.dataset import get_dataset_info
+from chop.dataset import MaseDataModule, get_dataset_info
 from chop.models import get_model
 from chop.passes import PASSES
+from chop.passes.graph.analysis.flops.ebops import ebops
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "examples"
 
@@ -211,3 +213,24 @@ def test_a_pass_that_saves_knows_where(tmp_path: Path) -> None:
     folder = tmp_path / "out" / "software" / "transform"
     assert (folder / "save_mase_graph" / "graph.json").is_file()
     assert (folder / "save_node_meta_param.txt").is_file()
+
+
+def test_training_rows_are_what_effective_bit_operations_are_counted_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = written(
+        tmp_path,
+        """
+        [passes.quantize]
+        by = "type"
+        linear.config = {name = "integer", data_in_width = 8, weight_width = 6}
+        [passes.count_operations]
+        num_samples = 100
+        """,
+    )
+    assert transform(tmp_path, config) == 0
+    shown = capsys.readouterr().out
+    assert "EBOPs with the values of 100 rows." in shown
+    saved = MaseGraph.from_checkpoint(tmp_path / "out/software/transform/transformed_ckpt")
+    rows = MaseDataModule("jsc-sim", batch_size=100).train_dataloader()
+    assert f" {ebops(saved, [next(iter(rows))[0]]).total:,} |" in shown

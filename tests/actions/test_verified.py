@@ -132,4 +132,6 @@ def test_a_network_that_is_not_its_integers_fails_the_search(
         found(tmp_path)
     assert {(mark["equal"], mark["promised"]) for mark in marks(tmp_path)} == {(False, True)}
     assert "WRONG" in page(tmp_path)
+    monkeypatch.undo()
+    assert all(mark.equal for mark in found(tmp_path, resume=True).verified.values())
     assert (tmp_path / "trials.csv").is_file()

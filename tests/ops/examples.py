@@ -24,6 +24,7 @@ SETTINGS = {
     "exponent_width": 4,
     "exponent_bias_width": 8,
     "block_size": [4],
+    "scale": 0.1,
 }
 ROLES = ("data_in", "weight", "bias")
 

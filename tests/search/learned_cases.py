@@ -21,6 +21,7 @@ TABLES: dict[str, Any] = {
             "cycles": 2,
             "epochs": 3,
             "snapshots": 2,
+            "cost_weight": [0.06, 4.2],
             "plots": False,
             "teacher": {"hidden": [16], "epochs": 2},
         },

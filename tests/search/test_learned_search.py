@@ -222,6 +222,22 @@ def test_a_network_that_cannot_learn_says_so_before_training(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("teacher", "message"),
+    [
+        ({"model": "jsc-x"}, "unknown model 'jsc-x'"),
+        ({"model": "jsc-tiny"}, "takes rows of features"),
+        ({"hidden": [4], "load_name": "nowhere.ckpt"}, "nowhere.ckpt"),
+    ],
+)
+def test_a_teacher_that_does_not_fit_is_refused_before_training(
+    teacher: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ChopError, match=message):
+        learn(tmp_path / "s", teacher=teacher)
+    assert not list(tmp_path.iterdir())
+
+
 def test_what_cannot_be_counted_is_refused_before_training(tmp_path: Path) -> None:
     class Mixed(nn.Module):
         def __init__(self) -> None:
@@ -285,7 +301,7 @@ def network(name: str, monkeypatch: pytest.MonkeyPatch) -> nn.Module:
 def test_other_networks_learn_too(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    short = {"cycles": 2, "epochs": 1, "snapshots": 1, "cost_weight": (0.5, 50.0)}
+    short = {"cycles": 2, "epochs": 1, "snapshots": 1, "cost_weight": [0.5, 50.0]}
     result = learn(
         tmp_path / "s", network(name, monkeypatch), rows(256, *NETWORKS[name], classes=5),
         float_epochs=1, teacher=None, bits_learning_rate=0.3, **short,
@@ -296,7 +312,7 @@ def test_other_networks_learn_too(
 
 
 def test_the_schedule_grows_the_cost_and_restarts_the_rates() -> None:
-    setup = LearnedSetup(cycles=4, epochs=5, snapshots=2, cost_weight=(0.01, 8.0))
+    setup = LearnedSetup(cycles=4, epochs=5, snapshots=2, cost_weight=[0.01, 8.0])
     schedule = Schedule(setup)
     weights = [schedule.cost_weight(epoch) for epoch in range(0, 20, 5)]
     assert weights[0] == 0.01
@@ -307,3 +323,10 @@ def test_the_schedule_grows_the_cost_and_restarts_the_rates() -> None:
     assert schedule.rate_factor(4.999) == pytest.approx(0.02, rel=0.01)
     assert schedule.rate_factor(0.0) < 0.1
     assert [each.epoch for each in schedule.snapshots_of(1)] == [9, 10]
+    longer = Schedule(setup.model_copy(update={"first_epochs": 8}))
+    assert longer.epochs == 23
+    assert [longer.cycle(epoch) for epoch in (0, 7, 8, 12, 13)] == [0, 0, 1, 1, 2]
+    assert [each.epoch for each in longer.snapshots_of(0)] == [7, 8]
+    assert [each.epoch for each in longer.snapshots_of(1)] == [12, 13]
+    assert longer.rate_factor(7.999) == pytest.approx(0.02, rel=0.01)
+    assert longer.rate_factor(8.0) == pytest.approx(setup.restart_decay)

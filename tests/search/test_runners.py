@@ -9,7 +9,7 @@ from search_cases import PTQ, tables
 
 from chop.errors import ChopError, SearchError
 from chop.passes.graph import exactness_analysis_pass
-from chop.passes.graph.analysis.flops import ebops
+from chop.passes.graph.analysis.flops.ebops import ebops
 from chop.search.config import parse_search
 from chop.search.runners import HW_RUNNERS, SW_RUNNERS, RunnerArgs, hardware_runner
 from chop.search.spaces.mixed_precision import MixedPrecisionPTQ

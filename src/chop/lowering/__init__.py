@@ -1,5 +1,6 @@
 """The integers that a quantised network computes: program, rules, ranges, engine."""
 
+from chop.lowering import rules  # noqa: F401  (registers)
 from chop.lowering.builder import LoweringError
 from chop.lowering.comparing import Agreement, BrokenPromiseError, InIntegers, compare
 from chop.lowering.engine import Engine

@@ -131,8 +131,6 @@ class Lowering:
     """Runs a graph on symbols, node by node."""
 
     def __init__(self, graph: MaseGraph, inputs: Mapping[str, Tensor]) -> None:
-        import chop.lowering.rules  # noqa: F401  (registers)
-
         self.graph, self.inputs, self.modules = graph, inputs, graph.modules
         floats = (p.dtype for p in graph.model.parameters() if p.is_floating_point())
         self.builder = Builder(next(floats, torch.float32))

@@ -1,8 +1,8 @@
 """What learns widths in a network, and what the bits cost: an estimate of its EBOPs.
 
 Effective bit operations are the multiplications of a network, each times the bits of both numbers
-that meet in it. Here they are estimated from the bits that weights and ranges need now, which is
-never less than the exact count of a frozen network, and come with their gradients.
+that meet in it. Here they are estimated from the bits that weights and ranges need now, zeros at
+the end of a code included, and come with their gradients. The exact count is of a frozen network.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from chop.nn.quantized import QuantizedCall, QuantizedModule
-from chop.numerics.trained import LN2, TrainedData, TrainedParameter, TrainedQuantizer, bit_length
+from chop.numerics.trained import (
+    LN2,
+    TrainedData,
+    TrainedParameter,
+    TrainedQuantizer,
+    bit_length,
+    summed,
+)
 from chop.ops.op import call_of_function, call_of_module
 
 UNROUNDED = 32.0
@@ -185,7 +192,7 @@ class BitCost:
             self.of_data[data] += met_bits.mul_(uses).mul_(bits > 0)
         if place < self.parts.learning:
             each = (rounded != 0) * met * uses
-            self.of_bits[place] += each.sum_to_size(self.of_bits[place].shape)
+            self.of_bits[place] += summed(each, self.of_bits[place].shape)
             size = torch.maximum(rounded.abs(), scale.reciprocal())
             per_unit = each.mul_(rounded.sign()).div_(size).mul_(self.magnitude / LN2)
             self.of_weights[place] += per_unit

@@ -26,7 +26,7 @@ from chop.nn.bit_cost import (
     quantizers_of,
 )
 from chop.nn.quantized import QuantizedModule
-from chop.numerics.trained import LN2, TrainedData
+from chop.numerics.trained import LN2, TrainedData, half, summed
 
 DECAY = 0.985
 """By how much the ranges of data shrink at each refresh, so that they follow values down, too."""
@@ -40,8 +40,7 @@ class RoundAll(torch.autograd.Function):
         parts = widths.parts
         count = len(parts.weights)
         weights, bits = list(tensors[:count]), list(tensors[count:])
-        scales = torch._foreach_add(bits, 0.5)
-        torch._foreach_floor_(scales)
+        scales = torch._foreach_round(bits)
         for scale in scales:
             scale.exp2_()
         rounded = half_up(weights, scales[:count])
@@ -62,7 +61,7 @@ class RoundAll(torch.autograd.Function):
         if learning:
             products = torch._foreach_sub(saved[:learning], saved[learning:])
             torch._foreach_mul_(products, of_weights[:learning])
-            of_bits = [*map(Tensor.sum_to_size, products, ctx.shapes)]
+            of_bits = [*map(summed, products, ctx.shapes)]
             torch._foreach_mul_(of_bits, LN2)
         of_data = list(torch._foreach_mul(of_scales, LN2)) if of_scales else []
         if ctx.gradients is not None:
@@ -78,8 +77,8 @@ def half_up(weights: list[Tensor], scales: list[Tensor] | tuple[Tensor, ...]) ->
     """Each weight rounded to multiples of the reciprocal of its scale."""
     if not weights:
         return ()
-    rounded = torch._foreach_mul(weights, scales)
-    torch._foreach_add_(rounded, 0.5)
+    halves = [half(weight.dtype, weight.device) for weight in weights]
+    rounded = torch._foreach_addcmul(halves, weights, scales)
     torch._foreach_floor_(rounded)
     torch._foreach_div_(rounded, scales)
     return rounded

@@ -104,13 +104,10 @@ class Integer(ElementFormat):
         return any(isinstance(each, IntTensor) for each in fields)
 
     @property
-    def arrays(self) -> list[NDArray[np.int64]]:
+    def arrays(self) -> list[NDArray[Any]]:
         """Width, binary point and sign as arrays that broadcast against the tensor."""
         fields = (self.width, self.frac_width, self.signed)
-        return [
-            np.asarray(each.array if isinstance(each, IntTensor) else each, np.int64)
-            for each in fields
-        ]
+        return [np.asarray(each.array if isinstance(each, IntTensor) else each) for each in fields]
 
     @property
     def limits(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
@@ -166,6 +163,20 @@ def scale_of(value: Any) -> float | FloatTensor:
     return scales if scales.shape else float(scales.array)
 
 
+class Scales:
+    """Scales in float64, in which quotients and products of float32 numbers are wide enough."""
+
+    def __init__(self, scales: Any) -> None:
+        self.array: NDArray[np.float64] = np.asarray(scales, np.float64)
+        self._on: dict[torch.device, Tensor] = {}
+
+    def on(self, device: torch.device) -> Tensor:
+        """A tensor on a device, made once."""
+        if device not in self._on:
+            self._on[device] = torch.tensor(self.array, device=device)
+        return self._on[device]
+
+
 @FORMATS.register("integer_scaled")
 class IntegerScaled(NumberFormat):
     """Integers times a scale, as Brevitas and QONNX have them: ``(code - zero_point) * scale``.
@@ -195,7 +206,7 @@ class IntegerScaled(NumberFormat):
             raise ValueError("a narrow range needs a width of at least 2")
         if not low <= self.zero_point <= high:
             raise ValueError(f"zero_point must be a code, from {low} to {high}")
-        if float(np.max(self._scales)) * 2.0**self.width > FLOAT32_MAX:
+        if float(self._scales.array.max()) * 2.0**self.width > FLOAT32_MAX:
             raise ValueError("the largest number is beyond float32: scale is too large")
         return self
 
@@ -210,29 +221,21 @@ class IntegerScaled(NumberFormat):
     def element_bits(self) -> int:
         return self.width
 
-    @property
-    def _scales(self) -> NDArray[np.float64]:
-        given = self.scale.array if isinstance(self.scale, FloatTensor) else self.scale
-        return np.asarray(given, np.float64)
-
     @cached_property
-    def _on_devices(self) -> dict[torch.device, Tensor]:
-        return {}
+    def _scales(self) -> "Scales":
+        return Scales(self.scale.array if isinstance(self.scale, FloatTensor) else self.scale)
 
     def _scale_for(self, x: Tensor) -> Tensor:
-        """The scales in float64, in which quotients and products of float32 numbers suffice."""
         require_float(self, x.dtype)
         self.require_shape(x.shape)
-        if x.device not in self._on_devices:
-            self._on_devices[x.device] = torch.tensor(self._scales, device=x.device)
-        return self._on_devices[x.device]
+        return self._scales.on(x.device)
 
     def require_shape(self, shape: Sequence[int]) -> None:
-        require_broadcast("scales", self._scales.shape, tuple(shape))
+        require_broadcast("scales", self._scales.array.shape, tuple(shape))
 
     def as_integer(self) -> "Integer | None":
         """The same numbers as fixed point, which they are where scales are powers of two."""
-        parts, exponents = np.frexp(self._scales)
+        parts, exponents = np.frexp(self._scales.array)
         plain = not (self.zero_point or self.narrow) and bool((parts == 0.5).all())
         points = 1 - exponents
         # Of more bits, float32 lacks the last code, at which the two then saturate differently.

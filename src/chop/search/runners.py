@@ -309,10 +309,6 @@ def bitops(candidate: Candidate) -> dict[str, float]:
     return {"bitops": _counts(candidate)["bitops"]}
 
 
-AT_ONCE = 2**18
-"""Elements of the input that are run at once, where the batches of training would be too small."""
-
-
 class CalibrationArgs(RunnerArgs):
     """Which rows show the values that activations take: the first of a loader."""
 
@@ -329,9 +325,7 @@ def effective_bitops(candidate: Candidate, args: CalibrationArgs) -> dict[str, f
     Fewer rows than asked for are no mistake: all of them are looked at.
     """
     batches = candidate.context.first_batches(args.data_loader, args.num_samples)
-    features = torch.cat([features for features, _ in batches])
-    rows = max(1, AT_ONCE // max(1, features[0].numel()))
-    found = ebops(candidate.graph, torch.split(features, rows))
+    found = ebops(candidate.graph, (features for features, _ in batches))
     if found.uncounted:
         node, reason = next(iter(found.uncounted.items()))
         raise SearchError(f"EBOPs cannot be counted: {node}: {reason}")

@@ -314,8 +314,9 @@ def learning_chart(history: Sequence[Mapping[str, float]], curves: Curves) -> Li
 
 def draw_curves(history: "History", path: Path, title: str) -> None:
     """Draw loss and accuracy over the epochs, and the cost of bits where they are learned."""
-    row = [learning_chart(history, curves) for curves in (LOSS, ACCURACY, BITS)]
-    write_png(path, [[chart for chart in row if chart.series]], title, is_plain=True)
+    loss, accuracy, bits = (learning_chart(history, curves) for curves in (LOSS, ACCURACY, BITS))
+    row = [loss, accuracy, *([bits] if bits.series else [])]
+    write_png(path, [row], title, is_plain=True)
 
 
 class MetricLogger(Protocol):

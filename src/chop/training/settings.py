@@ -34,7 +34,7 @@ Precision = Annotated[
 
 
 class CostSettings(BaseModel):
-    """``[train.cost]``: what the bits of a network that learns its widths add to the loss.
+    """What the bits of a network that learns its widths add to the loss.
 
     Args:
         name: what is counted: effective bit operations (EBOPs) of one row.
@@ -47,14 +47,14 @@ class CostSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Literal["ebops"] = "ebops"
-    weight: float = Field(ge=0, lt=LARGEST_FACTOR)
-    magnitude: float = Field(2.0, ge=0, lt=LARGEST_FACTOR)
+    weight: float = Field(ge=0, le=1e6)
+    magnitude: float = Field(2.0, ge=0, le=1e6)
     refresh: int = Field(8, gt=0)
     calibration_batches: int = Field(16, gt=0)
 
 
 class TrainTable(BaseModel):
-    """``[train]``: what only training reads.
+    """What only training reads.
 
     Args:
         cost: what the bits of a network that learns its widths add to the loss.

@@ -19,7 +19,8 @@ from chop.passes.graph import (
     init_metadata_analysis_pass,
     quantize_transform_pass,
 )
-from chop.passes.graph.analysis.flops import EbopsCount, ebops, report_counts
+from chop.passes.graph.analysis.flops import report_counts
+from chop.passes.graph.analysis.flops.ebops import Counter, EbopsCount, ebops
 from chop.passes.graph.analysis.flops.products import enclosed_bits
 from chop.passes.graph.utils import get_mase_op
 
@@ -339,6 +340,11 @@ GRANULAR = {
         "data_in_signed": [True, False, True, False, True], "data_in_overflow": "wrap",
         "data_in_rounding": "half_up",
     },
+    "scales that are powers of two": {
+        "name": "integer_scaled", "data_in_width": 6, "data_in_scale": 0.125,
+        "weight_width": 5, "weight_scale": [[0.25], [0.5], [0.0625]],
+        "bias_width": 6, "bias_scale": 0.125,
+    },
     "binary": {"name": "binary", "data_in_bipolar": True, "weight_bipolar": True},
     "ternary": {"name": "ternary", "data_in_mean": 0.5, "weight_max": 0.4},
 }  # fmt: skip
@@ -404,6 +410,9 @@ def test_what_cannot_be_counted_says_why() -> None:
     [
         ("its weight has a scale", {"name": "ternary", "weight_scaling_factor": True,
                                     "data_in_mean": 0.5}),
+        ("its weight has a scale that is no power of two",
+         {"name": "integer_scaled", "data_in_width": 6, "data_in_scale": 0.5,
+          "weight_width": 5, "weight_scale": 0.3, "bias_width": 6, "bias_scale": 0.3}),
         ("its weight is rounded at random", {"name": "binary", "data_in_bipolar": True,
                                              "weight_bipolar": True, "weight_stochastic": True}),
         ("(Log) are no integers times one power of two", {"name": "log", "data_in_width": 6,
@@ -428,6 +437,20 @@ def test_rows_are_needed_and_their_number_is_kept_to() -> None:
     assert info["total"]["ebops"] == ebops(graph, [x[:4]]).total
     _, without = count_operations_analysis_pass(graph, {"report": False})
     assert "ebops" not in without["total"]
+
+
+def test_small_batches_are_run_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(ROWS, 5)
+    graph = quantised(Mlp(), x)
+    sizes: list[int] = []
+    see = Counter.see
+    monkeypatch.setattr(
+        Counter, "see", lambda self, batch: sizes.append(len(batch["x"])) or see(self, batch)
+    )
+    assert ebops(graph, x.split(2)) == ebops(graph, [x])
+    monkeypatch.setattr("chop.passes.graph.analysis.flops.ebops.AT_ONCE", 15)
+    assert ebops(graph, x.split(2)).rows == ROWS
+    assert sizes == [ROWS, ROWS, 4, 4, 1]
 
 
 def test_a_number_that_is_none_is_not_counted() -> None:

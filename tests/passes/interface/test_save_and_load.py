@@ -27,7 +27,7 @@ from chop.passes.graph import (
 from chop.passes.graph.transforms.pruning.methods import METHODS
 from chop.tools.logger import set_logging_verbosity
 
-VALUES = {"width": 8, "frac_width": 4, "exponent_width": 4}
+VALUES = {"width": 8, "frac_width": 4, "exponent_width": 4, "scale": 0.1}
 
 
 def config(fmt: str, width: int = 8) -> dict[str, object]:

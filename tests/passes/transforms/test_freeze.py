@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from chop.errors import GraphError
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.lowering import LoweringError, lower
+from chop.lowering import Engine, LoweringError, lower
 from chop.nn.learned import LearnedWidths
 from chop.numerics import Integer
 from chop.numerics.int_tensor import IntTensor
@@ -82,6 +82,20 @@ def test_the_frozen_graph_computes_the_same_bits(granularity: str, tmp_path: Pat
         with torch.no_grad():
             for rows, wanted in zip((x, far), expected, strict=True):
                 assert torch.equal(each.model(rows), wanted)
+
+
+def test_a_frozen_network_has_an_integer_program() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(64, 6)
+    graph = learning(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)), x)
+    stir(graph.model)
+    LearnedWidths(graph.model).calibrate([x])
+    graph.model.eval()
+    with torch.no_grad():
+        expected = graph.model(x)
+        freeze_transform_pass(graph)
+        (found,) = Engine(lower(graph, {"input": x}))(x)
+        assert torch.equal(found.to(expected.dtype), expected)
 
 
 def test_zeros_and_channels_that_nobody_reads_take_no_bits() -> None:

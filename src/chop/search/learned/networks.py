@@ -95,12 +95,25 @@ def perceptron(context: SearchContext, hidden: list[int]) -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(before, classes_of(context)))
 
 
-def classes_of(context: SearchContext) -> int:
-    """How many scores the network of the search gives for a row."""
+def classes_of(context: SearchContext, model: nn.Module | None = None) -> int:
+    """How many scores a network, by default that of the search, gives for a row."""
     features = next(iter(context.dummy_in.values()))
+    network = context.pristine() if model is None else model
     with torch.no_grad():
-        scores = context.pristine().to(features.device).eval()(features[:2].clone())
+        scores = network.to(features.device).eval()(features[:2].clone())
     return int(scores.shape[-1])
+
+
+def check_teacher(teacher: nn.Module, context: SearchContext) -> None:
+    """Refuse a teacher that does not fit the rows, or tells other classes apart."""
+    wanted = classes_of(context)
+    try:
+        found = classes_of(context, teacher)
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(f"the teacher cannot take the rows: {reason}") from None
+    if found != wanted:
+        raise ConfigError(f"the teacher tells {found} classes apart, the network {wanted}")
 
 
 def make_adam(groups: Iterable[tuple[Iterable[Tensor], float]]) -> optim.Adam:

@@ -38,15 +38,16 @@ class Rows:
 
     def _in_memory(self, loader: TensorLoader) -> TensorLoader:
         """The rows with their targets; what is left over after whole batches waits an epoch."""
-        features, labels = loader.features.to(self.device), loader.labels.to(self.device)
-        targets = [
-            self._targets(*pair)
-            for pair in zip(*(torch.split(each, CHUNK) for each in (features, labels)), strict=True)
-        ]
+        features, labels = loader.features, loader.labels
+        chunks = zip(*(torch.split(each, CHUNK) for each in (features, labels)), strict=True)
+        targets = torch.cat([self._targets(*self._moved(each)).cpu() for each in chunks])
         whole = len(features) >= loader.batch_size
         return TensorLoader(
-            features, torch.cat(targets), loader.batch_size, True, loader.seed, drop_last=whole
+            features, targets, loader.batch_size, True, loader.seed, drop_last=whole
         )
+
+    def _moved(self, batch: Batch) -> Batch:
+        return batch[0].to(self.device), batch[1].to(self.device)
 
     def _targets(self, features: Tensor, labels: Tensor) -> Tensor:
         """Labels, or shares of classes where there is a teacher."""
@@ -59,19 +60,18 @@ class Rows:
         return mixed
 
     def batches(self, epoch: int, model: nn.Module) -> Iterator[Batch]:
-        """The batches of an epoch for a model; random numbers of the epoch start anew, too."""
+        """The batches of an epoch for a model; random numbers restart, too."""
         torch.manual_seed(self.seed * 1_000_003 + epoch)  # dropout is the same when a run resumes
-        found = normalisable(Epochs(self.loader).batches(epoch), model)
+        found = map(self._moved, normalisable(Epochs(self.loader).batches(epoch), model))
         if isinstance(self.loader, TensorLoader):
             return found
-        moved = ((x.to(self.device), y.to(self.device)) for x, y in found)
-        return ((x, self._targets(x, y)) for x, y in moved)
+        return ((x, self._targets(x, y)) for x, y in found)
 
     def drawn(self, count: int) -> list[Tensor]:
         """Random rows without their targets, always the same."""
         if isinstance(self.loader, TensorLoader):
             order = permutation(len(self.loader.features), self.loader.seed, SHUFFLED)
-            drawn = self.loader.features[order[:count].to(self.device)]
+            drawn = self.loader.features[order[:count]].to(self.device)
             return list(torch.split(drawn, CHUNK))
         found: list[Tensor] = []
         for features, _ in Epochs(self.loader).batches(SHUFFLED):
@@ -83,5 +83,5 @@ class Rows:
     def everything(self) -> Iterator[Tensor]:
         """All rows without their targets."""
         if isinstance(self.loader, TensorLoader):
-            return iter(torch.split(self.loader.features, CHUNK))
+            return (x.to(self.device) for x in torch.split(self.loader.features, CHUNK))
         return (x.to(self.device) for x, _ in Epochs(self.loader).batches(SHUFFLED))

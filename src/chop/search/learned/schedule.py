@@ -28,14 +28,26 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Cycles of equal length, each with a larger cost weight."""
+    """Cycles, each with a larger cost weight than the one before."""
 
     setup: LearnedSetup
 
     @property
     def epochs(self) -> int:
         """Of all cycles."""
-        return self.setup.cycles * self.setup.epochs
+        return self.end(self.setup.cycles - 1)
+
+    def end(self, cycle: int) -> int:
+        """The epochs until the end of a cycle, counted from 0."""
+        return (self.setup.first_epochs or self.setup.epochs) + cycle * self.setup.epochs
+
+    def length(self, cycle: int) -> int:
+        """The epochs of a cycle, counted from 0."""
+        return self.setup.epochs if cycle else self.end(0)
+
+    def cycle(self, epoch: int) -> int:
+        """The cycle of an epoch, both counted from 0."""
+        return max(0, 1 + (epoch - self.end(0)) // self.setup.epochs)
 
     def cost_weight(self, epoch: int) -> float:
         """What the EBOPs at the start of the run add to the loss in an epoch, counted from 0."""
@@ -43,31 +55,26 @@ class Schedule:
         done = self.cycle(epoch) / max(self.setup.cycles - 1, 1)
         return float(f"{first * (last / first) ** done:.6g}")
 
-    def cycle(self, epoch: int) -> int:
-        """The cycle of an epoch, both counted from 0."""
-        return epoch // self.setup.epochs
-
     def rate_factor(self, time: float) -> float:
         """What the rates are multiplied by after so many epochs."""
-        length = self.setup.epochs
-        done = (time % length) / length
-        cosine = LOWEST + (1 - LOWEST) * (1 + math.cos(math.pi * done)) / 2
+        cycle = self.cycle(int(time))
+        left = (self.end(cycle) - time) / self.length(cycle)
+        cosine = LOWEST + (1 - LOWEST) * (1 - math.cos(math.pi * left)) / 2
         warm = min(1.0, (time + LOWEST) / WARM_UP)
-        return float(cosine * self.setup.restart_decay ** (time // length) * warm)
+        return float(cosine * self.setup.restart_decay**cycle * warm)
 
     def snapshot(self, epoch: int) -> Snapshot | None:
         """The snapshot after an epoch, counted from 0, if there is one."""
-        length = self.setup.epochs
-        if epoch % length < length - self.setup.snapshots:
+        cycle = self.cycle(epoch)
+        if epoch < self.end(cycle) - self.setup.snapshots:
             return None
-        return Snapshot(epoch + 1, self.cycle(epoch) + 1, self.cost_weight(epoch))
+        return Snapshot(epoch + 1, cycle + 1, self.cost_weight(epoch))
 
     def ends_cycle(self, epoch: int) -> bool:
         """Whether an epoch, counted from 0, is the last of its cycle."""
-        return (epoch + 1) % self.setup.epochs == 0
+        return epoch + 1 == self.end(self.cycle(epoch))
 
     def snapshots_of(self, cycle: int) -> list[Snapshot]:
         """The snapshots of a cycle, counted from 0."""
-        length = self.setup.epochs
-        epochs = range(cycle * length, (cycle + 1) * length)
+        epochs = range(self.end(cycle) - self.length(cycle), self.end(cycle))
         return [each for epoch in epochs if (each := self.snapshot(epoch)) is not None]

@@ -16,7 +16,13 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.graph import save_mase_graph_interface_pass
 from chop.runs import FRONT_GRAPHS, LEARNING, LEARNING_TABLE
 from chop.search.learned.learning import Kept, Learning
-from chop.search.learned.networks import FloatTraining, folded, make_teacher, normalised
+from chop.search.learned.networks import (
+    FloatTraining,
+    check_teacher,
+    folded,
+    make_teacher,
+    normalised,
+)
 from chop.search.learned.rows import Rows
 from chop.search.learned.schedule import Schedule, Snapshot
 from chop.search.learned.setup import LearnedSetup
@@ -96,6 +102,8 @@ class LearnedSearch(Strategy):
             with quietly(), tempfile.TemporaryDirectory() as folder:
                 if self.setup.trains:
                     trainable(self.context.model)
+                if self.setup.teacher is not None:
+                    check_teacher(make_teacher(self.setup.teacher, self.context), self.context)
                 graph = self.space.quantised(folded(self.context, self._network()))
                 learning = Learning(graph, self.setup, Rows(self.context))
                 learning.rehearse()
@@ -176,8 +184,9 @@ class LearnedSearch(Strategy):
 
     def _learn(self, learning: Learning, started: float) -> None:
         """All epochs that are not done; at the end of each cycle its snapshots become trials."""
-        for cycle in range(len(self.history) // self.setup.epochs):
-            self._choose(cycle, learning)  # what a process that was killed has left
+        for cycle in range(self.setup.cycles):
+            if self.schedule.end(cycle) <= len(self.history):
+                self._choose(cycle, learning)  # what a process that was killed has left
         for epoch in range(len(self.history), self.schedule.epochs):
             if self.setup.timeout and time.monotonic() - started > self.setup.timeout:
                 logger.info("The time is used up after epoch %d", epoch)
@@ -230,7 +239,7 @@ class LearnedSearch(Strategy):
     def _choose(self, cycle: int, learning: Learning) -> None:
         """Make trials of the snapshots of a cycle, counted from 0, that may be on the front."""
         known = {row["epoch"]: row for row in self.history if "accuracy" in row}
-        upto = (cycle + 1) * self.setup.epochs
+        upto = self.schedule.end(cycle)
         points = {
             epoch: (-row["accuracy"], row["ebops"]) for epoch, row in known.items() if epoch <= upto
         }

@@ -1,6 +1,5 @@
 """``[search.strategy.setup]`` of the strategy ``learned``."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -58,8 +57,9 @@ class LearnedSetup(StudySetup):
     """Widths are trained with the weights, at a cost that grows; snapshots are the trials.
 
     Attributes:
-        cycles: how often the learning rate starts anew, each time with a larger cost weight.
+        cycles: how often the learning rate restarts, each time with a larger cost weight.
         epochs: of each cycle.
+        first_epochs: of the first cycle, if others: the network has to get used to widths.
         snapshots: the last epochs of a cycle after which a snapshot is taken.
         cost_weight: what the EBOPs that the network starts with add to the loss: in the first
             cycle and in the last; it grows by the same factor from each to the next.
@@ -75,10 +75,11 @@ class LearnedSetup(StudySetup):
         calibration_rows: training rows that show which bits before the point a snapshot needs.
     """
 
-    cycles: int = Field(20, ge=1, le=MOST_EPOCHS)
+    cycles: int = Field(17, ge=1, le=MOST_EPOCHS)
     epochs: int = Field(6, ge=1, le=MOST_EPOCHS)
+    first_epochs: int | None = Field(None, ge=1, le=MOST_EPOCHS)
     snapshots: int = Field(2, ge=1)
-    cost_weight: tuple[float, float] = (0.06, 4.2)
+    cost_weight: list[float] = Field([0.06, 2.0], min_length=2, max_length=2)
     learning_rate: Rate = 5e-3
     bits_learning_rate: Rate = 1e-2
     restart_decay: float = Field(0.98, gt=0, le=1)
@@ -92,7 +93,7 @@ class LearnedSetup(StudySetup):
 
     @field_validator("cost_weight")
     @classmethod
-    def _a_cost(cls, weights: tuple[float, float]) -> tuple[float, float]:
+    def _a_cost(cls, weights: list[float]) -> list[float]:
         if not all(0 < weight < LARGEST_FACTOR for weight in weights):
             raise ValueError("a cost weight must be a number more than 0")
         return weights
@@ -105,9 +106,10 @@ class LearnedSetup(StudySetup):
                 f"cost_weight: grows nowhere: the last ({last:g}) must be more than the first "
                 f"({first:g})"
             )
-        if self.snapshots > self.epochs:
+        shortest = min(self.epochs, self.first_epochs or self.epochs)
+        if self.snapshots > shortest:
             raise ValueError(
-                f"snapshots: a cycle of {self.epochs} epochs has no {self.snapshots} snapshots"
+                f"snapshots: a cycle of {shortest} epochs has no {self.snapshots} snapshots"
             )
         return self
 
@@ -127,8 +129,3 @@ class LearnedSetup(StudySetup):
         from chop.search.learned.search import LearnedSearch
 
         return LearnedSearch(space, config, store, self)
-
-    def teacher_file(self) -> Path | None:
-        """The file that the teacher is loaded from, if there is one."""
-        named = self.teacher.load_name if self.teacher else None
-        return None if named is None else Path(named).expanduser()

@@ -119,7 +119,10 @@ class Point(BaseModel):
 
 
 def known_marks(folder: Path, best: Sequence[Trial]) -> dict[int, Verified]:
-    """What ``best.json`` says of these trials from an earlier run of the study."""
+    """What ``best.json`` says of these trials from an earlier run of the study.
+
+    What was wrong then is left out, to be compared again.
+    """
     if not (folder / BEST).is_file():
         return {}
     configs = {trial.number: trial.config for trial in best}
@@ -131,7 +134,11 @@ def known_marks(folder: Path, best: Sequence[Trial]) -> dict[int, Verified]:
         ]
     except (DataError, AttributeError, TypeError):  # a damaged file is written again in any case
         return {}
-    return {p.number: p.verified for p in points if configs.get(p.number) == p.sampled_config}
+    return {
+        each.number: each.verified
+        for each in points
+        if configs.get(each.number) == each.sampled_config and not each.verified.is_broken
+    }
 
 
 def require_agreement(found: Marks) -> None:

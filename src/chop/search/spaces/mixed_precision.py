@@ -5,13 +5,15 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import Any, Literal
 
+import numpy as np
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 
 from chop.errors import ConfigError, UnknownNameError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.nn.quant_config import OUTPUT, known_keys
 from chop.numerics import FORMATS, NumberFormat
+from chop.numerics.granular import require_broadcast
 from chop.ops.op import Op, op_of_node
 from chop.ops.table import OPS
 from chop.passes.graph.transforms.quantize.plan import can_be_quantised
@@ -33,6 +35,8 @@ from chop.search.spaces.space import (
 
 DEFAULT = "default"
 UNQUANTISED: dict[str, Any] = {"name": None}
+BY_CHANNEL = ("width", "frac_width", "signed", "scale")
+"""Fields that may hold lists: inside the list of options, as that is one already."""
 
 
 class MixedPrecisionSetup(SpaceSetup):
@@ -74,6 +78,8 @@ class MixedPrecisionPTQ(SearchSpace):
         """For each node its format, then what that format needs."""
         by_name = {node.name: node for node in self.graph.nodes}
         self._check_seed_names(by_name)
+        for name, op in self.nodes.items():
+            _check_shapes(by_name[name], op, self._seed_of(name, op))
         return tuple(
             _format_choice(name, self._seed_of(name, op), _roles_of(op, by_name[name]))
             for name, op in self.nodes.items()
@@ -168,9 +174,13 @@ class QuantisedCandidate(Candidate):
         )
 
     def parameter_width(self) -> float:
+        if self._is_random():  # widths may follow the values of a layer
+            return super().parameter_width()
         return self.space.bits.parameter_width(self.quants)
 
     def activation_width(self) -> float:
+        if self._is_random():
+            return super().activation_width()
         return self.space.bits.activation_width(self.quants)
 
 
@@ -218,6 +228,20 @@ def _format_choice(node: str, seed: dict[str, Any], roles: frozenset[str]) -> Ch
             for name in names
         ),
     )
+
+
+def _check_shapes(node: fx.Node, op: Op, seed: dict[str, Any]) -> None:
+    """Refuse widths by channel, a list among the options, that do not fit the weights of a node."""
+    module = get_node_actual_target(node) if node.op == "call_module" else None
+    for key, value in seed.items():
+        role, _, field = key.partition("_")
+        parameter = getattr(module, role, None) if role in op.params else None
+        for option in options(value, key):
+            if field in BY_CHANNEL and isinstance(option, list) and isinstance(parameter, Tensor):
+                try:
+                    require_broadcast(f"{field}s", np.shape(option), tuple(parameter.shape))
+                except (ConfigError, ValueError) as error:
+                    raise ConfigError(f"search.search_space.seed: {node.name}: {error}") from None
 
 
 def _roles_of(op: Op, node: fx.Node) -> frozenset[str]:

@@ -11,17 +11,14 @@ from chop.passes.graph.analysis.flops.count import (
     count,
     count_operations_analysis_pass,
 )
-from chop.passes.graph.analysis.flops.ebops import EbopsCount, ebops
 from chop.passes.graph.analysis.flops.module import calculate_flops_pass
 from chop.passes.graph.analysis.flops.table import report_counts
 
 __all__ = [
     "Counts",
-    "EbopsCount",
     "NodeCount",
     "calculate_flops_pass",
     "count",
     "count_operations_analysis_pass",
-    "ebops",
     "report_counts",
 ]

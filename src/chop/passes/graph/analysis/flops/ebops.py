@@ -5,11 +5,12 @@ the magnitudes that the other factor took on the rows, without the trailing zero
 have. A product of two activations counts the bits of both. See docs/counting.md.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, groupby
 from typing import Any
 
+import torch
 from torch import Tensor, fx
 
 from chop.errors import GraphError
@@ -21,6 +22,8 @@ from chop.passes.graph.analysis.flops.products import Product, UncountedError, p
 Batch = Tensor | Mapping[str, Any]
 EBOPS_ROWS = 8192
 """Rows that are looked at where nobody says how many."""
+AT_ONCE = 2**18
+"""Elements of the inputs that are run at once, where batches are smaller."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ def ebops(graph: MaseGraph, batches: Iterable[Batch]) -> EbopsCount:
     Args:
         batches: inputs to calibrate with, each a tensor or a dictionary of tensors by name.
     """
-    given = (each if isinstance(each, Mapping) else {"x": each} for each in batches)
+    given = merged(each if isinstance(each, Mapping) else {"x": each} for each in batches)
     first = next(given, None)
     if first is None:
         raise GraphError("EBOPs are counted on batches of inputs, and none is given")
@@ -54,6 +57,30 @@ def ebops(graph: MaseGraph, batches: Iterable[Batch]) -> EbopsCount:
         counter = Counter(graph, first)
         rows = sum(counter.see(batch) for batch in chain([first], given))
         return counter.count(rows)
+
+
+def merged(batches: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """The same rows in larger batches: of a small network many small ones take much longer."""
+    for _, alike in groupby(batches, key=_shapes):
+        waiting: list[Mapping[str, Any]] = []
+        for batch in alike:
+            waiting.append(batch)
+            whole = all(isinstance(x, Tensor) and x.dim() for x in batch.values())
+            if not whole or sum(x.numel() for b in waiting for x in b.values()) >= AT_ONCE:
+                yield _joined(waiting)
+                waiting = []
+        if waiting:
+            yield _joined(waiting)
+
+
+def _shapes(batch: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: getattr(value, "shape", ())[1:] for name, value in batch.items()}
+
+
+def _joined(batches: list[Mapping[str, Any]]) -> Mapping[str, Any]:
+    if len(batches) == 1:
+        return batches[0]
+    return {name: torch.cat([batch[name] for batch in batches]) for name in batches[0]}
 
 
 class Counter:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, fx, nn
 
 from chop.nn.quantized import QuantizedCall, QuantizedModule
-from chop.numerics import Binary, Integer, NumberFormat, Ternary
+from chop.numerics import Binary, Integer, IntegerScaled, NumberFormat, Ternary
 from chop.ops import cost
 from chop.ops.op import Op, op_of_node
 from chop.passes.graph.analysis.flops.liveness import Liveness
@@ -115,7 +115,9 @@ class Activation:
     def see(self, value: Tensor) -> None:
         """Take note of values, which the node is about to round."""
         scale = self.scale.to(value.device) if isinstance(self.scale, Tensor) else self.scale
-        codes = self.fmt(value).mul(scale).abs_()
+        # Integer tensors are not rounded.
+        numbers = self.fmt(value) if value.is_floating_point() else value.double()
+        codes = numbers.mul(scale).abs_()
         if not codes.max() < 2**SIGNIFICAND:
             raise UncountedError("an operand is not a number in some row, or too wide to count")
         if value.shape[1:] != self.row[1:] or value.shape[0] % self.row[0]:
@@ -201,7 +203,7 @@ class Call:
         varying = [name for name in names if self.varies(name)]
         factors: dict[str, Factor] = {}
         for name in names:
-            fmt = self.formats.get(str(roles[name]))
+            fmt = in_binary(self.formats.get(str(roles[name])), name)
             if name in varying:
                 points_of(fmt, name)
                 assert fmt is not None
@@ -283,6 +285,16 @@ def refuse_own_code(op: Op, module: nn.Module | None) -> None:
     assert isinstance(module, QuantizedModule)
     if op.module is not None and module.base.forward is not op.module.forward:
         raise UncountedError(f"{module.base.__name__} has its own forward")
+
+
+def in_binary(fmt: NumberFormat | None, name: str) -> NumberFormat | None:
+    """The format, as fixed point where its scales are powers of two; raises where they are not."""
+    if not isinstance(fmt, IntegerScaled):
+        return fmt
+    found = fmt.as_integer()
+    if found is None:
+        raise UncountedError(f"its {name} has a scale that is no power of two, or a zero point")
+    return found
 
 
 def points_of(fmt: NumberFormat | None, name: str) -> Bits:
