@@ -2,10 +2,10 @@
 
 Layers, bits at the start, overflow, Adam and the two steps of the learning rate are those of its
 example `example_jet_tagging`, in HGQ mode with bits per weight and without pruning, trained by its
-`train_model`: one run, and one network, for each cost weight. Three things differ. The weight of
-the plain sum of bits is that of HGQ2 and of PQuantML's quantiser class (1e-8); the 3e-4 of its
-configuration files outweighs the cost of EBOPs and would leave one point. ReLUs have no quantisers,
-since the next layer rounds its input anyway; nor have the scores, which no multiplication reads.
+`train_model`: one run, and one network, for each cost weight. Different are the number of epochs and
+the batch; the weight of the plain sum of bits, which is the 1e-8 of HGQ2 and of PQuantML's quantiser
+class and not the 3e-4 of its configuration files (its effect was not measured); and there are no
+quantisers of ReLUs, whose result the next layer rounds, and of the scores.
 """
 
 import argparse
