@@ -2,8 +2,8 @@
 
 Layers, bits at the start, overflow, Adam and the two steps of the learning rate are those of its
 example `example_jet_tagging`, in HGQ mode with bits per weight and without pruning, trained by its
-`train_model`: one run, and one network, for each cost weight. Different are the number of epochs and
-the batch; the weight of the plain sum of bits, which is the 1e-8 of HGQ2 and of PQuantML's quantiser
+`train_model`: one run, and one network, for each cost weight. Different are the epochs and
+the batch; the weight of the plain sum of bits, the 1e-8 of HGQ2 and of PQuantML's quantiser
 class and not the 3e-4 of its configuration files (its effect was not measured); and there are no
 quantisers of ReLUs, whose result the next layer rounds, and of the scores.
 """
