@@ -75,11 +75,11 @@ class LearnedSetup(StudySetup):
         calibration_rows: training rows that show which bits before the point a snapshot needs.
     """
 
-    cycles: int = Field(17, ge=1, le=MOST_EPOCHS)
+    cycles: int = Field(19, ge=1, le=MOST_EPOCHS)
     epochs: int = Field(6, ge=1, le=MOST_EPOCHS)
     first_epochs: int | None = Field(None, ge=1, le=MOST_EPOCHS)
     snapshots: int = Field(2, ge=1)
-    cost_weight: list[float] = Field([0.06, 2.0], min_length=2, max_length=2)
+    cost_weight: list[float] = Field([0.044, 3.1], min_length=2, max_length=2)
     learning_rate: Rate = 5e-3
     bits_learning_rate: Rate = 1e-2
     restart_decay: float = Field(0.98, gt=0, le=1)
