@@ -1,14 +1,14 @@
 """Learned widths on jsc-sim: fronts of accuracy against EBOPs, and what they cost to train.
 
-Every tool hands over its networks as plain numbers (`Net`); one evaluator, which shares no code
-with chop, counts their EBOPs and runs them. Points are chosen on validation rows, accuracies are
+The networks are handed over as plain numbers (`Net`); an evaluator, which shares no code with
+chop, counts their EBOPs and runs them. Points are chosen on validation rows, accuracies are
 those of test rows. Times are CPU seconds of one thread and come as ratios to a float training of
 the same network in the same run.
 
     python benchmarks/bench_learned.py                    three seeds, some ten minutes
     python benchmarks/bench_learned.py --quick            one seed, a short schedule
 
-Another tool is one function from a seed to its networks, in `TOOLS`.
+`bench_rivals.py` hands the networks of other tools to the same evaluator.
 """
 
 import argparse
@@ -19,7 +19,6 @@ import statistics
 import tempfile
 import time
 import tomllib
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -256,24 +255,19 @@ def float_seconds(data: MaseDataModule, seed: int, epochs: int = 6) -> float:
     return (time.process_time() - begin) * FLOAT_EPOCHS / epochs
 
 
-Tool = Callable[[int, Path, bool], tuple[list[Net], dict[str, float]]]
-TOOLS: dict[str, Tool] = {"chop": chop_front}
-"""From a seed, a folder and whether to be quick: networks, and facts about how they were made."""
-
-
 # --- the table --------------------------------------------------------------------------------
 
 
-def run(tool: str, seed: int, jets: Jets, quick: bool) -> dict[str, Any]:
+def run(seed: int, jets: Jets, quick: bool) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
-        nets, facts = TOOLS[tool](seed, Path(folder) / "run", quick)
+        nets, facts = chop_front(seed, Path(folder) / "run", quick)
     seen = jets.seen
     points = [
         Point(net.name, ebops(net, seen), net.accuracy(*jets.validation), net.accuracy(*jets.test))
         for net in nets
     ]
     shown = [vars(point) for point in front(points)]
-    return {"tool": tool, "seed": seed, **figures(points), **facts, "front": shown}
+    return {"tool": "chop", "seed": seed, **figures(points), **facts, "front": shown}
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -298,13 +292,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--tools", nargs="+", default=list(TOOLS), choices=list(TOOLS))
     parser.add_argument("--save", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(1)
     jets = Jets.read()
     seeds = args.seeds[:1] if args.quick else args.seeds
-    rows = [run(tool, seed, jets, args.quick) for tool in args.tools for seed in seeds]
+    rows = [run(seed, jets, args.quick) for seed in seeds]
     print(table(rows))
     load = os.getloadavg()[0]
     print(f"load average {load:.1f} at the end, torch {torch.__version__}")
