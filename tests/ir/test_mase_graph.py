@@ -220,8 +220,8 @@ def test_export_follows_code_that_depends_on_shapes(caplog: pytest.LogCaptureFix
     assert "using torch.export instead" in caplog.text
     assert f"line {line_of(Length, 'len(x)')}" in caplog.text
     assert torch.equal(graph.model(x), model(x))
-    ops = [t for op, t in targets(graph) if op == "call_function"]
-    assert ops == [torch.ops.aten.linear.default, torch.ops.aten.relu.default] * 2
+    assert targets(graph)[1:-1] == [("call_module", "layer"), ("call_method", "relu")] * 2
+    assert graph.modules["layer"] is model.layer
 
 
 def test_export_is_not_used_where_fx_can_trace() -> None:

@@ -16,7 +16,7 @@ from torch import Tensor, fx, nn
 
 from chop.errors import ConfigError, GraphError
 from chop.ir.graph.drawing import draw
-from chop.ir.graph.exported import ShapedGraphModule
+from chop.ir.graph.shapes import ShapedGraphModule
 from chop.ir.graph.tracing import MaseTracer, split_inputs, trace
 from chop.ops.op import MaseType
 from chop.preprocessing import Preprocessing, preprocessing_of, set_preprocessing

@@ -120,7 +120,7 @@ def trace(
         if example_inputs is None:
             raise GraphError(f"{stopped}; {WAYS_OUT}{EXPORT_WAY_OUT}") from error
         logger.warning("%s; using torch.export instead", stopped)
-        return export(model, fixed, example_inputs)
+        return export(model, fixed, example_inputs, tracer.is_leaf_module)
 
 
 def split_inputs(example_inputs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
