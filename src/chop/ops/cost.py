@@ -5,7 +5,7 @@ first value of the accumulator and costs nothing. Additions, multiplications, co
 divisions, roots and exponentials cost one FLOP each. Moving values costs nothing.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from typing import NamedTuple
@@ -132,23 +132,30 @@ def added_matrix_product(call: Call) -> Cost:
 def einsum(call: Call) -> Cost | None:
     """One MAC for each operand but one at every point of the index space.
 
-    Equations with an ellipsis, or operands given as a list, are not counted.
+    Operands given as a list are not counted.
     """
     equation = call.attributes.get("equation")
-    if not isinstance(equation, str) or "." in equation:
+    if not isinstance(equation, str):
         return None
     terms = equation.replace(" ", "").partition("->")[0].split(",")
     if len(terms) != len(call.inputs):
         return None
-    sizes = {
-        label: size
-        for term, shape in zip(terms, call.inputs, strict=True)
-        for label, size in zip(term, shape, strict=True)
-    }
+    sizes: dict[str, int] = {}
+    for term, shape in zip(terms, call.inputs, strict=True):
+        for label, size in labelled(term, shape):
+            sizes[label] = max(size, sizes.get(label, 1))  # what is behind an ellipsis broadcasts
     points = prod(sizes.values())
     if len(terms) == 1:
         return Cost(other_flops=points)
     return products(points * (len(terms) - 1), "data_in", "weight")
+
+
+def labelled(term: str, shape: Shape) -> Iterator[tuple[str, int]]:
+    """Each size of an operand with its label; those of an ellipsis are numbered from the right."""
+    before, dots, after = term.partition("...")
+    hidden = len(shape) - len(before) - len(after) if dots else 0
+    labels = [*before, *(f"...{place}" for place in reversed(range(hidden))), *after]
+    return zip(labels, shape, strict=True)
 
 
 SCALE_AND_SOFTMAX = 6  # FLOPs for each score: one to scale it, five as any softmax
@@ -196,6 +203,44 @@ def projections(call: Call, layer: nn.MultiheadAttention) -> list[Product]:
         Product(prod(shape) * layer.embed_dim, (role, weight))
         for role, weight, shape in zip(roles, weights, call.inputs[:3], strict=True)
     ]
+
+
+GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+STEP_FLOPS = {"LSTM": 21, "GRU": 18, "RNN": 5}
+"""For each element of the hidden state: sums of the products, activations, and what joins them."""
+
+
+def recurrent(call: Call) -> Cost | None:
+    """The products of input and hidden state with the weights of each gate, at each step."""
+    layer = call.module
+    if not isinstance(layer, nn.RNNBase):
+        return None
+    kind = layer.mode.partition("_")[0]
+    rows = prod(call.inputs[0][:-1])
+    ways = 2 if layer.bidirectional else 1
+    state = layer.proj_size or layer.hidden_size
+    width = GATES[kind] * layer.hidden_size
+    widths = [layer.input_size, *[state * ways] * (layer.num_layers - 1)]
+    each = rows * ways
+    projected = each * layer.num_layers * layer.hidden_size * layer.proj_size
+    meetings = (
+        Product(each * width * sum(widths), ("data_in", "weight")),
+        Product(each * width * state * layer.num_layers + projected, ("hidden", "weight")),
+    )
+    return Cost(meetings, STEP_FLOPS[kind] * each * layer.hidden_size * layer.num_layers)
+
+
+def recurrent_cell(call: Call) -> Cost:
+    """The products of input and hidden state with the weights of each gate."""
+    hidden = call.output[-1]
+    rows = prod(call.output[:-1])
+    gates = next(shape[0] for name, shape in call.params.items() if name.startswith("weight"))
+    kind = {count: name for name, count in GATES.items()}[gates // hidden]
+    meetings = (
+        Product(rows * gates * call.inputs[0][-1], ("data_in", "weight")),
+        Product(rows * gates * hidden, ("hidden", "weight")),
+    )
+    return Cost(meetings, STEP_FLOPS[kind] * rows * hidden)
 
 
 def batch_norm(call: Call) -> Cost:

@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from chop.errors import GraphError
 from chop.ir.graph.exported import EXPORT_WAY_OUT, WAYS_OUT, export, where_it_stopped
 from chop.ir.graph.recorder import Snapshot
+from chop.nn.decomposed import decomposed
 from chop.nn.quantized import QuantizedModule
 
 logger = logging.getLogger("chop")
@@ -104,6 +105,7 @@ def trace(
         fixed: values of arguments that are no inputs of the graph.
         example_inputs: the arguments that are.
     """
+    model = decomposed(model, tracer.leaf_layers)
     known = parameters_of(model)
     check_names(model, known, cf_args=fixed, example_inputs=example_inputs or {})
     plain, numbers = defaults(known, {*fixed, *(example_inputs or ())})

@@ -9,6 +9,7 @@ from typing import Any, Self
 import torch
 from pydantic import Field, ValidationError, model_validator
 from torch import Tensor, nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from chop.errors import GraphError
 from chop.nn.quant_config import parse_quant_config
@@ -43,6 +44,10 @@ from chop.passes.graph.transforms.pruning.masks import (
 RECURRENT = (
     "input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout", "bidirectional",
 )  # fmt: skip
+RECURRENT_KINDS: dict[type[nn.Module], tuple[str, ...]] = {
+    nn.LSTM: ("proj_size",),
+    nn.RNN: ("nonlinearity",),
+}
 # Whether a layer has these is an argument of its class; what they hold is in its tensors.
 PRESENCE = {
     "bias": ("bias", "in_proj_bias"),
@@ -99,12 +104,15 @@ def known_classes() -> dict[str, type[nn.Module]]:
 def _known_classes(size: int) -> dict[str, type[nn.Module]]:
     """The same while the table has `size` rows: rows are only ever added."""
     found = {op.module.__name__: op.module for op in OPS.values() if op.module is not None}
-    return {name: getattr(nn, name) for name in LAYERS} | found
+    inside_attention = {NonDynamicallyQuantizableLinear.__name__: NonDynamicallyQuantizableLinear}
+    return {name: getattr(nn, name) for name in LAYERS} | inside_attention | found
 
 
 def accepted(cls: type[nn.Module]) -> list[str]:
     """The arguments of a class that a file may state: never where its tensors live."""
-    return list(RECURRENT) if issubclass(cls, nn.RNNBase) else parameter_names(cls.__init__)
+    if not issubclass(cls, nn.RNNBase):
+        return parameter_names(cls.__init__)
+    return [*RECURRENT, *RECURRENT_KINDS.get(cls, ())]
 
 
 def describe(name: str, module: nn.Module) -> LayerRecord:

@@ -187,7 +187,7 @@ ATEN = "aten"
 # What torch's own parser of arguments takes besides the names in the schema.
 ALIASES = {"self": ("input", "x"), "dim": ("axis",), "keepdim": ("keepdims",)}
 # Where a result is written, a source of random numbers, memory of a device: none of it is data.
-NOT_DATA = frozenset({"out", "generator", "pin_memory"})
+NOT_DATA = frozenset({"out", "generator", "pin_memory", "rounders"})
 _CAST, _SECTIONS = ("memory_format",), ("indices_or_sections",)
 # Keywords of functions written in C that are in no schema, by the last part of their names.
 STATED: Mapping[str, tuple[str, ...]] = {
