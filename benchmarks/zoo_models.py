@@ -1,7 +1,8 @@
 """Small models with random weights, of many kinds: what `bench_zoo.py` measures on.
 
-Each case is a function that makes a model and one that makes its inputs for a number of rows. Models
-of transformers, timm and torchvision are there if the packages can be imported; nothing is loaded.
+Each case is a function that makes a model and one that makes its inputs for a number of rows.
+Models of transformers, timm and torchvision are there if the packages can be imported; nothing is
+loaded.
 """
 
 import importlib.util
@@ -25,16 +26,25 @@ class Case(NamedTuple):
     inputs: Callable[[int], Inputs]
 
 
-TEXT = """albert bert bert-generation big_bird bloom camembert canine codegen cohere convbert ctrl
-    data2vec-text deberta deberta-v2 distilbert electra ernie esm falcon flaubert fnet funnel gemma
-    gemma2 glm gpt2 gpt_bigcode gpt_neo gpt_neox gptj granite layoutlm llama megatron-bert mistral
-    mixtral modernbert mpnet mpt nystromformer olmo olmo2 opt persimmon phi phi3 qwen2 qwen3
-    roberta roberta-prelayernorm roformer splinter squeezebert stablelm starcoder2 xlm
-    xlm-roberta xlnet yoso mamba""".split()
-BOTH = "bart blenderbot m2m_100 marian mbart mt5 pegasus plbart t5".split()
-VISION = """beit convnext convnextv2 cvt deit dinov2 efficientnet focalnet hiera ijepa levit
-    mobilenet_v1 mobilenet_v2 mobilevit poolformer pvt regnet resnet segformer siglip_vision_model
-    clip_vision_model swin swinv2 vit vit_mae vit_msn""".split()
+TEXT = [
+    "albert", "bert", "bert-generation", "big_bird", "bloom", "camembert", "canine", "codegen",
+    "cohere", "convbert", "ctrl", "data2vec-text", "deberta", "deberta-v2", "distilbert",
+    "electra", "ernie", "esm", "falcon", "flaubert", "fnet", "funnel", "gemma", "gemma2", "glm",
+    "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox", "gptj", "granite", "layoutlm", "llama",
+    "megatron-bert", "mistral", "mixtral", "modernbert", "mpnet", "mpt", "nystromformer", "olmo",
+    "olmo2", "opt", "persimmon", "phi", "phi3", "qwen2", "qwen3", "roberta",
+    "roberta-prelayernorm", "roformer", "splinter", "squeezebert", "stablelm", "starcoder2",
+    "xlm", "xlm-roberta", "xlnet", "yoso", "mamba",
+]  # fmt: skip
+BOTH = [
+    "bart", "blenderbot", "m2m_100", "marian", "mbart", "mt5", "pegasus", "plbart", "t5",
+]  # fmt: skip
+VISION = [
+    "beit", "convnext", "convnextv2", "cvt", "deit", "dinov2", "efficientnet", "focalnet",
+    "hiera", "ijepa", "levit", "mobilenet_v1", "mobilenet_v2", "mobilevit", "poolformer", "pvt",
+    "regnet", "resnet", "segformer", "siglip_vision_model", "clip_vision_model", "swin", "swinv2",
+    "vit", "vit_mae", "vit_msn",
+]  # fmt: skip
 TINY: dict[str, Any] = {
     "hidden_size": 32, "d_model": 32, "n_embd": 32, "dim": 32, "emb_dim": 32, "embedding_size": 32,
     "num_hidden_layers": 2, "num_layers": 2, "n_layer": 2, "n_layers": 2, "encoder_layers": 2,
@@ -78,12 +88,15 @@ SPECIAL: dict[str, dict[str, Any]] = {
               "masked_unit_size": [4, 4], "query_stride": [2, 2], "num_query_pool": 1},
     "mobilenet_v1": {"image_size": 64}, "mobilenet_v2": {"image_size": 64},
 }  # fmt: skip
-TIMM = """resnet18 resnext26ts densenet121 efficientnet_b0 mobilenetv3_small_050 convnext_atto
-    convnextv2_atto vit_tiny_patch16_224 deit_tiny_patch16_224 swin_tiny_patch4_window7_224
-    mixer_s32_224 resmlp_12_224 cait_xxs24_224 coat_tiny crossvit_tiny_240 levit_128s
-    pit_ti_224 poolformer_s12 regnetx_002 repvgg_a0 ghostnet_100 mobilevit_xxs
-    xcit_nano_12_p16_224 beit_base_patch16_224 eva02_tiny_patch14_224 maxvit_nano_rw_256
-    twins_svt_small visformer_tiny vgg11 inception_v3 nf_resnet26 sequencer2d_s""".split()
+TIMM = [
+    "resnet18", "resnext26ts", "densenet121", "efficientnet_b0", "mobilenetv3_small_050",
+    "convnext_atto", "convnextv2_atto", "vit_tiny_patch16_224", "deit_tiny_patch16_224",
+    "swin_tiny_patch4_window7_224", "mixer_s32_224", "resmlp_12_224", "cait_xxs24_224",
+    "coat_tiny", "crossvit_tiny_240", "levit_128s", "pit_ti_224", "poolformer_s12", "regnetx_002",
+    "repvgg_a0", "ghostnet_100", "mobilevit_xxs", "xcit_nano_12_p16_224", "beit_base_patch16_224",
+    "eva02_tiny_patch14_224", "maxvit_nano_rw_256", "twins_svt_small", "visformer_tiny", "vgg11",
+    "inception_v3", "nf_resnet26", "sequencer2d_s",
+]  # fmt: skip
 SMALLER: dict[str, dict[str, Any]] = {
     "vit_tiny_patch16_224": {"depth": 2}, "deit_tiny_patch16_224": {"depth": 2},
     "beit_base_patch16_224": {"depth": 2, "embed_dim": 48, "num_heads": 4},
@@ -142,7 +155,7 @@ def from_config(kind: str) -> nn.Module:
 
 def fits(config: Any, key: str, value: Any) -> bool:
     """Whether a configuration has a setting, and of this kind."""
-    if not hasattr(config, key):
+    if not hasattr(config, key) or isinstance(getattr(type(config), key, None), property):
         return False
     known = getattr(config, key)
     return known is None or isinstance(known, list | tuple) == isinstance(value, list | tuple)
@@ -167,29 +180,36 @@ def heads() -> Iterator[tuple[str, Callable[[], nn.Module], Callable[[int], Inpu
     """Models with a head, and of speech."""
     import transformers as t
 
-    small = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
-             "intermediate_size": 64, "vocab_size": WORDS}  # fmt: skip
-    yield "bert-classifier", lambda: t.BertForSequenceClassification(
-        t.BertConfig(**small)).eval(), text_inputs  # fmt: skip
-    yield "llama-lm", lambda: t.LlamaForCausalLM(
-        t.LlamaConfig(**small, num_key_value_heads=2)).eval(), text_inputs  # fmt: skip
-    yield "gpt2-lm", lambda: t.GPT2LMHeadModel(
-        t.GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=WORDS)).eval(), text_inputs  # fmt: skip
-    yield "vit-classifier", lambda: t.ViTForImageClassification(
-        t.ViTConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
-                    intermediate_size=64, image_size=32, patch_size=8)).eval(), images(32)  # fmt: skip
-    yield "whisper", lambda: t.WhisperModel(
-        t.WhisperConfig(d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
-                        decoder_attention_heads=4, encoder_ffn_dim=64, decoder_ffn_dim=64,
-                        num_mel_bins=8, max_source_positions=16, vocab_size=WORDS, pad_token_id=0,
-                        bos_token_id=1, eos_token_id=2, decoder_start_token_id=1)).eval(), (
-        lambda rows: {"input_features": torch.randn(rows, 8, 32), "decoder_input_ids": words(rows)})  # fmt: skip
-    yield "wav2vec2", lambda: t.Wav2Vec2Model(
-        t.Wav2Vec2Config(hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
-                         intermediate_size=64, conv_dim=(16, 16), conv_stride=(4, 4),
-                         conv_kernel=(8, 4), num_conv_pos_embeddings=8,
-                         num_conv_pos_embedding_groups=4, apply_spec_augment=False)).eval(), (
-        lambda rows: {"input_values": torch.randn(rows, 400)})  # fmt: skip
+    layers = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    layers |= {"intermediate_size": 64}
+    words_too = {**layers, "vocab_size": WORDS}
+    gpt2 = {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": WORDS}
+    whisper = {key: value for key, value in TINY.items() if key != "hidden_size"}
+    whisper |= {"num_mel_bins": 8, "max_source_positions": 16}
+    waves = {**layers, "conv_dim": (16, 16), "conv_stride": (4, 4), "conv_kernel": (8, 4)}
+    waves |= {"num_conv_pos_embeddings": 8, "num_conv_pos_embedding_groups": 4}
+    yield (
+        "bert-classifier",
+        headed(t.BertForSequenceClassification, t.BertConfig(**words_too)),
+        text_inputs,
+    )
+    yield "llama-lm", headed(t.LlamaForCausalLM, t.LlamaConfig(**words_too)), text_inputs
+    yield "gpt2-lm", headed(t.GPT2LMHeadModel, t.GPT2Config(**gpt2)), text_inputs
+    vit = t.ViTConfig(**layers, image_size=32, patch_size=8)
+    yield "vit-classifier", headed(t.ViTForImageClassification, vit), images(32)
+    known = t.WhisperConfig()
+    small = {key: value for key, value in whisper.items() if fits(known, key, value)}
+    yield "whisper", headed(t.WhisperModel, t.WhisperConfig(**small)), spoken
+    speech = t.Wav2Vec2Config(**waves, apply_spec_augment=False)
+    yield "wav2vec2", headed(t.Wav2Vec2Model, speech), rows_of(400, name="input_values")
+
+
+def headed(cls: Any, config: Any) -> Callable[[], nn.Module]:
+    return lambda: cls(config).eval()
+
+
+def spoken(rows: int) -> Inputs:
+    return {"input_features": torch.randn(rows, 8, 32), "decoder_input_ids": words(rows)}
 
 
 def timm_cases() -> Iterator[Case]:

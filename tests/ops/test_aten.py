@@ -123,7 +123,10 @@ def with_metadata(graph: MaseGraph, x: Tensor) -> MaseGraph:
     return graph
 
 
-RULE = {"by": "type", "linear": {"config": {"name": "integer", "data_in_width": 8, "weight_width": 8}}}
+RULE = {
+    "by": "type",
+    "linear": {"config": {"name": "integer", "data_in_width": 8, "weight_width": 8}},
+}
 
 
 def test_exported_nodes_are_known_but_not_quantised() -> None:

@@ -26,7 +26,7 @@ class DecomposedAttention(nn.MultiheadAttention):
 
     weights_dropout: nn.Dropout
 
-    def forward(  # type: ignore[override]
+    def forward(  # noqa: PLR0913, PLR0917  # as torch has them
         self,
         query: Tensor,
         key: Tensor,
@@ -68,7 +68,8 @@ class DecomposedAttention(nn.MultiheadAttention):
             weight = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)[place]
         bias = None if self.in_proj_bias is None else self.in_proj_bias[rows]
         projected = F.linear(value, weight, bias)
-        return projected.unflatten(-1, (self.num_heads, self.head_dim)).transpose(-3, -2)
+        split: Tensor = projected.unflatten(-1, (self.num_heads, self.head_dim))  # type: ignore[no-untyped-call]
+        return split.transpose(-3, -2)
 
     def with_extra(self, heads: Tensor, bias: Tensor | None) -> Tensor:
         """Keys or values with the learned one and the one of zeros, if the layer has them."""
@@ -107,7 +108,8 @@ class DecomposedEncoderLayer(nn.TransformerEncoderLayer):
             src = src + self._sa_block(self.norm1(src), *masks)
             return src + self._ff_block(self.norm2(src))
         src = self.norm1(src + self._sa_block(src, *masks))
-        return self.norm2(src + self._ff_block(src))
+        found: Tensor = self.norm2(src + self._ff_block(src))
+        return found
 
 
 class DecomposedEncoder(nn.TransformerEncoder):
@@ -133,7 +135,7 @@ class DecomposedDecoderLayer(nn.TransformerDecoderLayer):
 class DecomposedDecoder(nn.TransformerDecoder):
     """`nn.TransformerDecoder` that does not look into its mask."""
 
-    def forward(
+    def forward(  # noqa: PLR0913, PLR0917  # as torch has them
         self,
         tgt: Tensor,
         memory: Tensor,
@@ -155,7 +157,7 @@ class DecomposedDecoder(nn.TransformerDecoder):
 class DecomposedTransformer(nn.Transformer):
     """`nn.Transformer` without checks of shapes."""
 
-    def forward(  # noqa: PLR0913  # torch's own arguments
+    def forward(  # noqa: PLR0913, PLR0917  # as torch has them
         self,
         src: Tensor,
         tgt: Tensor,

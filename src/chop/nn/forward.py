@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
+from chop.errors import ConfigError
 from chop.nn.quant_config import OUTPUT
 from chop.nn.quantizers import Rounder
 from chop.numerics import NumberFormat
@@ -70,6 +72,8 @@ def rounded(fmt: Rounder | None, value: Any) -> Any:
     """
     if fmt is None or isinstance(value, SCALARS):
         return value
+    if isinstance(value, PackedSequence):
+        raise ConfigError("a quantised layer takes a padded tensor, not a packed sequence")
     if isinstance(value, LISTS):
         return type(value)([rounded(fmt, item) for item in value])
     return fmt(value) if value.is_floating_point() or value.is_complex() else value
@@ -121,26 +125,31 @@ def compute(
     if kwargs:
         kwargs = {name: data(find(by_name.get(name)), x) for name, x in kwargs.items()}  # type: ignore[arg-type]
     if inner:
-        made = {role: formats[role] for role in inner if role in formats}
-        kwargs = {**kwargs, "rounders": made} if made else kwargs
+        kwargs = {**kwargs, "rounders": {role: find(role) for role in inner if role in formats}}
     if layer is None:
         result = function(*operands, **kwargs)
     elif not params:
         result = function(layer, *operands, **kwargs)
     else:
         twin = cache.float_twin(layer)
-        named = None if parameters is None else parameters(layer)
-        for name in named or params:
-            weight: Tensor | None = layer._parameters.get(name)
-            if weight is None:  # absent, or worked out at each use, as in a pruned layer
-                weight = getattr(layer, name, None)
-            fmt = find(name if named is None else named[name])
-            if weight is not None and fmt is not None:
-                weight = cache.weight(layer, name, fmt, weight)
-            twin.__dict__[name] = weight
+        named = (
+            zip(params, params, strict=True) if parameters is None else parameters(layer).items()
+        )
+        for name, role in named:
+            twin.__dict__[name] = _operand(layer, name, find(role), cache)
         result = function(twin, *operands, **kwargs)
     fmt = find(OUTPUT)
     return result if fmt is None else rounded(fmt, result)
+
+
+def _operand(layer: nn.Module, name: str, fmt: Rounder | None, cache: NoCache) -> Tensor | None:
+    """A parameter of a layer, rounded if it has a format."""
+    weight: Tensor | None = layer._parameters.get(name)
+    if weight is None:  # absent, or worked out at each use, as in a pruned layer
+        weight = getattr(layer, name, None)
+    if weight is None or fmt is None:
+        return weight
+    return cache.weight(layer, name, fmt, weight)
 
 
 def written_back(

@@ -75,7 +75,9 @@ def parse_quant_config(op: Op, config: Mapping[str, Any], where: str) -> QuantCo
         if source is not None:
             fields = _role_defaults(op, role, fmt) | source
             operands[role] = parse(fmt, fields, f"{where}: {role}")
-        elif not (bypass or role in op.optional or role not in op.roles or not required_fields(fmt)):
+        elif not (
+            bypass or role in op.optional or role not in op.roles or not required_fields(fmt)
+        ):
             raise ConfigError(f"{where}: {_missing(op, role, fmt)}")
     return QuantConfig(str(config["name"]), operands, bypass)
 

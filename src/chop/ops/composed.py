@@ -1,8 +1,8 @@
 """Operations made of several products, written so that what is between the products can be rounded.
 
-Attention multiplies its scores with the values; a recurrent layer multiplies its hidden state with a
-weight at every step. `rounders` has what rounds these inner operands, by role; without any, attention
-is torch's own.
+Attention multiplies its scores with the values; a recurrent layer multiplies its hidden state with
+a weight at every step. `rounders` has what rounds these inner operands, by role; without any,
+attention is torch's own.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ Rounders = Mapping[str, Callable[[Tensor], Tensor]]
 GATES = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}
 
 
-def attention(
+def attention(  # noqa: PLR0913, PLR0917  # as torch has them
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -61,7 +61,9 @@ def attention_mask(
     """
     found: Tensor | None = None
     if attn_mask is not None:
-        each = attn_mask.unflatten(0, (-1, num_heads)) if attn_mask.dim() == 3 else attn_mask
+        each = attn_mask
+        if attn_mask.dim() == 3:
+            each = attn_mask.reshape(-1, num_heads, *attn_mask.shape[1:])
         found = added(each, like)
         if attn_mask.dim() == 3 and like.dim() == 3:  # one sample that is no batch
             found = found.squeeze(0)
@@ -118,13 +120,13 @@ STEPS: dict[str, Step] = {
 
 
 def recurrent(
-    layer: Any, input: Any, hx: Any = None, *, rounders: Rounders | None = None  # noqa: A002
+    layer: Any,
+    input: Any,  # noqa: A002 -- the name that torch gives it
+    hx: Any = None,
+    *,
+    rounders: Rounders | None = None,
 ) -> Any:
     """The forward of `nn.LSTM`, `nn.GRU` and `nn.RNN`, step by step."""
-    if not isinstance(input, Tensor):
-        raise TypeError(
-            f"a quantised {layer.mode} takes a padded tensor, not a {type(input).__name__}"
-        )
     rounders = rounders or {}
     batched = input.dim() == 3
     steps = input if batched else input.unsqueeze(1)

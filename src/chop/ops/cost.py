@@ -230,11 +230,14 @@ def recurrent(call: Call) -> Cost | None:
     return Cost(meetings, STEP_FLOPS[kind] * each * layer.hidden_size * layer.num_layers)
 
 
-def recurrent_cell(call: Call) -> Cost:
+def recurrent_cell(call: Call) -> Cost | None:
     """The products of input and hidden state with the weights of each gate."""
     hidden = call.output[-1]
     rows = prod(call.output[:-1])
-    gates = next(shape[0] for name, shape in call.params.items() if name.startswith("weight"))
+    weights = [shape for name, shape in call.params.items() if name.startswith("weight")]
+    if not weights:
+        return None
+    gates = weights[0][0]
     kind = {count: name for name, count in GATES.items()}[gates // hidden]
     meetings = (
         Product(rows * gates * call.inputs[0][-1], ("data_in", "weight")),

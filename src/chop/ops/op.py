@@ -244,11 +244,10 @@ def _index(pairs: Iterable[tuple[Key, Op]]) -> dict[Key, Op]:
 
 def call_of_module(op: Op, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Call:
     """The shapes of a module call."""
-    params = {name: getattr(module, name, None) for name in op.params}
     return Call(
         inputs=tuple(shape_of(value) for value in inputs if isinstance(value, Tensor)),
         output=shape_of(output),
-        params={name: shape_of(value) for name, value in params.items() if value is not None},
+        params={name: shape_of(getattr(module, name)) for name in parameter_roles(op, module)},
         module=module,
     )
 

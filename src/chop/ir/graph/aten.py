@@ -156,10 +156,11 @@ def converted(node: fx.Node, given: dict[str, Any]) -> Written | None:
     if "other" in given:
         return Written("call_method", "type_as", (given["self"], given["other"]), {})
     dtype = given.get("dtype")
-    options = {key: given[key] for key in ("copy", "memory_format") if key in given}
+    options: dict[str, Any] = {key: given[key] for key in ("copy", "memory_format") if key in given}
+    if dtype is None and not options:
+        return getitem(given["self"], ...)
     if dtype is None:
-        return Written("call_method", "clone" if given.get("copy") else "contiguous",
-                       (given["self"],), {}) if options else getitem(given["self"], ...)  # fmt: skip
+        return Written("call_method", "clone", (given["self"],), {})
     return Written("call_method", "to", (given["self"], dtype), options)
 
 

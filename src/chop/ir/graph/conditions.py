@@ -1,8 +1,8 @@
 """What an exported graph asks of the sizes of its inputs: texts in a small closed language.
 
-A condition is a comparison, or several joined by ``and``, ``or`` and ``not``, of whole numbers and of
-sizes such as ``x[0]``: the first size of the input `x`. They are read from files too, so nothing is
-evaluated as Python: a text that is not of this language raises ValueError.
+A condition is a comparison, or several joined by ``and``, ``or`` and ``not``, of whole numbers and
+of sizes such as ``x[0]``: the first size of the input `x`. They are read from files too, so nothing
+is evaluated as Python: a text that is not of this language raises ValueError.
 """
 
 import ast
@@ -79,12 +79,12 @@ def holds(text: str, shapes: Shapes) -> bool:
     return bool(_value(parsed(text), shapes))
 
 
-def _value(tree: Any, shapes: Shapes) -> int:
+def _value(tree: Any, shapes: Shapes) -> int:  # noqa: PLR0911  # one for each kind of tree
     match tree:
-        case ast.Constant():
-            return int(tree.value)
-        case ast.Subscript():
-            return shapes[tree.value.id][tree.slice.value]
+        case ast.Constant(value=int(number)):
+            return number
+        case ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=int(place))):
+            return shapes[name][place]
         case ast.BoolOp():
             values = (_value(part, shapes) for part in tree.values)
             return all(values) if isinstance(tree.op, ast.And) else any(values)

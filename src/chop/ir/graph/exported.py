@@ -8,6 +8,7 @@ import dataclasses
 import inspect
 import os
 import re
+import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -29,19 +30,18 @@ __all__ = ["FreeSize", "ShapedGraphModule", "export", "where_it_stopped"]
 # Code of these folders is never the user's.
 OUR_CODE = (os.path.dirname(torch.__file__), os.path.dirname(__file__))
 WAYS_OUT = (
-    "keep that part whole in a module of its own and pass "
-    "tracer=MaseTracer(custom_leaf_modules=(ThatModule,)), fix the argument it depends on with "
-    "cf_args={name: value}"
+    "fix the argument it depends on with cf_args={name: value}, or keep that part whole in a "
+    "separate module and pass tracer=MaseTracer(custom_leaf_modules=(ThatModule,))"
 )
-EXPORT_WAY_OUT = ", or pass example_inputs={name: tensor} to trace with torch.export"
+EXPORT_WAY_OUT = "pass example_inputs={name: tensor} to trace with torch.export, "
+DECIDES = "the code decides by the value of a tensor, which a graph cannot follow"
 LEFT_OUT = object()
-TOLERANCE = 1e-3
 
 
 class Place(NamedTuple):
     """Where in the list of results something is."""
 
-    index: int
+    at: int
 
 
 class Call:
@@ -102,7 +102,7 @@ def taken_apart(value: Any, found: list[Any]) -> Any:
 def put_together(structure: Any, found: Any) -> Any:
     """The containers again, each place filled."""
     if isinstance(structure, Place):
-        return found[structure.index]
+        return found[structure.at]
     if isinstance(structure, dict):
         return {key: put_together(part, found) for key, part in structure.items()}
     if isinstance(structure, list | tuple):
@@ -137,7 +137,7 @@ def export(
             graph, made = export_call(Call(model, given, fixed), free, is_leaf)
             before.restore()
             return graph_module(model, graph, made)
-        except Exception as error:  # free sizes fail where sizes as they are do not
+        except Exception as error:  # noqa: BLE001  # free sizes fail where others do not
             failed = error
         finally:
             before.restore()
@@ -147,13 +147,18 @@ def export(
     raise GraphError(f"{where_it_stopped(model, failed)}; {WAYS_OUT}") from failed
 
 
+# Settings of transformers: a graph has no cache of what it saw, and experts are products in it.
+FOR_GRAPHS = {"use_cache": (True, False), "_experts_implementation": ("grouped_mm", "batched_mm")}
+
+
 def in_evaluation(model: nn.Module) -> None:
-    """Put a model into evaluation mode; models of transformers keep no cache of what they saw."""
+    """Put a model into evaluation mode, with the settings that a graph needs."""
     for module in model.modules():
         module.training = False  # not eval(), which may do more
         config = getattr(module, "config", None)
-        if getattr(config, "use_cache", None) is True:
-            config.use_cache = False  # type: ignore[union-attr]
+        for name, (usual, wanted) in FOR_GRAPHS.items():
+            if getattr(config, name, None) == usual:
+                setattr(config, name, wanted)
 
 
 def graph_module(model: nn.Module, graph: fx.Graph, made: dict[str, Any]) -> fx.GraphModule:
@@ -238,7 +243,7 @@ def name_inputs(graph: fx.Graph, call: Call) -> list[str]:
 
 
 def in_order(graph: fx.Graph) -> fx.Graph:
-    """The same graph with its inputs first, the names that fx gives, and no notes of torch.export."""
+    """The same graph with its inputs first, names as fx gives them, and no notes of torch."""
     ordered = fx.Graph()
     known: dict[fx.Node, fx.Node] = {}
     for node in sorted(graph.nodes, key=lambda node: node.op != "placeholder"):
@@ -334,8 +339,14 @@ def where_it_stopped(model: nn.Module, error: Exception) -> str:
     """The user's line that tracing stops at and the reason."""
     message = str(error).strip().partition("\n")[0]
     reason = message.partition(". ")[0].rstrip(".") or type(error).__name__
+    if "data-dependent" in message or "DataDependent" in type(error).__name__:
+        reason = DECIDES
     frames = traceback.extract_tb(error.__traceback__)  # the first is in this file
     theirs = [frame for frame in frames if not frame.filename.startswith(OUR_CODE)]
-    at = (theirs or frames)[-1]  # a model may be all torch's
+    files = {inspect.getsourcefile(type(module)) for module in model.modules()
+             if type(module).__module__ in sys.modules}  # fmt: skip
+    # Decorators of a model's package are not where its layers are written.
+    layers = [frame for frame in theirs if frame.filename in files]
+    at = (layers or theirs or frames)[-1]  # a model may be all torch's
     code = f" (`{at.line}`)" if at.line else ""
     return f"cannot trace {type(model).__name__}: {at.filename}, line {at.lineno}{code}: {reason}"

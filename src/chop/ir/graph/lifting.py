@@ -1,8 +1,9 @@
 """From a graph of ATen operators back to layers and functions, as fx would have recorded it.
 
-torch.export notes for each operator the layers in which it was called. All that one call of a layer
-of torch became is one node again, which calls the layer: so its weights are shared as they were, and
-dropout and normalisation follow train and eval. Everything else becomes what was written in Python.
+torch.export notes for each operator the layers in which it was called. All that one call of a
+layer of torch became is one node again, which calls the layer: so its weights are shared as they
+were, and dropout and normalisation follow train and eval. Everything else becomes what was written
+in Python.
 """
 
 import contextlib
@@ -22,8 +23,6 @@ from chop.ops.op import aten_name, is_aten
 
 PREFIX = "model"
 """The name of the user's model in the module that is exported."""
-CHECKS = frozenset({"_assert_tensor_metadata"})
-"""Checks of what is known when the graph is made: types and devices of tensors."""
 CELLS = (nn.RNNCellBase,)
 RECURRENT = (nn.RNNBase, *CELLS)
 BATCH_NORMS = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
@@ -53,22 +52,31 @@ def lift(
     inline_contexts(graph, holder)
     for node in graph.find_nodes(op="get_attr"):
         node.meta["val"] = stored(str(node.target), holder, model)
-    for node in reversed(graph.nodes):
-        if is_aten(node) and aten_name(node.target) in CHECKS:
-            graph.erase_node(node)
+    erase(graph, is_check)
     graph.eliminate_dead_code()
     made: dict[str, nn.Module | Tensor] = {}
     for call in layer_calls(graph, model, is_leaf):
         lift_call(graph, call)
     for node in graph.nodes:
         lift_state(graph, node, model, made)
-    for node in reversed(graph.nodes):
-        if not node.users and (node.op == "get_attr" or only_computes(node)):
-            graph.erase_node(node)
+    erase(graph, lambda node: not node.users and only_computes(node))
     for node in graph.nodes:
         lift_function(node)
     follow_device(graph)
     return made | referred(graph, holder, model, made)
+
+
+def erase(graph: fx.Graph, unwanted: Callable[[fx.Node], bool]) -> None:
+    """Erase nodes from the end to the beginning, so that what only they read can go as well."""
+    for node in reversed(graph.nodes):
+        if unwanted(node):
+            graph.erase_node(node)
+
+
+def is_check(node: fx.Node) -> bool:
+    """Whether a node checks what is known when the graph is made: types and devices of tensors."""
+    target: Any = node.target
+    return is_aten(node) and aten_name(target) == "_assert_tensor_metadata"
 
 
 def inline_contexts(graph: fx.Graph, holder: fx.GraphModule) -> None:
@@ -79,7 +87,7 @@ def inline_contexts(graph: fx.Graph, holder: fx.GraphModule) -> None:
         autocast = "autocast" in str(node.target)
         if autocast and node.kwargs.get("enabled", node.args[2]):
             raise NotImplementedError("autocast, which changes the types of numbers, is traced not")
-        body = holder.get_submodule(str(node.args[place].target))  # type: ignore[union-attr]
+        body = holder.get_submodule(str(node.args[place].target))
         assert isinstance(body, fx.GraphModule)
         inline_contexts(body.graph, body)
         own = body.graph.find_nodes(op="placeholder")
@@ -90,7 +98,7 @@ def inline_contexts(graph: fx.Graph, holder: fx.GraphModule) -> None:
                 found = pytree.tree_map(detached(graph), found)
         results = found if isinstance(found, list | tuple) else (found,)
         for user in list(node.users):
-            user.replace_all_uses_with(results[user.args[1]])  # type: ignore[index]
+            user.replace_all_uses_with(results[user.args[1]])
             graph.erase_node(user)
         graph.erase_node(node)
 
@@ -238,6 +246,8 @@ def batch_norm(node: fx.Node, model: nn.Module) -> nn.Module | None:
 
 def only_computes(node: fx.Node) -> bool:
     """Whether a node that nobody reads can go: sizes and constants of a layer that is whole now."""
+    if node.op == "get_attr":
+        return True
     if is_aten(node):
         return not node.target._schema.is_mutable  # type: ignore[union-attr]
     return getattr(node.target, "__module__", "") == "_operator"
@@ -261,14 +271,15 @@ def lift_function(node: fx.Node) -> None:
 
 def follow_device(graph: fx.Graph) -> None:
     """Make tensors where the inputs are, not where those were that the graph was made from."""
-    inputs = [n for n in graph.find_nodes(op="placeholder") if isinstance(n.meta.get("val"), Tensor)]
+    places = graph.find_nodes(op="placeholder")
+    inputs = [node for node in places if isinstance(node.meta.get("val"), Tensor)]
     if not inputs:
         return
     old = inputs[0].meta["val"].device
     users = [n for n in graph.nodes if n.kwargs.get("device") == old]
     if not users:
         return
-    with graph.inserting_after(graph.find_nodes(op="placeholder")[-1]):
+    with graph.inserting_after(places[-1]):
         device = graph.call_function(getattr, (inputs[0], "device"))
     for node in users:
         node.kwargs = {**node.kwargs, "device": device}

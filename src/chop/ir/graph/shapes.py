@@ -77,7 +77,9 @@ class ShapedGraphModule(fx.GraphModule):
 
     def __reduce__(self) -> tuple[Any, ...]:
         inputs = self.graph.find_nodes(op="placeholder")
-        known = [{key: n.meta[key] for key in (MADE_FOR, CONDITIONS) if key in n.meta} for n in inputs]
+        known = [
+            {key: n.meta[key] for key in (MADE_FOR, CONDITIONS) if key in n.meta} for n in inputs
+        ]
         return _shaped, (super().__reduce__(), known)
 
 

@@ -98,8 +98,7 @@ def trace(
 
     torch.export is tried only if fx gives up and there are inputs to run: it follows Python code
     that depends on shapes (`len(x)`, `range(x.shape[1])`), which fx cannot, at a price: the graph
-    holds for the number of rows that torch.export can prove it for and else for just these
-    shapes, and layers appear as ATen functions, not as modules.
+    holds for the shapes that torch.export can prove it for, and refuses others.
 
     Args:
         fixed: values of arguments that are no inputs of the graph.
@@ -120,7 +119,7 @@ def trace(
     except Exception as error:
         stopped = where_it_stopped(model, error)
         if example_inputs is None:
-            raise GraphError(f"{stopped}; {WAYS_OUT}{EXPORT_WAY_OUT}") from error
+            raise GraphError(f"{stopped}; {EXPORT_WAY_OUT}{WAYS_OUT}") from error
         logger.warning("%s; using torch.export instead", stopped)
         return export(model, fixed, example_inputs, tracer.is_leaf_module)
 
@@ -141,6 +140,14 @@ def parameters_of(model: nn.Module) -> Mapping[str, inspect.Parameter]:
         return inspect.signature(model.forward).parameters
     except (TypeError, ValueError):
         return {}
+
+
+def first_argument(model: nn.Module) -> str:
+    """The name of the first argument of `forward`."""
+    known = parameters_of(model)
+    if not known:
+        raise GraphError(f"the forward of {type(model).__name__} does not name its arguments")
+    return next(iter(known))
 
 
 def check_names(
@@ -189,6 +196,9 @@ def symbolic_trace(
         constants = {name: getattr(model, name) for name in read - own if "." not in name}
         warn_of_state(model, before, {*constants, *store_buffers(graph, model)})
         before.restore()
+        for node in graph.find_nodes(op="placeholder"):
+            if str(node.target).startswith("*") and not node.users:
+                graph.erase_node(node)  # further arguments that this code passes on to nothing
         drop_untrue_defaults(graph)
         for node in graph.nodes:
             node.type = None  # annotations of the model's code, which reports would print

@@ -155,7 +155,9 @@ def check_order(nodes: list[NodeRecord]) -> None:
         shapes[node.name] = len(node.made_for or ())
         for condition in node.conditions:
             if any(place >= shapes.get(name, 0) for name, place in sizes_in(condition)):
-                raise ValueError(f"node {node.name!r}: {condition!r:.60} is about no size of an input")
+                raise ValueError(
+                    f"node {node.name!r}: {condition!r:.60} is about no size of an input"
+                )
 
 
 def check_layers(record: GraphRecord) -> None:
