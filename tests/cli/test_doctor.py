@@ -101,3 +101,25 @@ def test_versions_are_compared_by_number(version: str, expected: list[int]) -> N
 def test_ten_is_more_than_nine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "version", lambda name: "2.10")
     assert found(Requirement("x", "2.9", ""), "").state == "ok"
+
+
+def test_a_torchvision_that_cannot_be_imported_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str) -> None:
+        raise RuntimeError("operator torchvision::nms does not exist")
+
+    monkeypatch.setattr(module, "version", lambda name: "0.29.2")
+    monkeypatch.setattr(module, "import_module", refuse)
+    text = doctor()
+    assert "broken" in state_of(text, "torchvision")
+    assert "torchvision::nms does not exist" in text
+    assert "pip uninstall torchvision" in doctor(missing_only=True)
+
+
+def test_a_machine_without_torchvision_misses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        if name == "torchvision":
+            raise PackageNotFoundError(name)
+        return "999.0"
+
+    monkeypatch.setattr(module, "version", version)
+    assert "torchvision" not in doctor()

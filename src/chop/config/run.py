@@ -142,7 +142,7 @@ class RunConfig:
         Literal["pt", "pl", "mz", "hf"],
         Option(
             "what --load names: a state dict (pt), a Lightning checkpoint (pl), "
-            "a saved graph (mz), a Hugging Face folder (hf)",
+            "a saved graph (mz), a Hugging Face folder or config.json (hf)",
             GENERAL,
         ),
     ] = "mz"

@@ -7,6 +7,7 @@ from pathlib import Path
 from torch import nn
 
 from chop.errors import CheckpointError, ConfigError, UnknownNameError
+from chop.models.hf import classifier, from_transformers, has_config
 from chop.models.weights import (
     load_weights,
     preprocessing_in,
@@ -38,8 +39,9 @@ def load_model(
 
     Args:
         load_type: ``pt`` a state dict, ``pl`` a Lightning checkpoint, ``mz`` a saved graph,
-            ``hf`` a Hugging Face folder.
-        model: where the weights go; a graph needs it only for layers of the user's own.
+            ``hf`` a Hugging Face folder. One with a ``config.json`` says which model it is, and
+            that model is built, instead of putting the weights into `model`.
+        model: where the weights go; a graph needs it only for custom layers.
     """
     if load_type not in KINDS:
         raise UnknownNameError("load type", load_type, KINDS)
@@ -50,7 +52,11 @@ def load_model(
         meant = WEIGHTS_SUFFIXES[path.suffix]
         raise CheckpointError(f"{path}: is no saved graph; write load type {meant!r} for it")
     load = _load_graph if load_type == "mz" else partial(_load_weights, load_type=load_type)
-    loaded = load(path, model)
+    if load_type == "hf" and has_config(path):
+        loaded = classifier(from_transformers(path))
+        logger.info("%s takes the place of the model that was named", type(loaded).__name__)
+    else:
+        loaded = load(path, model)
     logger.info("Loaded %s from %s", KINDS[load_type], path)
     if preprocessing_of(loaded) is None:
         logger.info("It does not say how the rows were scaled that it was trained on")
@@ -88,5 +94,5 @@ def _load_graph(path: Path, model: nn.Module | None) -> nn.Module:
     except CheckpointError:
         if model is None:
             raise
-    # Layers of the user's own are not in the files; the model that was given has them.
+    # Custom layers are not in the files; the model that was given has them.
     return load_mase_graph(path, MaseGraph(model)).model
