@@ -32,7 +32,8 @@ def from_transformers(source: Any) -> nn.Module:
         raise ConfigError(INSTALL) from None
     try:
         if isinstance(source, transformers.PretrainedConfig):
-            return class_for(source)(source).eval()
+            model: nn.Module = class_for(source)(source)
+            return model.eval()
         return from_file(source)
     except ImportError as error:  # of something that transformers needs for this model
         reason = " ".join(str(error.__cause__ or error).split())[:200]
