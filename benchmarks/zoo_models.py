@@ -61,7 +61,8 @@ TINY: dict[str, Any] = {
 SPECIAL: dict[str, dict[str, Any]] = {
     "xlm": {"emb_dim": 32}, "flaubert": {"emb_dim": 32}, "funnel": {"d_model": 32, "d_head": 8},
     "xlnet": {"d_head": 8}, "mpt": {"max_seq_len": 64}, "canine": {"local_attention_window": 8},
-    "convbert": {"embedding_size": 32}, "efficientnet": {"image_size": 64, "hidden_dim": 2560}, "mixtral": {},
+    "convbert": {"embedding_size": 32}, "mixtral": {},
+    "efficientnet": {"image_size": 64, "hidden_dim": 2560},
     "levit": {"image_size": 64, "hidden_sizes": [32, 48, 64], "num_attention_heads": [2, 3, 4],
               "depths": [1, 1, 1], "key_dim": [8, 8, 8]},
     "resnet": {"hidden_sizes": [16, 32], "depths": [1, 1], "embedding_size": 16},

@@ -219,4 +219,6 @@ def _with_forms(
         shell._modules.update(children)
         if isinstance(shell, DecomposedAttention):
             shell.weights_dropout = nn.Dropout(shell.dropout).train(shell.training)
+            # torch marks this layer for its own quantisation by a class that is a plain one else.
+            shell._modules["out_proj"] = own_shell(shell.out_proj, nn.Linear)
     return made[module]

@@ -343,8 +343,8 @@ def where_it_stopped(model: nn.Module, error: Exception) -> str:
         reason = DECIDES
     frames = traceback.extract_tb(error.__traceback__)  # the first is in this file
     theirs = [frame for frame in frames if not frame.filename.startswith(OUR_CODE)]
-    files = {inspect.getsourcefile(type(module)) for module in model.modules()
-             if type(module).__module__ in sys.modules}  # fmt: skip
+    packages = (sys.modules.get(type(module).__module__) for module in model.modules())
+    files = {getattr(package, "__file__", None) for package in packages}
     # Decorators of a model's package are not where its layers are written.
     layers = [frame for frame in theirs if frame.filename in files]
     at = (layers or theirs or frames)[-1]  # a model may be all torch's

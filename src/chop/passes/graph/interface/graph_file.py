@@ -9,7 +9,6 @@ from torch import Tensor, fx, nn
 from torch.fx.graph import CodeGen
 
 from chop.errors import GraphError
-from chop.ir.graph.conditions import sizes_in
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.shapes import CONDITIONS, MADE_FOR, FreeSize, ShapedGraphModule
 from chop.passes.base import PassArgs
@@ -34,6 +33,7 @@ from chop.passes.graph.interface.door import (
     check_float_records,
     check_forward,
     check_keywords,
+    check_sizes,
     check_texts,
     decoded,
     path,
@@ -90,8 +90,6 @@ class NodeRecord(PassArgs):
             check_float_form(self.target, (self.args, self.kwargs), self.float_form)
         if self.float_records is not None:
             check_float_records(self.float_records)
-        for condition in self.conditions:
-            sizes_in(condition)
         return self
 
 
@@ -150,14 +148,7 @@ def check_order(nodes: list[NodeRecord]) -> None:
         raise ValueError("two nodes or two arguments have the same name")
     if [node.op for node in nodes].count("output") != 1 or nodes[-1].op != "output":
         raise ValueError("a graph has one output, which is its last node")
-    shapes: dict[str, int] = {}
-    for node in nodes:
-        shapes[node.name] = len(node.made_for or ())
-        for condition in node.conditions:
-            if any(place >= shapes.get(name, 0) for name, place in sizes_in(condition)):
-                raise ValueError(
-                    f"node {node.name!r}: {condition!r:.60} is about no size of an input"
-                )
+    check_sizes((node.name, len(node.made_for or ()), node.conditions) for node in nodes)
 
 
 def check_layers(record: GraphRecord) -> None:

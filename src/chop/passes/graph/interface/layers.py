@@ -9,7 +9,6 @@ from typing import Any, Self
 import torch
 from pydantic import Field, ValidationError, model_validator
 from torch import Tensor, nn
-from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from chop.errors import GraphError
 from chop.nn.quant_config import parse_quant_config
@@ -104,8 +103,7 @@ def known_classes() -> dict[str, type[nn.Module]]:
 def _known_classes(size: int) -> dict[str, type[nn.Module]]:
     """The same while the table has `size` rows: rows are only ever added."""
     found = {op.module.__name__: op.module for op in OPS.values() if op.module is not None}
-    inside_attention = {NonDynamicallyQuantizableLinear.__name__: NonDynamicallyQuantizableLinear}
-    return {name: getattr(nn, name) for name in LAYERS} | inside_attention | found
+    return {name: getattr(nn, name) for name in LAYERS} | found
 
 
 def accepted(cls: type[nn.Module]) -> list[str]:
