@@ -5,6 +5,7 @@ Models of transformers, timm and torchvision are there if the packages can be im
 loaded.
 """
 
+import contextlib
 import importlib.util
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -213,6 +214,10 @@ def spoken(rows: int) -> Inputs:
     return {"input_features": torch.randn(rows, 8, 32), "decoder_input_ids": words(rows)}
 
 
+FULL_SIZE = {"crossvit_tiny_240": 240, "levit_128s": 224, "inception_v3": 160, "coat_tiny": 224}
+SIDE = 64
+
+
 def timm_cases() -> Iterator[Case]:
     """Models of timm, at a small resolution where they take one."""
     import timm
@@ -220,13 +225,15 @@ def timm_cases() -> Iterator[Case]:
     known = set(timm.list_models())
     for name in TIMM:
         if name in known:
-            size = timm.get_pretrained_cfg(name)
-            side = size.input_size[-1] if size is not None else 224
 
             def make(name: str = name) -> nn.Module:
-                return timm.create_model(name, num_classes=10, **SMALLER.get(name, {})).eval()
+                facts = {"num_classes": 10, **SMALLER.get(name, {})}
+                with contextlib.suppress(TypeError, AssertionError):
+                    if name not in FULL_SIZE:
+                        return timm.create_model(name, img_size=SIDE, **facts).eval()
+                return timm.create_model(name, **facts).eval()
 
-            yield Case(name, "timm", make, images(side, "x"))
+            yield Case(name, "timm", make, images(FULL_SIZE.get(name, SIDE), "x"))
 
 
 def torchvision_cases() -> Iterator[Case]:
@@ -234,13 +241,14 @@ def torchvision_cases() -> Iterator[Case]:
     from torchvision import models
 
     for name in ("resnet18", "mobilenet_v2", "squeezenet1_1", "shufflenet_v2_x0_5", "googlenet",
-                 "vit_b_16", "swin_t", "mnasnet0_5"):  # fmt: skip
+                 "swin_t", "mnasnet0_5"):  # fmt: skip
 
         def make(name: str = name) -> nn.Module:
             extra = {"init_weights": False} if name == "googlenet" else {}
             return models.get_model(name, weights=None, num_classes=10, **extra).eval()
 
-        yield Case(f"{name} (torchvision)", "torchvision", make, images(224, "x"))
+        side = 224 if name in ("vit_b_16", "swin_t") else SIDE
+        yield Case(f"{name} (torchvision)", "torchvision", make, images(side, "x"))
 
 
 class Tagger(nn.Module):
