@@ -187,6 +187,13 @@ def copied(node: fx.Node, given: dict[str, Any]) -> Written:
     return Written("call_method", "clone", (given["self"],), {})
 
 
+def reversed_dimensions(node: fx.Node, given: dict[str, Any]) -> Written:
+    """``x.T``."""
+    rank = given["self"].meta["val"].ndim
+    order = tuple(reversed(range(rank)))
+    return Written("call_method", "permute", (given["self"], *order), {})
+
+
 def method(name: str) -> Special:
     """The operator as the method of another name."""
 
@@ -205,6 +212,7 @@ SPECIAL: dict[str, Special] = {
     "embedding": looked_up,
     "einsum": summed,
     "lift_fresh_copy": copied,
+    "numpy_T": reversed_dimensions,
     "sym_size": method("size"),
     "sym_numel": method("numel"),
 }

@@ -35,10 +35,11 @@ FUNCTIONS: dict[str, Callable[..., int]] = {"min": min, "max": max}
 def parsed(text: str) -> ast.expr:
     """The tree of a condition; any other text raises ValueError."""
     try:
-        tree = ast.parse(text, mode="eval").body if len(text) <= LONGEST else ast.expr()
-        _check(tree)
-    except (SyntaxError, RecursionError, ValueError):
+        (line,) = ast.parse(text).body if len(text) <= LONGEST else ()
+        _check(line.value)  # type: ignore[attr-defined]
+    except (SyntaxError, RecursionError, ValueError, AttributeError):
         raise ValueError(f"{text!r:.80} is not a condition on sizes") from None
+    tree: ast.expr = line.value  # type: ignore[attr-defined]
     return tree
 
 
