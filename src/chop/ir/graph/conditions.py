@@ -35,12 +35,13 @@ FUNCTIONS: dict[str, Callable[..., int]] = {"min": min, "max": max}
 def parsed(text: str) -> ast.expr:
     """The tree of a condition; any other text raises ValueError."""
     try:
-        (line,) = ast.parse(text).body if len(text) <= LONGEST else ()
-        _check(line.value)  # type: ignore[attr-defined]
-    except (SyntaxError, RecursionError, ValueError, AttributeError):
-        raise ValueError(f"{text!r:.80} is not a condition on sizes") from None
-    tree: ast.expr = line.value  # type: ignore[attr-defined]
-    return tree
+        match ast.parse(text).body if len(text) <= LONGEST else []:
+            case [ast.Expr(value=tree)]:
+                _check(tree)
+                return tree
+    except (SyntaxError, RecursionError, ValueError):
+        pass  # said below, as for texts that are several statements
+    raise ValueError(f"{text!r:.80} is not a condition on sizes")
 
 
 def _check(tree: ast.AST) -> None:
