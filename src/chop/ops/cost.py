@@ -174,11 +174,11 @@ def attention(call: Call) -> Cost:
 
 
 def multihead_attention(call: Call) -> Cost | None:
-    """Projections and an attention for each head, for the module; its function is not counted."""
+    """Projections and an attention for each head."""
     # Averaging the weights over the heads, which `need_weights` asks for, is left aside.
     layer = call.module
     if not isinstance(layer, nn.MultiheadAttention):
-        return None
+        return attention_function(call)
     key = call.inputs[1]
     keys = key[1] if layer.batch_first and len(key) == 3 else key[0]
     keys += (layer.bias_k is not None) + layer.add_zero_attn
@@ -192,6 +192,24 @@ def multihead_attention(call: Call) -> Cost | None:
     )
     masked = len(call.inputs) > 3
     return Cost(meetings, (SCALE_AND_SOFTMAX + masked) * scores)
+
+
+def attention_function(call: Call) -> Cost | None:
+    """The same for `F.multi_head_attention_forward`, whose sequences come first."""
+    width, heads = call.attributes.get("embed_dim_to_check"), call.attributes.get("num_heads")
+    if not isinstance(width, int) or not isinstance(heads, int):
+        return None
+    extra = (call.attributes.get("bias_k") is not None) + bool(call.attributes.get("add_zero_attn"))
+    rows, keys = prod(call.inputs[0][:-1]), call.inputs[1][0] + extra
+    roles = ("query", "key", "value")
+    meetings = (
+        *(Product(prod(each) * width, (role, "weight"))
+          for role, each in zip(roles, call.inputs, strict=False)),
+        Product(rows * keys * width, ("projected query", "projected key")),
+        Product(rows * keys * width, ("scores", "projected value")),
+        Product(rows * width**2, ("heads", "out_proj.weight")),
+    )  # fmt: skip
+    return Cost(meetings, SCALE_AND_SOFTMAX * rows * keys * heads)
 
 
 def projections(call: Call, layer: nn.MultiheadAttention) -> list[Product]:
