@@ -199,7 +199,8 @@ def attention_function(call: Call) -> Cost | None:
     width, heads = call.attributes.get("embed_dim_to_check"), call.attributes.get("num_heads")
     if not isinstance(width, int) or not isinstance(heads, int):
         return None
-    extra = (call.attributes.get("bias_k") is not None) + bool(call.attributes.get("add_zero_attn"))
+    learned = (1, 1, width) in call.inputs[3:]  # a key and a value that belong to the layer
+    extra = learned + bool(call.attributes.get("add_zero_attn"))
     rows, keys = prod(call.inputs[0][:-1]), call.inputs[1][0] + extra
     roles = ("query", "key", "value")
     meetings = (

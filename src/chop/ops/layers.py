@@ -73,7 +73,7 @@ MULTIHEAD_ATTENTION = Op(
         "dropout_p",
         "out_proj_weight",
         "out_proj_bias",
-    ),  # fmt: skip
+    ),
     inputs=("query", "key", "value"),
     quantizable=False,
     cost=cost.multihead_attention,
