@@ -326,6 +326,7 @@ def macs_of_batch(module: nn.Module, *shape: int) -> int:
     return sum(count.macs or 0 for count in counts.values())
 
 
+@pytest.mark.filterwarnings("ignore:LSTM with projections")
 def test_attention_as_a_function_and_recurrent_layers_are_counted() -> None:
     rows, keys = 5 * 3, 5 + 1
     assert macs_of_batch(AsFunction(), 5, 3, 8) == 4 * rows * 8 * 8 + 2 * rows * keys * 8
