@@ -56,6 +56,9 @@ def test_attention_is_torchs(kind: str) -> None:
         for how in ({}, {"need_weights": False}, {"average_attn_weights": False}):
             wanted = layer(*given, **masks, **how)
             torch.testing.assert_close(twin(*given, **masks, **how), wanted)
+    if layer._qkv_same_embed_dim:
+        own = given[0]
+        torch.testing.assert_close(twin(own, own, own), layer(own, own, own))
     single = [x[0] for x in batch]
     one = {"attn_mask": torch.randn(H, L, S), "key_padding_mask": PADDING[1]}
     torch.testing.assert_close(twin(*single, **one), layer(*single, **one))
@@ -106,7 +109,7 @@ def test_a_graph_has_every_product_as_a_node() -> None:
     model = Net().eval()
     graph = graph_of(model)
     ops = [n.meta["mase"]["common"]["mase_op"] for n in graph.nodes]
-    assert ops.count("linear") == 3 * (3 + 1) + 2 * 2
+    assert ops.count("linear") == 3 * (1 + 1) + 2 * 2  # three projections of one input are one
     assert ops.count("scaled_dot_product_attention") == 3
     torch.testing.assert_close(graph.model(**INPUTS), model(**INPUTS))
     rule = {"by": "type", "default": {"config": CONFIG, "only": ["linear"]}}

@@ -38,10 +38,12 @@ class DecomposedAttention(nn.MultiheadAttention):
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """What attends to what, and the weights if they are asked for."""
-        inputs = (query, key, value)
-        if not self.batch_first:
-            inputs = tuple(each.transpose(0, -2) for each in inputs)  # type: ignore[assignment]
-        q, k, v = (self.heads(each, place) for place, each in enumerate(inputs))
+        if query is key and key is value and self._qkv_same_embed_dim:  # one product, not three
+            whole = F.linear(self.first(query), self.in_proj_weight, self.in_proj_bias)
+            parts = whole.chunk(3, -1)
+            q, k, v = (self.split(parts[place]) for place in range(3))
+        else:
+            q, k, v = (self.projected(x, place) for place, x in enumerate((query, key, value)))
         k, v = self.with_extra(k, self.bias_k), self.with_extra(v, self.bias_v)
         mask = self.mask(attn_mask, key_padding_mask, q)
         weights = None
@@ -57,19 +59,26 @@ class DecomposedAttention(nn.MultiheadAttention):
             weights = None
         elif average_attn_weights:
             weights = weights.mean(-3)  # type: ignore[union-attr]
-        return output if self.batch_first else output.transpose(0, -2), weights
+        return self.first(output), weights
 
-    def heads(self, value: Tensor, place: int) -> Tensor:
-        """Queries, keys or values (0, 1, 2) of each head: (..., heads, places, features)."""
+    def first(self, x: Tensor) -> Tensor:
+        """The batch first, if there is one."""
+        return x if self.batch_first else x.transpose(0, -2)
+
+    def projected(self, x: Tensor, place: int) -> Tensor:
+        """Queries, keys or values (0, 1, 2) of each head."""
         rows = slice(place * self.embed_dim, (place + 1) * self.embed_dim)
         if self._qkv_same_embed_dim:
             weight = self.in_proj_weight[rows]
         else:
             weight = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)[place]
         bias = None if self.in_proj_bias is None else self.in_proj_bias[rows]
-        projected = F.linear(value, weight, bias)
-        split: Tensor = projected.unflatten(-1, (self.num_heads, self.head_dim))  # type: ignore[no-untyped-call]
-        return split.transpose(-3, -2)
+        return self.split(F.linear(self.first(x), weight, bias))
+
+    def split(self, projected: Tensor) -> Tensor:
+        """Features divided among the heads: (..., heads, places, features)."""
+        parts: Tensor = projected.unflatten(-1, (self.num_heads, self.head_dim))  # type: ignore[no-untyped-call]
+        return parts.transpose(-3, -2)
 
     def with_extra(self, heads: Tensor, bias: Tensor | None) -> Tensor:
         """Keys or values with the learned one and the one of zeros, if the layer has them."""
