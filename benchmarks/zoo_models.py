@@ -102,7 +102,7 @@ TIMM = [
 SMALLER: dict[str, dict[str, Any]] = {
     "vit_tiny_patch16_224": {"depth": 2}, "deit_tiny_patch16_224": {"depth": 2},
     "beit_base_patch16_224": {"depth": 2, "embed_dim": 48, "num_heads": 4},
-    "eva02_tiny_patch14_224": {"depth": 2}, 
+    "eva02_tiny_patch14_224": {"depth": 2},
      "cait_xxs24_224": {"depth": 2},
     "xcit_nano_12_p16_224": {"depth": 2},
 }  # fmt: skip
