@@ -142,7 +142,8 @@ class RunConfig:
         Literal["pt", "pl", "mz", "hf", "qonnx"],
         Option(
             "what --load names: a state dict (pt), a Lightning checkpoint (pl), "
-            "a saved graph (mz), a Hugging Face folder (hf), an ONNX file with Quant nodes (qonnx)",
+            "a saved graph (mz), a Hugging Face folder or config.json (hf), an ONNX file with "
+            "Quant nodes (qonnx)",
             GENERAL,
         ),
     ] = "mz"

@@ -87,16 +87,18 @@ def parse_quant_config(op: Op, config: Mapping[str, Any], where: str) -> QuantCo
     fmt = _format(config, where)
     given = _fields_by_role(fmt, config, where)
     operands = {}
-    for role in dict.fromkeys((*op.roles, OUTPUT)):
+    for role in dict.fromkeys((*op.roles, *op.inner, OUTPUT)):
         sources = _sources(op, role, fmt)
         source = next((given[name] for name in sources if name in given), None)
         unsaid = fmt.every_operand or not (required_fields(fmt) or given)
-        if source is None and unsaid and role != OUTPUT:
+        if source is None and unsaid and role in op.roles:
             source = {}
         if source is not None:
             fields = _role_defaults(op, role, fmt) | source
             operands[role] = parse(fmt, fields, f"{where}: {role}")
-        elif not (bypass or role in op.optional or role == OUTPUT or not required_fields(fmt)):
+        elif not (
+            bypass or role in op.optional or role not in op.roles or not required_fields(fmt)
+        ):
             raise ConfigError(f"{where}: {_missing(op, role, fmt)}")
     return QuantConfig(str(config["name"]), operands, bypass)
 
@@ -113,7 +115,7 @@ def known_keys(fmt: type[NumberFormat], rows: int) -> dict[str, tuple[str, str]]
     Args:
         rows: the length of the table of operations, which grows when users add to it.
     """
-    roles = {role for op in OPS.values() for role in op.roles} | {OUTPUT}
+    roles = {role for op in OPS.values() for role in (*op.roles, *op.inner)} | {OUTPUT}
     return {
         f"{role}_{field}": (role, field) for role in sorted(roles) for field in fmt.model_fields
     }
@@ -156,7 +158,7 @@ def _role_defaults(op: Op, role: str, fmt: type[NumberFormat]) -> dict[str, Any]
     facts = {
         "signed": role not in op.unsigned,
         # The first dimension of data is the batch: samples must not share a block.
-        "skip_first_dim": role in op.inputs or role == OUTPUT,
+        "skip_first_dim": role in (*op.inputs, *op.inner, OUTPUT),
     }
     stated = {name: value for name, value in facts.items() if name in fmt.model_fields}
     return stated | fmt.defaults_for(role, flows=role not in op.params)

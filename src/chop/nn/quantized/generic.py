@@ -27,7 +27,7 @@ from chop.nn.forward import (
 from chop.nn.quant_config import QuantConfig, parse_quant_config
 from chop.nn.quantizers import QUANTIZERS, Quantizer, Rounder, make_quantizers
 from chop.numerics import FORMATS, NumberFormat
-from chop.ops.op import Op
+from chop.ops.op import Op, parameter_roles
 from chop.ops.table import OPS
 
 
@@ -84,11 +84,9 @@ class QuantizedModule(nn.Module):
                 f"{self.base.__name__} with max_norm writes to its weight as it runs, so it cannot "
                 "be quantised"
             )
-        for name in self.operation.params:
-            parameter = getattr(self, name, None)
-            if parameter is not None:
-                quant.require(self.op, name)
-                quant.require_shape(self.op, name, parameter.shape)
+        for name, role in parameter_roles(self.op, self).items():
+            quant.require(self.op, role)
+            quant.require_shape(self.op, role, getattr(self, name).shape)
         formats = quant.operands
         known = self.quantizers_by_role
         same = {r: q for r, q in known.items() if self._quant.operands[r] == formats.get(r)}

@@ -15,7 +15,7 @@ from chop.nn.quant_config import OUTPUT, known_keys
 from chop.numerics import FORMATS
 from chop.numerics.base import AUTO
 from chop.numerics.granular import require_broadcast
-from chop.ops.op import Op, op_of_node
+from chop.ops.op import Op, op_of_node, parameter_roles
 from chop.ops.table import OPS
 from chop.passes.graph.transforms.quantize.observe import Fits, closed
 from chop.passes.graph.transforms.quantize.plan import can_be_quantised
@@ -302,13 +302,11 @@ def _check_shapes(node: fx.Node, op: Op, seed: dict[str, Any]) -> None:
 def _roles_of(op: Op, node: fx.Node) -> frozenset[str]:
     """The roles whose settings make a difference to a node."""
     module = get_node_actual_target(node) if node.op == "call_module" else None
-    absent = {
-        role
-        for role in op.params
-        if isinstance(module, nn.Module) and getattr(module, role, None) is None
-    }
+    there = parameter_roles(op, module).values() if isinstance(module, nn.Module) else op.params
+    absent = set(op.params).difference(there)
     # What is not stated for an input is taken from data_in, for a bias from the weight.
-    return frozenset({*op.roles, OUTPUT, *(["data_in"] if op.inputs else [])} - absent)
+    inputs = ["data_in"] if op.inputs else []
+    return frozenset({*op.roles, *op.inner, OUTPUT, *inputs} - absent)
 
 
 def _check_seed(seed: Any, where: str) -> None:

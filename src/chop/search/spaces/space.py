@@ -34,7 +34,7 @@ from chop.models.info import MaseModelInfo
 from chop.passes.graph import add_common_metadata_analysis_pass, init_metadata_analysis_pass
 from chop.passes.graph.analysis.quantization import calculate_avg_bits_mg_analysis_pass
 from chop.registry import Registry
-from chop.tools.get_input import get_cf_args, get_dummy_input
+from chop.tools.get_input import as_example, get_cf_args, get_dummy_input
 from chop.validation import parse
 
 Picked = dict[str, int]
@@ -200,7 +200,7 @@ class SearchContext:
     def graph(self, model: nn.Module) -> MaseGraph:
         """`model` as a graph with common metadata; it shares the layers of `model`."""
         cf_args = self.cf_args or get_cf_args(self.model_info, self.task, model)
-        graph = MaseGraph(model, dict(cf_args))
+        graph = MaseGraph(model, dict(cf_args), example_inputs=as_example(self.dummy_in))
         init_metadata_analysis_pass(graph)
         names = [node.target for node in graph.nodes if node.op == "placeholder"]
         if len(names) == len(self.dummy_in) == 1:  # whatever the model calls its only input

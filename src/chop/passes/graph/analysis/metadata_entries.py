@@ -18,7 +18,7 @@ from chop.nn.quantized import QuantizedCall, QuantizedModule
 from chop.nn.quantizers import QUANTIZERS
 from chop.numerics import NumberFormat
 from chop.numerics.int_tensor import ArrayValue
-from chop.ops.op import MaseType, Op, aten_name, op_of_node
+from chop.ops.op import MaseType, Op, aten_name, op_of_node, parameter_roles
 
 UNKNOWN: TensorEntry = {"type": None, "precision": None, "shape": None, "torch_dtype": None}
 """What is recorded of a tensor when the model was not run."""
@@ -349,7 +349,7 @@ def operands(node: fx.Node, op: Op) -> Iterator[tuple[str, str]]:
         yield from function_operands(node, op)
         return
     yield from ((role, f"data_in_{index}") for index, role in enumerate(op.inputs))
-    yield from ((n, n) for n in op.params if isinstance(getattr(module, n, None), Tensor))
+    yield from ((role, name) for name, role in parameter_roles(op, module).items())
 
 
 def function_operands(node: fx.Node, op: Op) -> Iterator[tuple[str, str]]:

@@ -10,7 +10,7 @@ from chop.errors import ConfigError, UnknownNameError, suggestion
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.nn.quant_config import OUTPUT, QuantConfig, known_keys, parse_quant_config
 from chop.numerics import FORMATS
-from chop.ops.op import Op, is_aten, op_of_node
+from chop.ops.op import Op, is_aten, op_of_node, parameter_roles
 from chop.ops.table import OPS
 from chop.passes.base import Batches, PassArgs
 from chop.passes.graph.transforms.quantize.ranges import Calibration
@@ -196,12 +196,10 @@ def quant_config(
 
 def present_roles(node: fx.Node, op: Op) -> list[str]:
     """The operands of a node: those of its operation but parameters that its layer goes without."""
-    layer = node.meta["mase"].module if calls_layer(node) else None
-    return [
-        role
-        for role in op.roles
-        if layer is None or role not in op.params or getattr(layer, role, None) is not None
-    ]
+    if not calls_layer(node):
+        return [*op.roles, *op.inner]
+    there = parameter_roles(op, node.meta["mase"].module).values()
+    return [role for role in (*op.roles, *op.inner) if role not in op.params or role in there]
 
 
 def refuse_named(
