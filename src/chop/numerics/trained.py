@@ -104,7 +104,7 @@ class Rounded(torch.autograd.Function):
     """Rounds to multiples of the reciprocal of `scale`.
 
     What is handed back for `scale` is ``(x - rounded x) · gradient``, which is the gradient of the
-    bits but for ln 2; whoever made the scale multiplies by it.
+    bits but for ln 2; what made the scale multiplies by it.
     """
 
     @staticmethod

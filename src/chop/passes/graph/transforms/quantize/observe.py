@@ -78,7 +78,7 @@ class Watch:
             if op is None or (now is None and node not in wanted):
                 continue
             if module is not None and owners.setdefault(module, node) is not node:
-                calls[node] = calls[owners[module]]  # one layer, whoever calls it
+                calls[node] = calls[owners[module]]  # one layer, called by several nodes
                 continue
             quant, formats = wanted.get(node, (now and now[1], {}))
             assert quant is not None
