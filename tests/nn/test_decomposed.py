@@ -155,7 +155,7 @@ def test_custom_forwards_stay() -> None:
         {"attn_mask": torch.randn(3, 5)},
         {"attn_mask": torch.tensor([[True] * 5, [False] * 5, [True] * 2 + [False] * 3])},
     ],
-    ids=str,
+    ids=["plain", "causal", "scale", "added mask", "mask of booleans"],
 )
 def test_attention_with_rounded_scores(how: dict[str, Any]) -> None:
     torch.manual_seed(0)

@@ -35,8 +35,8 @@ def make_quantizers(
     """
     found: dict[str, Quantizer] = {}
     for role, fmt in formats.items():
-        own = getattr(layer, role, None) if role in layer.operation.params else None
-        if role in layer.operation.params and own is None:
+        own = parameter_of(layer, role)
+        if role in layer.operation.params and own is None and layer.operation.parameters is None:
             continue
         operand = Operand(layer.op.name, role, own, channels_of(layer, role, own))
         made = known.get(role) or fmt.quantizer(operand)
@@ -49,6 +49,14 @@ def make_quantizers(
             device = next((each.device for each in layer.parameters()), None)
             found[role] = made.to(device).train(layer.training)
     return found
+
+
+def parameter_of(layer: Any, role: str) -> Tensor | None:
+    """The parameter that an operand is; None where several share the role, as in an LSTM."""
+    if role not in layer.operation.params or layer.operation.parameters is not None:
+        return None
+    own: Tensor | None = getattr(layer, role, None)
+    return own
 
 
 def channels_of(layer: Any, role: str, own: Tensor | None) -> tuple[int, ...] | None:

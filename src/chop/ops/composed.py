@@ -210,4 +210,5 @@ def cell_mode(layer: Any) -> str:
 
 def recurrent_parameters(layer: nn.Module) -> dict[str, str]:
     """Each weight and bias of a recurrent layer or cell, with its role."""
-    return {name: name.partition("_")[0] for name in layer._parameters}
+    present = (name for name, each in layer._parameters.items() if each is not None)
+    return {name: name.partition("_")[0] for name in present}

@@ -25,7 +25,7 @@ from chop.nn.forward import (
     written_back,
 )
 from chop.nn.quant_config import QuantConfig, parse_quant_config
-from chop.nn.quantizers import QUANTIZERS, Quantizer, Rounder, make_quantizers
+from chop.nn.quantizers import QUANTIZERS, Quantizer, Rounder, make_quantizers, parameter_of
 from chop.numerics import FORMATS, NumberFormat
 from chop.ops.op import Op, parameter_roles
 from chop.ops.table import OPS
@@ -110,12 +110,9 @@ class QuantizedModule(nn.Module):
     def frozen(self) -> Mapping[str, NumberFormat]:
         """The plain format of each operand that rounds to the same bits as what rounds it now."""
         return {
-            role: each.freeze_on(self._own(role)) if isinstance(each, Quantizer) else each
+            role: each.freeze_on(parameter_of(self, role)) if isinstance(each, Quantizer) else each
             for role, each in self._formats.items()
         }
-
-    def _own(self, role: str) -> Tensor | None:
-        return getattr(self, role, None) if role in self.operation.params else None
 
     @property
     def config(self) -> dict[str, Any]:
