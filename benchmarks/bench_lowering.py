@@ -1,4 +1,4 @@
-"""Integer programs: how long lowering takes, and what engine and C cost beside the float model.
+"""Integer programs: how long lowering takes, and what engine, C and ONNX cost beside the model.
 
 One thread, one process, rivals in turns; every figure that matters is a ratio within one run.
 """
@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 
 import chop.passes as passes
 from chop.export.c import c_source, predict_signature, value_type
+from chop.export.onnx.standard import FILE, write_onnx
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.lowering import Engine, IntegerProgram, lower
 from chop.models.physical.jet_substructure import JSC_MLP
@@ -110,6 +112,21 @@ int main(void) {{
     return min(map(float, printed.stdout.split()))
 
 
+def onnx_seconds(program: IntegerProgram, codes: Tensor, rounds: int) -> float:
+    """Seconds that onnxruntime takes for all rows, from numbers to numbers, the best of some."""
+    import onnxruntime
+
+    source = program.inputs[0]
+    fed = {source.placeholder: torch.ldexp(codes.float(), -torch.tensor(source.value.frac)).numpy()}
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    with tempfile.TemporaryDirectory() as folder:
+        write_onnx(program, Path(folder))
+        session = onnxruntime.InferenceSession(str(Path(folder) / FILE), options)
+        session.run(None, fed)
+        return min(seconds(lambda: session.run(None, fed)) for _ in range(rounds))
+
+
 def measured(quick: bool) -> dict[str, Any]:
     repeats = 3 if quick else 21
     torch.manual_seed(0)
@@ -132,6 +149,11 @@ def measured(quick: bool) -> dict[str, Any]:
         best = min(seconds(lambda s=some: engine.run(s)) for _ in range(repeats))
         in_c = c_seconds(engine.program, some[name], repeats * (200 if count == 1 else 1))
         rows[f"C / engine, jsc-mlp, {count:,} rows"] = in_c / best
+        if find_spec("onnxruntime"):
+            rounds = repeats * (50 if count == 1 else 1)
+            in_onnx = onnx_seconds(engine.program, some[name], rounds)
+            rows[f"onnxruntime / engine, jsc-mlp, {count:,} rows"] = in_onnx / best
+            rows[f"C / onnxruntime, jsc-mlp, {count:,} rows"] = in_c / in_onnx
     return rows
 
 

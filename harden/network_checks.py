@@ -13,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from chop.errors import ConfigError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.recorder import undisturbed
+from chop.nn.quantizers import QUANTIZERS
 from chop.passes.graph import (
     add_common_metadata_analysis_pass,
     add_software_metadata_analysis_pass,
@@ -237,11 +238,16 @@ def check_counts(graph: MaseGraph) -> dict[str, Any]:
 
 
 def used_parameters(graph: MaseGraph) -> set[nn.Parameter]:
-    """The parameters of the layers and attributes that nodes call or read."""
+    """The parameters of the layers and attributes that nodes call or read.
+
+    Those of quantisers that learn are no weights: they end up in the format.
+    """
     found: set[nn.Parameter] = set()
     for node in graph.nodes:
         if node.op == "call_module":
-            found |= set(graph.model.get_submodule(str(node.target)).parameters())
+            layer = graph.model.get_submodule(str(node.target))
+            named = layer.named_parameters()
+            found |= {each for name, each in named if not name.startswith(f"{QUANTIZERS}.")}
         elif node.op == "get_attr":
             owner, _, last = str(node.target).rpartition(".")
             value = getattr(graph.model.get_submodule(owner), last)

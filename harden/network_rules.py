@@ -42,6 +42,12 @@ FIELDS: dict[str, st.SearchStrategy[Config]] = {
     "integer": fields(
         {"width": st.integers(2, 16)}, frac_width=st.integers(-2, 10), signed=st.booleans()
     ),
+    "integer_scaled": fields(
+        {"width": st.integers(2, 16), "scale": st.floats(1e-3, 2)},
+        zero_point=st.integers(0, 1),
+        signed=st.booleans(),
+        narrow=st.booleans(),
+    ),
     "minifloat_ieee": minifloats(0),
     "minifloat_denorm": minifloats(1),
     "log": fields({"width": small}, exponent_bias=st.integers(-2, 8)),

@@ -66,6 +66,7 @@ def _registries() -> dict[str, Registry[Any]]:
     from chop.search.runners import HW_RUNNERS, SW_RUNNERS
     from chop.search.samplers import SAMPLERS
     from chop.search.spaces.space import SPACES
+    from chop.search.study.setup import STRATEGIES
 
     return {
         "models": MODELS,
@@ -73,6 +74,7 @@ def _registries() -> dict[str, Registry[Any]]:
         "formats": FORMATS,
         "passes": PASSES,
         "spaces": SPACES,
+        "strategies": STRATEGIES,
         "samplers": SAMPLERS,
         "sw_runners": SW_RUNNERS,
         "hw_runners": HW_RUNNERS,

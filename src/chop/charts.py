@@ -154,7 +154,7 @@ def _draw(panel: "Axes", chart: Chart) -> None:
 
 def _lines(panel: "Axes", chart: LineChart) -> None:
     from matplotlib import colormaps
-    from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+    from matplotlib.ticker import LogLocator, MaxNLocator, StrMethodFormatter
 
     ordered = colormaps["viridis"] if chart.is_ordered else None
     for level in chart.levels:
@@ -173,6 +173,8 @@ def _lines(panel: "Axes", chart: LineChart) -> None:
         panel.set(**{f"{chart.logarithmic}scale": "log"})
         axis = panel.xaxis if chart.logarithmic == "x" else panel.yaxis
         axis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+        axis.set_minor_locator(LogLocator(subs=(2, 5)))
+        axis.set_minor_formatter(StrMethodFormatter("{x:,g}"))
 
 
 def _line(panel: "Axes", chart: LineChart, name: str, colour: Any) -> None:

@@ -204,6 +204,21 @@ def _report(options: dict[str, Any]) -> int:
     return OK
 
 
+def _compare(options: dict[str, Any]) -> int:
+    """Draw the fronts of searches on one picture."""
+    from chop.actions.fronts import compare_fronts, fronts_table
+
+    named = [options[place] for place in ("model", "dataset") if options.get(place) is not None]
+    if not named:
+        raise ConfigError(
+            "no run is named: write ch compare RUN_DIR, such as mase_output/<project>"
+        )
+    picture, fronts = compare_fronts(named, options.get("output"))
+    shown = f"{fronts_table(fronts)}\nPicture: {picture}\n"
+    sys.stdout.write(f"{picture}\n" if options.get("quiet") else shown)
+    return OK
+
+
 def _export(options: dict[str, Any]) -> int:
     """Write a saved graph in another form."""
     from chop.config.layers import checked_argument
@@ -266,6 +281,7 @@ WITHOUT_SETTINGS = {
     "info": _info,
     "export": _export,
     "report": _report,
+    "compare": _compare,
     "doctor": _doctor,
     "schema": _schema,
     "completion": _completion,

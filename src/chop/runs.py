@@ -24,7 +24,7 @@ from chop.preprocessing import Preprocessing, from_plain
 from chop.validation import parse
 
 # In <project-dir>/<project>:
-SOFTWARE, REPORT = "software", "report.html"
+SOFTWARE, REPORT, FRONTS_CHART = "software", "report.html", "fronts.png"
 # In software/: the folders of train, test, transform and search.
 TRAINING, TESTS, TRANSFORM = "training_ckpts", "checkpoints", "transform"
 SEARCH, COMPARISON = "search_ckpts", "comparison"
@@ -43,6 +43,9 @@ BEST_SETTINGS = "best_{}.toml"
 # The same where settings are trained several times.
 TRAININGS, REPEAT = "runs", "repeat_{}.json"
 SETTINGS_TABLE, TRAININGS_TABLE, CURVES_TABLE = "study.csv", "runs.csv", "curves.csv"
+# The same where widths are learned: saved graphs of the front, and what it takes to resume.
+FRONT_GRAPHS, SNAPSHOT_GRAPH = "graphs", "epoch_{}"
+LEARNING, LEARNING_TABLE = "learning", "learning.csv"
 # In the folder of a comparison:
 COMPARISON_FILE, COMPARISON_TABLE = "comparison.json", "comparison.csv"
 COMPARISON_CHART = "comparison.png"

@@ -1,16 +1,20 @@
 """`ch transform`: the passes of a file, in its order, on a model."""
 
 import csv
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
+from chop import MaseGraph
 from chop.cli import main
-from chop.dataset import get_dataset_info
+from chop.dataset import MaseDataModule, get_dataset_info
 from chop.models import get_model
 from chop.passes import PASSES
+from chop.passes.graph.analysis.flops.ebops import ebops
+from chop.passes.graph.interface import load_mase_graph
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "examples"
 
@@ -211,3 +215,68 @@ def test_a_pass_that_saves_knows_where(tmp_path: Path) -> None:
     folder = tmp_path / "out" / "software" / "transform"
     assert (folder / "save_mase_graph" / "graph.json").is_file()
     assert (folder / "save_node_meta_param.txt").is_file()
+
+
+AUTO = """
+[passes.quantize.linear.config]
+name = "integer"
+data_in_width = 8
+data_in_frac_width = "auto"
+weight_width = 3
+weight_frac_width = "auto"
+"""
+HOW = """
+method = "percentile"
+percentile = 99
+num_samples = 300
+"""
+
+
+def test_scales_come_from_training_rows(
+    tmp_path: Path, state_dict: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whether the quantise pass sets them, or the calibrate pass after it."""
+    load = ("--load", str(state_dict), "--load-type", "pt")
+    for how in ("[passes.quantize.calibrate]", "[passes.calibrate]"):
+        run = written(tmp_path, AUTO + how + HOW)
+        assert transform(tmp_path, run, *load) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("Operands on 300 rows in floating point:") == 2
+    folder = tmp_path / "out" / "software" / "transform"
+    at_once, later = (
+        load_mase_graph(folder / each) for each in ("transformed_ckpt", "transformed_ckpt-v1")
+    )
+    layers = [each.model.get_submodule("seq_blocks.2") for each in (at_once, later)]
+    assert layers[0].config == layers[1].config
+    data = MaseDataModule("jsc-sim", batch_size=8)
+    data.setup()
+    rows = torch.cat([x for x, _ in itertools.islice(data.train_dataloader(), 38)])[:300]
+    model = get_model("jsc-tiny", dataset_info=data.dataset_info).eval()
+    model.load_state_dict(torch.load(state_dict))
+    with torch.no_grad():
+        seen = model.seq_blocks[:2](rows)
+    (node,) = (each for each in later.nodes if each.name == "seq_blocks_2")
+    kept = node.meta["mase"]["software"]["args"]["data_in_0"]["stat"]["saturation"]
+    assert kept["max"] == pytest.approx(float(seen.max()))
+    assert kept["saturated"] <= 0.01
+
+
+def test_training_rows_are_what_effective_bit_operations_are_counted_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = written(
+        tmp_path,
+        """
+        [passes.quantize]
+        by = "type"
+        linear.config = {name = "integer", data_in_width = 8, weight_width = 6}
+        [passes.count_operations]
+        num_samples = 100
+        """,
+    )
+    assert transform(tmp_path, config) == 0
+    shown = capsys.readouterr().out
+    assert "EBOPs with the values of 100 rows." in shown
+    saved = MaseGraph.from_checkpoint(tmp_path / "out/software/transform/transformed_ckpt")
+    rows = MaseDataModule("jsc-sim", batch_size=100).train_dataloader()
+    assert f" {ebops(saved, [next(iter(rows))[0]]).total:,} |" in shown

@@ -104,9 +104,32 @@ def test_ten_is_more_than_nine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_exports_need(monkeypatch: pytest.MonkeyPatch) -> None:
-    extras = {each.name for each in requirements() if each.extra == "onnx"}
-    assert extras == {"onnx", "onnxruntime", "onnxscript", "qonnx"}
+    monkeypatch.setattr(module, "requires", lambda name: ["qonnx>=1.0; extra == 'onnx'"])
+    monkeypatch.setattr(module, "version", lambda name: "1.0.0")
+    assert "(extra onnx)" in state_of(doctor(), "qonnx")
     monkeypatch.setattr(module.shutil, "which", lambda name: "/usr/bin/cc")
     assert " ok " in state_of(doctor(), "cc")
     monkeypatch.setattr(module.shutil, "which", lambda name: None)
     assert "apt install gcc" in doctor(missing_only=True)
+
+
+def test_a_torchvision_that_cannot_be_imported_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str) -> None:
+        raise RuntimeError("operator torchvision::nms does not exist")
+
+    monkeypatch.setattr(module, "version", lambda name: "0.29.2")
+    monkeypatch.setattr(module, "import_module", refuse)
+    text = doctor()
+    assert "broken" in state_of(text, "torchvision")
+    assert "torchvision::nms does not exist" in text
+    assert "pip uninstall torchvision" in doctor(missing_only=True)
+
+
+def test_a_machine_without_torchvision_misses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        if name == "torchvision":
+            raise PackageNotFoundError(name)
+        return "999.0"
+
+    monkeypatch.setattr(module, "version", version)
+    assert "torchvision" not in doctor()

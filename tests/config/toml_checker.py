@@ -104,6 +104,9 @@ CHECKS: dict[str, Any] = {
     "minItems": lambda rule, value, schema, root: (
         ["empty"] if isinstance(value, list) and len(value) < rule else []
     ),
+    "maxItems": lambda rule, value, schema, root: (
+        ["too many"] if isinstance(value, list) and len(value) > rule else []
+    ),
     "minProperties": lambda rule, value, schema, root: ["empty"] if len(value) < rule else [],
     "pattern": lambda rule, value, schema, root: (
         [] if re.search(rule, value) else [f"{value!r} does not match"]

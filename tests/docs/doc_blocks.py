@@ -34,6 +34,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import chop.lowering  # noqa: F401  # registers, before a page looks at the registries
 from chop.registry import Registry
 
 ROOT = Path(__file__).parents[2]

@@ -33,12 +33,18 @@ REASONS = ("sets up a machine", "tests/", "needs a network", "needs a database",
 """One of these is in the reason of each: a test that runs it, or what no test machine has."""
 
 
+NEEDS = {"docs/howto/export.md": ("onnxruntime", "qonnx")}
+"""What the blocks of a page import of the extra onnx."""
+
+
 def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_what_a_page_shows_runs(page: Path, tmp_path: Path) -> None:
+    for package in NEEDS.get(name_of(page), ()):
+        pytest.importorskip(package, reason="the page needs: pip install 'machop[onnx]'")
     blocks = blocks_of(page)
     run = PageRun(tmp_path)
     with run.at_work():

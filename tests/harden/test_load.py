@@ -1,6 +1,5 @@
 """A study under a little load, and proof that a loss would be noticed."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,22 +8,16 @@ from harden import load, postgres
 from harden.kill_server import Server
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with Server() as found:
-        yield found
-
-
 @pytest.mark.parametrize("by_hand", [False, True])
-def test_nothing_is_lost_in_a_journal(server: Server, tmp_path: Path, by_hand: bool) -> None:
-    row = load.row(server, tmp_path, load.Load("journal", 0.002, by_hand=by_hand), 40)
+def test_nothing_is_lost_in_a_journal(fork_server: Server, tmp_path: Path, by_hand: bool) -> None:
+    row = load.row(fork_server, tmp_path, load.Load("journal", 0.002, by_hand=by_hand), 40)
     assert (row.lost, row.failures) == (0, ())
     assert "times one process" in row.figure
 
 
 @pytest.mark.skipif(bool(postgres.missing()), reason=postgres.missing() or "there")
-def test_nothing_is_lost_in_postgresql(server: Server, tmp_path: Path) -> None:
-    row = load.in_postgresql(server, tmp_path, 12)
+def test_nothing_is_lost_in_postgresql(fork_server: Server, tmp_path: Path) -> None:
+    row = load.in_postgresql(fork_server, tmp_path, 12)
     assert (row.tried, row.lost, row.failures) == (12, 0, ())
 
 

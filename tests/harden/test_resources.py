@@ -1,6 +1,5 @@
 """Each scarce resource a little, and proof that a wrong answer would be noticed."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,28 +13,22 @@ from harden.resources import Cases, kinds, row
 ONE = "Traceback (most recent call last):\nOSError: no space\n"
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with Server() as found:
-        yield found
-
-
 def clean(cases: Cases) -> None:
     found: Row = row("tried", cases)
     assert (found.lost, found.failures) == (0, ())
     assert found.tried or found.figure
 
 
-def test_a_full_disk(server: Server, tmp_path: Path) -> None:
-    clean(resource_disk.full_disk(server, tmp_path, 2))
+def test_a_full_disk(fork_server: Server, tmp_path: Path) -> None:
+    clean(resource_disk.full_disk(fork_server, tmp_path, 2))
 
 
 def test_a_full_output(tmp_path: Path) -> None:
     clean(iter([next(resource_disk.full_output(tmp_path))]))
 
 
-def test_a_read_only_project(server: Server, tmp_path: Path) -> None:
-    clean(resource_disk.read_only_resume(server, tmp_path))
+def test_a_read_only_project(fork_server: Server, tmp_path: Path) -> None:
+    clean(resource_disk.read_only_resume(fork_server, tmp_path))
 
 
 def test_closed_streams(tmp_path: Path) -> None:
@@ -46,14 +39,16 @@ def test_a_locale_without_utf8(tmp_path: Path) -> None:
     clean(resource_places.messages_without_utf8(tmp_path))
 
 
-def test_little_memory(server: Server, tmp_path: Path) -> None:
+def test_little_memory(fork_server: Server, tmp_path: Path) -> None:
     clean(
-        resource_memory.little_memory(server, tmp_path, ((("npz"), 8, True), ("npz", 480, False)))
+        resource_memory.little_memory(
+            fork_server, tmp_path, ((("npz"), 8, True), ("npz", 480, False))
+        )
     )
 
 
-def test_two_runs(server: Server, tmp_path: Path) -> None:
-    clean(resource_two.two_runs(server, tmp_path, 1))
+def test_two_runs(fork_server: Server, tmp_path: Path) -> None:
+    clean(resource_two.two_runs(fork_server, tmp_path, 1))
 
 
 def test_a_clock_that_goes_backwards(tmp_path: Path) -> None:
@@ -62,8 +57,8 @@ def test_a_clock_that_goes_backwards(tmp_path: Path) -> None:
     assert second < first
 
 
-def test_every_resource_is_tried(server: Server) -> None:
-    assert len(kinds(server, 1.0)) == 11
+def test_every_resource_is_tried(fork_server: Server) -> None:
+    assert len(kinds(fork_server, 1.0)) == 11
 
 
 @pytest.mark.parametrize(

@@ -171,5 +171,5 @@ def test_an_exported_graph_has_no_input_for_fixed_arguments() -> None:
     cf_args = {"flag": True, "shift": shift}
     graph = MaseGraph(model, cf_args, example_inputs={"x": x})
     assert torch.equal(graph.model(x), model(x, True, shift))
-    assert graph.modules["layer"] is not model.layer
+    assert graph.modules["layer"] is model.layer  # shared, as by fx
     assert graph.model.get_parameter("layer.weight") is model.layer.weight

@@ -122,3 +122,20 @@ def test_formats_of_single_rows_are_refused() -> None:
         lower(graph)
     graph = quantised(Lambda(lambda x: x, 12), x, {"linear": rule({"width": [[3] * 12]})})
     assert torch.equal(Engine(lower(graph))(x)[0], forward(graph, x))
+
+
+def test_scales_that_are_powers_of_two_are_fixed_point() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(40, 12)
+    config = {"name": "integer_scaled", "data_in_width": 6, "data_in_scale": 0.125}
+    config |= {"weight_width": 5, "weight_scale": [[0.25], [0.125], [0.5]]}
+    config |= {"bias_width": 6, "bias_scale": 0.25, "data_out_width": 6, "data_out_scale": 0.5}
+    graph = quantised(Lambda(lambda x: x.flip(1), 12), x, {"linear": {"config": config}})
+    program = lower(graph)
+    assert analyse(program).exact("float32")
+    assert torch.equal(Engine(program)(x)[0], forward(graph, x))
+    for field, value in [("weight_scale", 0.1), ("data_in_zero_point", 1), ("bias_narrow", True)]:
+        other = {"config": config | {field: value}}
+        graph = quantised(Lambda(lambda x: x.flip(1), 12), x, {"linear": other})
+        with pytest.raises(LoweringError, match="^last: scales that are not powers of two, zero p"):
+            lower(graph)

@@ -143,6 +143,42 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
+def without_operands(model: Any) -> Any:
+    del model.graph.node[0].input[:]
+    return model
+
+
+ODD: dict[str, Callable[[str], Any]] = {
+    "nothing": lambda kind: without_operands(one_node(kind)),
+    "one operand": one_node,
+    "many dimensions": lambda kind: one_node(
+        kind, *[np.ones(1, np.float32)] * 4, shape=(1, 1, 1, 1, 1, 1)
+    ),
+    "empty constants": lambda kind: one_node(kind, *[np.ones(0, np.float32)] * 4),
+    "matrices": lambda kind: one_node(kind, *[np.ones((3, 3), np.float32)] * 4),
+    "zeros": lambda kind: one_node(
+        kind, np.zeros((0, 1, 1, 1), np.float32), shape=(1, 1, 2, 2), strides=[0, 0], group=0,
+        kernel_shape=[0, 0], axis=9, perm=[5], pads=[1, 0, 0, 1], axes=[9],
+    ),
+}  # fmt: skip
+"""Nodes of any kind with operands and attributes that hardly fit."""
+
+
+@pytest.mark.parametrize("what", ODD)
+def test_operands_that_do_not_fit_are_one_line(what: str, tmp_path: Path) -> None:
+    from chop.export.onnx.operators import OPERATORS
+
+    file, said = tmp_path / "m.onnx", list[str]()
+    for kind in OPERATORS:
+        file.write_bytes(ODD[what](kind).SerializeToString())
+        try:
+            load_qonnx(file)
+        except CheckpointError as error:
+            said.append(str(error))
+    assert len(said) > 5
+    assert not any("\n" in line for line in said)
+
+
 @pytest.mark.parametrize("name", BAD)
 def test_what_cannot_be_read_is_one_line(name: str, tmp_path: Path) -> None:
     make, message = BAD[name]

@@ -17,6 +17,7 @@ SETTINGS: dict[str, list[dict[str, object]]] = {
         {"width": 16, "frac_width": 9},
     ],
     "fixed": [{"width": 6, "frac_width": 3}],
+    "integer_trained": [{}, {"frac_width": -2.6, "granularity": "tensor", "learns": False}],
     "integer_scaled": [
         {"width": 8, "scale": 0.1},
         {"width": 4, "scale": 0.3, "narrow": True, "rounding": "half_up"},

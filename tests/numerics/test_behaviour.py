@@ -31,7 +31,7 @@ from chop.validation import parse
 
 every = pytest.mark.parametrize("fmt", examples(), ids=repr)
 LABELS = "Integer MinifloatDenorm MinifloatIEEE Log BlockFP BlockMinifloat BlockLog Binary Ternary"
-LABELS += " IntegerScaled MXInt8 MXFP8 MXFP6 MXFP4 Float8E4M3 Float8E5M2"
+LABELS += " IntegerScaled IntegerTrained MXInt8 MXFP8 MXFP6 MXFP4 Float8E4M3 Float8E5M2"
 NOT_A_NUMBER, INF = torch.nan, torch.inf
 
 

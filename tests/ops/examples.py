@@ -24,6 +24,7 @@ SETTINGS = {
     "exponent_width": 4,
     "exponent_bias_width": 8,
     "block_size": [4],
+    "scale": 0.1,
 }
 ROLES = ("data_in", "weight", "bias")
 
@@ -59,6 +60,7 @@ def _module_and_inputs(op: Op, bias: bool) -> tuple[nn.Module, tuple[Tensor, ...
     cls: Any = op.module
     dims = int(op.name[-2]) if op.name.endswith("d") and op.name[-2].isdigit() else 0
     image = torch.randn(2, 4, *place(dims or 2))
+    sequence = torch.randn(3, 2, 6)
     special: dict[str, Callable[[], tuple[nn.Module, tuple[Tensor, ...]]]] = {
         "linear": lambda: (cls(6, 3, bias=bias), (torch.randn(4, 6),)),
         "bilinear": lambda: (cls(3, 4, 2, bias=bias), (torch.randn(5, 3), torch.randn(5, 4))),
@@ -70,7 +72,10 @@ def _module_and_inputs(op: Op, bias: bool) -> tuple[nn.Module, tuple[Tensor, ...
         "threshold": lambda: (cls(0.1, 0.5), (torch.randn(2, 3),)),
         "prelu": lambda: (cls(4), (image,)),
         "softmax2d": lambda: (cls(), (torch.randn(2, 3, 4, 4),)),
-    }
+        **dict.fromkeys(("lstm", "gru", "rnn"), lambda: (cls(6, 4, bias=bias), (sequence,))),
+        **{f"{kind}_cell": lambda: (cls(6, 4, bias=bias), (torch.randn(3, 6),))
+           for kind in ("lstm", "gru", "rnn")},
+    }  # fmt: skip
     if op.name in special:
         return special[op.name]()
     if op.name.startswith("conv"):
@@ -105,7 +110,7 @@ class Call:
         """The function on arguments that `rounding` has been applied to."""
         roles = self.roles + (None,) * (len(self.args) - len(self.roles))
         args = [
-            rounding(role, value) if role and isinstance(value, Tensor) else value
+            rounded_parts(rounding, role, value) if role else value
             for role, value in zip(roles, self.args, strict=True)
         ]
         named = {
@@ -115,7 +120,15 @@ class Call:
         return self.function(*args, **named)
 
 
+def rounded_parts(rounding: Callable[[str, Tensor], Tensor], role: str, value: Any) -> Any:
+    """A tensor rounded, also inside a tuple."""
+    if isinstance(value, tuple):
+        return tuple(rounded_parts(rounding, role, part) for part in value)
+    return rounding(role, value) if isinstance(value, Tensor) else value
+
+
 TWO = ("data_in", "data_in")
+CELL = ("data_in", "hidden", "weight", "weight", "bias", "bias")
 PRODUCT = ("data_in", "weight")
 ADDED = ("bias", "data_in", "weight")
 LAYER = ("data_in", "weight", "bias")
@@ -157,10 +170,23 @@ def _calls() -> dict[str, Call]:
             F.scaled_dot_product_attention, (query, query + 1, query * 2), ("query", "key", "value")
         ),
         "norm": Call(torch.norm, (x,)),
+        **{f"{kind}_cell": cell_call(kind, gates) for kind, gates in GATES.items()},
         "clamp": Call(torch.clamp, (x, -0.5, 0.5)),
         "max": Call(torch.max, (x, x.flip(0)), TWO),
         "min": Call(torch.min, (x, x.flip(0)), TWO),
     }
+
+
+GATES = {"lstm": 4, "gru": 3, "rnn": 1}
+
+
+def cell_call(kind: str, gates: int) -> Call:
+    state = torch.randn(2, 3)
+    weights = (torch.randn(gates * 3, 6), torch.randn(gates * 3, 3))
+    biases = (torch.randn(gates * 3), torch.randn(gates * 3))
+    function = getattr(torch, {"rnn": "rnn_tanh_cell"}.get(kind, f"{kind}_cell"))
+    hidden = (state, torch.randn(2, 3)) if kind == "lstm" else state
+    return Call(function, (torch.randn(2, 6), hidden, *weights, *biases), CELL)
 
 
 def _generic_call(op: Op) -> Call:

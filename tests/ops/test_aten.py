@@ -117,14 +117,31 @@ class Unrolled(nn.Module):
         return x
 
 
+def with_metadata(graph: MaseGraph, x: Tensor) -> MaseGraph:
+    graph, _ = init_metadata_analysis_pass(graph)
+    graph, _ = add_common_metadata_analysis_pass(graph, {"dummy_in": {"x": x}})
+    return graph
+
+
+RULE = {
+    "by": "type",
+    "linear": {"config": {"name": "integer", "data_in_width": 8, "weight_width": 8}},
+}
+
+
 def test_exported_nodes_are_known_but_not_quantised() -> None:
     """Their arguments may be in another order, so a graph of them is to be lifted first."""
     x = torch.randn(2, 4)
-    graph = MaseGraph(Unrolled(), example_inputs={"x": x})
-    graph, _ = init_metadata_analysis_pass(graph)
-    graph, _ = add_common_metadata_analysis_pass(graph, {"dummy_in": {"x": x}})
+    module = torch.export.export(Unrolled(), (x,)).module(check_guards=False)
+    graph = with_metadata(MaseGraph(module), x)
     ops = [get_mase_op(node) for node in graph.nodes if node.op == "call_function"]
     assert ops == ["linear", "relu"] * 2
-    rule = {"name": "integer", "data_in_width": 8, "weight_width": 8}
     with pytest.raises(ConfigError, match="cannot be quantised"):
-        quantize_transform_pass(graph, {"by": "type", "linear": {"config": rule}})
+        quantize_transform_pass(graph, RULE)
+
+
+def test_lifted_nodes_are_quantised() -> None:
+    x = torch.randn(2, 4)
+    graph = with_metadata(MaseGraph(Unrolled(), example_inputs={"x": x}), x)
+    _, info = quantize_transform_pass(graph, RULE)
+    assert info["quantized"] == {"linear": "LinearInteger", "linear_1": "LinearInteger"}

@@ -9,7 +9,7 @@ from ops.examples import FUNCTION_OPS, MODULE_OPS, function_example, module_exam
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from chop.ops.cost import Call, Cost, Product
+from chop.ops.cost import Call, Cost, Product, products
 from chop.ops.op import Op, call_of_function, call_of_module
 from chop.ops.table import OPS
 
@@ -123,7 +123,12 @@ def test_arguments_by_name_are_taken_in_the_order_of_the_operation() -> None:
     assert op.cost(call) == op.cost(call_of_function(op, (x, w), {}, x @ w))
 
 
-@pytest.mark.parametrize("equation", ["...i,i->...", 7])
+def test_an_ellipsis_of_einsum_is_counted() -> None:
+    batch = Call(((4, 1, 2, 3), (5, 3, 7)), (4, 5, 2, 7), attributes={"equation": "...ij,...jk"})
+    assert OPS["einsum"].cost(batch) == products(4 * 5 * 2 * 3 * 7, "data_in", "weight")
+
+
+@pytest.mark.parametrize("equation", ["i,i,i->", 7])
 def test_what_cannot_be_counted_is_not_taken_for_free(equation: object) -> None:
     call = Call(((2, 3), (3,)), (2,), attributes={"equation": equation})
     assert OPS["einsum"].cost(call) is None

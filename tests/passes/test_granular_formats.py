@@ -238,3 +238,19 @@ def test_widths_that_do_not_fit_are_refused_by_node() -> None:
         passes.quantize_transform_pass(graph, rules)
     assert str(caught.value).startswith("node 'first': linear: weight: an integer format whose wid")
     assert "(2, 1) cannot round a tensor of shape (20, 6)" in str(caught.value)
+
+
+def test_scales_are_saved_with_the_weights(tmp_path: Path) -> None:
+    graph = described_graph(nn.Sequential(nn.Linear(6, 20)), input=ROWS)
+    scales = torch.rand(20, 1, generator=torch.Generator().manual_seed(3)) + 0.01
+    config = {"name": "integer_scaled", "data_in_width": 8, "data_in_scale": 0.03}
+    config |= {"weight_width": 4, "weight_scale": scales, "bias_width": 8, "bias_scale": 0.01}
+    rules = {"by": "type", "linear": {"config": config}, "default": {"config": {"name": None}}}
+    graph, _ = passes.quantize_transform_pass(graph, rules)
+    passes.save_mase_graph_interface_pass(graph, {"save_dir": tmp_path, "weights": "codes"})
+    loaded = passes.load_mase_graph(tmp_path)
+    assert torch.equal(loaded.model(ROWS), graph.model(ROWS))
+    layers = [each.model.get_submodule("0") for each in (loaded, graph)]
+    assert layers[0].quant == layers[1].quant
+    assert torch.equal(layers[0].weight, layers[1].get_quantized_weight())
+    assert sum(name.startswith("format::") for name in load_file(tmp_path / "weights.safetensors"))

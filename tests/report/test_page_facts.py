@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from report_pages import Page, logged, put
 
@@ -73,6 +73,7 @@ def test_ticks_cover_their_range(low: float, span: float, whole: bool) -> None:
         assert all(float(tick).is_integer() for tick in ticks)
 
 
+@settings(deadline=None)  # a busy machine is no mistake
 @given(st.text(), st.text())
 def test_text_never_becomes_markup(words: str, attribute: str) -> None:
     page = Page(tag("p", words, title=attribute))

@@ -11,6 +11,7 @@ from search_cases import PTQ, Searcher, space_of, tables
 from torch import Tensor, nn
 
 from chop.dataset import MaseDataModule
+from chop.errors import ConfigError
 from chop.models import get_model, get_model_info
 from chop.numerics import FORMATS
 from chop.search.config import parse_search
@@ -155,6 +156,24 @@ def test_every_format_is_measured_as_the_quantise_pass_makes_it(
     space = ptq(context, {"default": {"name": [None]}, "linear": {"name": [name], **keys}})
     config = space.config(next(every(space.tree)))
     assert fast_metrics(space, config) == plain_metrics(space, config)
+
+
+def test_widths_by_channel_are_lists_among_the_options(context: SearchContext) -> None:
+    linear = {
+        "name": ["integer"], "data_in_width": [8, [4] * 8 + [6] * 8], "data_in_frac_width": [3],
+        "weight_width": [[[8], [0], [4], [4], [2]], 4], "bias_width": [8], "bias_frac_width": [4],
+        "weight_frac_width": [[[5], [0], [3], [2], [1]], 2],
+    }  # fmt: skip
+    space = ptq(context, {"default": {"name": [None]}, "linear": linear})
+    assert space.size == 2**3
+    for picked in every(space.tree):
+        config = space.config(picked)
+        assert fast_metrics(space, config) == plain_metrics(space, config)
+    wrong = linear | {"weight_width": [[[8], [4]]], "weight_frac_width": [2]}
+    space = ptq(context, {"default": {"name": [None]}, "linear": wrong})
+    message = r"seq_blocks_2: .* widths have the shape \(2, 1\) cannot round .* \(5, 16\)"
+    with pytest.raises(ConfigError, match=message):
+        space.config(next(every(space.tree)))
 
 
 def test_the_order_of_configurations_changes_no_metric(toy: SearchContext) -> None:

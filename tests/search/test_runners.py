@@ -8,6 +8,8 @@ import torch
 from search_cases import PTQ, tables
 
 from chop.errors import ChopError, SearchError
+from chop.passes.graph import exactness_analysis_pass
+from chop.passes.graph.analysis.flops.ebops import ebops
 from chop.search.config import parse_search
 from chop.search.runners import HW_RUNNERS, SW_RUNNERS, RunnerArgs, hardware_runner
 from chop.search.spaces.mixed_precision import MixedPrecisionPTQ
@@ -71,6 +73,40 @@ def test_operations_are_those_of_the_pass(candidate: Candidate) -> None:
     assert hardware("flops", candidate) == {"flops": info["total"]["flops"]}
     assert hardware("bitops", candidate) == {"bitops": 80 * 4 * 8}
     assert info["total"]["bitops"] == 80 * 4 * 8
+
+
+def test_effective_bit_operations_are_those_of_training_rows(
+    candidate: Candidate, context: SearchContext
+) -> None:
+    rows = torch.cat([x for x, _ in context.batches("train_dataloader", 300)])
+    wanted = ebops(candidate.graph, [rows]).total
+    assert hardware("ebops", candidate, num_samples=300) == {"ebops": wanted}
+    assert 0 < wanted < hardware("bitops", candidate)["bitops"]
+    assert HW_RUNNERS["ebops"].metrics[0].direction == "minimize"
+
+
+def test_a_trial_whose_products_cannot_be_counted_says_why(context: SearchContext) -> None:
+    space = make_space(PTQ, context, {}, {"default": {"config": {"name": [None]}}})
+    with pytest.raises(SearchError, match="EBOPs cannot be counted: seq_blocks_2: it is not quan"):
+        hardware("ebops", space.candidate(space.config(next(every(space.tree)))))
+
+
+def test_the_widest_accumulator_is_that_of_the_analysis(context: SearchContext) -> None:
+    every_node = {"name": ["integer"], "width": [6], "frac_width": [3]}
+    roles = ("data_in", "weight", "bias")
+    config = {f"{r}_{k}": v for r in roles for k, v in every_node.items() if k != "name"}
+    space = make_space(PTQ, context, {}, {"default": {"config": {"name": ["integer"], **config}}})
+    candidate = space.candidate(space.config(next(every(space.tree))))
+    found = exactness_analysis_pass(candidate.graph)[1]
+    assert hardware("accumulator_bits", candidate) == {
+        "accumulator_bits": found["accumulator_bits"]
+    }
+    assert found["accumulator_bits"] == found["nodes"]["seq_blocks_2"]["accumulator_bits"] > 6
+
+
+def test_a_trial_without_an_integer_program_says_why(candidate: Candidate) -> None:
+    with pytest.raises(ChopError, match="seq_blocks_0 reads the input 'x' in floating point"):
+        hardware("accumulator_bits", candidate)
 
 
 def test_latency_states_its_interval_and_its_batch(candidate: Candidate) -> None:

@@ -88,7 +88,7 @@ def compare(  # noqa: PLR0913  # what a run consists of, by the names of the lab
         raise ConfigError("a comparison needs at least one seed")
     was_there = Path(save_dir).is_dir()
     folder = latest(Path(save_dir)) if resume else own_folder(Path(save_dir), JOURNAL)
-    jobs = config.strategy.setup.n_jobs
+    jobs = config.sampling.n_jobs
     threads = num_threads or (1 if jobs > 1 else None)
     with using_threads(threads, operations_of(found)) as used:
         contest = ContestJob(found, config, tables, writable_folder(folder))
@@ -148,7 +148,7 @@ class ContestJob:
             problem = SearchJob(self.context, self.config, {}, self.folder, {}).problem(space)
             contest = Contest(space, self.tables, self.folder, problem, _tell)
             contest.check(plans)
-        jobs = min(self.config.strategy.setup.n_jobs, len(plans))
+        jobs = min(self.config.sampling.n_jobs, len(plans))
         with helpers(self._task(plans, problem, threads), jobs - 1) as others:
             runs = contest.run(plans)
             for process in others:

@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.resources import files
 from pathlib import Path
@@ -15,10 +16,15 @@ from typing import NamedTuple
 from chop import __version__
 
 PROJECT = "machop"
-OK, MISSING, OLD, NOTE = "ok", "missing", "too old", ""
+OK, MISSING, OLD, BROKEN, NOTE = "ok", "missing", "too old", "broken", ""
 DEVELOPERS = "test"
 """The extra that users need not have."""
+TORCHVISION = (
+    "its wheel does not fit this torch (an operator such as nms is missing), and timm and others "
+    "that import it fail with it"
+)
 OTHERS = {
+    "timm": ("models of timm, by MaseGraph(model, example_inputs=…)", "pip install timm"),
     "scipy": ("the sampler gp", "pip install scipy"),
     "psycopg": ("studies in PostgreSQL, postgresql://", "pip install 'psycopg[binary]'"),
     "grpcio": ("studies behind Optuna's proxy, grpc://", "pip install grpcio"),
@@ -184,10 +190,26 @@ def extras() -> Iterator[Finding]:
         optional = []
     for each in optional:
         yield found(each, f"pip install '{PROJECT}[{each.extra}]'", f"extra {each.extra}")
+    yield from _guarded("torchvision", torchvision)
     named = {each.name for each in optional}
     for name, (purpose, line) in OTHERS.items():
         if name not in named:
             yield found(Requirement(name, "", ""), line, purpose)
+
+
+def torchvision() -> Iterator[Finding]:
+    """Whether torchvision, which some packages import if it is there, can be imported."""
+    try:
+        have = version("torchvision")
+    except PackageNotFoundError:
+        return  # nothing here needs it
+    try:
+        import_module("torchvision")
+    except Exception as error:  # noqa: BLE001  # whatever a broken library raises
+        remedy = "pip uninstall torchvision, or install the build for your torch"
+        yield Finding("torchvision", BROKEN, f"{have}: {TORCHVISION}: {error!s:.80}", remedy)
+    else:
+        yield Finding("torchvision", OK, f"{have} (models of torchvision and timm)")
 
 
 def data() -> Iterator[Finding]:

@@ -26,7 +26,7 @@ from chop.config.run import RunConfig
 from chop.errors import SearchError
 from chop.files import one_at_a_time, writable_folder
 from chop.runs import COMPARISON, SEARCH, write_search_record
-from chop.search.config import SearchConfig, parse_search
+from chop.search.config import SearchConfig, StrategySetup, parse_search
 from chop.search.spaces.space import SPACES, SearchContext, SearchSpace, key_of, make_space
 from chop.search.sweeps.hyperparameters import CHOICES, Hyperparameters
 from chop.tools.checkpoint_load import load_model
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
     from chop.dataset import MaseDataModule
     from chop.models import MaseModelInfo
-    from chop.search.strategy import Search
-    from chop.search.study.store import Store
+    from chop.search.results.verification import Verified
+    from chop.search.strategy import Strategy
     from chop.search.study.trial import Trial
 
 logger = get_logger("chop")
@@ -63,6 +63,8 @@ class SearchResult:
     """What was searched for and how, as it is stored."""
     features: dict[str, Any] = field(default_factory=dict)
     """What was done to the features, as it is stored."""
+    verified: "dict[int, Verified]" = field(default_factory=dict)
+    """Whether the integers of the best trials were seen to agree, by the number of the trial."""
 
 
 def check(config: RunConfig) -> None:
@@ -87,7 +89,7 @@ def run(session: Session) -> ActionResult | None:
         "imports": config.imports,
     }
     setup = parse_search(config.search).strategy.setup
-    if setup.compare:
+    if isinstance(setup, StrategySetup) and setup.compare:
         from chop.actions.comparing import compare
 
         save_dir = session.software_folder / COMPARISON
@@ -188,7 +190,7 @@ def make_context(  # noqa: PLR0913  # the same
     """What a search works on: the model with its weights, the data and the settings."""
     if load_name is not None:
         model = load_model(load_name, load_type, model)
-    elif not (pretrained or SPACES[config.search_space.name].starts_afresh):
+    elif not (pretrained or config.starts_untrained):
         logger.warning(UNTRAINED)
     rows = rows_for(model, data_module)
     return SearchContext(
@@ -222,7 +224,7 @@ class SearchJob:
         self.save_dir = save_dir
         self.imports = tuple(imports)
         self.settings = {**settings, "imports": list(imports)} if imports else settings
-        self.jobs = config.strategy.setup.n_jobs
+        self.jobs = config.strategy.setup.processes
 
     @property
     def threads(self) -> int | None:
@@ -237,21 +239,20 @@ class SearchJob:
         place, folder = study_place(self.config, self.save_dir, resume)
         self.context = replace(self.context, folder=folder)
         from chop.search.processes import Task, make_task
-        from chop.search.strategy import Search
         from chop.search.study.storage import open_store
         from chop.search.study.store import store_kept
 
         is_new = not (was_there and folder == self.save_dir)
         with undone_if_it_fails(folder, is_new) if not resume else contextlib.nullcontext():
             space = make_space(stated.name, self.context, stated.setup, stated.seed)
-            logger.info("The search space has %s configurations", f"{space.size:,}")
             writable_folder(folder)
             problem = self.problem(space)
             store = open_store(place, list(self.config.directions), problem)
             store.sync()
             store.free_the_dead()
             store_kept(folder, store)
-            found = Search(space, self.config, store, self.context.seed)
+            found = self.config.strategy.setup.search(space, self.config, store)
+            logger.info("The search space has %s configurations", f"{found.size:,}")
         task: Task | None = None
         if self.jobs > 1:
             task = make_task(
@@ -278,22 +279,22 @@ class SearchJob:
             "runners": {"software": strategy.sw_runner, "hardware": strategy.hw_runner},
             "metrics": {name: each.model_dump() for name, each in self.config.metrics.items()},
             "objective": list(self.config.directions),
+            **strategy.setup.identity(),
         }
 
     def searched(
-        self, space: SearchSpace, found: "Search", folder: Path, task: Any
+        self, space: SearchSpace, found: "Strategy", folder: Path, task: Any
     ) -> SearchResult:
         """Search with all processes; whatever ends it, the results so far are written."""
         from chop.search.processes import helpers
         from chop.search.results.files import make_progress
         from chop.search.study.journal import no_collections
 
-        if found.limit < self.config.strategy.setup.n_trials:
-            logger.info("All %s configurations will be evaluated", f"{space.size:,}")
         metrics = list(self.config.metrics)
         processes: contextlib.AbstractContextManager[list[Any]]
         processes = helpers(task, self.jobs - 1) if task else contextlib.nullcontext([])
         logger.info("Search started...")
+        is_over = False
         try:
             with (
                 make_progress(found.limit, metrics) as shown,
@@ -304,36 +305,46 @@ class SearchJob:
                 for process in others:
                     process.join()
                 found.run()  # what a process that died has left behind
+            is_over = True
         finally:
             with one_at_a_time(folder), no_collections():  # who writes last knows of all trials
-                result = self.report(space, found.store, folder, found)
+                result = self.report(space, found, folder, is_over)
         logger.info("Searching is completed")
         return result
 
-    def report(self, space: SearchSpace, store: "Store", folder: Path, found: Any) -> SearchResult:
-        """Write and print what was found."""
+    def report(
+        self, space: SearchSpace, found: "Strategy", folder: Path, is_over: bool
+    ) -> SearchResult:
+        """Write and print what was found.
+
+        Args:
+            is_over: whether the search has come to its end, so that the best trials are verified.
+        """
         from chop.search.results.files import best_table, write_results
+        from chop.search.results.verification import require_agreement
         from chop.search.sweeps.table import is_study
 
+        store = found.store
         trials = store.trials()
         features = features_of(self.context.model, self.context.data_module)
         best = write_results(folder, store.study, trials, features)
         write_tables(folder, space, best, self.settings)
         repeats = found.progress.repeats
-        description = describe(self.config, space.size, repeats)
+        description = describe(self.config, found.size, repeats)
         write_search_record(folder, {**description, **features})
         if self.config.strategy.setup.plots:
             from chop.search.results.front import draw_plots
 
             draw_plots(folder, store.study, trials, list(self.config.metrics))
-        shown = f"Best trial(s):\n{best_table(best)}"
+        verified = self.verified(space, best, folder, features) if is_over else {}
+        shown = f"Best trial(s):\n{best_table(best, verified)}"
         if isinstance(space, Hyperparameters) and is_study(self.config):
             shown = self.report_study(space, folder, trials)
         failed = [trial for trial in trials if not trial.is_complete]
         logger.info(
             "%d distinct configurations of %s were evaluated, %d of them failed; "
             "%d proposals were repeats",
-            len(trials), f"{space.size:,}", len(failed), repeats,
+            len(trials), f"{found.size:,}", len(failed), repeats,
         )  # fmt: skip
         if failed:
             logger.warning("Trial %d failed: %s", failed[0].number, failed[0].reason)
@@ -341,7 +352,22 @@ class SearchJob:
         logger.info("The results are in %s", folder, extra=RESULT)
         if trials and len(failed) == len(trials):
             raise SearchError(f"every trial failed; the first: {failed[0].reason}")
-        return SearchResult(folder, best, trials, space.size, repeats, description, features)
+        require_agreement(verified)
+        return SearchResult(
+            folder, best, trials, found.size, repeats, description, features, verified
+        )
+
+    def verified(
+        self, space: SearchSpace, best: "list[Trial]", folder: Path, features: Mapping[str, Any]
+    ) -> "dict[int, Verified]":
+        """Compare the best trials with their integers, those that were not before, and store it."""
+        from chop.search.results.files import write_best
+        from chop.search.results.verification import known_marks, verify_best
+
+        strategy, known = self.config.strategy, known_marks(folder, best)
+        found = verify_best(space, best, strategy.verify, strategy.sw_runner, known)
+        write_best(folder, best, features, found)
+        return found
 
     def report_study(self, space: Hyperparameters, folder: Path, trials: "list[Trial]") -> str:
         """Write the tables and pictures of a study of settings; the table of the settings."""

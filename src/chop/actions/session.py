@@ -198,7 +198,7 @@ def project_folder(config: RunConfig) -> Path:
 
 def settings_of(config: "RunConfig") -> dict[str, Any]:
     """The settings of the command line under the names that Lightning has for them."""
-    from chop.training.settings import TrainingSettings
+    from chop.training.settings import TrainingSettings, TrainTable
 
     same = TrainingSettings.model_fields.keys() & {field.name for field in fields(config)}
     return {name: getattr(config, name) for name in same} | {
@@ -206,6 +206,7 @@ def settings_of(config: "RunConfig") -> dict[str, Any]:
         "precision": config.trainer_precision,
         "devices": config.num_devices,
         "auto_requeue": config.is_to_auto_requeue,
+        "cost": parse(TrainTable, config.train, "[train]").cost,
     }
 
 

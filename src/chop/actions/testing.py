@@ -48,7 +48,8 @@ def test(  # noqa: PLR0913, PLR0917  (the labs' signature)
         data_module: as for `train`; a single loader holds the test rows.
         save_path: the folder of ``test_results.json``; None stores nothing.
         load_name: weights or a graph to test; by default the model as it is.
-        settings: as for `train`; and `split`, one of test, val and all.
+        settings: as for `train`; and `split`, one of test, val and all; and `exact`, to test a
+            quantised network in integers and compare its simulation with them.
     """
     from chop.training.job import evaluate_job, one_line_if_full
     from chop.training.metrics import summary_of_test
@@ -58,10 +59,10 @@ def test(  # noqa: PLR0913, PLR0917  (the labs' signature)
         record=settings.pop("record", None), folder=Path(save_path or "."),
     )  # fmt: skip
     rows = job.data
-    split = settings.pop("split", "test")
+    split, exact = settings.pop("split", "test"), settings.pop("exact", False)
     logger.info("Testing model '%s'...", job.name)
     chosen = chosen_settings("test", plt_trainer_args, settings)
-    result = evaluate_job(job, chosen, split)
+    result = evaluate_job(job, chosen, split, exact)
     names = (dataset_info or rows.dataset_info).class_names
     shown = summary_of_test(result, names, getattr(rows, "source", ""), split)
     known = known_preprocessing(job.model, rows) or "taken as they are"
@@ -97,6 +98,7 @@ def run(session: Session) -> None:
         load_type=config.load_type,
         record=session.record,
         split=config.split,
+        exact=config.exact,
         **settings_of(config),
     )
 

@@ -24,7 +24,7 @@ from chop.passes.graph import (
 from chop.passes.graph.utils import deepcopy_mase_graph
 from chop.runs import GRAPH, TRANSFORM
 from chop.tools.checkpoint_load import load_model
-from chop.tools.get_input import InputGenerator, get_cf_args, rows_for
+from chop.tools.get_input import InputGenerator, as_example, get_cf_args, rows_for
 from chop.tools.logger import get_logger
 
 logger = get_logger("chop")
@@ -130,13 +130,17 @@ def transform(  # noqa: PLR0913  # what a run consists of, by the names of the l
     logger.info("Transforming model '%s'...", info.name)
     folder = Path(save_dir)
     context = PassContext(info.name, folder, batches_for(model, info, rows, task))
-    graph = with_metadata(
-        MaseGraph(model, dict(cf_args or get_cf_args(info, task, model))), context
-    )
+    fixed = dict(cf_args or get_cf_args(info, task, model))
+    rows_seen = as_example(context.dummy_in)
+    graph = with_metadata(MaseGraph(model, fixed, example_inputs=rows_seen), context)
     found = {}
+    names = list(passes)
     for name, given in passes.items():
         before = graph.preprocessing
-        graph, found[name] = _run_pass(graph, name, context.complete(name, given), context)
+        args = context.complete(name, given)
+        if name == "quantize" and "calibrate" in names[names.index(name) :]:
+            args["input_generator"] = given.get("input_generator")  # that pass sets the scales
+        graph, found[name] = _run_pass(graph, name, args, context)
         if graph.preprocessing != before:  # the passes that follow need rows of another scale
             context = PassContext(info.name, folder, batches_for(graph.model, info, rows, task))
     graph, _ = save_mase_graph_interface_pass(graph, folder / GRAPH)

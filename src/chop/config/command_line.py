@@ -20,8 +20,8 @@ CONFIG = Setting(
 OUTPUT = Setting(
     "output", str | None, None,
     Option(
-        "file of a report, by default RUN_DIR/report.html, or folder of an export, by default "
-        "export_FORM beside the graph",
+        "file of a report or of a picture of fronts, by default in RUN_DIR, or folder of an "
+        "export, by default export_FORM beside the graph",
         "output", names="file",
     ),
 )  # fmt: skip
@@ -119,8 +119,8 @@ MODEL = Name("MODEL", "as listed by: ch info models", names="models")
 DATASET = Name("DATASET", "as listed by: ch info datasets", names="datasets")
 RUN = (MODEL, DATASET)
 TOPICS = (
-    "models", "datasets", "formats", "passes", "spaces", "samplers", "sw_runners", "hw_runners",
-    "ops",
+    "models", "datasets", "formats", "passes", "spaces", "strategies", "samplers", "sw_runners",
+    "hw_runners", "ops",
 )  # fmt: skip
 SHELLS = ("bash", "zsh", "fish")
 
@@ -167,6 +167,14 @@ COMMANDS = {
         "write one HTML page about a run: ch report RUN_DIR",
         (Name("RUN_DIR", "folder of a project, as in mase_output", names="folder", needed=True),),
         ("output", *EVERYWHERE), "the path of the page",
+    ),
+    "compare": Command(
+        "draw the fronts of the searches in one or two runs: ch compare RUN_DIR [RUN_DIR]",
+        (
+            Name("RUN_DIR", "folder of a project, as in mase_output", names="folder", needed=True),
+            Name("OTHER_DIR", "folder of another one", names="folder"),
+        ),
+        ("output", *EVERYWHERE), "the path of the picture",
     ),
     "export": Command(
         "write a quantised graph as integer program, C, ONNX or SystemVerilog, checked: "

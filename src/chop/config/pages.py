@@ -143,6 +143,9 @@ def toml_page(schema: Schema) -> str:
     parts += [f"## `[passes]`\n\n{sentence(tables['passes']['description'])}\n"]
     for name, table in tables["passes"]["properties"].items():
         parts += _section(f"passes.{name}", table)
+    parts += [f"## `[train]`\n\n{sentence(tables['train']['description'])}\n"]
+    for name, table in tables["train"]["properties"].items():
+        parts += _section(f"train.{name}", table_in(table))
     parts += [f"## `[search]`\n\n{sentence(tables['search']['description'])}\n"]
     for name, table in tables["search"]["properties"].items():
         parts += _section(f"search.{name}", table)

@@ -142,7 +142,8 @@ class RunConfig:
         Literal["pt", "pl", "mz", "hf", "qonnx"],
         Option(
             "what --load names: a state dict (pt), a Lightning checkpoint (pl), "
-            "a saved graph (mz), a Hugging Face folder (hf), an ONNX file with Quant nodes (qonnx)",
+            "a saved graph (mz), a Hugging Face folder or config.json (hf), an ONNX file with "
+            "Quant nodes (qonnx)",
             GENERAL,
         ),
     ] = "mz"
@@ -178,6 +179,16 @@ class RunConfig:
         float,
         Option("learning rate at the start", TRAINER, above=0, below=3e38, actions=TRAINING),
     ] = 1e-5
+    bits_learning_rate: Annotated[
+        float | None,
+        Option(
+            "learning rate of widths that learn; by default twice the learning rate",
+            TRAINER,
+            above=0,
+            below=3e38,
+            actions=("train",),
+        ),
+    ] = None
     weight_decay: Annotated[
         float, Option("weight decay", TRAINER, at_least=0, below=3e38, actions=TRAINING)
     ] = 0
@@ -271,6 +282,15 @@ class RunConfig:
             actions=("test",),
         ),
     ] = "test"
+    exact: Annotated[
+        bool,
+        Option(
+            "test a quantised network in integers, and say how its simulation agrees with them",
+            DATA,
+            listed=False,
+            actions=("test",),
+        ),
+    ] = False
     is_pretrained: Annotated[
         bool, Option("start from published weights", GENERAL, ("--pretrained",))
     ] = False
@@ -308,6 +328,10 @@ class RunConfig:
             "",
             listed=False,
         ),
+    ] = field(default_factory=dict)
+    train: Annotated[
+        dict[str, Any],
+        Option("what only training reads: [train.cost], the cost of bits", "", listed=False),
     ] = field(default_factory=dict)
     search: Annotated[dict[str, Any], Option("what search runs", "", listed=False)] = field(
         default_factory=dict

@@ -1,6 +1,8 @@
 """The integers that a quantised network computes: program, rules, ranges, engine."""
 
+from chop.lowering import rules  # noqa: F401  (registers)
 from chop.lowering.builder import LoweringError
+from chop.lowering.comparing import Agreement, BrokenPromiseError, InIntegers, compare
 from chop.lowering.engine import Engine
 from chop.lowering.exactness import Exactness, NodeExactness, analyse
 from chop.lowering.from_graph import lower
@@ -10,14 +12,18 @@ from chop.ops.op import LOWERINGS, lowering
 
 __all__ = [
     "LOWERINGS",
+    "Agreement",
+    "BrokenPromiseError",
     "Engine",
     "Exactness",
+    "InIntegers",
     "IntegerProgram",
     "LoweringError",
     "NodeExactness",
     "Step",
     "Value",
     "analyse",
+    "compare",
     "load_program",
     "lower",
     "lowering",

@@ -18,7 +18,7 @@ from chop.errors import DataError
 from chop.lowering import program as steps
 from chop.lowering.program import PADDING, Codes, Input, IntegerProgram, Step, Value
 from chop.lowering.ranges import FURTHEST, reach
-from chop.numerics import FORMATS
+from chop.numerics import FORMATS, NumberFormat
 from chop.numerics.arithmetic import power_of_two
 from chop.validation import parse
 
@@ -45,13 +45,17 @@ class Engine:
             if arithmetic == "fast":
                 dtype = working_dtype(step, [values[name] for name in step.sources])
             self._kernels.append((step, dtype, kernel(step, dtype)))
+        self._formats = {each.value.name: input_format(each) for each in program.inputs}
         self._last_use = {
             name: place for place, step in enumerate(program.steps) for name in step.sources
         }
 
     def quantise(self, inputs: Mapping[str, Any]) -> dict[str, Tensor]:
         """The codes of the inputs, by the names of the program's input values."""
-        return {each.value.name: input_codes(each, inputs) for each in self.program.inputs}
+        return {
+            each.value.name: input_codes(each, self._formats[each.value.name], inputs)
+            for each in self.program.inputs
+        }
 
     def run(self, codes: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         """Codes of the outputs, as int64, from codes of the inputs: one row for each row."""
@@ -89,15 +93,21 @@ class Engine:
         return self.numbers(self.run(self.quantise(given)))
 
 
-def input_codes(each: Input, inputs: Mapping[str, Any]) -> Tensor:
+def input_format(each: Input) -> NumberFormat | None:
+    """The number format that an input is rounded to; None where the network takes integers."""
+    if each.format is None:
+        return None
+    settings = dict(each.format)
+    return parse(FORMATS[settings.pop("name")], settings, f"input {each.placeholder!r}")
+
+
+def input_codes(each: Input, fmt: NumberFormat | None, inputs: Mapping[str, Any]) -> Tensor:
     """The codes of one input of the network."""
     given = inputs.get(each.placeholder)
     if not isinstance(given, Tensor):
         raise DataError(f"the input {each.placeholder!r} is missing: give a tensor")
-    if each.format is None:
+    if fmt is None:
         return given.to(torch.int64)
-    settings = dict(each.format)
-    fmt = parse(FORMATS[settings.pop("name")], settings, f"input {each.placeholder!r}")
     rounded = fmt.round_to(given.detach()).double()
     if rounded.isnan().any():
         raise DataError(f"the input {each.placeholder!r} holds NaN, which has no code")

@@ -41,8 +41,6 @@ def lower(
         cut_tail: leave off what stays in floating point at the end, such as a softmax, so that
             the program gives the codes that it reads.
     """
-    import chop.lowering.reductions  # noqa: F401  (registers, with the rules that it builds on)
-
     return Lowering(graph, inputs or {}).program(cut_tail)
 
 
@@ -328,8 +326,8 @@ def refuse_own_code(node: fx.Node, op: Op, module: nn.Module) -> None:
     """Refuse a module that does more than its operation: that would be left out in silence."""
     if isinstance(module, QuantizedModule) and module.quantizers_by_role:
         raise LoweringError(
-            f"{node.name} has quantisers that learn: quantise it to the formats that "
-            "module.frozen gives"
+            f"{node.name} has quantisers that learn: the pass freeze turns the graph into one with "
+            "plain formats"
         )
     if module._forward_hooks or module._forward_pre_hooks:
         raise LoweringError(

@@ -224,7 +224,13 @@ class IntegerProgram:
 
 
 def _settings(settings: Mapping[str, Any]) -> str:
-    return " ".join(f"{name} {value}" for name, value in settings.items() if name != "name")
+    shown = {name: _range(value) for name, value in settings.items() if name != "name"}
+    return " ".join(f"{name} {value}" for name, value in shown.items())
+
+
+def _range(value: Any) -> Any:
+    """A setting; of one for each channel or element, the smallest and the largest."""
+    return f"{np.min(value)}..{np.max(value)}" if isinstance(value, list) else value
 
 
 def own_fields(step: type[Step]) -> tuple[str, ...]:

@@ -1,10 +1,12 @@
 """Models by name: the tables of physical, vision and toy networks, and what is known of each.
 
 `info` holds the table, how a model joins it and how one is built; `weights` reads files of weights
-without running anything that is in them. `toy` and `utils` are other paths that the labs use.
+without running anything that is in them, and `hf` makes models of transformers. `toy` and `utils`
+are other paths that the labs use.
 """
 
 from chop.models import physical, toys, vision  # noqa: F401  (register their models)
+from chop.models.hf import from_transformers
 from chop.models.info import (
     MODELS,
     MaseModelInfo,
@@ -21,6 +23,7 @@ __all__ = [
     "MaseModelInfo",
     "ModelSource",
     "ModelTaskType",
+    "from_transformers",
     "get_model",
     "get_model_info",
     "get_tokenizer",

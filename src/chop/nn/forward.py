@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
+from chop.errors import ConfigError
 from chop.nn.quant_config import OUTPUT
 from chop.nn.quantizers import Rounder
 from chop.numerics import NumberFormat
@@ -36,12 +38,19 @@ class Operation(NamedTuple):
     """The operand that all further positional arguments are."""
     params: tuple[str, ...] = ()
     """The parameters of the layer that take part."""
+    inner: tuple[str, ...] = ()
+    """The operands that the function makes itself; it is handed what rounds them."""
+    parameters: Callable[[nn.Module], dict[str, str]] | None = None
+    """The parameters of a layer with their roles, where these are not `params`."""
 
 
 def operation_of_layer(op: Op, layer: type[nn.Module]) -> Operation:
     """The operation as a layer of this float class computes it."""
-    roles = {a.name: a.role if a.role in op.inputs else None for a in op.arguments}
-    return Operation(layer.forward, op.inputs, roles, params=op.params)
+    known = {role for role in op.inputs if role not in op.inner or role == "data_in"}
+    roles = {a.name: a.role if a.role in known else None for a in op.arguments}
+    places = tuple(role if role in known else None for role in op.inputs)
+    function = op.forward or layer.forward
+    return Operation(function, places, roles, None, op.params, op.inner, op.parameters)
 
 
 def operation_of_function(op: Op) -> Operation:
@@ -52,6 +61,7 @@ def operation_of_function(op: Op) -> Operation:
         tuple(argument.role for argument in op.arguments if not argument.rest),
         {argument.name: argument.role for argument in op.arguments},
         next((argument.role for argument in op.arguments if argument.rest), None),
+        inner=op.inner if op.run is not None else (),
     )
 
 
@@ -62,6 +72,8 @@ def rounded(fmt: Rounder | None, value: Any) -> Any:
     """
     if fmt is None or isinstance(value, SCALARS):
         return value
+    if isinstance(value, PackedSequence):
+        raise ConfigError("a quantised layer takes a padded tensor, not a packed sequence")
     if isinstance(value, LISTS):
         return type(value)([rounded(fmt, item) for item in value])
     return fmt(value) if value.is_floating_point() or value.is_complex() else value
@@ -104,7 +116,7 @@ def compute(
         formats: what rounds each operand, by role; an operand that is not mentioned stays as it is.
         layer: the layer that the operation's parameters belong to.
     """
-    function, roles, by_name, rest, params = operation
+    function, roles, by_name, rest, params, inner, parameters = operation
     data, find = cache.data, formats.get
     operands = [*map(data, map(find, roles), args)]  # type: ignore[arg-type]  # None has no format
     if len(args) > len(roles):
@@ -112,23 +124,32 @@ def compute(
         operands += [data(further, x) for x in args[len(roles) :]]
     if kwargs:
         kwargs = {name: data(find(by_name.get(name)), x) for name, x in kwargs.items()}  # type: ignore[arg-type]
+    if inner:
+        kwargs = {**kwargs, "rounders": {role: find(role) for role in inner if role in formats}}
     if layer is None:
         result = function(*operands, **kwargs)
     elif not params:
         result = function(layer, *operands, **kwargs)
     else:
         twin = cache.float_twin(layer)
-        for name in params:
-            weight: Tensor | None = layer._parameters.get(name)
-            if weight is None:  # absent, or worked out at each use, as in a pruned layer
-                weight = getattr(layer, name, None)
-            fmt = find(name)
-            if weight is not None and fmt is not None:
-                weight = cache.weight(layer, name, fmt, weight)
-            twin.__dict__[name] = weight
+        named = (
+            zip(params, params, strict=True) if parameters is None else parameters(layer).items()
+        )
+        for name, role in named:
+            twin.__dict__[name] = _operand(layer, name, find(role), cache)
         result = function(twin, *operands, **kwargs)
     fmt = find(OUTPUT)
     return result if fmt is None else rounded(fmt, result)
+
+
+def _operand(layer: nn.Module, name: str, fmt: Rounder | None, cache: NoCache) -> Tensor | None:
+    """A parameter of a layer, rounded if it has a format."""
+    weight: Tensor | None = layer._parameters.get(name)
+    if weight is None:  # absent, or worked out at each use, as in a pruned layer
+        weight = getattr(layer, name, None)
+    if weight is None or fmt is None:
+        return weight
+    return cache.weight(layer, name, fmt, weight)
 
 
 def written_back(

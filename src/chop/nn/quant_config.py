@@ -5,8 +5,9 @@
 What is missing, in this order: a bias takes the format of the weight; a further operand of a
 function (the second of `matmul`, the query of an attention) takes that of `data_in`; anything else
 is an error. Formats that need no settings apply to every operand when none is mentioned, and only
-to the operands that are mentioned otherwise. Keys of roles that an operation lacks are tolerated,
-because one rule may serve many operations; keys of no role and no field are errors.
+to the operands that are mentioned otherwise; one that says so (`every_operand`) applies to all.
+Keys of roles that an operation lacks are tolerated, because one rule may serve many operations;
+keys of no role and no field are errors.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,6 +38,11 @@ class QuantConfig:
     def format(self) -> type[NumberFormat]:
         """The kind of number format that all operands share."""
         return FORMATS[self.name]
+
+    @property
+    def is_open(self) -> bool:
+        """A scale is "auto", so that the operation cannot run yet."""
+        return any(fmt.is_open for fmt in self.operands.values())
 
     def as_dict(self) -> dict[str, Any]:
         """The flat dictionary with every field stated; parsing it gives the same configuration."""
@@ -81,14 +87,18 @@ def parse_quant_config(op: Op, config: Mapping[str, Any], where: str) -> QuantCo
     fmt = _format(config, where)
     given = _fields_by_role(fmt, config, where)
     operands = {}
-    for role in dict.fromkeys((*op.roles, OUTPUT)):
-        source = next((given[name] for name in _sources(op, role) if name in given), None)
-        if source is None and not required_fields(fmt) and not given and role != OUTPUT:
+    for role in dict.fromkeys((*op.roles, *op.inner, OUTPUT)):
+        sources = _sources(op, role, fmt)
+        source = next((given[name] for name in sources if name in given), None)
+        unsaid = fmt.every_operand or not (required_fields(fmt) or given)
+        if source is None and unsaid and role in op.roles:
             source = {}
         if source is not None:
             fields = _role_defaults(op, role, fmt) | source
             operands[role] = parse(fmt, fields, f"{where}: {role}")
-        elif not (bypass or role in op.optional or role == OUTPUT or not required_fields(fmt)):
+        elif not (
+            bypass or role in op.optional or role not in op.roles or not required_fields(fmt)
+        ):
             raise ConfigError(f"{where}: {_missing(op, role, fmt)}")
     return QuantConfig(str(config["name"]), operands, bypass)
 
@@ -105,7 +115,7 @@ def known_keys(fmt: type[NumberFormat], rows: int) -> dict[str, tuple[str, str]]
     Args:
         rows: the length of the table of operations, which grows when users add to it.
     """
-    roles = {role for op in OPS.values() for role in op.roles} | {OUTPUT}
+    roles = {role for op in OPS.values() for role in (*op.roles, *op.inner)} | {OUTPUT}
     return {
         f"{role}_{field}": (role, field) for role in sorted(roles) for field in fmt.model_fields
     }
@@ -134,10 +144,10 @@ def _fields_by_role(
     return given
 
 
-def _sources(op: Op, role: str) -> Iterator[str]:
+def _sources(op: Op, role: str, fmt: type[NumberFormat]) -> Iterator[str]:
     """The roles whose settings serve `role`, in order of preference."""
     yield role
-    if role == "bias":
+    if role == "bias" and not fmt.every_operand:
         yield "weight"
     if role in op.inputs:
         yield "data_in"
@@ -148,9 +158,10 @@ def _role_defaults(op: Op, role: str, fmt: type[NumberFormat]) -> dict[str, Any]
     facts = {
         "signed": role not in op.unsigned,
         # The first dimension of data is the batch: samples must not share a block.
-        "skip_first_dim": role in op.inputs or role == OUTPUT,
+        "skip_first_dim": role in (*op.inputs, *op.inner, OUTPUT),
     }
-    return {name: value for name, value in facts.items() if name in fmt.model_fields}
+    stated = {name: value for name, value in facts.items() if name in fmt.model_fields}
+    return stated | fmt.defaults_for(role, flows=role not in op.params)
 
 
 def _missing(op: Op, role: str, fmt: type[NumberFormat]) -> str:

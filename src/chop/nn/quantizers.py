@@ -4,33 +4,20 @@ A number format is a frozen value. One that learns says how to make its quantise
 (`NumberFormat.quantizer`); the quantised operation owns it.
 """
 
-from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor, nn
 
 from chop.errors import ConfigError
-from chop.numerics import NumberFormat, Operand
+from chop.nn.quant_config import OUTPUT
+from chop.numerics import NumberFormat, Operand, Quantizer
 
+__all__ = ["QUANTIZERS", "Quantizer", "Rounder", "loss_terms", "make_quantizers"]
 QUANTIZERS = "quantizers"
 """The name under which a quantised operation registers them."""
-
-
-class Quantizer(nn.Module):
-    """Rounds one operand of one operation; its parameters and buffers are those of the layer."""
-
-    @abstractmethod
-    def forward(self, x: Tensor) -> Tensor:
-        """`x`, rounded; the gradients of `x` and of the quantiser's parameters flow through."""
-
-    @abstractmethod
-    def freeze(self) -> NumberFormat:
-        """The plain format that rounds to the same bits as the quantiser does now."""
-
-    @abstractmethod
-    def bits(self) -> Tensor:
-        """The bits of an element, of the whole tensor or of each part; it can be differentiated."""
+OUT_BY_IN = frozenset(("linear", "conv1d", "conv2d", "conv3d"))
+"""Operations whose weight has a row for each output channel, with a column for each input one."""
 
 
 Rounder = NumberFormat | Quantizer
@@ -48,10 +35,11 @@ def make_quantizers(
     """
     found: dict[str, Quantizer] = {}
     for role, fmt in formats.items():
-        own = getattr(layer, role, None) if role in layer.operation.params else None
-        if role in layer.operation.params and own is None:
+        own = parameter_of(layer, role)
+        if role in layer.operation.params and own is None and layer.operation.parameters is None:
             continue
-        made = known.get(role) or fmt.quantizer(Operand(layer.op.name, role, own))
+        operand = Operand(layer.op.name, role, own, channels_of(layer, role, own))
+        made = known.get(role) or fmt.quantizer(operand)
         if not isinstance(made, Quantizer | None):
             raise ConfigError(
                 f"{type(fmt).__name__}.quantizer must give a chop.nn.quantizers.Quantizer or None "
@@ -61,6 +49,30 @@ def make_quantizers(
             device = next((each.device for each in layer.parameters()), None)
             found[role] = made.to(device).train(layer.training)
     return found
+
+
+def parameter_of(layer: Any, role: str) -> Tensor | None:
+    """The parameter that an operand is; None where several share the role, as in an LSTM."""
+    if role not in layer.operation.params or layer.operation.parameters is not None:
+        return None
+    own: Tensor | None = getattr(layer, role, None)
+    return own
+
+
+def channels_of(layer: Any, role: str, own: Tensor | None) -> tuple[int, ...] | None:
+    """The shape of one number for each channel of an operand, if that is known.
+
+    Args:
+        own: the operand, where it is a parameter; its first dimension has the channels.
+    """
+    if own is not None:
+        return own.shape[:1] + (1,) * (own.dim() - 1)
+    weight = getattr(layer, "weight", None)
+    if layer.op.name not in OUT_BY_IN or not isinstance(weight, Tensor):
+        return None
+    inputs = weight.shape[1] * getattr(layer, "groups", 1)
+    count = weight.shape[0] if role == OUTPUT else inputs
+    return (count,) + (1,) * (weight.dim() - 2)
 
 
 def loss_terms(model: nn.Module) -> list[Callable[[], Tensor]]:

@@ -89,15 +89,20 @@ def power_of_two(exponent: Tensor) -> Tensor:
     return exponent.to(torch.int64).add(1023).bitwise_left_shift_(52).view(torch.float64)
 
 
+def exponent_below(value: Fraction) -> int:
+    """The exponent of the largest power of two that is not above a positive value."""
+    exponent = value.numerator.bit_length() - value.denominator.bit_length()
+    return exponent if Fraction(2) ** exponent <= value else exponent - 1
+
+
 def floor_to(value: Fraction, dtype: torch.dtype) -> float:
     """The largest number of a floating-point type that is not above a positive value."""
     info = torch.finfo(dtype)
     if value >= Fraction(info.max):
         return info.max
-    exponent = value.numerator.bit_length() - value.denominator.bit_length()
-    if Fraction(2) ** exponent > value:
-        exponent -= 1
-    step = max(Fraction(2) ** exponent, Fraction(info.smallest_normal)) * Fraction(info.eps)
+    step = max(Fraction(2) ** exponent_below(value), Fraction(info.smallest_normal)) * Fraction(
+        info.eps
+    )
     return float(value // step * step)
 
 

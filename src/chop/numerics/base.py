@@ -2,14 +2,35 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
 from torch import Tensor, nn
 
 from chop.errors import ConfigError
 from chop.registry import Registry
+
+AUTO = "auto"
+"""In place of a number that is to come from observed values."""
+
+
+@dataclass(frozen=True)
+class OrAuto:
+    """Marks a field that may be "auto" in place of a value of its type, which is `kind`."""
+
+    kind: Any
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.no_info_wrap_validator_function(
+            lambda value, plain: value if type(value) is str and value == AUTO else plain(value),
+            handler.generate_schema(self.kind),
+            serialization=core_schema.plain_serializer_function_ser_schema(lambda value: value),
+        )
 
 
 class Encoded(NamedTuple):
@@ -33,11 +54,34 @@ class Operand(NamedTuple):
         op: the name of the operation.
         role: which operand it is: ``data_in``, ``weight``, ``bias``, …, ``data_out``.
         parameter: the tensor that the layer holds; None for what flows through.
+        channels: the shape of one number for each channel, which broadcasts against the operand;
+            None where it is not known which dimension has the channels.
     """
 
     op: str
     role: str
     parameter: Tensor | None
+    channels: tuple[int, ...] | None = None
+
+
+class Quantizer(nn.Module):
+    """Rounds one operand of one operation; its parameters and buffers are those of the layer."""
+
+    @abstractmethod
+    def forward(self, x: Tensor) -> Tensor:
+        """`x`, rounded; the gradients of `x` and of the quantiser's parameters flow through."""
+
+    @abstractmethod
+    def freeze(self) -> "NumberFormat":
+        """The plain format that rounds to the same bits as the quantiser does now."""
+
+    def freeze_on(self, parameter: Tensor | None) -> "NumberFormat":
+        """The same for the parameter of a layer, whose values may decide; None for data."""
+        return self.freeze()
+
+    @abstractmethod
+    def bits(self) -> Tensor:
+        """The bits of an element, of the whole tensor or of each part; it can be differentiated."""
 
 
 class NumberFormat(BaseModel):
@@ -51,6 +95,12 @@ class NumberFormat(BaseModel):
 
     label: ClassVar[str]
     """The part of a class name that stands for the format, as in ``LinearInteger``."""
+    every_operand: ClassVar[bool] = False
+    """Whether all operands are rounded, also those that a configuration does not mention."""
+    scale_field: ClassVar[str | None] = None
+    """The field whose number n divides all numbers of the format by 2**n; it may be "auto"."""
+    largest_scale: ClassVar[int] = 1000
+    """The largest magnitude of that number."""
 
     @abstractmethod
     def round_to(self, x: Tensor) -> Tensor:
@@ -66,6 +116,15 @@ class NumberFormat(BaseModel):
     @abstractmethod
     def decode(self, encoded: Encoded) -> Tensor:
         """The numbers that the stored bits stand for."""
+
+    @classmethod
+    def defaults_for(cls, role: str, *, flows: bool) -> dict[str, Any]:
+        """Fields whose default depends on the operand.
+
+        Args:
+            flows: the operand flows through, rather than being a parameter.
+        """
+        return {}
 
     @property
     @abstractmethod
@@ -91,6 +150,34 @@ class NumberFormat(BaseModel):
         """Bits stored for one element of a tensor of this shape; `bits` does not know the shape."""
         return self.bits
 
+    @property
+    def is_open(self) -> bool:
+        """The scale is "auto": the format cannot round until it is calibrated."""
+        return self.scale_field is not None and getattr(self, self.scale_field) == AUTO
+
+    def require_closed(self) -> None:
+        """Refuse to round before there is a scale."""
+        if self.is_open:
+            raise ConfigError(
+                f"{self.scale_field} of {type(self).__name__} is 'auto', and no batches have set "
+                "it: run calibrate_transform_pass(graph, {'input_generator': batches}) first, or "
+                "give it a number"
+            )
+
+    def rescaled(self, number: Any) -> Self:
+        """The format with this number as its scale; None stands for the default."""
+        assert self.scale_field is not None
+        return self.model_copy(update={self.scale_field: number})
+
+    @property
+    def saturation(self) -> tuple[Any, Any] | None:
+        """Numbers below the first and from the second on saturate; None if none does.
+
+        Both are numbers, or arrays that broadcast against the tensor. Blocks, which scale
+        themselves by what they hold, do not saturate in this sense.
+        """
+        return None
+
     def require_shape(self, shape: Sequence[int]) -> None:
         """Refuse a tensor whose shape the format does not fit; most fit every shape."""
 
@@ -98,8 +185,8 @@ class NumberFormat(BaseModel):
         """The gradient that passes through rounding at `x`: straight through, unless overridden."""
         return grad
 
-    def quantizer(self, operand: Operand) -> nn.Module | None:
-        """A `chop.nn.quantizers.Quantizer` with a state, to round one operand of one operation.
+    def quantizer(self, operand: Operand) -> Quantizer | None:
+        """A quantiser with a state, to round one operand of one operation.
 
         None, which is the default, means that the format rounds by itself.
         """

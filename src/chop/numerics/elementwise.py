@@ -11,7 +11,7 @@ from pydantic import Field, PlainSerializer, PlainValidator, model_validator
 from torch import Tensor
 
 from chop.numerics.arithmetic import CHUNK, MAX_FRACTION, apply, code_dtype, refuse_nan, run
-from chop.numerics.base import FORMATS, Encoded, NumberFormat, require_float
+from chop.numerics.base import FORMATS, Encoded, NumberFormat, OrAuto, require_float
 from chop.numerics.granular import GranularGrid, code_limits, require_broadcast
 from chop.numerics.grids import FixedGrid, GridFormat, LogGrid, fixed_grid
 from chop.numerics.int_tensor import ARRAYS, FloatTensor, Granular, IntTensor, as_lists
@@ -23,6 +23,10 @@ FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 class ElementFormat(GridFormat):
     """A format that rounds each element to the same grid."""
+
+    @property
+    def saturation(self) -> tuple[Any, Any]:
+        return self.grid.saturation
 
     def round_to(self, x: Tensor) -> Tensor:
         kernel, work = self._rounding(x.dtype)
@@ -53,6 +57,9 @@ class ElementFormat(GridFormat):
         return out
 
 
+FRACTION_BITS = Annotated[int | str, OrAuto(Annotated[int, Field(ge=-LAST_POINT, le=LAST_POINT)])]
+
+
 @FORMATS.register("integer", "fixed")
 class Integer(ElementFormat):
     """Two's-complement fixed point: `width` bits, `frac_width` of them after the point.
@@ -64,11 +71,12 @@ class Integer(ElementFormat):
     """
 
     label: ClassVar[str] = "Integer"
+    scale_field: ClassVar[str] = "frac_width"
+    largest_scale: ClassVar[int] = LAST_POINT
 
     width: Annotated[int | IntTensor, Granular(0, 53, Annotated[int, Field(gt=0, le=53)])]
     frac_width: Annotated[
-        int | IntTensor,
-        Granular(-LAST_POINT, LAST_POINT, Annotated[int, Field(ge=-LAST_POINT, le=LAST_POINT)]),
+        int | IntTensor | Literal["auto"], Granular(-LAST_POINT, LAST_POINT, FRACTION_BITS)
     ]
     signed: Annotated[bool | IntTensor, Granular(0, 1, bool)] = True
     rounding: Literal["half_even", "half_up"] = "half_even"
@@ -87,7 +95,7 @@ class Integer(ElementFormat):
 
     @model_validator(mode="after")
     def _with_shapes_that_agree(self) -> Self:
-        if self.granular:
+        if self.granular and not self.is_open:
             named = zip(("width", "frac_width", "signed"), self.arrays, strict=True)
             shapes = {name: values.shape for name, values in named if values.shape}
             try:
@@ -104,13 +112,11 @@ class Integer(ElementFormat):
         return any(isinstance(each, IntTensor) for each in fields)
 
     @property
-    def arrays(self) -> list[NDArray[np.int64]]:
+    def arrays(self) -> list[NDArray[Any]]:
         """Width, binary point and sign as arrays that broadcast against the tensor."""
+        self.require_closed()
         fields = (self.width, self.frac_width, self.signed)
-        return [
-            np.asarray(each.array if isinstance(each, IntTensor) else each, np.int64)
-            for each in fields
-        ]
+        return [np.asarray(each.array if isinstance(each, IntTensor) else each) for each in fields]
 
     @property
     def limits(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
@@ -128,8 +134,9 @@ class Integer(ElementFormat):
         return float(self.width.array.mean()) if isinstance(self.width, IntTensor) else self.width
 
     def require_shape(self, shape: Sequence[int]) -> None:
-        if isinstance(self.grid, GranularGrid):
-            self.grid.require_shape(shape)
+        grid = (self.rescaled(None) if self.is_open else self).grid
+        if isinstance(grid, GranularGrid):
+            grid.require_shape(shape)
 
     @property
     def mean_element_bits(self) -> float:
@@ -138,7 +145,8 @@ class Integer(ElementFormat):
     @property
     def widths(self) -> dict[int, int]:
         """How many of the channels or elements that have separate widths have each; one of all."""
-        found, counts = np.unique(self.arrays[0], return_counts=True)
+        given = self.width.array if isinstance(self.width, IntTensor) else self.width
+        found, counts = np.unique(given, return_counts=True)
         return dict(zip(found.tolist(), counts.tolist(), strict=True))
 
     def shown(self) -> dict[str, Any]:
@@ -164,6 +172,20 @@ def scale_of(value: Any) -> float | FloatTensor:
     if not (np.isfinite(scales.array) & (scales.array >= SMALLEST_SCALE)).all():
         raise ValueError(f"scales are numbers of float32 from {SMALLEST_SCALE:g} up")
     return scales if scales.shape else float(scales.array)
+
+
+class Scales:
+    """Scales in float64, in which quotients and products of float32 numbers are wide enough."""
+
+    def __init__(self, scales: Any) -> None:
+        self.array: NDArray[np.float64] = np.asarray(scales, np.float64)
+        self._on: dict[torch.device, Tensor] = {}
+
+    def on(self, device: torch.device) -> Tensor:
+        """A tensor on a device, made once."""
+        if device not in self._on:
+            self._on[device] = torch.tensor(self.array, device=device)
+        return self._on[device]
 
 
 @FORMATS.register("integer_scaled")
@@ -195,7 +217,7 @@ class IntegerScaled(NumberFormat):
             raise ValueError("a narrow range needs a width of at least 2")
         if not low <= self.zero_point <= high:
             raise ValueError(f"zero_point must be a code, from {low} to {high}")
-        if float(np.max(self._scales)) * 2.0**self.width > FLOAT32_MAX:
+        if float(self._scales.array.max()) * 2.0**self.width > FLOAT32_MAX:
             raise ValueError("the largest number is beyond float32: scale is too large")
         return self
 
@@ -211,28 +233,25 @@ class IntegerScaled(NumberFormat):
         return self.width
 
     @property
-    def _scales(self) -> NDArray[np.float64]:
-        given = self.scale.array if isinstance(self.scale, FloatTensor) else self.scale
-        return np.asarray(given, np.float64)
+    def saturation(self) -> tuple[Any, Any]:
+        low, high = (code - self.zero_point for code in self.code_range)
+        return (low - 0.5) * self._scales.array, (high + 0.5) * self._scales.array
 
     @cached_property
-    def _on_devices(self) -> dict[torch.device, Tensor]:
-        return {}
+    def _scales(self) -> "Scales":
+        return Scales(self.scale.array if isinstance(self.scale, FloatTensor) else self.scale)
 
     def _scale_for(self, x: Tensor) -> Tensor:
-        """The scales in float64, in which quotients and products of float32 numbers suffice."""
         require_float(self, x.dtype)
         self.require_shape(x.shape)
-        if x.device not in self._on_devices:
-            self._on_devices[x.device] = torch.tensor(self._scales, device=x.device)
-        return self._on_devices[x.device]
+        return self._scales.on(x.device)
 
     def require_shape(self, shape: Sequence[int]) -> None:
-        require_broadcast("scales", self._scales.shape, tuple(shape))
+        require_broadcast("scales", self._scales.array.shape, tuple(shape))
 
     def as_integer(self) -> "Integer | None":
         """The same numbers as fixed point, which they are where scales are powers of two."""
-        parts, exponents = np.frexp(self._scales)
+        parts, exponents = np.frexp(self._scales.array)
         plain = not (self.zero_point or self.narrow) and bool((parts == 0.5).all())
         points = 1 - exponents
         # Of more bits, float32 lacks the last code, at which the two then saturate differently.
@@ -278,19 +297,30 @@ class IntegerScaled(NumberFormat):
         return like.copy_(steps.mul_(self._scale_for(like)).clamp_(-most, most))
 
 
+ExponentBias = Annotated[int | str | None, OrAuto(Annotated[int | None, Field(ge=-1000, le=1000)])]
+
+
+def bias_of(fmt: NumberFormat, default: int) -> int:
+    """The exponent bias of a format, unless none is given."""
+    fmt.require_closed()
+    given: int | None = getattr(fmt, "exponent_bias", None)
+    return default if given is None else given
+
+
 @FORMATS.register("log")
 class Log(ElementFormat):
     """Zero and powers of two: a sign and `width` - 1 bits of exponent, of which code 0 is zero."""
 
     label: ClassVar[str] = "Log"
+    scale_field: ClassVar[str] = "exponent_bias"
 
     width: int = Field(ge=2, le=11)
-    exponent_bias: int | None = Field(default=None, ge=-1000, le=1000)
+    exponent_bias: ExponentBias = None
 
     @property
     def bias(self) -> int:
         """The exponent bias in use: half the exponent's range, unless given."""
-        return 2 ** (self.width - 2) - 1 if self.exponent_bias is None else self.exponent_bias
+        return bias_of(self, 2 ** (self.width - 2) - 1)
 
     @cached_property
     def grid(self) -> LogGrid:

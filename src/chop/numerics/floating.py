@@ -10,7 +10,7 @@ from torch import Tensor
 
 from chop.numerics.arithmetic import all_finite
 from chop.numerics.base import FORMATS
-from chop.numerics.elementwise import ElementFormat
+from chop.numerics.elementwise import ElementFormat, ExponentBias, bias_of
 from chop.numerics.grids import FloatGrid
 
 E4M3 = FloatGrid(bits=8, fraction=3, low=-6, top=Fraction(448), nan=0x7F)
@@ -31,10 +31,11 @@ class Minifloat(ElementFormat):
     """What the two minifloats share: their fields."""
 
     least_mantissa: ClassVar[int]
+    scale_field: ClassVar[str] = "exponent_bias"
 
     width: int = Field(gt=0, le=32)
     exponent_width: int = Field(gt=0, le=11)
-    exponent_bias: int | None = Field(default=None, ge=-1000, le=1000)
+    exponent_bias: ExponentBias = None
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -49,8 +50,7 @@ class Minifloat(ElementFormat):
     @property
     def bias(self) -> int:
         """The exponent bias in use: half the exponent's range, unless given."""
-        given = self.exponent_bias
-        return 2 ** (self.exponent_width - 1) - 1 if given is None else given
+        return bias_of(self, 2 ** (self.exponent_width - 1) - 1)
 
     @property
     def last_power(self) -> Fraction:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -77,9 +77,9 @@ class GranularGrid:
     Widths, binary points and signs are arrays that broadcast against the tensor from the right.
     """
 
-    width: NDArray[np.int64]
-    frac: NDArray[np.int64]
-    signed: NDArray[np.int64]
+    width: NDArray[Any]
+    frac: NDArray[Any]
+    signed: NDArray[Any]
     half_up: bool
     wraps: bool
     has_nan: bool = False
@@ -93,21 +93,28 @@ class GranularGrid:
         return bool((self.signed * self.width).any())
 
     @cached_property
-    def kinds(self) -> tuple[list[FixedGrid], NDArray[np.int64]]:
+    def kinds(self) -> tuple[list[FixedGrid], NDArray[np.uint16]]:
         """The grids that occur, and which of them each element has."""
         numbers, index = np.unique(
-            (self.width << 9 | self.frac + 256) << 1 | self.signed, return_inverse=True
+            (self.width.astype(np.int32) << 9 | self.frac + 256) << 1 | self.signed,
+            return_inverse=True,
         )
         kinds = [
             fixed_grid(n >> 10, (n >> 1 & 511) - 256, bool(n & 1), self.half_up, self.wraps)
             for n in numbers.tolist()
         ]
-        return kinds, index.reshape(self.shape)
+        return kinds, index.reshape(self.shape).astype(np.uint16)  # 54 · 253 · 2 kinds at most
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape that the three arrays have together."""
         return np.broadcast_shapes(self.width.shape, self.frac.shape, self.signed.shape)
+
+    @property
+    def saturation(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        kinds, index = self.kinds
+        low, high = zip(*(kind.saturation for kind in kinds), strict=True)
+        return np.array(low)[index], np.array(high)[index]
 
     def rounding(self, dtype: torch.dtype) -> Rounding:
         work = working_dtype(dtype, fraction=self.bits if self.wraps else 0)
@@ -157,7 +164,10 @@ def require_broadcast(what: str, own: tuple[int, ...], given: tuple[int, ...]) -
 Array = NDArray[np.int64]
 
 
-def code_limits(width: Array, frac: Array, signed: Array) -> tuple[Array, Array, Array]:
+def code_limits(
+    width: NDArray[Any], frac: NDArray[Any], signed: NDArray[Any]
+) -> tuple[Array, Array, Array]:
     """Binary point, smallest and largest code of fixed point; no bits at all have the code 0."""
+    width, frac = width.astype(np.int64), frac.astype(np.int64)
     below = np.where((signed > 0) & (width > 0), 1 << np.maximum(width - 1, 0), 0)
     return frac, -below, (1 << width) - 1 - below

@@ -8,7 +8,8 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import Protocol
+from math import nextafter, sqrt
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from torch import Tensor
 from chop.numerics.arithmetic import (
     Kernel,
     binade,
+    exponent_below,
     exponent_of,
     floor_to,
     last_exponent,
@@ -47,6 +49,10 @@ class Grid(Protocol):
     @property
     def has_nan(self) -> bool:
         """NaN has a code."""
+
+    @property
+    def saturation(self) -> tuple[Any, Any]:
+        """Numbers below the first and from the second on are beyond the last code."""
 
     def rounding(self, dtype: torch.dtype) -> Rounding:
         """How tensors of one type are rounded."""
@@ -118,6 +124,13 @@ class FixedGrid:
     @property
     def signed_codes(self) -> bool:
         return self.low < 0 and not self.sign_magnitude
+
+    @property
+    def saturation(self) -> tuple[float, float]:
+        if not self.high > self.low:  # of zero bits, which make everything zero on purpose
+            return -torch.inf, torch.inf
+        step = 2.0**-self.fraction
+        return (self.low - 0.5) * step, (self.high + 0.5) * step
 
     def rounding(self, dtype: torch.dtype) -> Rounding:
         """Rounding that saturates at the last code which the tensor's type can hold."""
@@ -206,6 +219,11 @@ class FloatGrid:
         """Bits of the stored fraction, the leading one included where it is not hidden."""
         return self.fraction if self.hidden else self.fraction + 1
 
+    @property
+    def saturation(self) -> tuple[float, float]:
+        last_step = Fraction(2) ** (exponent_below(self.top) - self.fraction)
+        return both_sides(float(self.top + last_step / 2))
+
     def rounding(self, dtype: torch.dtype) -> Rounding:
         """Rounding that saturates at the last number which the tensor's type can hold."""
         last = Fraction(2) ** last_exponent(dtype) * (2 - Fraction(2) ** -self.fraction)
@@ -268,10 +286,19 @@ class LogGrid:
     has_nan: bool = False
     signed_codes: bool = False
 
+    @property
+    def top(self) -> int:
+        """The exponent of the largest number."""
+        return self.low + (1 << (self.bits - 1)) - 2
+
+    @property
+    def saturation(self) -> tuple[float, float]:
+        return both_sides(sqrt(2) * 2.0 ** min(self.top, 1023))
+
     def rounding(self, dtype: torch.dtype) -> Rounding:
         """Rounding that saturates at the last power which the tensor's type can hold."""
         work = working_dtype(dtype, self.low)
-        top = min(self.low + 2 ** (self.bits - 1) - 2, last_exponent(dtype))
+        top = min(self.top, last_exponent(dtype))
         return LogKernel(2.0**self.low, 2.0**top), work
 
     def codes(self, y: Tensor) -> Tensor:
@@ -283,6 +310,11 @@ class LogGrid:
         codes, negative = without_sign(codes, self.bits)
         powers = power_of_two((codes + (self.low - 1)).clamp_(max=1023))
         return signed(powers.masked_fill_(codes == 0, 0), negative)
+
+
+def both_sides(magnitude: float) -> tuple[float, float]:
+    """The bounds outside which magnitudes are at least so large."""
+    return nextafter(-magnitude, 0.0), magnitude
 
 
 def with_sign(codes: Tensor, y: Tensor, bits: int) -> Tensor:
@@ -311,7 +343,7 @@ class GridFormat(NumberFormat):
 
     @property
     def element_bits(self) -> int:
-        return self.grid.bits
+        return (self.rescaled(None) if self.is_open else self).grid.bits
 
     @cached_property
     def _roundings(self) -> dict[torch.dtype, Rounding]:

@@ -5,7 +5,7 @@ first value of the accumulator and costs nothing. Additions, multiplications, co
 divisions, roots and exponentials cost one FLOP each. Moving values costs nothing.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from typing import NamedTuple
@@ -132,23 +132,30 @@ def added_matrix_product(call: Call) -> Cost:
 def einsum(call: Call) -> Cost | None:
     """One MAC for each operand but one at every point of the index space.
 
-    Equations with an ellipsis, or operands given as a list, are not counted.
+    Operands given as a list are not counted.
     """
     equation = call.attributes.get("equation")
-    if not isinstance(equation, str) or "." in equation:
+    if not isinstance(equation, str):
         return None
     terms = equation.replace(" ", "").partition("->")[0].split(",")
     if len(terms) != len(call.inputs):
         return None
-    sizes = {
-        label: size
-        for term, shape in zip(terms, call.inputs, strict=True)
-        for label, size in zip(term, shape, strict=True)
-    }
+    sizes: dict[str, int] = {}
+    for term, shape in zip(terms, call.inputs, strict=True):
+        for label, size in labelled(term, shape):
+            sizes[label] = max(size, sizes.get(label, 1))  # what is behind an ellipsis broadcasts
     points = prod(sizes.values())
     if len(terms) == 1:
         return Cost(other_flops=points)
     return products(points * (len(terms) - 1), "data_in", "weight")
+
+
+def labelled(term: str, shape: Shape) -> Iterator[tuple[str, int]]:
+    """Each size of an operand with its label; those of an ellipsis are numbered from the right."""
+    before, dots, after = term.partition("...")
+    hidden = len(shape) - len(before) - len(after) if dots else 0
+    labels = [*before, *(f"...{place}" for place in reversed(range(hidden))), *after]
+    return zip(labels, shape, strict=True)
 
 
 SCALE_AND_SOFTMAX = 6  # FLOPs for each score: one to scale it, five as any softmax
@@ -167,11 +174,11 @@ def attention(call: Call) -> Cost:
 
 
 def multihead_attention(call: Call) -> Cost | None:
-    """Projections and an attention for each head, for the module; its function is not counted."""
+    """Projections and an attention for each head."""
     # Averaging the weights over the heads, which `need_weights` asks for, is left aside.
     layer = call.module
     if not isinstance(layer, nn.MultiheadAttention):
-        return None
+        return attention_function(call)
     key = call.inputs[1]
     keys = key[1] if layer.batch_first and len(key) == 3 else key[0]
     keys += (layer.bias_k is not None) + layer.add_zero_attn
@@ -187,6 +194,25 @@ def multihead_attention(call: Call) -> Cost | None:
     return Cost(meetings, (SCALE_AND_SOFTMAX + masked) * scores)
 
 
+def attention_function(call: Call) -> Cost | None:
+    """The same for `F.multi_head_attention_forward`, whose sequences come first."""
+    width, heads = call.attributes.get("embed_dim_to_check"), call.attributes.get("num_heads")
+    if not isinstance(width, int) or not isinstance(heads, int):
+        return None
+    learned = (1, 1, width) in call.inputs[3:]  # a key and a value that belong to the layer
+    extra = learned + bool(call.attributes.get("add_zero_attn"))
+    rows, keys = prod(call.inputs[0][:-1]), call.inputs[1][0] + extra
+    roles = ("query", "key", "value")
+    meetings = (
+        *(Product(prod(each) * width, (role, "weight"))
+          for role, each in zip(roles, call.inputs, strict=False)),
+        Product(rows * keys * width, ("projected query", "projected key")),
+        Product(rows * keys * width, ("scores", "projected value")),
+        Product(rows * width**2, ("heads", "out_proj.weight")),
+    )  # fmt: skip
+    return Cost(meetings, SCALE_AND_SOFTMAX * rows * keys * heads)
+
+
 def projections(call: Call, layer: nn.MultiheadAttention) -> list[Product]:
     """The products that make queries, keys and values of the inputs."""
     own = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
@@ -196,6 +222,47 @@ def projections(call: Call, layer: nn.MultiheadAttention) -> list[Product]:
         Product(prod(shape) * layer.embed_dim, (role, weight))
         for role, weight, shape in zip(roles, weights, call.inputs[:3], strict=True)
     ]
+
+
+GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+STEP_FLOPS = {"LSTM": 21, "GRU": 18, "RNN": 5}
+"""For each element of the hidden state: sums of the products, activations, and what joins them."""
+
+
+def recurrent(call: Call) -> Cost | None:
+    """The products of input and hidden state with the weights of each gate, at each step."""
+    layer = call.module
+    if not isinstance(layer, nn.RNNBase):
+        return None
+    kind = layer.mode.partition("_")[0]
+    rows = prod(call.inputs[0][:-1])
+    ways = 2 if layer.bidirectional else 1
+    state = layer.proj_size or layer.hidden_size
+    width = GATES[kind] * layer.hidden_size
+    widths = [layer.input_size, *[state * ways] * (layer.num_layers - 1)]
+    each = rows * ways
+    projected = each * layer.num_layers * layer.hidden_size * layer.proj_size
+    meetings = (
+        Product(each * width * sum(widths), ("data_in", "weight")),
+        Product(each * width * state * layer.num_layers + projected, ("hidden", "weight")),
+    )
+    return Cost(meetings, STEP_FLOPS[kind] * each * layer.hidden_size * layer.num_layers)
+
+
+def recurrent_cell(call: Call) -> Cost | None:
+    """The products of input and hidden state with the weights of each gate."""
+    hidden = call.output[-1]
+    rows = prod(call.output[:-1])
+    weights = [shape for name, shape in call.params.items() if name.startswith("weight")]
+    if not weights:
+        return None
+    gates = weights[0][0]
+    kind = {count: name for name, count in GATES.items()}[gates // hidden]
+    meetings = (
+        Product(rows * gates * call.inputs[0][-1], ("data_in", "weight")),
+        Product(rows * gates * hidden, ("hidden", "weight")),
+    )
+    return Cost(meetings, STEP_FLOPS[kind] * rows * hidden)
 
 
 def batch_norm(call: Call) -> Cost:

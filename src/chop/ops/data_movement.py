@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from chop.ops import cost
+from chop.ops import composed, cost
 from chop.ops.op import MaseType, Op, takes
 from chop.ops.torch_names import named_functions, named_methods
 
@@ -109,6 +109,13 @@ MOVES = [
         arguments=takes("condition", "input:data_in", "other:data_in"),
     ),
     implicit("masked_fill", "Chosen elements replaced"),
+    implicit(
+        "attention_mask",
+        "Masks of attention as numbers to add to its scores",
+        functions=(composed.attention_mask,),
+        methods=(),
+        arguments=takes("attn_mask", "key_padding_mask", "num_heads", "like"),
+    ),
     implicit("tril", "Lower triangle"),
     implicit("triu", "Upper triangle"),
     implicit("argmax", "Index of the largest element", cost=cost.reduction),

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch.nn.functional as F
 
-from chop.ops import cost
+from chop.ops import composed, cost
 from chop.ops.op import MaseType, Op, takes
 from chop.ops.torch_names import named_functions, named_methods
 
@@ -146,8 +146,10 @@ MATRICES = [
         "Values weighted by the softmax of the products of queries and keys",
         cost.attention,
         functions=(F.scaled_dot_product_attention,),
+        run=composed.attention,
         arguments=takes("query:", "key:", "value:", "attn_mask"),
         inputs=("query", "key", "value"),
+        inner=("scores",),
         aten=tuple(
             f"_scaled_dot_product_{kind}"
             for kind in ("flash_attention", "flash_attention_for_cpu", "efficient_attention")

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from chop.ops import cost
+from chop.ops import composed, cost
 from chop.ops.op import MaseType, Op, takes
 from chop.ops.torch_names import named_operators
 
@@ -59,7 +59,21 @@ MULTIHEAD_ATTENTION = Op(
     description="Attention of several heads with its projections",
     module=nn.MultiheadAttention,
     functions=(F.multi_head_attention_forward,),
-    arguments=takes("query:", "key:", "value:"),
+    arguments=takes(
+        "query:",
+        "key:",
+        "value:",
+        "embed_dim_to_check",
+        "num_heads",
+        "in_proj_weight",
+        "in_proj_bias",
+        "bias_k",
+        "bias_v",
+        "add_zero_attn",
+        "dropout_p",
+        "out_proj_weight",
+        "out_proj_bias",
+    ),
     inputs=("query", "key", "value"),
     quantizable=False,
     cost=cost.multihead_attention,
@@ -199,15 +213,46 @@ def instance_norm(dims: int) -> Op:
 
 
 def recurrent(module: type[nn.Module]) -> Op:
-    """A recurrent layer, known but computed in floating point only."""
+    """A recurrent layer; quantised, it is computed step by step on a rounded hidden state."""
     return Op(
         name=module.__name__.lower(),
         mase_type=MODULE,
         description=f"Recurrent layer {module.__name__}",
         module=module,
         aten=("rnn_tanh", "rnn_relu") if module is nn.RNN else (),
-        quantizable=False,
+        arguments=takes("input:data_in", "hx:hidden"),
+        inputs=("data_in", "hidden"),
+        params=AFFINE,
+        optional=BIAS_OPTIONAL,
+        inner=("data_in", "hidden"),
+        parameters=composed.recurrent_parameters,
+        forward=composed.recurrent,
+        cost=cost.recurrent,
     )
+
+
+def recurrent_cell(module: type[nn.Module]) -> Op:
+    """One step of a recurrent layer."""
+    kind = module.__name__.removesuffix("Cell")
+    name = f"{kind.lower()}_cell"
+    modes = ("rnn_tanh_cell", "rnn_relu_cell") if module is nn.RNNCell else (name,)
+    return Op(
+        name=name,
+        mase_type=RELATED,
+        description=f"One step of the recurrent layer {kind}",
+        module=module,
+        functions=tuple(getattr(torch, mode) for mode in modes),
+        aten=modes,
+        arguments=takes("input:data_in", "hx:hidden", "w_ih:weight", "w_hh:weight", "b_ih:bias",
+                        "b_hh:bias"),
+        inputs=("data_in", "hidden"),
+        params=AFFINE,
+        optional=BIAS_OPTIONAL,
+        inner=("hidden",),
+        parameters=composed.recurrent_parameters,
+        forward=composed.cell,
+        cost=cost.recurrent_cell,
+    )  # fmt: skip
 
 
 def pool(kind: str, dims: int, rule: cost.CostRule, *settings: str) -> Op:
@@ -261,6 +306,7 @@ LAYERS = [
     MULTIHEAD_ATTENTION,
     INTERPOLATE,
     *map(recurrent, (nn.RNN, nn.LSTM, nn.GRU)),
+    *map(recurrent_cell, (nn.RNNCell, nn.LSTMCell, nn.GRUCell)),
     *map(convolution, DIMENSIONS),
     *map(transposed_convolution, DIMENSIONS),
     *map(batch_norm, DIMENSIONS),

@@ -9,10 +9,17 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from chop.ops import composed
 from chop.ops.op import Op
 from chop.ops.table import OPS
 
-PLACES = (("F.", F), ("torch.", torch), ("operator.", operator), ("", builtins))
+PLACES = (
+    ("F.", F),
+    ("torch.", torch),
+    ("operator.", operator),
+    ("", builtins),
+    ("composed.", composed),
+)
 HEAD = """# Operations
 
 What a graph recognises, however it is written, and what each forward call costs. Operands are the

@@ -81,6 +81,12 @@ class Op:
     """Roles of the tensors that flow in, in the order in which a module takes them."""
     params: tuple[str, ...] = ()
     """Parameters of the module that take part, each a role of the same name."""
+    inner: tuple[str, ...] = ()
+    """Roles of operands that it makes itself between its products and rounds if a format is set."""
+    parameters: Callable[[nn.Module], dict[str, str]] | None = None
+    """The parameters of a module with their roles, where several have one role."""
+    forward: Callable[..., Any] | None = None
+    """The forward of the module, written so that the `inner` operands can be rounded."""
     optional: frozenset[str] = frozenset()
     """Parameters that a call may lack, so that a configuration need not mention them."""
     unsigned: frozenset[str] = frozenset()
@@ -165,6 +171,13 @@ def op_of_function(function: Callable[..., Any]) -> Op | None:
     return own if isinstance(own, Op) else _indexes(len(OPS)).functions.get(function)
 
 
+def parameter_roles(op: Op, module: nn.Module) -> dict[str, str]:
+    """The parameters of a layer that take part in its operation, each with its role."""
+    if op.parameters is not None:
+        return op.parameters(module)
+    return {name: name for name in op.params if getattr(module, name, None) is not None}
+
+
 def aten_name(function: OpOverload) -> str:
     """The name of an ATen operator, without the overload."""
     return function._schema.name.partition("::")[2]
@@ -231,11 +244,10 @@ def _index(pairs: Iterable[tuple[Key, Op]]) -> dict[Key, Op]:
 
 def call_of_module(op: Op, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Call:
     """The shapes of a module call."""
-    params = {name: getattr(module, name, None) for name in op.params}
     return Call(
         inputs=tuple(shape_of(value) for value in inputs if isinstance(value, Tensor)),
         output=shape_of(output),
-        params={name: shape_of(value) for name, value in params.items() if value is not None},
+        params={name: shape_of(getattr(module, name)) for name in parameter_roles(op, module)},
         module=module,
     )
 

@@ -15,11 +15,12 @@ import functools
 import inspect
 import logging
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict
+from torch import Tensor
 
 from chop.errors import ConfigError, GraphError, RegistrationError
 from chop.ir.graph.mase_graph import MaseGraph
@@ -40,6 +41,32 @@ class Batches(Protocol):
     """
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]: ...
+
+
+def first_rows(
+    batches: Iterable[Mapping[str, Any]], count: float, where: str
+) -> Iterator[tuple[dict[str, Any], int]]:
+    """Batches and their sizes until `count` rows are out; the last batch is cut to fit.
+
+    Args:
+        where: who asks, for the error message: ``pass 'quantize'``.
+    """
+    for batch in batches:
+        if not isinstance(batch, Mapping):
+            kind = type(batch).__name__
+            raise ConfigError(f"{where}: batches should be dictionaries by input name, not {kind}")
+        size = next((len(v) for v in batch.values() if isinstance(v, Tensor) and v.dim()), 1)
+        taken = int(min(size, count))
+        yield {name: rows(value, size, taken) for name, value in batch.items()}, taken
+        count -= taken
+        if count == 0:
+            return
+
+
+def rows(value: Any, size: int, taken: int) -> Any:
+    """The first rows of a tensor that has one row for each sample."""
+    has_rows = isinstance(value, Tensor) and value.dim() > 0 and len(value) == size
+    return value[:taken] if has_rows else value
 
 
 class PassArgs(BaseModel):

@@ -75,7 +75,7 @@ def describe(entry: Pass) -> str:
 
 def arguments_table(schema: type[PassArgs]) -> str:
     """The arguments of a pass with their types, defaults and what its class says of them."""
-    said = argument_texts(inspect.getdoc(schema) or "")
+    said = texts_of(schema)
     rows = ["| argument | type | default | |", "|---|---|---|---|"]
     for name, field in schema.model_fields.items():
         kind = re.sub(r"[a-z_]+\.", "", inspect.formatannotation(field.annotation))
@@ -84,6 +84,15 @@ def arguments_table(schema: type[PassArgs]) -> str:
         rows.append(f"| `{name}` | `{kind}` | {default} | {said.get(name, '')} |")
     first = (inspect.getdoc(schema) or "").partition("\n")[0]
     return f"{first}\n\n" + "\n".join(rows) + "\n"
+
+
+def texts_of(schema: type) -> dict[str, str]:
+    """What the docstrings of a class, and of those it derives from, say of each argument."""
+    found: dict[str, str] = {}
+    for each in reversed(schema.__mro__):
+        text = inspect.cleandoc(vars(each).get("__doc__") or "")
+        found |= argument_texts(text.replace("Attributes:", "Args:"))
+    return found
 
 
 def argument_texts(docstring: str) -> dict[str, str]:

@@ -54,6 +54,11 @@ def _parts(run: RunFolder, problems: list[str]) -> Parts:
         yield "Exports", partial(exports_section, run)
     for place, folder in enumerate(run.searches[:MOST_SEARCHES]):
         yield from _search(folder, "" if len(run.searches) == 1 else folder.name, place)
+    if len(run.searches) > 1:
+        from chop.report.sections.fronts import fronts_section
+
+        compared = {folder.name: folder for folder in run.searches[:MOST_SEARCHES]}
+        yield "Searches compared", partial(fronts_section, compared)
     if run.comparisons:
         from chop.report.sections.comparison import comparison_section
 
@@ -77,7 +82,7 @@ def _graph(run: RunFolder, problems: list[str]) -> Parts:
     yield where, lambda: views.graph_section(nodes, where, others, features)
     yield "Statistics", lambda: views.statistics_section(nodes)
     yield "Widths", lambda: widths_section(nodes)
-    yield "Quantisation", lambda: views.weights_section(nodes)
+    yield "Quantisation", lambda: views.weights_section(nodes, graph)
     yield "Costs", lambda: views.costs_section(graph)
 
 

@@ -1,68 +1,61 @@
 """What ``[search]`` says, checked before any model is built."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, create_model, field_validator, model_validator
 
 from chop.errors import ConfigError, UnknownNameError
-from chop.masking import masked
+from chop.search.learned import setup as learned_setup  # noqa: F401  # registers the strategy
+from chop.search.learned import space as learned_space  # noqa: F401  # and its space
 from chop.search.metrics import Direction
 from chop.search.runners import HW_RUNNERS, SW_RUNNERS, Runner, RunnerArgs
 from chop.search.samplers import SAMPLERS
 from chop.search.spaces import mixed_precision  # noqa: F401  # registers its space
-from chop.search.spaces.space import SPACES
+from chop.search.spaces.space import SPACES, SearchSpace
+from chop.search.strategy import Search, Strategy
+from chop.search.study.setup import STRATEGIES, Schema, StudySetup
 from chop.search.study.trial import MetricRule, SearchDescription
 from chop.search.sweeps import hyperparameters  # noqa: F401  # registers its space
+from chop.tools.logger import get_logger
 from chop.training.settings import MOST_PROCESSES
 from chop.validation import parse
 
+if TYPE_CHECKING:
+    from chop.search.study.store import Store
+
+logger = get_logger("chop")
+
 Tables = dict[str, dict[str, Any]]
-
-
-class Schema(BaseModel):
-    """A table of ``[search]``: frozen, and unknown keys are refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+DEFAULT_STRATEGY = "optuna"
 
 
 class SpaceConfig(Schema):
     """``[search.search_space]``: which space, how it is set up, and what it is made of."""
 
     name: str
-    setup: dict[str, Any] = {}
-    seed: dict[str, Any] = {}
+    setup: dict[str, Any] = Field(default_factory=dict)
+    seed: dict[str, Any] = Field(default_factory=dict)
 
 
-class StrategySetup(Schema):
-    """``[search.strategy.setup]``: how long to search, with what, and where to keep it.
+@STRATEGIES.register(DEFAULT_STRATEGY)
+class StrategySetup(StudySetup):
+    """A sampler proposes configurations, and each is measured by itself.
 
     Attributes:
         n_jobs: processes that search together.
         n_trials: configurations to evaluate, counted over the whole study; repeats do not count.
-        timeout: seconds after which no further trial is begun.
-        sum_scaled_metrics: one objective, the sum of the scaled metrics, in place of one each.
-        direction: of that sum.
-        storage: where the study is kept: by default a journal file in the project folder; else the
-            URL of a database (``postgresql://…``) or of an Optuna proxy (``grpc://host:port``).
-        study_name: what the study is called in a storage that holds several.
         force: enumerate a space however large it is.
-        plots: draw pictures of the results.
         compare: samplers to be compared on the space, in place of one search with `sampler`.
         repeats: seeds with which each of them is run.
     """
 
     n_jobs: int = Field(1, ge=1)
     n_trials: int = Field(20, ge=1)
-    timeout: float | None = Field(None, gt=0)
     sampler: str = "tpe"
-    sum_scaled_metrics: bool = False
-    direction: Direction | None = None
-    storage: str | None = None
-    study_name: str | None = None
     force: bool = False
-    plots: bool = True
-    compare: list[str] = []
+    compare: list[str] = Field(default_factory=list)
     repeats: int = Field(5, ge=1)
 
     @model_validator(mode="before")
@@ -92,25 +85,24 @@ class StrategySetup(Schema):
             raise ValueError(str(UnknownNameError("sampler", name, SAMPLERS)))
         return name.lower()
 
-    @field_validator("storage")
-    @classmethod
-    def _no_connection_string(cls, storage: str | None) -> str | None:
-        if storage is not None and "://" not in storage and masked(storage) != storage:
-            raise ValueError("a URL is expected, such as postgresql://user:password@host/name")
-        return storage
-
     @field_validator("compare")
     @classmethod
     def _known_samplers(cls, names: list[str]) -> list[str]:
         return list(dict.fromkeys(cls._known_sampler(name) for name in names))
 
-    @model_validator(mode="after")
-    def _direction_fits(self) -> "StrategySetup":
-        if self.sum_scaled_metrics and self.direction is None:
-            raise ValueError(
-                "direction: must be 'maximize' or 'minimize' when sum_scaled_metrics = true"
-            )
-        return self
+    @property
+    def method(self) -> str:
+        return self.sampler
+
+    @property
+    def processes(self) -> int:
+        return self.n_jobs
+
+    def search(self, space: SearchSpace, config: "SearchConfig", store: "Store") -> Strategy:
+        found = Search(space, config, store, space.context.seed)
+        if found.limit < self.n_trials:
+            logger.info("All %s configurations will be evaluated", f"{found.size:,}")
+        return found
 
 
 class Metric(MetricRule):
@@ -128,13 +120,19 @@ class Metric(MetricRule):
 
 
 class StrategyConfig(Schema):
-    """``[search.strategy]``: what is measured and what is wanted of it."""
+    """``[search.strategy]``: what is measured and what is wanted of it.
 
-    name: Literal["optuna"] = "optuna"
+    Attributes:
+        verify: compare the best trials with their integers when the search ends. By default this
+            is done where all operations have integers; ``"integer"`` warns where they have not.
+    """
+
+    name: str = DEFAULT_STRATEGY
     eval_mode: bool = True
-    sw_runner: Tables = {}
-    hw_runner: Tables = {}
-    setup: StrategySetup = StrategySetup()
+    verify: Literal["integer", "none"] | None = None
+    sw_runner: Tables = Field(default_factory=dict)
+    hw_runner: Tables = Field(default_factory=dict)
+    setup: StudySetup = StrategySetup()
     metrics: dict[str, Metric] = Field(min_length=1)
 
 
@@ -162,9 +160,25 @@ class SearchConfig(Schema):
         """What is searched and how, for the files of the results."""
         return SearchDescription(
             space=self.search_space.name, space_size=space_size, repeats=repeats,
-            sampler=self.strategy.setup.sampler, directions=tuple(self.directions),
+            sampler=self.strategy.setup.method, directions=tuple(self.directions),
             metrics=dict(self.metrics),
         )  # fmt: skip
+
+    @property
+    def starts_untrained(self) -> bool:
+        """Whether the weights that the network comes with make no difference."""
+        return SPACES[self.search_space.name].starts_afresh or self.strategy.setup.trains
+
+    @property
+    def sampling(self) -> StrategySetup:
+        """The setup of samplers, for what only they can do."""
+        setup = self.strategy.setup
+        if not isinstance(setup, StrategySetup):
+            raise ConfigError(
+                f"search.strategy: samplers are compared with name = 'optuna', "
+                f"not {self.strategy.name!r}"
+            )
+        return setup
 
     def software(self) -> list[tuple[Runner, RunnerArgs]]:
         """The runners of ``sw_runner`` with their settings."""
@@ -179,8 +193,17 @@ def parse_search(raw: Mapping[str, Any]) -> SearchConfig:
     """``[search]`` as typed values; spaces, runners and metrics must exist."""
     if not raw:
         raise ConfigError("search needs --config with [search.search_space] and [search.strategy]")
-    config = parse(SearchConfig, raw, "[search]")
+    name = _name_in(raw, "strategy") or DEFAULT_STRATEGY
+    if name not in STRATEGIES:
+        raise UnknownNameError("search strategy", name, STRATEGIES, "search.strategy.name")
     where = "search.search_space"
+    stated = _name_in(raw, "search_space")
+    if stated in SPACES and SPACES[stated].strategy != name:  # before keys of one meet the other
+        raise ConfigError(
+            f"{where}: {stated!r} is searched by the strategy {SPACES[stated].strategy!r}, not by "
+            f"{name!r}: change search.strategy.name or the space"
+        )
+    config = parse(schema_of(name), raw, "[search]")
     if config.search_space.name not in SPACES:
         raise UnknownNameError("search space", config.search_space.name, SPACES, where)
     space = SPACES[config.search_space.name]
@@ -189,6 +212,20 @@ def parse_search(raw: Mapping[str, Any]) -> SearchConfig:
     )
     _check_metrics(config)
     return config
+
+
+def _name_in(raw: Mapping[str, Any], table: str) -> Any:
+    """The name in a table that is not checked yet."""
+    found = raw.get(table)
+    return found.get("name") if isinstance(found, Mapping) else None
+
+
+@cache
+def schema_of(name: str) -> type[SearchConfig]:
+    """``[search]`` with the setup that a strategy has."""
+    setup = STRATEGIES[name]
+    strategy = create_model("StrategyConfig", __base__=StrategyConfig, setup=(setup, setup()))
+    return create_model("SearchConfig", __base__=SearchConfig, strategy=(strategy, ...))
 
 
 def _runners(

@@ -30,6 +30,8 @@ METRICS = {
         MetricInfo("model_size", "bytes", "minimize"),
         MetricInfo("flops", "operations per sample", "minimize"),
         MetricInfo("bitops", "bit operations per sample", "minimize"),
+        MetricInfo("ebops", "effective bit operations per sample", "minimize"),
+        MetricInfo("accumulator_bits", "bits", "minimize"),
         MetricInfo("luts", "look-up tables of six inputs, by estimate", "minimize"),
         MetricInfo("latency_cycles", "clock cycles", "minimize"),
         MetricInfo("latency", "ms", "minimize"),

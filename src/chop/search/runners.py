@@ -28,8 +28,9 @@ from torch import Tensor
 
 from chop.errors import ConfigError, SearchError
 from chop.export.verilog.target import Hardware, cost_of
-from chop.lowering import lower
+from chop.lowering import analyse, lower
 from chop.passes.graph.analysis.flops.count import count_operations_analysis_pass
+from chop.passes.graph.analysis.flops.ebops import EBOPS_ROWS, ebops
 from chop.passes.graph.analysis.flops.operands import model_parameters
 from chop.registry import Registry
 from chop.search.metrics import METRICS, MetricInfo
@@ -307,6 +308,35 @@ def flops(candidate: Candidate) -> dict[str, float]:
 def bitops(candidate: Candidate) -> dict[str, float]:
     """Bit operations of one sample: each multiplication times the widths that meet in it."""
     return {"bitops": _counts(candidate)["bitops"]}
+
+
+class CalibrationArgs(RunnerArgs):
+    """Which rows show the values that activations take: the first of a loader."""
+
+    data_loader: LoaderName = Field(
+        "train_dataloader", validation_alias=AliasChoices("data_loader", "dataloader")
+    )
+    num_samples: int = Field(EBOPS_ROWS, ge=1)
+
+
+@hardware_runner("ebops", metrics=("ebops",))
+def effective_bitops(candidate: Candidate, args: CalibrationArgs) -> dict[str, float]:
+    """Effective bit operations: each product times the bits that its weight and input really use.
+
+    Fewer rows than asked for are no mistake: all of them are looked at.
+    """
+    batches = candidate.context.first_batches(args.data_loader, args.num_samples)
+    found = ebops(candidate.graph, (features for features, _ in batches))
+    if found.uncounted:
+        node, reason = next(iter(found.uncounted.items()))
+        raise SearchError(f"EBOPs cannot be counted: {node}: {reason}")
+    return {"ebops": found.total}
+
+
+@hardware_runner("accumulator_bits", metrics=("accumulator_bits",))
+def accumulator_bits(candidate: Candidate) -> dict[str, float]:
+    """Bits of the widest sum or product in integers, for any input."""
+    return {"accumulator_bits": analyse(lower(candidate.graph, cut_tail=True)).accumulator_bits}
 
 
 class CircuitArgs(RunnerArgs):

@@ -4,16 +4,16 @@ import contextlib
 import gc
 import random
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from optuna.trial import FrozenTrial, TrialState
 
 from chop.errors import ConfigError
-from chop.search.config import SearchConfig
 from chop.search.samplers import (
     SAMPLERS,
     Problem,
@@ -22,7 +22,7 @@ from chop.search.samplers import (
     params_of,
     proposal,
 )
-from chop.search.spaces.space import Choice, Picked, SearchSpace, every, flat, key_of
+from chop.search.spaces.space import Candidate, Choice, Picked, SearchSpace, every, flat, key_of
 from chop.search.study.journal import no_collections
 from chop.search.study.patience import StorageLost
 from chop.search.study.store import Store, keep_unstored
@@ -37,6 +37,9 @@ from chop.search.study.trial import (
     request_of,
 )
 from chop.search.study.workers import at_any_moment, held_back, raise_if_interrupted
+
+if TYPE_CHECKING:
+    from chop.search.config import SearchConfig
 
 LARGEST_ENUMERATION = 100_000
 REPEATS = 1
@@ -58,7 +61,7 @@ LOOK_FOR_THE_DEAD = 30.0
 class Measure:
     """Measures configurations of one space as one ``[search]`` table asks."""
 
-    def __init__(self, space: SearchSpace, config: SearchConfig) -> None:
+    def __init__(self, space: SearchSpace, config: "SearchConfig") -> None:
         self.space = space
         self.metrics = config.metrics
         self.summed = config.strategy.setup.sum_scaled_metrics
@@ -67,9 +70,13 @@ class Measure:
 
     def __call__(self, config: dict[str, object]) -> Outcome:
         """Measure; an error is the outcome of this configuration and stops no other."""
+        return self.of(lambda: self.space.candidate(config))
+
+    def of(self, make: Callable[[], Candidate]) -> Outcome:
+        """The same of a candidate, which is yet to be made."""
         try:
             with at_any_moment():
-                return self._measure(config)
+                return self._measure(make())
         except Exception as error:  # noqa: BLE001  # also an out-of-memory error: the next may fit
             reason = " ".join(str(error).split()) or "no reason given"
             return Outcome(reason=f"{type(error).__name__}: {reason}"[:500])
@@ -87,8 +94,7 @@ class Measure:
         except Exception:  # noqa: BLE001  # the process whose trial it is finds the same and says so
             return False
 
-    def _measure(self, config: dict[str, object]) -> Outcome:
-        candidate = self.space.candidate(config)
+    def _measure(self, candidate: Candidate) -> Outcome:
         software: dict[str, float] = {}
         hardware: dict[str, float] = {}
         for found, runners in ((software, self.software), (hardware, self.hardware)):
@@ -125,7 +131,26 @@ class Pending:
     key: str
 
 
-class Search:
+class Strategy(ABC):
+    """A search of a space that fills a study.
+
+    Attributes:
+        size: how many configurations there are.
+        limit: how many of them the study is to have at the end.
+    """
+
+    space: SearchSpace
+    store: Store
+    size: int
+    limit: int
+    progress: Progress
+
+    @abstractmethod
+    def run(self) -> None:
+        """Search until there is nothing left to do; what was done before is not done again."""
+
+
+class Search(Strategy):
     """One process that searches a space together with any others on the same study.
 
     Args:
@@ -135,12 +160,12 @@ class Search:
     def __init__(
         self,
         space: SearchSpace,
-        config: SearchConfig,
+        config: "SearchConfig",
         store: Store,
         seed: int = 0,
         worker: int = 0,
     ) -> None:
-        setup = config.strategy.setup
+        setup = config.sampling
         self.space = space
         self.store = store
         measure = Measure(space, config)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from chop.errors import CheckpointError, ConfigError, UnknownNameError
+from chop.models.hf import classifier, from_transformers, has_config
 from chop.models.weights import (
     load_weights,
     preprocessing_in,
@@ -46,15 +47,21 @@ def load_model(
 
     Args:
         load_type: ``pt`` a state dict, ``pl`` a Lightning checkpoint, ``mz`` a saved graph,
-            ``hf`` a Hugging Face folder, ``qonnx`` an ONNX file with Quant nodes.
-        model: where the weights go; a graph needs it only for layers of the user's own.
+            ``hf`` a Hugging Face folder, ``qonnx`` an ONNX file with Quant nodes. A folder with a
+            ``config.json`` says which model it is, and that model is built, instead of putting the
+            weights into `model`.
+        model: where the weights go; a graph needs it only for custom layers.
     """
     if load_type not in KINDS:
         raise UnknownNameError("load type", load_type, KINDS)
     path = _existing(Path(load_name).expanduser(), load_type)
-    loads = {"mz": _load_graph, "qonnx": lambda path, model: load_graph(path, "qonnx").model}
-    load = loads.get(load_type) or partial(_load_weights, load_type=load_type)
-    loaded = load(path, model)
+    if load_type == "hf" and has_config(path):
+        loaded = classifier(from_transformers(path))
+        logger.info("%s takes the place of the model that was named", type(loaded).__name__)
+    else:
+        loads = {"mz": _load_graph, "qonnx": lambda path, model: load_graph(path, "qonnx").model}
+        load = loads.get(load_type) or partial(_load_weights, load_type=load_type)
+        loaded = load(path, model)
     logger.info("Loaded %s from %s", KINDS[load_type], path)
     if preprocessing_of(loaded) is None:
         logger.info("It does not say how the rows were scaled that it was trained on")
@@ -126,5 +133,5 @@ def _load_graph(path: Path, model: nn.Module | None) -> nn.Module:
     except CheckpointError:
         if model is None:
             raise
-    # Layers of the user's own are not in the files; the model that was given has them.
+    # Custom layers are not in the files; the model that was given has them.
     return load_mase_graph(path, MaseGraph(model)).model

@@ -96,6 +96,11 @@ def get_dummy_input(
     return {"x": x.to(device)}
 
 
+def as_example(batch: Batch) -> Batch | Tensor:
+    """A batch as `MaseGraph` takes it: an only column is the first argument, whatever its name."""
+    return next(iter(batch.values())) if len(batch) == 1 else batch
+
+
 def get_cf_args(model_info: MaseModelInfo, task: str, model: nn.Module) -> dict[str, object]:
     """Arguments that tracing must hold fixed: none for models that take one tensor."""
     _check_task(model_info, task)

@@ -44,6 +44,7 @@ from chop.training.optimisers import parameter_groups
 from chop.training.report import Report, Silent, draw_curves, make_progress
 from chop.training.settings import TrainingSettings
 from chop.training.state import History, Resumed, newest, read_resumed
+from chop.training.widths import check_cost
 
 logger = get_logger("chop")
 
@@ -68,6 +69,7 @@ class TrainingResult:
 def fit(job: Job, settings: TrainingSettings) -> TrainingResult:
     """Train until the epochs, the steps or the patience are used up."""
     parameter_groups(job.model)  # asked before anything is written
+    check_cost(job.model, settings)
     writable_folder(job.folder)
     job.data.prepare_data()
     job.data.setup()
@@ -182,6 +184,7 @@ def _run(trainer: Trainer, module: TrainingModule, job: Job) -> None:
         raise SystemExit(2) from None  # the first process says why
     finally:
         module.report.progress.close()
+        module.release()
 
 
 @contextlib.contextmanager

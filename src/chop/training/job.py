@@ -9,17 +9,18 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from chop.errors import (
     FULL_DISK,
     ConfigError,
     DataError,
+    GraphError,
     OutputError,
     TrainingError,
     UnknownNameError,
@@ -112,8 +113,14 @@ SPLITS = ("test", "val", "all")
 HALF = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
 
 
-def evaluate_job(job: Job, settings: TrainingSettings, split: str = "test") -> Evaluation:
-    """Evaluate the model of a job on the test rows, the validation rows or all, on one device."""
+def evaluate_job(
+    job: Job, settings: TrainingSettings, split: str = "test", exact: bool = False
+) -> Evaluation:
+    """Evaluate the model of a job on the test rows, the validation rows or all, on one device.
+
+    Args:
+        exact: evaluate a quantised model in integers, and compare its simulation with them.
+    """
     job.data.prepare_data()
     job.data.setup()
     job = replace(job, data=rows_for(job.model, job.data))
@@ -126,12 +133,32 @@ def evaluate_job(job: Job, settings: TrainingSettings, split: str = "test") -> E
         ready(job.model, settings) as model,
     ):
         batches = moved(Epochs(loader).batches(0), model)
-        result = evaluate(model, batches, device_of(settings.accelerator))
+        if exact:
+            result = evaluate_in_integers(model, batches, settings)
+        else:
+            result = evaluate(model, batches, device_of(settings.accelerator))
     if not math.isfinite(result.loss):
         raise TrainingError(
             f"the {split} loss is {result.loss}: some scores of the model are not finite numbers"
         )
     return result
+
+
+def evaluate_in_integers(
+    model: nn.Module, batches: Iterator[tuple[Tensor, Tensor]], settings: TrainingSettings
+) -> Evaluation:
+    """The result of the integers that a quantised model simulates, and how the two agree."""
+    from chop.lowering import InIntegers
+
+    if settings.precision in HALF:
+        raise ConfigError(f"exact: the precision must be 32 or 64, not {settings.precision}")
+    first = next(batches)
+    try:
+        integers = InIntegers(model, first[0])
+    except GraphError as error:
+        raise ConfigError(f"exact: the network cannot be tested in integers: {error}") from None
+    result = evaluate(integers, chain([first], batches), device_of(settings.accelerator))
+    return replace(result, agreement=integers.agreement)
 
 
 def _loader(job: Job, split: str) -> Any:

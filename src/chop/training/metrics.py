@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +12,9 @@ from torch import Tensor, nn
 
 from chop.errors import DataError
 from chop.preprocessing import Preprocessing
+
+if TYPE_CHECKING:
+    from chop.lowering import Agreement
 
 Z_95 = 1.959963984540054  # standard deviations on either side that hold 95 % of a normal curve
 
@@ -38,10 +41,12 @@ class Evaluation:
     Args:
         loss: the mean cross entropy over the rows.
         confusion: rows counted by true class (first axis) and predicted class.
+        agreement: that of the simulation with integers, if those were evaluated.
     """
 
     loss: float
     confusion: Tensor
+    agreement: "Agreement | None" = None
 
     @property
     def rows(self) -> int:
@@ -85,6 +90,7 @@ class Evaluation:
             "per_class_accuracy": dict(zip(names, shares, strict=True)),
             "class_names": names,
             "confusion_matrix": self.confusion.tolist(),
+            **({} if self.agreement is None else {"integers": asdict(self.agreement)}),
         }
 
 
@@ -201,6 +207,7 @@ def summary_of_test(
         f"{ROWS[split]}: {result.rows:,}" + (f" ({source})" if source else ""),
         f"{accuracy:{width}}  {result.accuracy:.6f}   (95 % confidence: {low:.4f} to {high:.4f})",
         f"{loss:{width}}  {result.loss:.6f}",
+        *([] if result.agreement is None else [f"In integers: {result.agreement}"]),
         "",
         "Confusion matrix: rows are the true classes, columns the predicted ones",
         tabulate(

@@ -27,7 +27,15 @@ from chop.training.optimisers import (
 )
 from chop.training.report import Outcome, Report
 from chop.training.settings import TrainingSettings
-from chop.training.state import Resumed, plain, random_state, restore_random_state, versions
+from chop.training.state import (
+    WIDTHS,
+    Resumed,
+    plain,
+    random_state,
+    restore_random_state,
+    versions,
+)
+from chop.training.widths import widths_of_run
 
 VALIDATION_LOSS, TRAIN_LOSS = "val_loss_epoch", "train_loss_epoch"
 CHUNK_STEPS = 64  # steps between two looks at the losses, the clock and the signals
@@ -49,6 +57,7 @@ class TrainingModule(LightningModule):
         self.settings = settings
         self.report = report
         self._resumed = resumed
+        self._widths = widths_of_run(model, settings)
         self._steps_into_epoch = 0
         self._epoch_state: dict[str, Any] = {}
 
@@ -57,6 +66,9 @@ class TrainingModule(LightningModule):
         if self._resumed is not None:
             with self._resumed.put_back("optimiser"):
                 restore(optimiser, self._resumed.checkpoint["optimizer_states"][0])
+            if self._widths is not None:
+                with self._resumed.put_back("state of learned widths"):
+                    self._widths.load_state_dict(self._resumed.checkpoint[OURS][WIDTHS])
         return optimiser
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -70,6 +82,7 @@ class TrainingModule(LightningModule):
             "history": self.report.history,
             "random_state": (now := random_state()),
             "steps_into_epoch": self._steps_into_epoch,
+            WIDTHS: None if self._widths is None else self._widths.state_dict(),
             "epoch_random_state": self._epoch_state if self._steps_into_epoch else now,
         }
 
@@ -91,8 +104,11 @@ class TrainingModule(LightningModule):
         left = self._steps_left()
         self.report.start_epoch(epoch, self._expected_steps(epochs, done, left))
         taken = self._train(islice(steps, left))
-        share_buffers(self.model, world)
         cut_short = left == taken and next(steps, None) is not None
+        if self._widths is not None:
+            self._widths.end_epoch(cut_short=cut_short)
+            self.report.evaluated({"ebops_estimate": self._widths.ebops}, self.global_step)
+        share_buffers(self.model, world)
         self._steps_into_epoch = done + taken if cut_short else 0
 
     def _expected_steps(self, epochs: Epochs, done: int, left: int | None) -> int | None:
@@ -167,12 +183,18 @@ class TrainingModule(LightningModule):
         finish = optimiser.step if self._needs_lightning else step_function(optimiser)
         parameters = [value for group in optimiser.param_groups for value in group["params"]]
         terms = loss_terms(model)
+        widths = self._widths
+        if widths is not None and widths.weight:
+            terms.append(widths.loss_term)
+        recent = [] if widths is None else [widths.recent]
 
         def take_step(group: list[Batch]) -> Outcome:
             for value in parameters:
                 value.grad = None
             losses = []
             for features, labels in group:
+                for batches in recent:
+                    batches.append(features)
                 logits = model(features)
                 loss = F.cross_entropy(logits, labels)
                 for term in terms:
@@ -213,6 +235,11 @@ class TrainingModule(LightningModule):
             f"the loss is not a finite number at step {step} (epoch {self.current_epoch}): "
             f"{self._likely_cause()}"
         )
+
+    def release(self) -> None:
+        """Leave the model as it was given, but for what it has learned."""
+        if self._widths is not None:
+            self._widths.widths.remove()
 
     def _likely_cause(self) -> str:
         epochs = self.trainer.train_dataloader

@@ -10,6 +10,7 @@ from torch.optim.adam import adam
 from torch.optim.adamw import adamw
 
 from chop.errors import TrainingError, suggestion
+from chop.nn.bit_cost import learned_bits
 from chop.training.settings import TrainingSettings
 
 LOWEST_RATE = 1e-6
@@ -20,12 +21,14 @@ GROUP_SETTINGS = ("lr", "weight_decay")
 """What a group of parameters may set for itself."""
 OWN_RATE = "initial_lr"
 """The key of a group, torch's own name for it, that keeps its rate before any schedule."""
+BITS_FACTOR = 2
+"""The rate of learned bits, where none is given, in learning rates of the run."""
 FUSED_DEVICES = frozenset(("cpu", "cuda", "mps", "xpu"))
 
 
 def make_optimiser(model: nn.Module, settings: TrainingSettings) -> optim.Optimizer:
     """The optimiser of a run, in its fused variant where the device has one."""
-    groups = parameter_groups(model)
+    groups = with_bits(parameter_groups(model), model, settings)
     fused = all(
         value.device.type in FUSED_DEVICES and value.is_floating_point()
         for group in groups
@@ -62,6 +65,21 @@ def parameter_groups(model: nn.Module) -> list[dict[str, Any]]:
     chosen = {id(value) for value in taken}
     rest = [value for value in wanted if id(value) not in chosen]
     return [group for group in ({"params": rest}, *stated) if group["params"]]
+
+
+def with_bits(
+    groups: list[dict[str, Any]], model: nn.Module, settings: TrainingSettings
+) -> list[dict[str, Any]]:
+    """The groups with learned bits in one with a separate rate, unless the model groups them."""
+    bits = {id(value) for value in learned_bits(model)}
+    unstated = groups[0]["params"] if groups[0].keys() == {"params"} else []
+    chosen = [value for value in unstated if id(value) in bits]
+    if not chosen:
+        return groups
+    rest = [value for value in unstated if id(value) not in bits]
+    rate = settings.bits_learning_rate or BITS_FACTOR * settings.learning_rate
+    own = {"params": chosen, "name": "bits", "lr": rate, "weight_decay": 0.0}
+    return [group for group in ({"params": rest}, *groups[1:], own) if group["params"]]
 
 
 def checked_group(number: int, group: Any) -> dict[str, Any]:
@@ -152,7 +170,7 @@ def set_learning_rates(optimiser: optim.Optimizer, settings: TrainingSettings, e
 
 
 def step_function(optimiser: optim.Optimizer) -> Callable[[], Any]:
-    """`optimiser.step` for one epoch's rates, without what it looks up again in every step.
+    """`optimiser.step` without what it looks up again in every step, but for the rates.
 
     For a network of a hundred parameters that is a fifth of the time. The arithmetic is torch's
     own fused kernel, called through its functional form on the optimiser's own state.
@@ -187,14 +205,14 @@ def group_kernel(
     averages, squares, steps = (
         [states[value][key] for value in parameters] for key in ("exp_avg", "exp_avg_sq", "step")
     )
-    names = ("lr", "weight_decay", "eps", "amsgrad", "maximize")
+    names = ("weight_decay", "eps", "amsgrad", "maximize")
     fixed = {name: group[name] for name in names}
     beta1, beta2 = group["betas"]
 
     def kernel() -> None:
         functional(
             parameters, [value.grad for value in parameters], averages, squares, [], steps,
-            fused=True, beta1=beta1, beta2=beta2, **fixed,
+            fused=True, beta1=beta1, beta2=beta2, lr=group["lr"], **fixed,
         )  # fmt: skip
 
     return kernel

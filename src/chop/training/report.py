@@ -164,8 +164,11 @@ COLUMNS = (
     "train_acc_step",
     "val_loss_epoch",
     "val_acc_epoch",
+    "ebops_estimate",
     "seconds",
 )
+SOMETIMES = frozenset(("ebops_estimate",))
+"""Columns that the table goes without if no epoch has them."""
 
 
 Outcome: TypeAlias = "tuple[Tensor, Tensor, Tensor]"
@@ -258,14 +261,16 @@ class Report:
         self._shown |= {"train_loss_step": float(loss), "train_acc_step": right}
 
     def _visible(self) -> Metrics:
-        chosen = ("train_acc_step", "val_acc_epoch", "val_loss_epoch")
+        chosen = ("train_acc_step", "val_acc_epoch", "val_loss_epoch", "ebops_estimate")
         return {name: self._shown[name] for name in chosen if name in self._shown}
 
 
 def write_table(path: Path, history: "History") -> None:
     """Write the epochs as CSV."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    given = {name for row in history for name in row}
+    columns = [name for name in COLUMNS if name in given or name not in SOMETIMES]
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows(history)
     write_text(path, text.getvalue())
@@ -287,9 +292,11 @@ LOSS = Curves(
 ACCURACY = Curves(
     "Accuracy", "fraction of rows", {"training": "train_acc", "validation": "val_acc_epoch"}
 )
+BITS = Curves("Cost", "EBOPs (estimate)", {"bits": "ebops_estimate"}, from_zero=True)
 ALL_CURVES = (
     LOSS,
     ACCURACY,
+    BITS,
     Curves("Learning rate", "learning rate", {"learning rate": "learning_rate"}, from_zero=True),
     Curves("Time", "seconds per epoch", {"seconds": "seconds"}, from_zero=True),
 )
@@ -306,8 +313,9 @@ def learning_chart(history: Sequence[Mapping[str, float]], curves: Curves) -> Li
 
 
 def draw_curves(history: "History", path: Path, title: str) -> None:
-    """Draw loss and accuracy over the epochs."""
-    row = [learning_chart(history, curves) for curves in (LOSS, ACCURACY)]
+    """Draw loss and accuracy over the epochs, and the cost of bits where they are learned."""
+    loss, accuracy, bits = (learning_chart(history, curves) for curves in (LOSS, ACCURACY, BITS))
+    row = [loss, accuracy, *([bits] if bits.series else [])]
     write_png(path, [row], title, is_plain=True)
 
 

@@ -33,6 +33,38 @@ Precision = Annotated[
 ]
 
 
+class CostSettings(BaseModel):
+    """What the bits of a network that learns its widths add to the loss.
+
+    Args:
+        name: what is counted: effective bit operations (EBOPs) of one row.
+        weight: what one of them adds to the loss.
+        magnitude: how strongly weights are drawn to fewer bits before the point.
+        refresh: steps after which the cost is worked out again.
+        calibration_batches: batches of which ranges are set before each validation.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Literal["ebops"] = "ebops"
+    weight: float = Field(ge=0, le=1e6)
+    magnitude: float = Field(2.0, ge=0, le=1e6)
+    refresh: int = Field(8, gt=0)
+    calibration_batches: int = Field(16, gt=0)
+
+
+class TrainTable(BaseModel):
+    """What only training reads.
+
+    Args:
+        cost: what the bits of a network that learns its widths add to the loss.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    cost: CostSettings | None = None
+
+
 class TrainingSettings(BaseModel):
     """The settings of one run; names and meanings are those of the command line."""
 
@@ -40,6 +72,7 @@ class TrainingSettings(BaseModel):
 
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"
     learning_rate: float = Field(1e-5, gt=0, lt=LARGEST_FACTOR)
+    bits_learning_rate: float | None = Field(None, gt=0, lt=LARGEST_FACTOR)
     weight_decay: float = Field(0.0, ge=0, lt=LARGEST_FACTOR)
     scheduler: Literal["cosine", "linear", "constant"] = "cosine"
     max_epochs: int = Field(20, gt=0)
@@ -55,6 +88,7 @@ class TrainingSettings(BaseModel):
     auto_requeue: bool = False
     seed: int = Field(0, ge=0)
     num_threads: int | None = Field(None, gt=0)
+    cost: CostSettings | None = None
 
     @property
     def step_limit(self) -> int | None:

@@ -25,6 +25,9 @@ MISFITS = (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeE
 SAME_RECORD = ("batch_size", "fingerprint")
 """What the record says that must not change when a run is resumed."""
 
+WIDTHS = "learned_widths"
+"""The key of our part of a checkpoint for widths that learn."""
+
 History = list[dict[str, float]]
 
 
@@ -72,6 +75,7 @@ class OwnState(BaseModel):
     random_state: dict[str, Any]
     epoch_random_state: dict[str, Any]
     steps_into_epoch: NonNegativeInt
+    learned_widths: dict[str, Any] | None = None
 
 
 class RunState(BaseModel):

@@ -13,6 +13,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.graph import count_operations_analysis_pass
+from chop.passes.graph.analysis.flops.count import NodeCounter
+from chop.passes.graph.analysis.flops.operands import run_shapes
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -228,18 +230,18 @@ def test_what_cannot_be_counted_is_named(counted: Any) -> None:
     class Unknown(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.recurrent = nn.GRU(4, 4)
-            self.head = nn.Linear(4, 2)
+            self.larger = nn.Upsample(scale_factor=2)
+            self.head = nn.Linear(8, 2)
 
         def forward(self, x: Tensor) -> Tensor:
-            return self.head(mystery(self.recurrent(x)[0]))
+            return self.head(mystery(self.larger(x)))
 
     info = counted(Unknown(), (3, 5, 4))
-    assert [each["node"] for each in info["uncounted"]] == ["recurrent", "mystery"]
-    assert info["uncounted"][0]["op"] == "gru"
+    assert [each["node"] for each in info["uncounted"]] == ["larger", "mystery"]
+    assert info["uncounted"][0]["op"] == "interpolate"
     assert info["uncounted"][1]["target"] == "mystery"
-    assert info["nodes"]["recurrent"]["flops"] is None
-    assert info["total"]["macs"] == 5 * 4 * 2
+    assert info["nodes"]["larger"]["flops"] is None
+    assert info["total"]["macs"] == 5 * 8 * 2
     assert info["total"]["parameters"] == sum(p.numel() for p in Unknown().parameters())
 
 
@@ -302,3 +304,34 @@ def test_counting_leaves_the_model_alone() -> None:
     assert all(module.training for module in graph.model.modules())
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     assert reduce(operator.or_, (node.meta["mase"]["common"] for node in graph.nodes)) == {}
+
+
+class AsFunction(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.MultiheadAttention(8, 2, add_bias_kv=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        layer = self.layer
+        return F.multi_head_attention_forward(
+            x, x, x, 8, 2, layer.in_proj_weight, layer.in_proj_bias, layer.bias_k, layer.bias_v,
+            layer.add_zero_attn, 0.0, layer.out_proj.weight, layer.out_proj.bias,
+        )[0]  # fmt: skip
+
+
+def macs_of_batch(module: nn.Module, *shape: int) -> int:
+    graph = MaseGraph(module)
+    (name,) = (node.name for node in graph.nodes if node.op == "placeholder")
+    counts = NodeCounter(graph, run_shapes(graph, {name: torch.zeros(shape)})).nodes()
+    return sum(count.macs or 0 for count in counts.values())
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections")
+def test_attention_as_a_function_and_recurrent_layers_are_counted() -> None:
+    rows, keys = 5 * 3, 5 + 1
+    assert macs_of_batch(AsFunction(), 5, 3, 8) == 4 * rows * 8 * 8 + 2 * rows * keys * 8
+    assert macs_of_batch(nn.Sequential(nn.LSTMCell(4, 6)), 3, 4) == 3 * 4 * 6 * (4 + 6)
+    both_ways = nn.GRU(4, 6, num_layers=2, bidirectional=True)
+    assert macs_of_batch(nn.Sequential(both_ways), 7, 3, 4) == 7 * 3 * 2 * 18 * (4 + 6 + 12 + 6)
+    projected = nn.LSTM(4, 6, proj_size=2)
+    assert macs_of_batch(nn.Sequential(projected), 7, 3, 4) == 7 * 3 * (24 * (4 + 2) + 6 * 2)

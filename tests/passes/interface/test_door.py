@@ -433,7 +433,8 @@ def test_functions_of_rows_that_users_add_come_back(
 
 def test_a_layer_with_layers_inside_comes_from_the_graph_given(tmp_path: Path) -> None:
     model = nn.Sequential(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), nn.Linear(8, 2))
-    graph = MaseGraph(model.eval())
+    whole = MaseTracer(custom_leaf_modules=(nn.TransformerEncoderLayer,))
+    graph = MaseGraph(model.eval(), tracer=whole)
     save_mase_graph_interface_pass(graph, tmp_path)
     x = torch.randn(2, 3, 8)
     assert torch.equal(load_mase_graph(tmp_path, graph).model(x), graph.model(x))
@@ -477,6 +478,7 @@ def test_what_cannot_come_back_is_refused_when_it_is_saved(tmp_path: Path) -> No
         def forward(self, x: Tensor) -> Tensor:
             return self.attention.out_proj(self.attention(x, x, x)[0])
 
+    graph = MaseGraph(Inside(), tracer=MaseTracer(custom_leaf_modules=(nn.MultiheadAttention,)))
     with pytest.raises(GraphError, match="layer 'attention.out_proj' is inside layer 'attention'"):
-        save_mase_graph_interface_pass(MaseGraph(Inside()), tmp_path / "out")
+        save_mase_graph_interface_pass(graph, tmp_path / "out")
     assert not (tmp_path / "out").exists()

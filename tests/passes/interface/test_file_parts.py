@@ -113,7 +113,7 @@ def test_integers_take_their_width(width: int) -> None:
 @pytest.mark.parametrize("name", sorted(FORMATS))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
 def test_every_format_packs(name: str, dtype: torch.dtype) -> None:
-    values = {"width": 6, "frac_width": 3, "exponent_width": 3}
+    values = {"width": 6, "frac_width": 3, "exponent_width": 3, "scale": 0.1}
     fields = FORMATS[name].model_fields
     fmt = FORMATS[name](**{k: v for k, v in values.items() if k in fields})
     weight = torch.randn(7, 33).to(dtype)

@@ -222,7 +222,7 @@ def test_decoding_in_pieces_is_decoding(
     name: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fields = FORMATS[name].model_fields
-    values = {"width": 6, "frac_width": 3, "exponent_width": 3}
+    values = {"width": 6, "frac_width": 3, "exponent_width": 3, "scale": 0.1}
     fmt = FORMATS[name](**{key: value for key, value in values.items() if key in fields})
     encoded: Encoded = fmt.encode(torch.randn(shape))
     whole = fmt.decode(encoded)

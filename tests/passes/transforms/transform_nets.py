@@ -17,7 +17,7 @@ from chop.passes.graph import (
     init_metadata_analysis_pass,
 )
 
-SETTINGS = {"width": 8, "frac_width": 4, "exponent_width": 4}
+SETTINGS = {"width": 8, "frac_width": 4, "exponent_width": 4, "scale": 0.1}
 
 
 class Jsc(nn.Module):

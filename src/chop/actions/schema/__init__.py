@@ -7,10 +7,11 @@ import json
 
 from chop.actions.schema.quantize import quantize_definitions, quantize_schema
 from chop.actions.schema.search import search_definitions, search_schema
-from chop.actions.schema.tables import GIVEN_BY_THE_RUN, described
+from chop.actions.schema.tables import GIVEN_BY_THE_RUN, described, table_schema
 from chop.catalogue import live
 from chop.config.schema import Schema, settings_schema
 from chop.passes import PASSES, Pass, PassArgs
+from chop.training.settings import TrainTable
 
 __all__ = ["schema", "schema_text"]
 
@@ -24,6 +25,7 @@ def schema() -> Schema:
         "type": "object", "properties": passes, "additionalProperties": False,
     }  # fmt: skip
     settings["search"] |= search_schema()
+    settings["train"] |= table_schema(TrainTable)
     return {
         # Taplo, on which the common TOML extensions of editors stand, reads drafts up to this one.
         "$schema": "http://json-schema.org/draft-07/schema#",

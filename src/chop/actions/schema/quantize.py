@@ -11,6 +11,7 @@ from chop.config.layers import NOTHING
 from chop.config.schema import NONE, Schema
 from chop.nn.quant_config import known_keys, required_fields
 from chop.numerics import FORMATS, NumberFormat
+from chop.numerics.base import AUTO
 from chop.ops.table import OPS
 from chop.passes.graph.transforms.quantize.plan import QuantizeArgs, quantizable_operations
 
@@ -29,11 +30,12 @@ def quantize_schema(table: Schema) -> Schema:
         key: shape for key, shape in table["properties"].items() if key in QuantizeArgs.ignored
     }
     by_type = {"properties": {"by": {"const": "type"}}}
-    known = ["by", "default", *sorted(OPS), *sorted(ignored)]
+    others = {key: table["properties"][key] for key in ("by", "calibrate", "outside_width")}
+    known = [*others, "default", *sorted(OPS), *sorted(ignored)]
     return {
         "type": "object",
         "properties": {
-            "by": table["properties"]["by"],
+            **others,
             **rules,
             "default": reference(DEFAULT_RULE),
             **ignored,
@@ -141,6 +143,8 @@ def format_fields(fmt: type[NumberFormat]) -> dict[str, Schema]:
         stated = shape.get("anyOf", [shape])
         if NONE not in stated and _accepts(fmt, name, None):
             stated = [*stated, NONE]
+        if fmt.scale_field == name:
+            stated = [*stated, {"const": AUTO}]
         if shape.get("type") == "integer" and _accepts(fmt, name, [2]):
             stated = [*stated, {"type": "array", "items": shape, "minItems": 1}]
         if shape.get("type") == "array" and _accepts(fmt, name, 2):

@@ -6,14 +6,26 @@ from typing import Any
 from pydantic import BaseModel
 
 from chop.actions.schema.quantize import SEED, reference
-from chop.actions.schema.tables import described, one_or_several, plain, table_schema
+from chop.actions.schema.tables import (
+    described,
+    one_or_several,
+    plain,
+    table_schema,
+)
 from chop.config.schema import Schema
 from chop.registry import Registry, description
-from chop.search.config import Metric, SearchConfig, StrategyConfig, StrategySetup
+from chop.search.config import (
+    DEFAULT_STRATEGY,
+    Metric,
+    SearchConfig,
+    StrategyConfig,
+    StrategySetup,
+)
 from chop.search.runners import HW_RUNNERS, SW_RUNNERS, Runner, RunnerArgs
 from chop.search.samplers import SAMPLERS
 from chop.search.spaces.mixed_precision import MixedPrecisionPTQ
 from chop.search.spaces.space import SPACES
+from chop.search.study.setup import STRATEGIES, StudySetup
 from chop.search.sweeps.hyperparameters import CHOICES, Hyperparameters
 from chop.search.sweeps.trainings import BATCH_SIZE
 from chop.training.settings import LIGHTNING_SPELLINGS, TrainingSettings
@@ -86,19 +98,35 @@ def strategy_schema() -> Schema:
     measured = [metric.name for runner in (*SW_RUNNERS.values(), *HW_RUNNERS.values())
                 for metric in runner.metrics]  # fmt: skip
     table = table_schema(StrategyConfig)["properties"]
+    names = {name: plain(description(setup)) for name, setup in sorted(STRATEGIES.items())}
     parts = {
-        "name": table["name"],
+        "name": {
+            "enum": list(names),
+            "default": DEFAULT_STRATEGY,
+            "description": "; ".join(map(": ".join, names.items())),
+        },
         "eval_mode": table["eval_mode"],
+        "verify": table["verify"],
         "sw_runner": runners_schema(SW_RUNNERS),
         "hw_runner": runners_schema(HW_RUNNERS),
-        "setup": setup_schema(),
+        "setup": {"type": "object"},
         "metrics": metrics_schema(measured),
     }
-    return _table(StrategyConfig, parts, required=["metrics"])
+    cases = [_setup_case(name, setup) for name, setup in sorted(STRATEGIES.items())]
+    return _table(StrategyConfig, parts, required=["metrics"]) | {"allOf": cases}
 
 
-def setup_schema() -> Schema:
-    """``[search.strategy.setup]``."""
+def _setup_case(name: str, setup: type[StudySetup]) -> Schema:
+    """What `setup` may hold where the strategy has this name."""
+    named: Schema = {"properties": {"name": {"const": name}}}
+    if name != DEFAULT_STRATEGY:
+        named["required"] = ["name"]
+    table = sampling_schema() if setup is StrategySetup else table_schema(setup)
+    return {"if": named, "then": {"properties": {"setup": table}}}
+
+
+def sampling_schema() -> Schema:
+    """``[search.strategy.setup]`` of samplers."""
     table = table_schema(StrategySetup)
     samplers = {"enum": sorted(SAMPLERS)}
     properties = table["properties"]

@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 
 from chop.actions.transforming import OFFERED_PATHS
 from chop.config.schema import NONE, NOT_NONE, Schema
-from chop.passes.docs import argument_texts
+from chop.passes.docs import texts_of
 from chop.registry import description
 
 GIVEN_BY_THE_RUN = ("dummy_in", "input_generator")
@@ -21,15 +21,15 @@ GIVEN_BY_THE_RUN = ("dummy_in", "input_generator")
 def table_schema(model: type[BaseModel]) -> Schema:
     """The schema of a table whose keys are the fields of `model`."""
     text = inspect.cleandoc(vars(model).get("__doc__") or "")  # its own, not an inherited one
-    texts = argument_texts(text.replace("Attributes:", "Args:"))
+    texts = texts_of(model)
     properties: dict[str, Schema] = {}
     required = []
     for name, field in model.model_fields.items():
         found = field_schema(field)
         if found is None or name in GIVEN_BY_THE_RUN:
             continue
-        said = found | ({"description": plain(texts[name])} if name in texts else {})
-        properties |= dict.fromkeys(spellings(name, field), said)
+        shape = found | ({"description": plain(texts[name])} if name in texts else {})
+        properties |= dict.fromkeys(spellings(name, field), shape)
         required += [name] if field.is_required() and name not in OFFERED_PATHS else []
     table: Schema = {
         "description": plain(text.partition("\n")[0]),

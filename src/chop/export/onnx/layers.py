@@ -37,7 +37,8 @@ def reads(*names: str) -> Callable[[Operator], Operator]:
 def identity(call: Call) -> Operand:
     """What is read, as it is."""
     found = call.operand(0)
-    assert found is not None
+    if found is None:
+        raise ValueError("reads nothing")
     return found
 
 
@@ -170,6 +171,8 @@ def batch_norm(call: Call) -> Operand:
     """Batch normalisation with the statistics of the file."""
     x = call.traced()
     scale, shift, mean, variance = (call.constant(place).tensor for place in (1, 2, 3, 4))
+    if x.fake.dim() not in NORMS:
+        raise ValueError(f"normalises {x.fake.dim()} dimensions")
     layer = NORMS[x.fake.dim()](len(scale), eps=call.attributes.number("epsilon", 1e-5))
     layer.weight.data, layer.bias.data = scale, shift
     layer.running_mean, layer.running_var = mean, variance

@@ -261,7 +261,7 @@ def visit(node: Any, place: int, known: dict[str, Operand], builder: Builder, pa
         known[node.output[0]] = OPERATORS[node.op_type](call)
     except ChopError as error:
         raise CheckpointError(f"{where}: {error}") from None
-    except (ValueError, IndexError, TypeError, RuntimeError, OverflowError) as error:
+    except (ValueError, LookupError, TypeError, RuntimeError, ArithmeticError) as error:
         raise CheckpointError(f"{where} cannot be read: {' '.join(str(error).split())}") from None
 
 

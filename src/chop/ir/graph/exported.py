@@ -1,271 +1,352 @@
-"""Graphs made by torch.export: how they are made, and the shapes that each of them holds for.
+"""Graphs made by torch.export, for models that fx cannot trace, and lifted to layers and functions.
 
 torch.export follows Python code that depends on shapes, such as ``range(x.shape[1])``, by taking
-the shape for granted. Such a graph would give wrong numbers for other shapes, and no error, so it
-checks its inputs.
+the shape for granted. It notes what it took for granted, and the graph checks its inputs for that.
 """
 
-import contextlib
+import dataclasses
 import inspect
 import os
 import re
+import sys
 import traceback
-from collections.abc import Iterable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
 from torch.fx.experimental import _config as export_settings
-from torch.fx.graph import CodeGen, _PyTreeCodeGen
+from torch.fx.graph import CodeGen, _PyTreeCodeGen, _PyTreeInfo
 from torch.utils import _pytree as pytree
 
 from chop.errors import GraphError
+from chop.ir.graph.conditions import parsed, sizes_in
+from chop.ir.graph.lifting import PREFIX, IsLeaf, lift
 from chop.ir.graph.recorder import Snapshot
+from chop.ir.graph.shapes import CONDITIONS, MADE_FOR, FreeSize, ShapedGraphModule, Value
 
-MADE_FOR = "made_for"
-"""Where a placeholder has its shape in its `meta`."""
+__all__ = ["FreeSize", "ShapedGraphModule", "export", "where_it_stopped"]
 # Code of these folders is never the user's.
 OUR_CODE = (os.path.dirname(torch.__file__), os.path.dirname(__file__))
 WAYS_OUT = (
-    "keep that part whole in a module of its own and pass "
-    "tracer=MaseTracer(custom_leaf_modules=(ThatModule,)), fix the argument it depends on with "
-    "cf_args={name: value}"
+    "fix the argument it depends on with cf_args={name: value}, or keep that part whole in a "
+    "separate module and pass tracer=MaseTracer(custom_leaf_modules=(ThatModule,))"
 )
-EXPORT_WAY_OUT = ", or pass example_inputs={name: tensor} to trace with torch.export"
+EXPORT_WAY_OUT = "pass example_inputs={name: tensor} to trace with torch.export, "
+DECIDES = "the code decides by the value of a tensor, which a graph cannot follow"
+LEFT_OUT = object()
 
 
-class FreeSize(NamedTuple):
-    """A size that may vary; those of the same name vary together."""
+class Place(NamedTuple):
+    """Where in the list of results something is."""
 
-    name: str
-    least: int
-    most: int | None = None
-
-    def __str__(self) -> str:
-        if self.most is not None:
-            return f"{self.least} to {self.most}"
-        return f"{self.least} or more" if self.least else "any"
-
-    def holds(self, size: int) -> bool:
-        """Whether a size is within the bounds."""
-        return size >= self.least and (self.most is None or size <= self.most)
+    at: int
 
 
-Shape = tuple[int | FreeSize, ...]
+class Call:
+    """One call of a model by flat tensors, to be exported.
+
+    Values that are no tensors are built in. What the model returns is taken to pieces, and put
+    together again by `structure` as plain tuples, lists and dictionaries. What else there may be,
+    such as a cache of keys and values, is no result of a graph.
+    """
+
+    def __init__(
+        self, model: nn.Module, given: Mapping[str, Any], fixed: Mapping[str, Any]
+    ) -> None:
+        self.model, self.given, self.fixed = model, dict(given), dict(fixed)
+        self.leaves, self.spec = pytree.tree_flatten_with_path(self.given)
+        self.tensors = tuple(value for _, value in self.leaves if isinstance(value, Tensor))
+        self.structure: Any = None
+
+    def __call__(self, tensors: tuple[Tensor, ...]) -> list[Any]:
+        """The tensors and sizes in the result of the model."""
+        each = iter(tensors)
+        leaves = [next(each) if isinstance(value, Tensor) else value for _, value in self.leaves]
+        found: list[Any] = []
+        result = self.model(**pytree.tree_unflatten(leaves, self.spec), **self.fixed)
+        self.structure = taken_apart(result, found)
+        return found
 
 
-class Value(NamedTuple):
-    """What was given in the place of a tensor; the graph has it built in."""
+class Exported(nn.Module):
+    """A call as the module that torch.export takes, in which the model has a name."""
 
-    value: Any
+    def __init__(self, call: Call) -> None:
+        super().__init__()
+        self.call = call  # torch.export would restore or refuse attributes that are containers
+        self.add_module(PREFIX, call.model)
 
-
-class ShapedGraphModule(fx.GraphModule):
-    """A graph that runs only on the shapes it holds for."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        given = inspect.signature(self.forward).bind(*args, **kwargs).arguments
-        self.check_inputs(pytree.tree_leaves(list(given.values())))
-        return super().__call__(*args, **kwargs)
-
-    def check_inputs(self, values: Iterable[Any]) -> None:
-        """Raise GraphError if a value is not of the shape that its placeholder was made for."""
-        free: dict[str, tuple[fx.Node, int]] = {}
-        for node, value in zip(self.graph.find_nodes(op="placeholder"), values, strict=False):
-            made_for = node.meta.get(MADE_FOR)
-            if isinstance(made_for, Value):
-                if value != made_for.value:
-                    raise GraphError(refusal(node, repr(made_for.value), repr(value)))
-            elif made_for is not None:
-                check_shape(node, made_for, value, free)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        made_for = [n.meta.get(MADE_FOR) for n in self.graph.find_nodes(op="placeholder")]
-        return _shaped, (super().__reduce__(), made_for)
+    def forward(self, *tensors: Tensor) -> list[Any]:
+        """What the call gives."""
+        return self.call(tensors)
 
 
-def _shaped(reduced: tuple[Any, ...], made_for: list[Any]) -> fx.GraphModule:
-    """A pickled graph again: torch leaves out what is known of the nodes."""
-    make, args = reduced
-    module: fx.GraphModule = make(*args)
-    for node, shape in zip(module.graph.find_nodes(op="placeholder"), made_for, strict=True):
-        node.meta[MADE_FOR] = shape
-    return ShapedGraphModule(module, module.graph, type(module).__name__)
+def taken_apart(value: Any, found: list[Any]) -> Any:
+    """Plain containers, in which each tensor is a `Place` in the list of those found."""
+    if isinstance(value, Tensor | torch.SymInt | torch.SymFloat):
+        found.append(value)
+        return Place(len(found) - 1)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type | Mapping):
+        value = vars(value)
+    if isinstance(value, Mapping):
+        parts = {key: taken_apart(part, found) for key, part in value.items()}
+        return {key: part for key, part in parts.items() if part is not LEFT_OUT}
+    if isinstance(value, list | tuple):
+        kept = [part for each in value if (part := taken_apart(each, found)) is not LEFT_OUT]
+        return kept if isinstance(value, list) else tuple(kept)
+    return value if value is None or isinstance(value, bool | int | float | str) else LEFT_OUT
 
 
-def check_shape(
-    node: fx.Node, made_for: Shape, value: Any, free: dict[str, tuple[fx.Node, int]]
-) -> None:
-    """Raise GraphError unless a value has the shape; `free` has the free sizes met so far."""
-    if not isinstance(value, Tensor):
-        raise GraphError(refusal(node, "a tensor", f"a {type(value).__name__}"))
-    found = tuple(value.shape)
-    if len(found) != len(made_for) or not all(
-        wanted.holds(size) if isinstance(wanted, FreeSize) else wanted == size
-        for wanted, size in zip(made_for, found, strict=True)
-    ):
-        shape = f"({', '.join(map(str, made_for))}{',' * (len(made_for) == 1)})"  # as (any, 4)
-        raise GraphError(refusal(node, f"shape {shape}", f"{found}"))
-    for wanted, size in zip(made_for, found, strict=True):
-        if isinstance(wanted, FreeSize):
-            first, known = free.setdefault(wanted.name, (node, size))
-            if size != known:
-                raise GraphError(
-                    f"node {node.name!r}: this graph was made for as many rows as {first.name!r} "
-                    f"has, which is {known}, not {size}"
-                )
-
-
-def refusal(node: fx.Node, made_for: str, found: str) -> str:
-    """Why an input cannot be taken."""
-    return (
-        f"node {node.name!r}: this graph was made for {made_for}, not {found}; "
-        "MaseGraph(model, example_inputs=…) makes one for other inputs"
-    )
+def put_together(structure: Any, found: Any) -> Any:
+    """The containers again, each place filled."""
+    if isinstance(structure, Place):
+        return found[structure.at]
+    if isinstance(structure, dict):
+        return {key: put_together(part, found) for key, part in structure.items()}
+    if isinstance(structure, list | tuple):
+        return type(structure)([put_together(part, found) for part in structure])
+    return structure
 
 
 def export(
-    model: nn.Module, fixed: Mapping[str, Any], example_inputs: Mapping[str, Any]
+    model: nn.Module,
+    fixed: Mapping[str, Any],
+    example_inputs: Mapping[str, Any],
+    is_leaf: IsLeaf,
 ) -> fx.GraphModule:
-    """The ATen graph of `model`, for any number of rows if that can be proved."""
-    try:
-        call = inspect.signature(model.forward).bind(**example_inputs, **fixed)
-    except TypeError as error:
-        raise GraphError(f"example_inputs do not fit {type(model).__name__}: {error}") from None
-    before = Snapshot(model)
-    try:
-        # Even a model that fails with free rows may be exported for rows as they are.
-        with contextlib.suppress(Exception):
-            rows = {0: torch.export.Dim.AUTO}  # the first size of every tensor
-            free = pytree.tree_map(
-                lambda value: rows if isinstance(value, Tensor) and value.ndim else None,
-                dict(call.arguments),
-            )
-            return export_call(model, call, free, fixed)
-        before.restore()
-        return export_call(model, call, None, fixed)
-    except Exception as error:
-        raise GraphError(f"{where_it_stopped(model, error)}; {WAYS_OUT}") from error
-    finally:
-        before.restore()
+    """The graph of `model`, for as many shapes as torch.export can prove it for.
 
-
-def export_call(
-    model: nn.Module, call: inspect.BoundArguments, free: Any, fixed: Mapping[str, Any]
-) -> fx.GraphModule:
-    """The graph of one call, which refuses shapes that it does not hold for.
+    It is made in evaluation mode; its layers follow train and eval afterwards.
 
     Args:
-        free: the sizes that torch.export is to leave open, in the shape of the arguments.
+        is_leaf: whether a layer, given with its name, becomes one node.
     """
+    try:
+        bound = inspect.signature(model.forward).bind(**example_inputs, **fixed)
+    except TypeError as error:
+        raise GraphError(f"example_inputs do not fit {type(model).__name__}: {error}") from None
+    known = [name for name in bound.arguments if name in example_inputs]  # as the model has them
+    given = {name: example_inputs[name] for name in dict.fromkeys((*known, *example_inputs))}
+    before = Snapshot(model)
+    failed: Exception | None = None
+    for free in (rows_and_lengths, rows, no_size):
+        try:
+            in_evaluation(model)
+            graph, made = export_call(Call(model, given, fixed), free, is_leaf)
+            before.restore()
+            return graph_module(model, graph, made)
+        except Exception as error:  # noqa: BLE001  # free sizes fail where others do not
+            failed = error
+        finally:
+            before.restore()
+    assert failed is not None
+    if isinstance(failed, GraphError):
+        raise failed
+    raise GraphError(f"{where_it_stopped(model, failed)}; {WAYS_OUT}") from failed
+
+
+# Settings of transformers: a graph has no cache of what it saw, and experts are products in it.
+FOR_GRAPHS = {"use_cache": (True, False), "_experts_implementation": ("grouped_mm", "batched_mm")}
+
+
+def in_evaluation(model: nn.Module) -> None:
+    """Put a model into evaluation mode, with the settings that a graph needs."""
+    for module in model.modules():
+        module.training = False  # not eval(), which may do more
+        config = getattr(module, "config", None)
+        for name, (usual, wanted) in FOR_GRAPHS.items():
+            if getattr(config, name, None) == usual:
+                setattr(config, name, wanted)
+
+
+def graph_module(model: nn.Module, graph: fx.Graph, made: dict[str, Any]) -> fx.GraphModule:
+    """A graph and what it refers to as a module in the mode of `model`."""
+    module = ShapedGraphModule(made, graph, type(model).__name__)
+    module.graph.lint()
+    own = {id(each) for each in model.modules()} | {id(each) for each in made.values()}
+    for container in module.modules():
+        if id(container) not in own:
+            container.training = model.training
+    return module
+
+
+Free = Callable[[Tensor], dict[int, Any]]
+AUTO: Any = torch.export.Dim.AUTO
+
+
+def rows_and_lengths(tensor: Tensor) -> dict[int, Any]:
+    """The first size, and the second where that is the length of a sequence."""
+    sequence = tensor.ndim == 3 or (tensor.ndim > 1 and not tensor.is_floating_point())
+    return rows(tensor) | ({1: AUTO} if sequence else {})
+
+
+def rows(tensor: Tensor) -> dict[int, Any]:
+    """The first size of a tensor."""
+    return {0: AUTO} if tensor.ndim else {}
+
+
+def no_size(tensor: Tensor) -> dict[int, Any]:
+    """No size at all: the graph is for these shapes."""
+    return {}
+
+
+def export_call(call: Call, free: Free, is_leaf: IsLeaf) -> tuple[fx.Graph, dict[str, Any]]:
+    """The graph of one call, which refuses shapes that it does not hold for, and what it needs.
+
+    Args:
+        free: the sizes of a tensor that torch.export is to leave open.
+    """
+    shapes = {"tensors": tuple(map(free, call.tensors))}
     # Without this torch.export takes it that there are two rows or more, and does not say so.
-    with export_settings.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
+    settings = export_settings.patch(backed_size_oblivious=True)  # type: ignore[attr-defined]
+    with settings, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of attributes that change, which are restored
         program = torch.export.export(
-            model, call.args, call.kwargs, dynamic_shapes=free, strict=False
+            Exported(call), call.tensors, dynamic_shapes=shapes, strict=False
         )
     module = program.module(check_guards=False)
     assert isinstance(module, fx.GraphModule)
-    module.graph._tracer_cls = None  # one of torch's own, which no pickle could make again
-    module.graph.eliminate_dead_code()  # parameters that this forward does not read
-    note_shapes(program, module.graph)
-    if unpack_arguments(module.graph):
-        drop_fixed_inputs(module, fixed)
-    return ShapedGraphModule(module, module.graph, type(model).__name__)
-
-
-def drop_fixed_inputs(module: fx.GraphModule, fixed: Mapping[str, Any]) -> None:
-    """Remove the placeholders that torch.export leaves for fixed arguments."""
-    for node in module.graph.find_nodes(op="placeholder"):
-        argument = str(node.target)
-        if argument in fixed:
-            if isinstance(fixed[argument], Tensor):
-                name = f"_{argument}_constant"
-                module.register_buffer(name, fixed[argument], persistent=False)
-                with module.graph.inserting_before(node):
-                    node.replace_all_uses_with(module.graph.get_attr(name))
-            module.graph.erase_node(node)
-
-
-def unpack_arguments(graph: fx.Graph) -> bool:
-    """Give an exported graph plain arguments and results, unless an argument holds several tensors.
-
-    torch.export writes code that takes its arguments apart and puts its result together; a graph
-    without it is like any other, and can be saved.
-    """
-    codegen = graph._codegen
-    if not isinstance(codegen, _PyTreeCodeGen):
-        return True
-    facts = codegen.pytree_info
-    args, kwargs = facts.in_spec.children()
-    if args.num_children + kwargs.num_children != facts.in_spec.num_leaves or not facts.out_spec:
-        return False
-    output = graph.output_node()
-    flat: Any = output.args[0]
-    output.args = (pytree.tree_unflatten(list(flat), facts.out_spec),)
+    graph = module.graph
+    graph._tracer_cls = None  # one of torch's own, which no pickle could make again
     graph.set_codegen(CodeGen())
-    return True
+    note_shapes(program, graph)
+    arguments = name_inputs(graph, call)
+    made = lift(graph, module, call.model, is_leaf)
+    output = graph.output_node()
+    output.args = (put_together(call.structure, output.args[0]),)
+    graph = in_order(graph)
+    note_conditions(graph, arguments, program._guards_code)
+    if len(call.leaves) != len(call.given):
+        takes = pytree.tree_structure((tuple(call.given.values()), {}))
+        graph.set_codegen(_PyTreeCodeGen(_PyTreeInfo([*call.given], takes, None)))
+    return graph, made
+
+
+def name_inputs(graph: fx.Graph, call: Call) -> list[str]:
+    """Give each placeholder the name of its argument; those of the tensors are returned."""
+    tensors = iter(graph.find_nodes(op="placeholder"))
+    last = None
+    names: list[str] = []
+    for path, value in call.leaves:
+        name = "_".join(re.sub(r"\W", "", pytree.keystr((key,))) for key in path)
+        if isinstance(value, Tensor):
+            last = next(tensors)
+            last.target = name
+            names.append(name)
+        elif name not in call.given:  # beside tensors in a list or dictionary
+            with graph.inserting_after(last) if last else graph.inserting_before():
+                last = graph.placeholder(name)
+            last.meta[MADE_FOR] = Value(value)
+    return names
+
+
+def in_order(graph: fx.Graph) -> fx.Graph:
+    """The same graph with its inputs first, names as fx gives them, and no notes of torch."""
+    ordered = fx.Graph()
+    known: dict[fx.Node, fx.Node] = {}
+    for node in sorted(graph.nodes, key=lambda node: node.op != "placeholder"):
+        new = ordered.create_node(
+            node.op,
+            node.target,
+            fx.node.map_arg(node.args, known.__getitem__),
+            fx.node.map_arg(node.kwargs, known.__getitem__),
+        )
+        new.meta = {key: node.meta[key] for key in (MADE_FOR,) if key in node.meta}
+        known[node] = new
+    return ordered
 
 
 class Unprovable(Exception):
-    """A condition on a free size that no `FreeSize` can state."""
+    """A condition on a free size that the graph could not check."""
+
+
+SIZE = re.compile(r"L\['tensors'\]\[(\d+)\]\.size\(\)\[(\d+)\]")
+BOUND = re.compile(r"\w+\[\d+\] (<|<=|>|>=) \d+")  # torch.export states these as ranges too
+NOT_ONE = re.compile(r"(\w+)\[(\d+)\] != 1")
+EQUAL = re.compile(r"\w+\[\d+\] == \w+\[\d+\]")
+
+
+def note_conditions(graph: fx.Graph, arguments: list[str], guards: Iterable[str]) -> None:
+    """Give each condition of torch.export to the last of the inputs that it speaks of.
+
+    Args:
+        arguments: the names of the tensors, as torch.export counts them.
+    """
+    inputs = {node.name: node for node in graph.find_nodes(op="placeholder")}
+    order = list(inputs)
+    named = {str(node.target): name for name, node in inputs.items()}
+    names = [named[argument] for argument in arguments]
+    for guard in guards:
+        text = SIZE.sub(lambda size: f"{names[int(size[1])]}[{size[2]}]", guard)
+        try:
+            parsed(text)
+        except ValueError:
+            raise Unprovable(text) from None
+        if found := NOT_ONE.fullmatch(text):
+            raise_least(inputs.values(), inputs[found[1]].meta[MADE_FOR][int(found[2])])
+        elif not BOUND.fullmatch(text) and not is_known(inputs, text):
+            last = max((name for name, _ in sizes_in(text)), key=order.index)
+            known = inputs[last].meta.get(CONDITIONS, ())
+            inputs[last].meta[CONDITIONS] = (*known, text)
+
+
+def raise_least(inputs: Iterable[fx.Node], size: Any) -> None:
+    """Ask for at least two of a free size: none at all are refused as well."""
+    for node in inputs:
+        shape = node.meta[MADE_FOR]
+        if isinstance(shape, tuple) and not isinstance(shape, Value):
+            node.meta[MADE_FOR] = tuple(
+                each._replace(least=max(2, each.least))
+                if isinstance(each, FreeSize) and isinstance(size, FreeSize)
+                and each.name == size.name
+                else each
+                for each in shape
+            )  # fmt: skip
+
+
+def is_known(inputs: Mapping[str, fx.Node], text: str) -> bool:
+    """Whether a condition says what the shapes say already, of fixed sizes or of one free size."""
+    sizes = [inputs[name].meta[MADE_FOR][place] for name, place in sizes_in(text)]
+    if not any(isinstance(size, FreeSize) for size in sizes):
+        return True
+    return EQUAL.fullmatch(text) is not None and sizes[0] == sizes[-1]
 
 
 def note_shapes(program: torch.export.ExportedProgram, graph: fx.Graph) -> None:
     """Give each placeholder of an exported graph the shape that the graph holds for."""
-    least, equal = stated_conditions(program._guards_code)
-    inputs = graph.find_nodes(op="placeholder")
-    for node in inputs:
-        value = node.meta.get("val")
-        if isinstance(value, Tensor):
-            shape = (free_size(size, program.range_constraints, least) for size in value.shape)
-            node.meta[MADE_FOR] = tuple(shape)
-        else:
-            node.meta[MADE_FOR] = Value(value)
-    rows = {str(n.target): n.meta[MADE_FOR][:1] for n in inputs}
-    if any(rows[one] != rows[other] for one, other in equal):
-        raise Unprovable
+    for node in graph.find_nodes(op="placeholder"):
+        shape = (free_size(size, program.range_constraints) for size in node.meta["val"].shape)
+        node.meta[MADE_FOR] = tuple(shape)
 
 
-def free_size(size: Any, ranges: Mapping[Any, Any], least: int) -> int | FreeSize:
+def free_size(size: Any, ranges: Mapping[Any, Any]) -> int | FreeSize:
     """A size of an exported tensor: a number, or free within the bounds torch.export found."""
     if isinstance(size, int):
         return size
     symbol = size.node.expr
+    if symbol.is_Integer:
+        return int(symbol)
     if not symbol.is_Symbol:
-        raise Unprovable
+        raise Unprovable(f"the size {symbol}")
     bounds = ranges[symbol]
     most = int(bounds.upper) if bounds.upper.is_Integer else None
-    return FreeSize(str(symbol), max(least, int(bounds.lower)), most)
-
-
-ROWS = r"L\['(\w+)'\]\.size\(\)\[0\]"
-BOUND = re.compile(rf"{ROWS} (<|<=|>|>=) \d+")  # torch.export states these as ranges too
-EQUAL = re.compile(rf"{ROWS} == {ROWS}")
-NOT_ONE = re.compile(rf"{ROWS} != 1")
-
-
-def stated_conditions(guards: Iterable[str]) -> tuple[int, list[tuple[str, str]]]:
-    """What a graph asks for beside its ranges: the least number of rows, and inputs with equal.
-
-    A condition of any other kind, such as an even number of rows, is Unprovable.
-    """
-    least, equal = 0, []
-    for guard in guards:
-        if NOT_ONE.fullmatch(guard):
-            least = 2  # no rows at all are refused as well
-        elif found := EQUAL.fullmatch(guard):
-            equal.append((found[1], found[2]))
-        elif not BOUND.fullmatch(guard):
-            raise Unprovable
-    return least, equal
+    return FreeSize(str(symbol), max(0, int(bounds.lower)), most)
 
 
 def where_it_stopped(model: nn.Module, error: Exception) -> str:
     """The user's line that tracing stops at and the reason."""
     message = str(error).strip().partition("\n")[0]
     reason = message.partition(". ")[0].rstrip(".") or type(error).__name__
+    if "data-dependent" in message or "DataDependent" in type(error).__name__:
+        reason = DECIDES
     frames = traceback.extract_tb(error.__traceback__)  # the first is in this file
     theirs = [frame for frame in frames if not frame.filename.startswith(OUR_CODE)]
-    at = (theirs or frames)[-1]  # a model may be all torch's
+    packages = (sys.modules.get(type(module).__module__) for module in model.modules())
+    files = {getattr(package, "__file__", None) for package in packages}
+    # Decorators of a model's package are not where its layers are written.
+    layers = [frame for frame in theirs if frame.filename in files]
+    at = (layers or theirs or frames)[-1]  # a model may be all torch's
     code = f" (`{at.line}`)" if at.line else ""
     return f"cannot trace {type(model).__name__}: {at.filename}, line {at.lineno}{code}: {reason}"

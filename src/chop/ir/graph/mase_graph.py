@@ -16,8 +16,8 @@ from torch import Tensor, fx, nn
 
 from chop.errors import ConfigError, GraphError
 from chop.ir.graph.drawing import draw
-from chop.ir.graph.exported import ShapedGraphModule
-from chop.ir.graph.tracing import MaseTracer, split_inputs, trace
+from chop.ir.graph.shapes import ShapedGraphModule
+from chop.ir.graph.tracing import MaseTracer, first_argument, split_inputs, trace
 from chop.ops.op import MaseType
 from chop.preprocessing import Preprocessing, preprocessing_of, set_preprocessing
 
@@ -40,10 +40,12 @@ class MaseGraph:
             it unless it is given here or in `example_inputs`; so is a number if the code of
             `forward` decides by it.
         tracer: what decides which modules and functions stay whole.
-        example_inputs: inputs by name. Arguments that are given a tensor are inputs of the graph,
-            whatever their defaults; other values are fixed, as in `cf_args`. If fx cannot trace
-            `model`, torch.export makes the graph from these inputs, of ATen functions. It holds
-            for any number of rows if torch.export can prove that, and refuses other shapes.
+        example_inputs: inputs by name, or one tensor for the first argument. Arguments that are
+            given a tensor are inputs of the graph, whatever their defaults; other values are
+            fixed, as in `cf_args`. If fx cannot trace `model`, torch.export makes the graph from
+            these inputs, and it is lifted to layers and functions as fx records them. It holds for
+            any number of rows and length of a sequence for which torch.export can prove that,
+            and refuses other shapes.
     """
 
     def __init__(
@@ -52,10 +54,12 @@ class MaseGraph:
         cf_args: Mapping[str, Any] | None = None,
         *,
         tracer: MaseTracer | None = None,
-        example_inputs: Mapping[str, Any] | None = None,
+        example_inputs: Mapping[str, Any] | Tensor | None = None,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise GraphError(f"MaseGraph takes a torch.nn.Module, not {type(model).__name__}")
+        if isinstance(example_inputs, Tensor):
+            example_inputs = {first_argument(model): example_inputs}
         given, values = (None, {}) if example_inputs is None else split_inputs(example_inputs)
         self.cf_args = {**(cf_args or {}), **values} if values else cf_args
         known = preprocessing_of(model)

@@ -4,7 +4,7 @@ import copy
 import random
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -223,6 +223,8 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
 
 Before = Callable[[fx.Node, tuple[Any, ...], dict[str, Any]], None]
 After = Callable[[fx.Node, Any], None]
+Instead = Mapping[fx.Node, Callable[..., Any]]
+"""What computes some nodes in place of what they call."""
 
 
 class Recorder(fx.Interpreter):
@@ -232,18 +234,27 @@ class Recorder(fx.Interpreter):
     """
 
     def __init__(
-        self, model: fx.GraphModule, before: Before | None = None, after: After | None = None
+        self,
+        model: fx.GraphModule,
+        before: Before | None = None,
+        after: After | None = None,
+        instead: Instead | None = None,
     ) -> None:
         super().__init__(model)
         self.extra_traceback = False
         self.before = before
         self.after = after
+        self.instead = instead or {}
 
     def run_undisturbed(self, inputs: list[Any]) -> Any:
         """Run the whole graph on copies: a first layer in place would overwrite the inputs."""
         with undisturbed(self.module):
-            own = [x.detach().clone() if isinstance(x, Tensor) else x for x in inputs]
-            return self.run(*own, enable_io_processing=False)
+            return self.run_on_copies(inputs)
+
+    def run_on_copies(self, inputs: list[Any]) -> Any:
+        """The same where somebody else sees to it that the model is left as it was."""
+        own = [x.detach().clone() if isinstance(x, Tensor) else x for x in inputs]
+        return self.run(*own, enable_io_processing=False)
 
     def run_node(self, n: fx.Node) -> Any:
         """Run one node between the two looks."""
@@ -251,7 +262,10 @@ class Recorder(fx.Interpreter):
         if self.before is not None:
             self.before(n, args, kwargs)
         try:
-            result = getattr(self, n.op)(n.target, args, kwargs)
+            if n in self.instead:
+                result = self.instead[n](*args, **kwargs)
+            else:
+                result = getattr(self, n.op)(n.target, args, kwargs)
         except ChopError:
             raise
         except Exception as error:
@@ -267,6 +281,25 @@ def node_failed(node: fx.Node, args: tuple[Any, ...], error: Exception) -> str:
     reason = str(error).strip().partition("\n")[0]
     given = f" on inputs of shape {shapes}" if shapes else ""
     return f"node {node.name!r} ({node.op} {node.target}) cannot run{given}: {reason}"
+
+
+def run_batches(
+    graph: "MaseGraph", batches: Iterable[Mapping[str, Any]], instead: Instead
+) -> Iterator[None]:
+    """Run the model in evaluation mode on one batch after another; a step for each.
+
+    What `run_graph` does at each call, to leave the model as it was, is done once for all.
+
+    Args:
+        instead: what computes some nodes in place of what they call.
+    """
+    recorder = Recorder(graph.model, instead=instead)
+    with undisturbed(graph.model):
+        for inputs in batches:
+            given = placeholder_values(graph, inputs)
+            graph.check_inputs(given)
+            recorder.run_on_copies(given)
+            yield
 
 
 def run_graph(

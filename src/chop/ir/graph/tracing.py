@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from chop.errors import GraphError
 from chop.ir.graph.exported import EXPORT_WAY_OUT, WAYS_OUT, export, where_it_stopped
 from chop.ir.graph.recorder import Snapshot
+from chop.nn.decomposed import decomposed
 from chop.nn.quantized import QuantizedModule
 
 logger = logging.getLogger("chop")
@@ -97,13 +98,13 @@ def trace(
 
     torch.export is tried only if fx gives up and there are inputs to run: it follows Python code
     that depends on shapes (`len(x)`, `range(x.shape[1])`), which fx cannot, at a price: the graph
-    holds for the number of rows that torch.export can prove it for and else for just these
-    shapes, and layers appear as ATen functions, not as modules.
+    holds for the shapes that torch.export can prove it for, and refuses others.
 
     Args:
         fixed: values of arguments that are no inputs of the graph.
         example_inputs: the arguments that are.
     """
+    model = decomposed(model, tracer.leaf_layers)
     known = parameters_of(model)
     check_names(model, known, cf_args=fixed, example_inputs=example_inputs or {})
     plain, numbers = defaults(known, {*fixed, *(example_inputs or ())})
@@ -118,9 +119,9 @@ def trace(
     except Exception as error:
         stopped = where_it_stopped(model, error)
         if example_inputs is None:
-            raise GraphError(f"{stopped}; {WAYS_OUT}{EXPORT_WAY_OUT}") from error
+            raise GraphError(f"{stopped}; {EXPORT_WAY_OUT}{WAYS_OUT}") from error
         logger.warning("%s; using torch.export instead", stopped)
-        return export(model, fixed, example_inputs)
+        return export(model, fixed, example_inputs, tracer.is_leaf_module)
 
 
 def split_inputs(example_inputs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -139,6 +140,14 @@ def parameters_of(model: nn.Module) -> Mapping[str, inspect.Parameter]:
         return inspect.signature(model.forward).parameters
     except (TypeError, ValueError):
         return {}
+
+
+def first_argument(model: nn.Module) -> str:
+    """The name of the first argument of `forward`."""
+    known = parameters_of(model)
+    if not known:
+        raise GraphError(f"the forward of {type(model).__name__} does not name its arguments")
+    return next(iter(known))
 
 
 def check_names(
@@ -187,6 +196,9 @@ def symbolic_trace(
         constants = {name: getattr(model, name) for name in read - own if "." not in name}
         warn_of_state(model, before, {*constants, *store_buffers(graph, model)})
         before.restore()
+        for node in graph.find_nodes(op="placeholder"):
+            if str(node.target).startswith("*") and not node.users:
+                graph.erase_node(node)  # further arguments that this code passes on to nothing
         drop_untrue_defaults(graph)
         for node in graph.nodes:
             node.type = None  # annotations of the model's code, which reports would print

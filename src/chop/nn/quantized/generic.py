@@ -25,9 +25,9 @@ from chop.nn.forward import (
     written_back,
 )
 from chop.nn.quant_config import QuantConfig, parse_quant_config
-from chop.nn.quantizers import QUANTIZERS, Quantizer, Rounder, make_quantizers
+from chop.nn.quantizers import QUANTIZERS, Quantizer, Rounder, make_quantizers, parameter_of
 from chop.numerics import FORMATS, NumberFormat
-from chop.ops.op import Op
+from chop.ops.op import Op, parameter_roles
 from chop.ops.table import OPS
 
 
@@ -84,11 +84,9 @@ class QuantizedModule(nn.Module):
                 f"{self.base.__name__} with max_norm writes to its weight as it runs, so it cannot "
                 "be quantised"
             )
-        for name in self.operation.params:
-            parameter = getattr(self, name, None)
-            if parameter is not None:
-                quant.require(self.op, name)
-                quant.require_shape(self.op, name, parameter.shape)
+        for name, role in parameter_roles(self.op, self).items():
+            quant.require(self.op, role)
+            quant.require_shape(self.op, role, getattr(self, name).shape)
         formats = quant.operands
         known = self.quantizers_by_role
         same = {r: q for r, q in known.items() if self._quant.operands[r] == formats.get(r)}
@@ -112,7 +110,7 @@ class QuantizedModule(nn.Module):
     def frozen(self) -> Mapping[str, NumberFormat]:
         """The plain format of each operand that rounds to the same bits as what rounds it now."""
         return {
-            role: each.freeze() if isinstance(each, Quantizer) else each
+            role: each.freeze_on(parameter_of(self, role)) if isinstance(each, Quantizer) else each
             for role, each in self._formats.items()
         }
 
@@ -244,6 +242,21 @@ def quantize_module(module: nn.Module, op: Op, quant: QuantConfig) -> QuantizedM
     assert isinstance(new, QuantizedModule)
     new.quant = quant
     return new
+
+
+def watched_module(
+    module: nn.Module, op: Op, quant: QuantConfig, looks: Mapping[str, Any]
+) -> QuantizedModule:
+    """A twin of a layer in evaluation mode, whose operands are shown to functions.
+
+    Args:
+        looks: what is called with each operand in place of its format, and gives what is to be
+            computed with.
+    """
+    twin = quantize_module(module, op, quant)
+    twin.training = False
+    twin._formats = looks
+    return twin
 
 
 def float_module(module: nn.Module) -> nn.Module:

@@ -26,6 +26,7 @@ from chop.runs import (
     read_stored,
 )
 from chop.search.results.front import Effects, variance_shares
+from chop.search.results.verification import Verified
 from chop.search.study.trial import SearchDescription, Trial
 from chop.validation import parse
 
@@ -50,6 +51,7 @@ class BestTrial(BaseModel):
     """What ties an entry of ``best.json`` to the log."""
 
     number: Count
+    verified: Verified | None = None
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,8 @@ class Search:
     problem: SearchDescription
     files: dict[int, str]
     """What ``best_<n>.toml`` holds, by the number of the trial."""
+    verified: dict[int, Verified] = field(default_factory=dict)
+    """Whether the best trials were seen to compute what their integers do, by their numbers."""
 
     @cached_property
     def complete(self) -> list[Trial]:
@@ -99,15 +103,15 @@ def read_search(folder: Path) -> Search:
     where = f"{folder.name}/log.json"
     # Of many trials what was read is gone as soon as there is something smaller.
     trials = [_trial(log.pop(place), f"{where}: {place}") for place in list(log)]
-    front = [
-        as_stored(BestTrial, entry, f"{folder.name}/best.json").number for entry in best.values()
-    ]
+    points = [as_stored(BestTrial, each, f"{folder.name}/best.json") for each in best.values()]
+    front = [point.number for point in points]
     files = {
         number: text
         for place, number in enumerate(front)
         if (text := _text(folder / BEST_SETTINGS.format(place))) is not None
     }
-    return Search(trials, front, read_problem(folder), files)
+    verified = {point.number: point.verified for point in points if point.verified is not None}
+    return Search(trials, front, read_problem(folder), files, verified)
 
 
 def _trial(row: Any, where: str) -> Trial:

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from chop.charts import BarChart
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.passes.graph.analysis.flops.count import COLUMNS, as_info, cells, count, remarks
+from chop.passes.graph.analysis.flops.count import as_info, count
+from chop.passes.graph.analysis.flops.table import COLUMNS, cells, remarks
 from chop.report.html import (
     UNKNOWN,
     Markup,
@@ -28,6 +29,7 @@ from chop.report.html import (
     text,
 )
 from chop.report.read.graph import FLOAT_BITS, NodeFacts, RoundedTensor
+from chop.report.sections.exactness import in_integers
 
 Statistics = Sequence[tuple[str, str, Mapping[str, Any]]]
 """Tensor, name of the statistic, its numbers."""
@@ -261,8 +263,8 @@ def _flat(value: Any) -> list[float]:
     return [value] if isinstance(value, int | float) else []
 
 
-def weights_section(nodes: Sequence[NodeFacts]) -> Section | None:
-    """Histograms of every rounded parameter, if any is rounded."""
+def weights_section(nodes: Sequence[NodeFacts], graph: MaseGraph) -> Section | None:
+    """Histograms of every rounded parameter, if any is rounded, and what is exact in integers."""
     tensors = [each for node in nodes for each in node.tensors]
     if not tensors:
         return None
@@ -277,6 +279,7 @@ def weights_section(nodes: Sequence[NodeFacts]) -> Section | None:
         error_table(tensors),
         joined(pairs[:OPEN_LAYERS]),
         *(folded(title, *more) for title, more in (rest, biases) if more),
+        in_integers(graph),
     ]
     return Section("quantisation", "Before and after quantisation", joined(parts))
 

@@ -1,6 +1,7 @@
 """Searches: the front to explore, how it was reached, and what its configurations change."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from chop.report.sections.graph import bit_colour
 from chop.runs import BEST_SETTINGS
 from chop.search.metrics import METRICS, MetricInfo
 from chop.search.results.front import hypervolume_chart, importance_charts
+from chop.search.results.verification import Verified
 from chop.search.study.trial import Trial
 
 NO_UNIT = MetricInfo("")
@@ -193,13 +195,24 @@ def front_table(search: Search) -> Markup | None:
         for name in metrics
     ]
     named = [joined([name, unit]) for name, unit in zip(metrics, units, strict=True)]
+    marks = search.verified
     rows = [
         (BEST_SETTINGS.format(place) if trial.number in search.files else "", str(trial.number),
-         *(number(trial.metrics.get(name)) for name in metrics))
+         *(number(trial.metrics.get(name)) for name in metrics),
+         *([str(marks.get(trial.number, "no"))] if marks else []))
         for trial in search.best
         for place in [search.front.index(trial.number)]
     ]  # fmt: skip
-    return joined([tag("h3", "The front"), table(["File", "Trial", *named], rows, "The front")])
+    headers = ["File", "Trial", *named, *(["Verified in integers"] if marks else [])]
+    shown = [tag("h3", "The front"), table(headers, rows, "The front"), unverified(marks)]
+    return joined(shown)
+
+
+def unverified(marks: Mapping[int, Verified]) -> Markup | None:
+    """Why trials were not compared with their integers, or are not what those are."""
+    reasons = Counter(mark.reason for mark in marks.values() if mark.reason)
+    words = [f"{counted(some, 'trial')}: {why}" for why, some in reasons.most_common(MOST_FAILURES)]
+    return tag("p", f"Not verified: {'; '.join(words)}.", class_="quiet") if words else None
 
 
 def charts(search: Search) -> Markup:

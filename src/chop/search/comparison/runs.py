@@ -58,26 +58,10 @@ class Run:
 def plans_of(config: SearchConfig, samplers: Sequence[str], seeds: Sequence[int]) -> list[Plan]:
     """Every sampler with every seed, or with one if the seed makes no difference."""
     return [
-        Plan(sampler, seed, config.strategy.setup.n_trials)
+        Plan(sampler, seed, config.sampling.n_trials)
         for sampler in dict.fromkeys(name.lower() for name in samplers)
         for seed in (seeds if SAMPLERS[sampler].seeded else seeds[:1])
     ]
-
-
-def once(store: Store, request: TrialRequest, work: Callable[[], Outcome]) -> Outcome | None:
-    """What comes of `work`, stored; None if another process has done it or does it now."""
-    if store.taken(request.key):
-        return None
-    (trial,) = store.claim([request], None)
-    if trial is None:
-        return None
-    try:
-        outcome = work()
-    except BaseException:
-        store.give_up([trial], "interrupted")
-        raise
-    store.finish([(trial, outcome)])
-    return outcome
 
 
 def wait_for_others(store: Store) -> None:
@@ -100,9 +84,8 @@ class SharedMeasure:
         """The outcome of a configuration, measured now or before, here or elsewhere."""
         key = key_of(config)
         while key not in self._known:
-            found = once(
-                self.store, TrialRequest(key, config, {}, {}), lambda: self.measure(config)
-            )
+            request = TrialRequest(key, config, {}, {})
+            found = self.store.once(request, lambda: self.measure(config))
             if found is None and key in self.store.done:
                 found = Outcome.of(self.store.done[key])
             if found is None:
@@ -156,7 +139,7 @@ class Contest:
     def check(self, plans: Sequence[Plan]) -> None:
         """Refuse a sampler that could not be run on this space."""
         for plan in plans:
-            check_size(self.space.size, plan.sampler, self._config(plan).strategy.setup.force)
+            check_size(self.space.size, plan.sampler, self._config(plan).sampling.force)
 
     def run(self, plans: Sequence[Plan]) -> list[Run]:
         """Do the runs that are not done, and wait for those that other processes do."""
@@ -189,7 +172,7 @@ class Contest:
     def _run_once(self, plan: Plan) -> bool:
         stated = {"sampler": plan.sampler, "seed": plan.seed}
         request = TrialRequest(plan.key, stated, {}, {})
-        return once(self.finished, request, lambda: self._run(plan)) is not None
+        return self.finished.once(request, lambda: self._run(plan)) is not None
 
     def _run(self, plan: Plan) -> Outcome:
         """A search in a private study that looks up what is known."""

@@ -6,7 +6,7 @@ and the bits of a graph in any configuration are counted without building it.
 
 import copy
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.nn.quant_config import QuantConfig, known_keys, parse_quant_config
 from chop.numerics import FORMATS, NumberFormat
-from chop.ops.op import Op
+from chop.ops.op import Op, parameter_roles
 from chop.ops.table import OPS
 from chop.passes.graph.analysis.flops.count import NodeCounter
 from chop.passes.graph.analysis.flops.operands import (
@@ -184,6 +184,14 @@ class Owned(NamedTuple):
     bits: int
 
 
+def owned_by(op: Op | None, module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """The parameters of a module, each by the role whose format it is stored in."""
+    roles = {} if op is None else parameter_roles(op, module)
+    for name, parameter in module.named_parameters():
+        plain = plain_name(name)
+        yield roles.get(plain, plain), parameter
+
+
 class BitCounter:
     """Average bits of parameters and activations, as `calculate_avg_bits` counts them."""
 
@@ -194,8 +202,8 @@ class BitCounter:
         self.read = sum(counts[node].input_buffer_size for node in self.readers)
         self.owned = {
             node.name: [
-                Owned(plain_name(name), each, stored_bits(None, tuple(each.shape), each.dtype))
-                for name, each in use.module.named_parameters()
+                Owned(role, each, stored_bits(None, tuple(each.shape), each.dtype))
+                for role, each in owned_by(use.op, use.module)
             ]
             for node, use in self.counter.uses.items()
             if use.module is not None

@@ -20,24 +20,34 @@ from chop.errors import SearchError
 from chop.files import write_pieces, write_text
 from chop.runs import BEST, LOG, TRIALS
 from chop.search.results.front import Trials, best_of
+from chop.search.results.verification import Marks, known_marks
 from chop.search.study.store import Store
 from chop.search.study.trial import CONFIG, MEASURED, REASON, Trial, directions_of
 from chop.tools.logger import get_logger
 
+NO_MARKS: Marks = {}
 DECIMALS = 10
 END = object()
 """Stands behind the names in a table."""
 
 
-def best_table(best: Trials) -> str:
-    """The table that the labs print, numbers rounded to three places."""
+def best_table(best: Trials, verified: Marks = NO_MARKS) -> str:
+    """The table that the labs print, numbers rounded to three places.
+
+    Args:
+        verified: whether the integers of a trial were seen to agree, by its number. There is a
+            column for it if any of them was compared.
+    """
     from tabulate import tabulate
 
+    compared = any(each.equal is not None for each in verified.values())
     rows = [
         [index, trial.number, _short(trial.software), _short(trial.hardware), _short(trial.scaled)]
+        + ([str(verified.get(trial.number, "no"))] if compared else [])
         for index, trial in enumerate(map(Trial.of, best))
     ]
-    return tabulate(rows, ["", "number", *MEASURED], tablefmt="orgtbl")
+    headers = ["", "number", *MEASURED, *(["verified"] if compared else [])]
+    return tabulate(rows, headers, tablefmt="orgtbl")
 
 
 def _short(metrics: Mapping[str, float]) -> str:
@@ -232,13 +242,26 @@ def write_results(
     found = list(map(Trial.of, trials))
     require_whole(study, found)
     best = best_of(study, found)
-    rounded = json.loads(as_json(best_json(best)))
-    points = {place: {**point, **(features or {})} for place, point in rounded.items()}
-    write_text(folder / BEST, json.dumps(points, indent=4, separators=(",", ":")) + "\n")
+    write_best(folder, best, features, known_marks(folder, best))
     log = log_json(found, len(study.directions))
     write_pieces(folder / LOG, json_pieces(log))
     write_text(folder / TRIALS, table_csv(found))
     return best
+
+
+def write_best(
+    folder: Path,
+    best: Sequence[Trial],
+    features: Mapping[str, Any] | None = None,
+    verified: Marks = NO_MARKS,
+) -> None:
+    """Write best.json, with what else is known of its trials."""
+    rounded = json.loads(as_json(best_json(best)))
+    for point in rounded.values():
+        point |= features or {}
+        if point["number"] in verified:
+            point["verified"] = verified[point["number"]].model_dump()
+    write_text(folder / BEST, json.dumps(rounded, indent=4, separators=(",", ":")) + "\n")
 
 
 logger = get_logger("chop")

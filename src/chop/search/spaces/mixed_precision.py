@@ -5,20 +5,27 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import Any, Literal
 
+import numpy as np
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 
 from chop.errors import ConfigError, UnknownNameError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.nn.quant_config import OUTPUT, known_keys
-from chop.numerics import FORMATS, NumberFormat
-from chop.ops.op import Op, op_of_node
+from chop.numerics import FORMATS
+from chop.numerics.base import AUTO
+from chop.numerics.granular import require_broadcast
+from chop.ops.op import Op, op_of_node, parameter_roles
 from chop.ops.table import OPS
+from chop.passes.graph.transforms.quantize.observe import Fits, closed
 from chop.passes.graph.transforms.quantize.plan import can_be_quantised
 from chop.passes.graph.transforms.quantize.quantize import quantize_transform_pass
+from chop.passes.graph.transforms.quantize.ranges import Calibration
+from chop.passes.graph.transforms.quantize.saturation import lies_outside
 from chop.passes.graph.utils import get_mase_op, get_node_actual_target
 from chop.search.evaluation.reuse import BitCounter, Formats
 from chop.search.evaluation.variants import Quants, Variants, can_vary
+from chop.search.spaces.scales import check_auto, chosen_scales, formats_to_fit, role_of
 from chop.search.spaces.space import (
     SPACES,
     Batch,
@@ -33,12 +40,26 @@ from chop.search.spaces.space import (
 
 DEFAULT = "default"
 UNQUANTISED: dict[str, Any] = {"name": None}
+BY_CHANNEL = ("width", "frac_width", "signed", "scale")
+"""Fields that may hold lists: inside the list of options, as that is one already."""
 
 
 class MixedPrecisionSetup(SpaceSetup):
-    """How seeds are given to nodes: each by its name, or each by its operation."""
+    """How seeds are given to nodes, and how scales that are "auto" are chosen.
+
+    Attributes:
+        by: seeds are given to nodes by their name, or by their operation.
+        calibrate: how scales are chosen, from rows of the training split.
+    """
 
     by: Literal["name", "type"] = "name"
+    calibrate: Calibration = Calibration()
+
+    def __repr_args__(self) -> Iterator[tuple[str, Any]]:
+        """What a study is known by: one that was begun before there was `calibrate` stays known."""
+        yield "by", self.by
+        if self.calibrate != Calibration():
+            yield "calibrate", self.calibrate
 
 
 @SPACES.register("graph/quantize/mixed_precision_ptq")
@@ -58,6 +79,7 @@ class MixedPrecisionPTQ(SearchSpace):
         self.bits = BitCounter(self.graph)
         self._repeated = [name for name in self.nodes if self.first[name] != name]
         self.formats = Formats()
+        self.fits = self._chosen_scales()
 
     @classmethod
     def check(cls, setup: Any, seed: Mapping[str, Any]) -> None:
@@ -74,6 +96,8 @@ class MixedPrecisionPTQ(SearchSpace):
         """For each node its format, then what that format needs."""
         by_name = {node.name: node for node in self.graph.nodes}
         self._check_seed_names(by_name)
+        for name, op in self.nodes.items():
+            _check_shapes(by_name[name], op, self._seed_of(name, op))
         return tuple(
             _format_choice(name, self._seed_of(name, op), _roles_of(op, by_name[name]))
             for name, op in self.nodes.items()
@@ -102,14 +126,30 @@ class MixedPrecisionPTQ(SearchSpace):
         return QuantisedCandidate(self, config)
 
     def toml_of(self, config: dict[str, Any]) -> dict[str, Any]:
-        """``[passes.quantize]`` by name."""
-        return {"passes": {"quantize": pass_args(config)}}
+        """``[passes.quantize]`` by name, with the numbers that stand for "auto"."""
+        args = pass_args(self.with_numbers(config))
+        chosen = [quant.operands.values() for _, quant in self.quants(config).values()]
+        if any(lies_outside(fmt) for formats in chosen for fmt in formats):
+            args["outside_width"] = True  # the search has chosen it
+        return {"passes": {"quantize": args}}
 
     def quantised(self, config: dict[str, Any]) -> nn.Module:
         """A new model, made by the quantise pass."""
         graph = self.context.graph(self.context.pristine())
-        graph, _ = quantize_transform_pass(graph, pass_args(config))
+        args = pass_args(self.with_numbers(config)) | {"outside_width": True}
+        graph, _ = quantize_transform_pass(graph, args)
         return graph.model
+
+    def with_numbers(self, config: dict[str, Any]) -> dict[str, Any]:
+        """The configuration with the numbers that stand for "auto"."""
+        if not self.fits:
+            return config
+        numbers = {
+            name: {"config": quant.as_dict()}
+            for name, (_, quant) in self.quants(config).items()
+            if AUTO in config[name]["config"].values()
+        }
+        return config | numbers
 
     def quants(self, config: dict[str, Any]) -> Quants:
         """The quantised nodes of a configuration."""
@@ -118,8 +158,29 @@ class MixedPrecisionPTQ(SearchSpace):
             rule = config[name]["config"]
             if rule["name"] is not None:
                 quant = self.formats.parse(op, rule, f"search space: {name}")
+                if self.fits:
+                    quant = closed(quant, self.first[name], self.fits)
                 found[name] = (repr(rule), quant)
         return found
+
+    def _chosen_scales(self) -> Fits:
+        """The scale of each operand in each format that a trial may ask for, from training rows.
+
+        They are chosen once: processes that are started later get them with the context.
+        """
+        known = repr((self.setup, self.seed))
+        if known not in self.context.kept:
+            by_name = {node.name: node for node in self.graph.nodes}
+            wanted = {}
+            for name, op in self.nodes.items():
+                quant, found = formats_to_fit(op, self._seed_of(name, op))
+                if quant is not None and found and self.first[name] == name:
+                    wanted[by_name[name]] = (quant, found)
+            self.context.kept[known] = chosen_scales(
+                self.context, self.graph, wanted, self.setup.calibrate
+            )
+        fits: Fits = self.context.kept[known]
+        return fits
 
     def _seed_of(self, name: str, op: Op) -> dict[str, Any]:
         key = name if self.setup.by == "name" else op.name
@@ -168,9 +229,13 @@ class QuantisedCandidate(Candidate):
         )
 
     def parameter_width(self) -> float:
+        if self._is_random():  # widths may follow the values of a layer
+            return super().parameter_width()
         return self.space.bits.parameter_width(self.quants)
 
     def activation_width(self) -> float:
+        if self._is_random():
+            return super().activation_width()
         return self.space.bits.activation_width(self.quants)
 
 
@@ -213,29 +278,35 @@ def _format_choice(node: str, seed: dict[str, Any], roles: frozenset[str]) -> Ch
             else tuple(
                 Choice(f"{node}/config/{key}", options(value, key))
                 for key, value in seed.items()
-                if key == "bypass" or _role_of(key, FORMATS[name]) in roles
+                if key == "bypass" or role_of(key, FORMATS[name]) in roles
             )
             for name in names
         ),
     )
 
 
+def _check_shapes(node: fx.Node, op: Op, seed: dict[str, Any]) -> None:
+    """Refuse widths by channel, a list among the options, that do not fit the weights of a node."""
+    module = get_node_actual_target(node) if node.op == "call_module" else None
+    for key, value in seed.items():
+        role, _, field = key.partition("_")
+        parameter = getattr(module, role, None) if role in op.params else None
+        for option in options(value, key):
+            if field in BY_CHANNEL and isinstance(option, list) and isinstance(parameter, Tensor):
+                try:
+                    require_broadcast(f"{field}s", np.shape(option), tuple(parameter.shape))
+                except (ConfigError, ValueError) as error:
+                    raise ConfigError(f"search.search_space.seed: {node.name}: {error}") from None
+
+
 def _roles_of(op: Op, node: fx.Node) -> frozenset[str]:
     """The roles whose settings make a difference to a node."""
     module = get_node_actual_target(node) if node.op == "call_module" else None
-    absent = {
-        role
-        for role in op.params
-        if isinstance(module, nn.Module) and getattr(module, role, None) is None
-    }
+    there = parameter_roles(op, module).values() if isinstance(module, nn.Module) else op.params
+    absent = set(op.params).difference(there)
     # What is not stated for an input is taken from data_in, for a bias from the weight.
-    return frozenset({*op.roles, OUTPUT, *(["data_in"] if op.inputs else [])} - absent)
-
-
-def _role_of(key: str, fmt: type[NumberFormat]) -> str | None:
-    """The operand that a key is about, if it is a key of the format."""
-    role, _ = known_keys(fmt, len(OPS)).get(key, (None, None))
-    return role
+    inputs = ["data_in"] if op.inputs else []
+    return frozenset({*op.roles, *op.inner, OUTPUT, *inputs} - absent)
 
 
 def _check_seed(seed: Any, where: str) -> None:
@@ -247,8 +318,9 @@ def _check_seed(seed: Any, where: str) -> None:
         if name is not None and name not in FORMATS:
             raise UnknownNameError("number format", name, FORMATS, f"{where}.name")
         formats += [] if name is None else [FORMATS[name]]
-    for key in seed.keys() - {"name", "bypass"}:
-        options(seed[key], f"{where}.{key}")
-        if formats and not any(_role_of(key, fmt) for fmt in formats):
+    for key in sorted(seed.keys() - {"name", "bypass"}):
+        offered = options(seed[key], f"{where}.{key}")
+        if formats and not any(role_of(key, fmt) for fmt in formats):
             known = {each for fmt in formats for each in known_keys(fmt, len(OPS))}
             raise UnknownNameError("key", key, known, where)
+        check_auto(offered, key, formats, f"{where}.{key}")

@@ -34,7 +34,7 @@ from chop.models.info import MaseModelInfo
 from chop.passes.graph import add_common_metadata_analysis_pass, init_metadata_analysis_pass
 from chop.passes.graph.analysis.quantization import calculate_avg_bits_mg_analysis_pass
 from chop.registry import Registry
-from chop.tools.get_input import get_cf_args, get_dummy_input
+from chop.tools.get_input import as_example, get_cf_args, get_dummy_input
 from chop.validation import parse
 
 Picked = dict[str, int]
@@ -157,20 +157,33 @@ class SearchContext:
     eval_mode: bool = True
     seed: int = 0
     folder: Path | None = None
+    kept: dict[str, Any] = field(default_factory=dict, repr=False)
+    """What a space has worked out once for all processes of the search."""
     _rows: dict[tuple[str, int | None], list[Batch]] = field(default_factory=dict, repr=False)
 
     def batches(self, loader: str, num_samples: int | None) -> list[Batch]:
         """The first `num_samples` rows of a loader, no more and no fewer, or all of them."""
-        asked = (loader, num_samples)
+        found = self.first_batches(loader, num_samples)
+        rows = sum(len(labels) for _, labels in found)
+        if num_samples is not None and rows < num_samples:
+            raise DataError(
+                f"num_samples = {num_samples}, but {loader} of data set "
+                f"{self.data_module.name!r} has only {rows} rows"
+            )
+        return found
+
+    def first_batches(self, loader: str, most: int | None) -> list[Batch]:
+        """The first rows of a loader, `most` of them or all."""
+        asked = (loader, most)
         if asked not in self._rows:
             with torch.inference_mode(False):
-                self._rows[asked] = list(self._cut(loader, num_samples))
+                self._rows[asked] = list(self._cut(loader, most))
         return self._rows[asked]
 
-    def _cut(self, loader: str, num_samples: int | None) -> Iterator[Batch]:
+    def _cut(self, loader: str, most: int | None) -> Iterator[Batch]:
         if loader not in LOADERS:
             raise UnknownNameError("data loader", loader, LOADERS)
-        left = num_samples
+        left = most
         for features, labels in getattr(self.data_module, loader)():
             rows = len(labels) if left is None else min(left, len(labels))
             if rows:
@@ -178,12 +191,6 @@ class SearchContext:
             left = None if left is None else left - rows
             if left == 0:
                 return
-        if left:
-            found = (num_samples or 0) - left
-            raise DataError(
-                f"num_samples = {num_samples}, but {loader} of data set "
-                f"{self.data_module.name!r} has only {found} rows"
-            )
 
     @cached_property
     def dummy_in(self) -> dict[str, Tensor]:
@@ -193,7 +200,7 @@ class SearchContext:
     def graph(self, model: nn.Module) -> MaseGraph:
         """`model` as a graph with common metadata; it shares the layers of `model`."""
         cf_args = self.cf_args or get_cf_args(self.model_info, self.task, model)
-        graph = MaseGraph(model, dict(cf_args))
+        graph = MaseGraph(model, dict(cf_args), example_inputs=as_example(self.dummy_in))
         init_metadata_analysis_pass(graph)
         names = [node.target for node in graph.nodes if node.op == "placeholder"]
         if len(names) == len(self.dummy_in) == 1:  # whatever the model calls its only input
@@ -278,6 +285,8 @@ class SearchSpace(ABC):
     Setup: ClassVar[type[SpaceSetup]] = SpaceSetup
     starts_afresh: ClassVar[bool] = False
     """Whether candidates get new weights, so that those of the model make no difference."""
+    strategy: ClassVar[str] = "optuna"
+    """The name of the strategy that can search it."""
 
     def __init__(self, context: SearchContext, setup: Any, seed: Mapping[str, Any]) -> None:
         self.context = context

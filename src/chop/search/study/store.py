@@ -12,7 +12,7 @@ import json
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -235,6 +235,21 @@ class Store:
                 for trial, outcome in outcomes:
                     self._finish(trial._trial_id, outcome)
             self.sync()
+
+    def once(self, request: TrialRequest, work: Callable[[], Outcome]) -> Outcome | None:
+        """What comes of `work`, stored; None if another process has done it or does it now."""
+        if self.taken(request.key):
+            return None
+        (trial,) = self.claim([request], None)
+        if trial is None:
+            return None
+        try:
+            outcome = work()
+        except BaseException:
+            self.give_up([trial], "interrupted")
+            raise
+        self.finish([(trial, outcome)])
+        return outcome
 
     def _finish(self, trial_id: int, outcome: Outcome) -> None:
         storage = self.storage

@@ -18,7 +18,7 @@ from chop.nn.quantized import QuantizedCall, QuantizedModule
 from chop.nn.quantizers import QUANTIZERS
 from chop.numerics import NumberFormat
 from chop.numerics.int_tensor import ArrayValue
-from chop.ops.op import MaseType, Op, aten_name, op_of_node
+from chop.ops.op import MaseType, Op, aten_name, op_of_node, parameter_roles
 
 UNKNOWN: TensorEntry = {"type": None, "precision": None, "shape": None, "torch_dtype": None}
 """What is recorded of a tensor when the model was not run."""
@@ -152,13 +152,14 @@ def named_arguments(
         args: values, or nodes where nothing was run; a node counts as a tensor.
     """
     inputs = 0
+    is_function = node.op == "call_function" or isinstance(module, QuantizedCall)
     if hasattr(node.target, "op"):  # a quantised function, whose `config` is no operand
         kwargs = {name: value for name, value in kwargs.items() if name != "config"}
     for name, value in [*positional(node, op, module, args), *kwargs.items()]:
         for part_name, part in parts(name, value):
             if not is_tensor(part):
                 yield part_name, part
-            elif node.op == "call_function" and name in PARAMETER_NAMES:
+            elif is_function and name in PARAMETER_NAMES:
                 yield name, part
             else:
                 yield f"data_in_{inputs}", part
@@ -195,6 +196,8 @@ def signature_of(
     node: fx.Node, op: str, module: nn.Module | None, count: int
 ) -> tuple[tuple[str, ...], str | None]:
     """Names of the first arguments of the callee, and the name of its starred one, if any."""
+    if isinstance(module, QuantizedCall):
+        return aten_signature(op, count)
     if module is not None:
         kind = module.base if isinstance(module, QuantizedModule) else type(module)
         return python_signature(kind.forward, skip_self=True)
@@ -346,7 +349,7 @@ def operands(node: fx.Node, op: Op) -> Iterator[tuple[str, str]]:
         yield from function_operands(node, op)
         return
     yield from ((role, f"data_in_{index}") for index, role in enumerate(op.inputs))
-    yield from ((n, n) for n in op.params if isinstance(getattr(module, n, None), Tensor))
+    yield from ((role, name) for name, role in parameter_roles(op, module).items())
 
 
 def function_operands(node: fx.Node, op: Op) -> Iterator[tuple[str, str]]:

@@ -12,13 +12,14 @@ import inspect
 import keyword
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal, NamedTuple, ParamSpec
 
 import torch
 from pydantic import AfterValidator, Field, ValidationError
 from torch import fx, nn
 
+from chop.ir.graph.conditions import sizes_in
 from chop.ir.graph.mase_graph import SECTIONS
 from chop.nn.quant_config import parse_quant_config
 from chop.ops.op import op_of_function, op_of_method
@@ -298,6 +299,20 @@ def check_metadata(record: Mapping[str, Any], *, of_node: bool) -> None:
         found = software.get(side, {})
         if not isinstance(found, dict) or not all(isinstance(e, dict) for e in found.values()):
             raise ValueError(f"{side} of the software section are tables")
+
+
+def check_sizes(inputs: Iterable[tuple[str, int, list[str]]]) -> None:
+    """Refuse conditions that are none, or about sizes that no input up to theirs has.
+
+    Args:
+        inputs: the name of each node, how many sizes it has, and its conditions.
+    """
+    known: dict[str, int] = {}
+    for name, sizes, conditions in inputs:
+        known[name] = sizes
+        for text in conditions:
+            if any(place >= known.get(each, 0) for each, place in sizes_in(text)):
+                raise ValueError(f"node {name!r}: {text!r:.60} is about no input's size")
 
 
 def check_types(table: Mapping[str, Any], types: Mapping[str, type], where: str) -> None:

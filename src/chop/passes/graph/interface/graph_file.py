@@ -9,8 +9,8 @@ from torch import Tensor, fx, nn
 from torch.fx.graph import CodeGen
 
 from chop.errors import GraphError
-from chop.ir.graph.exported import MADE_FOR, FreeSize, ShapedGraphModule
 from chop.ir.graph.mase_graph import MaseGraph
+from chop.ir.graph.shapes import CONDITIONS, MADE_FOR, FreeSize, ShapedGraphModule
 from chop.passes.base import PassArgs
 from chop.passes.graph.analysis.metadata_entries import FLOAT_RECORDS, attribute
 from chop.passes.graph.interface.codec import (
@@ -33,6 +33,7 @@ from chop.passes.graph.interface.door import (
     check_float_records,
     check_forward,
     check_keywords,
+    check_sizes,
     check_texts,
     decoded,
     path,
@@ -65,6 +66,7 @@ class NodeRecord(PassArgs):
             that it was given and that were taken from it.
         float_records: the types its arguments had.
         made_for: the shape of an input that the graph holds for, if not for all.
+        conditions: what is asked of the sizes of this input and of those before it.
     """
 
     name: Name
@@ -76,6 +78,7 @@ class NodeRecord(PassArgs):
     float_form: tuple[Call, Text, list[Name], dict[Name, Any]] | None = None
     float_records: Any = None
     made_for: list[int | FreeSize] | None = None
+    conditions: list[Text] = Field(default=[])
 
     @model_validator(mode="after")
     def _is_harmless(self) -> Self:
@@ -145,6 +148,7 @@ def check_order(nodes: list[NodeRecord]) -> None:
         raise ValueError("two nodes or two arguments have the same name")
     if [node.op for node in nodes].count("output") != 1 or nodes[-1].op != "output":
         raise ValueError("a graph has one output, which is its last node")
+    check_sizes((node.name, len(node.made_for or ()), node.conditions) for node in nodes)
 
 
 def check_layers(record: GraphRecord) -> None:
@@ -252,6 +256,7 @@ def record_node(node: fx.Node) -> NodeRecord:
             float_form=before,
             float_records=stored(node.name, node.meta.get(FLOAT_RECORDS)),
             made_for=node.meta.get(MADE_FOR),
+            conditions=list(node.meta.get(CONDITIONS, ())),
         )
     except ValidationError as error:
         raise GraphError(f"node {node.name!r} cannot be saved: {problem(error)}") from None
@@ -336,6 +341,8 @@ def restore_meta(node: fx.Node, each: NodeRecord) -> None:
         node.meta[FLOAT_RECORDS] = from_plain(each.float_records)
     if each.made_for is not None:
         node.meta[MADE_FOR] = tuple(each.made_for)
+    if each.conditions:
+        node.meta[CONDITIONS] = tuple(each.conditions)
 
 
 def plain_tensors(

@@ -43,6 +43,10 @@ from chop.passes.graph.transforms.pruning.masks import (
 RECURRENT = (
     "input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout", "bidirectional",
 )  # fmt: skip
+RECURRENT_KINDS: dict[type[nn.Module], tuple[str, ...]] = {
+    nn.LSTM: ("proj_size",),
+    nn.RNN: ("nonlinearity",),
+}
 # Whether a layer has these is an argument of its class; what they hold is in its tensors.
 PRESENCE = {
     "bias": ("bias", "in_proj_bias"),
@@ -104,7 +108,9 @@ def _known_classes(size: int) -> dict[str, type[nn.Module]]:
 
 def accepted(cls: type[nn.Module]) -> list[str]:
     """The arguments of a class that a file may state: never where its tensors live."""
-    return list(RECURRENT) if issubclass(cls, nn.RNNBase) else parameter_names(cls.__init__)
+    if not issubclass(cls, nn.RNNBase):
+        return parameter_names(cls.__init__)
+    return [*RECURRENT, *RECURRENT_KINDS.get(cls, ())]
 
 
 def describe(name: str, module: nn.Module) -> LayerRecord:

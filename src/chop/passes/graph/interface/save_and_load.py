@@ -21,6 +21,7 @@ from chop.files import one_at_a_time, regular, write_safetensors, write_text
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.nn.quantized import QuantizedModule
 from chop.numerics import NumberFormat
+from chop.ops.op import parameter_roles
 from chop.passes.base import PASSES, Info, Pass, PassArgs, interface_pass
 from chop.passes.graph.analysis.metadata_entries import attribute
 from chop.passes.graph.interface.codec import (
@@ -201,7 +202,9 @@ def formats_of(module: nn.Module | None) -> dict[str, NumberFormat]:
     if not isinstance(module, QuantizedModule) or module.bypass:
         return {}
     formats, learned = module.quant.operands, module.quantizers_by_role
-    return {name: formats[name] for name in module.op.params if name in formats.keys() - learned}
+    known = formats.keys() - learned
+    roles = parameter_roles(module.op, module)
+    return {name: formats[role] for name, role in roles.items() if role in known}
 
 
 def as_codes(layer: nn.Module | None, key: str, tensor: Tensor) -> Packed | None:

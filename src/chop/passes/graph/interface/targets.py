@@ -112,8 +112,9 @@ OF_ATEN = _words(
     """
     _adaptive_avg_pool2d _adaptive_avg_pool3d _assert_scalar _assert_tensor_metadata _log_softmax
     _native_batch_norm_legit_no_training _safe_softmax _softmax _to_copy _unsafe_view alias col2im
-    cross_entropy_loss im2col index lift_fresh_copy log_sigmoid nll_loss_nd reflection_pad1d
-    reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d slice
+    cross_entropy_loss im2col index lift_fresh_copy linalg_vector_norm log_sigmoid nll_loss_nd
+    reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d
+    replication_pad3d slice
     sym_numel sym_size upsample_bicubic2d upsample_bilinear2d upsample_linear1d upsample_nearest1d
     upsample_nearest2d upsample_nearest3d upsample_trilinear3d
     """
@@ -187,7 +188,7 @@ ATEN = "aten"
 # What torch's own parser of arguments takes besides the names in the schema.
 ALIASES = {"self": ("input", "x"), "dim": ("axis",), "keepdim": ("keepdims",)}
 # Where a result is written, a source of random numbers, memory of a device: none of it is data.
-NOT_DATA = frozenset({"out", "generator", "pin_memory"})
+NOT_DATA = frozenset({"out", "generator", "pin_memory", "rounders"})
 _CAST, _SECTIONS = ("memory_format",), ("indices_or_sections",)
 # Keywords of functions written in C that are in no schema, by the last part of their names.
 STATED: Mapping[str, tuple[str, ...]] = {

@@ -1,4 +1,4 @@
-"""Passes that change a graph, or make something else of it: quantise, prune, fuse, emit Verilog."""
+"""Passes that change a graph, or write it out: quantise, freeze, prune, fuse, emit Verilog."""
 
 from chop.passes.graph.transforms.fusion import (
     conv_bn_fusion_transform_pass,
@@ -10,14 +10,18 @@ from chop.passes.graph.transforms.pruning import (
     prune_transform_pass,
 )
 from chop.passes.graph.transforms.quantize import (
+    calibrate_transform_pass,
+    freeze_transform_pass,
     quantize_transform_pass,
     summarize_quantization_analysis_pass,
 )
 from chop.passes.graph.transforms.verilog import emit_verilog_top_transform_pass
 
 __all__ = [
+    "calibrate_transform_pass",
     "conv_bn_fusion_transform_pass",
     "emit_verilog_top_transform_pass",
+    "freeze_transform_pass",
     "linear_bn_fusion_transform_pass",
     "normalise_transform_pass",
     "prune_detach_hook_transform_pass",

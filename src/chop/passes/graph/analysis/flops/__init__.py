@@ -1,7 +1,8 @@
 """Operations, bits and buffers of a graph, counted from shapes.
 
-`operands` finds what each operation works on, `count` counts with it and holds the pass; `module`
-counts a single module, as the labs do.
+`operands` finds what each operation works on, `count` counts with it and holds the pass, `table`
+shows the counts; `module` counts a single module, as the labs do. `ebops` counts effective bit
+operations on given rows: `products` are what is multiplied, `liveness` is what anybody reads.
 """
 
 from chop.passes.graph.analysis.flops.count import (
@@ -9,9 +10,9 @@ from chop.passes.graph.analysis.flops.count import (
     NodeCount,
     count,
     count_operations_analysis_pass,
-    report_counts,
 )
 from chop.passes.graph.analysis.flops.module import calculate_flops_pass
+from chop.passes.graph.analysis.flops.table import report_counts
 
 __all__ = [
     "Counts",

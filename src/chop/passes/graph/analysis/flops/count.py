@@ -6,7 +6,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from tabulate import tabulate
+from pydantic import Field
 from torch import fx, nn
 
 from chop.errors import GraphError
@@ -14,13 +14,15 @@ from chop.files import write_text
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.recorder import undisturbed
 from chop.ops.cost import Cost
-from chop.passes.base import Info, PassArgs, analysis_pass
+from chop.passes.base import Batches, Info, PassArgs, analysis_pass, first_rows
+from chop.passes.graph.analysis.flops.ebops import EBOPS_ROWS, EbopsCount, ebops
 from chop.passes.graph.analysis.flops.operands import (
     Results,
     StoredParameter,
     Use,
     batch_size,
     buffers,
+    formats_of_node,
     inputs_of_batch,
     observe,
     run_shapes,
@@ -29,20 +31,11 @@ from chop.passes.graph.analysis.flops.operands import (
     use_of,
     widest,
 )
+from chop.passes.graph.analysis.flops.table import report_counts
 from chop.passes.graph.analysis.metadata_entries import attribute, classify, target_name
 from chop.passes.graph.analysis.report import show
 
-COLUMNS = {
-    "macs": "MACs",
-    "flops": "FLOPs",
-    "backward_flops": "Backward FLOPs",
-    "bitops": "BitOPs",
-    "parameters": "Parameters",
-    "parameter_bits": "Parameter bits",
-    "input_buffer_size": "Input buffer",
-    "output_buffer_size": "Output buffer",
-}
-UNKNOWN = "?"
+WHERE = "pass 'count_operations'"
 
 
 @dataclass(frozen=True)
@@ -95,12 +88,17 @@ class CountOperationsArgs(PassArgs):
         backward: count the backward pass of training too.
         dummy_in: inputs by name, of which only shapes and dtypes matter. Without it the shapes
             that `add_common_metadata` recorded are used.
+        input_generator: batches by input name, usually of training rows. With them the effective
+            bit operations (EBOPs) of a quantised graph are counted, too.
+        num_samples: how many rows of them are looked at.
         report: print the table.
         save_path: a file to save the table in.
     """
 
     backward: bool = False
     dummy_in: dict[str, Any] | None = None
+    input_generator: Batches | None = None
+    num_samples: int = Field(default=EBOPS_ROWS, gt=0)
     report: bool = True
     save_path: Path | None = None
 
@@ -109,8 +107,14 @@ class CountOperationsArgs(PassArgs):
 def count_operations_analysis_pass(
     graph: MaseGraph, args: CountOperationsArgs
 ) -> tuple[MaseGraph, Info]:
-    """Count MACs, FLOPs, bit operations, parameters and buffers of each node, per sample."""
+    """Count MACs, FLOPs, bit operations, parameters and buffers of each node, per sample.
+
+    Given batches of rows, count the effective bit operations (EBOPs), too.
+    """
     info = as_info(count(graph, args.dummy_in), args.backward)
+    if args.input_generator is not None and is_quantised(graph):
+        rows = first_rows(args.input_generator, args.num_samples, WHERE)
+        add_ebops(info, ebops(graph, (batch for batch, _ in rows)))
     if args.report:
         show(report_counts(info))
     if args.save_path is not None:
@@ -328,46 +332,17 @@ def as_info(counts: Counts, backward: bool) -> dict[str, Any]:
     }
 
 
-def report_counts(info: Mapping[str, Any]) -> str:
-    """The information of the pass `count_operations` as text: nodes, total, and what is missing."""
-    columns = [name for name in COLUMNS if name in info["total"]]
-    rows = [
-        [name, count["op"], *cells(count, columns)]
-        for name, count in info["nodes"].items()
-        if any(count[column] != 0 for column in columns)
-    ]
-    rows.append(["Total", "", *cells(info["total"], columns)])
-    headers = ["Node name", "Mase op", *(COLUMNS[name] for name in columns)]
-    table = tabulate(
-        rows,
-        headers=headers,
-        tablefmt="orgtbl",
-        disable_numparse=True,
-        colalign=("left", "left", *("right" for _ in columns)),
-    )
-    return "\n".join([table, rounded_line(info["total"]), *remarks(info)])
+def is_quantised(graph: MaseGraph) -> bool:
+    """Whether any node rounds an operand to a number format."""
+    modules = graph.modules
+    owners = ((node, modules.get(str(node.target))) for node in graph.nodes)
+    return any(formats_of_node(node, module) for node, module in owners)
 
 
-def cells(count: Mapping[str, Any], columns: list[str]) -> list[str]:
-    """Numbers with their thousands apart."""
-    return [UNKNOWN if count[name] is None else f"{count[name]:,}" for name in columns]
-
-
-def remarks(info: Mapping[str, Any]) -> list[str]:
-    """What the numbers are per, and what is not in them."""
-    batch = "" if info["batch_size"] is None else f" of {info['batch_size']}"
-    if info["per"] == "sample":
-        lines = [f"Per sample, counted on a batch{batch}."]
-    else:
-        lines = [f"For the whole batch{batch}, not per sample: {info['note']}."]
-    missing = ", ".join(f"{each['node']} ({each['op']})" for each in info["uncounted"])
-    return [*lines, f"Not counted: {missing}."] if missing else lines
-
-
-def rounded_line(total: Mapping[str, Any]) -> str:
-    """One sentence: the share of all MACs whose operands are really rounded."""
-    macs, both, one = (total[n] for n in ("macs", "rounded_macs", "half_rounded_macs"))
-    if not macs:
-        return "There are no MACs."
-    shares = f"both operands rounded: {both / macs:.1%} ({both:,} of {macs:,})"
-    return f"MACs with {shares}; with one of the two: {one / macs:.1%}."
+def add_ebops(info: dict[str, Any], found: EbopsCount) -> None:
+    """Put effective bit operations beside the other counts; nodes without products have none."""
+    for name, count in info["nodes"].items():
+        count["ebops"] = None if name in found.uncounted else found.nodes.get(name, 0)
+    info["total"]["ebops"] = found.total
+    missing = [{"node": name, "reason": why} for name, why in found.uncounted.items()]
+    info["ebops"] = {"rows": found.rows, "uncounted": missing}

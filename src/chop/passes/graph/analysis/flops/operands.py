@@ -17,7 +17,7 @@ from chop.nn.quantized import QuantizedCall, QuantizedModule
 from chop.nn.quantizers import QUANTIZERS
 from chop.numerics import NumberFormat
 from chop.ops.cost import Call, Cost
-from chop.ops.op import Op, op_of_node
+from chop.ops.op import Op, op_of_module, op_of_node, parameter_roles
 from chop.passes.graph.analysis.metadata_entries import (
     bare,
     dtype_format,
@@ -79,10 +79,13 @@ def stored_parameters(module: nn.Module, formats: Formats) -> Iterator[StoredPar
 
     What quantisers own is left aside: it ends up in the format, not beside the weights.
     """
+    op = op_of_module(module)
+    roles = {} if op is None else parameter_roles(op, module)
     for name, parameter in module.named_parameters():
         if name.startswith(f"{QUANTIZERS}."):
             continue
-        fmt = formats.get(plain_name(name))
+        plain = plain_name(name)
+        fmt = formats.get(roles.get(plain, plain))
         bits = stored_bits(fmt, tuple(parameter.shape), parameter.dtype)
         yield StoredParameter(parameter, bits)
 

@@ -10,7 +10,7 @@ from torch import Tensor, fx, nn
 from chop.errors import ConfigError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.recorder import run_graph
-from chop.passes.base import Batches, Info, PassArgs, analysis_pass
+from chop.passes.base import Batches, Info, PassArgs, analysis_pass, first_rows
 from chop.passes.graph.analysis.metadata_entries import (
     attribute,
     module_buffers,
@@ -118,7 +118,7 @@ def profile_activations(
         raise ConfigError(f"{WHERE}: activations need an input_generator and num_samples")
     profiler = Profiler(graph, chosen, args)
     fed = 0
-    for batch, size in first_rows(args.input_generator, args.num_samples):
+    for batch, size in first_rows(args.input_generator, args.num_samples, WHERE):
         run_graph(graph, batch, profiler.before, profiler.after)
         fed += size
     if fed < args.num_samples:
@@ -163,23 +163,3 @@ class Profiler:
             self.collected[key] = new_statistics(self.statistics)
         for stat in self.collected[key].values():
             stat.update_a_batch(value)
-
-
-def first_rows(batches: Batches, count: int) -> Iterator[tuple[dict[str, Any], int]]:
-    """Batches and their sizes until `count` rows are out; the last batch is cut to fit."""
-    for batch in batches:
-        if not isinstance(batch, Mapping):
-            kind = type(batch).__name__
-            raise ConfigError(f"{WHERE}: batches should be dictionaries by input name, not {kind}")
-        size = next((len(v) for v in batch.values() if isinstance(v, Tensor) and v.dim()), 1)
-        taken = min(size, count)
-        yield {name: rows(value, size, taken) for name, value in batch.items()}, taken
-        count -= taken
-        if count == 0:
-            return
-
-
-def rows(value: Any, size: int, taken: int) -> Any:
-    """The first rows of a tensor that has one row for each sample."""
-    has_rows = isinstance(value, Tensor) and value.dim() > 0 and len(value) == size
-    return value[:taken] if has_rows else value

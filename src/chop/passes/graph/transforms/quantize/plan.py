@@ -10,9 +10,10 @@ from chop.errors import ConfigError, UnknownNameError, suggestion
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.nn.quant_config import OUTPUT, QuantConfig, known_keys, parse_quant_config
 from chop.numerics import FORMATS
-from chop.ops.op import Op, is_aten, op_of_node
+from chop.ops.op import Op, is_aten, op_of_node, parameter_roles
 from chop.ops.table import OPS
-from chop.passes.base import PassArgs
+from chop.passes.base import Batches, PassArgs
+from chop.passes.graph.transforms.quantize.ranges import Calibration
 from chop.passes.graph.utils import SELECTORS, By, get_mase_op, select
 from chop.validation import parse
 
@@ -65,6 +66,9 @@ class QuantizeArgs(PassArgs):
             expressions for whole names, of which the first that matches counts (regex_name).
         default: the rule for every other node that can be quantised; with ``only = [...]`` for
             those of some operations.
+        input_generator: batches of inputs by name, from which scales that are "auto" are set.
+        calibrate: how they are: the arguments of the pass `calibrate`.
+        outside_width: binary points outside the width are meant, so that no warning tells of them.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -77,6 +81,9 @@ class QuantizeArgs(PassArgs):
 
     by: By = "type"
     default: DefaultRule | None = None
+    input_generator: Batches | None = None
+    calibrate: Calibration = Calibration()
+    outside_width: bool = False
 
     @model_validator(mode="after")
     def _check_rules(self) -> Self:
@@ -189,12 +196,10 @@ def quant_config(
 
 def present_roles(node: fx.Node, op: Op) -> list[str]:
     """The operands of a node: those of its operation but parameters that its layer goes without."""
-    layer = node.meta["mase"].module if calls_layer(node) else None
-    return [
-        role
-        for role in op.roles
-        if layer is None or role not in op.params or getattr(layer, role, None) is not None
-    ]
+    if not calls_layer(node):
+        return [*op.roles, *op.inner]
+    there = parameter_roles(op, node.meta["mase"].module).values()
+    return [role for role in (*op.roles, *op.inner) if role not in op.params or role in there]
 
 
 def refuse_named(

@@ -24,21 +24,35 @@ from chop.nn.quantized import (
 )
 from chop.ops.op import op_of_node, writes_in_place
 from chop.passes.base import Info, transform_pass
-from chop.passes.graph.analysis.flops.count import rounded_line, rounded_macs
+from chop.passes.graph.analysis.flops.count import rounded_macs
+from chop.passes.graph.analysis.flops.table import rounded_line
 from chop.passes.graph.analysis.metadata_entries import record_formats, restore_records
+from chop.passes.graph.analysis.report import show
 from chop.passes.graph.transforms.quantize.plan import (
     FLOAT_FORM,
+    LISTED,
     FloatForm,
     Plan,
     QuantizeArgs,
     calls_layer,
     make_plan,
 )
+from chop.passes.graph.transforms.quantize.saturation import calibrated, outside, table, tell
 from chop.passes.graph.utils import (
     get_mase_op,
     get_mase_type,
     get_node_actual_target,
     replace_modules,
+)
+
+logger = logging.getLogger("chop")
+OUTSIDE = (
+    "pass 'quantize': the binary point lies outside the width: {}; if this is meant, set "
+    'outside_width = true, and frac_width = "auto" to find one that fits'
+)
+WAITING = (
+    "pass 'quantize': there are no batches, so scales that are 'auto' wait for the pass calibrate "
+    "(nodes {})"
 )
 
 
@@ -52,9 +66,30 @@ def quantize_transform_pass(graph: MaseGraph, args: QuantizeArgs) -> tuple[MaseG
     rule is for stays as it is. Layers keep their float parameters and round them on the way in.
     A function whose format has a quantiser with a state becomes a module, which owns it.
 
-    `info` has the class or function of each quantised node and the nodes that became float again.
+    Scales that are "auto" are set from `input_generator`, batches that run through the network in
+    floating point; without it they wait for the pass `calibrate`, and until then nothing can run.
+
+    `info` has the class or function of each quantised node, the nodes that became float again and,
+    if there were batches, what `calibrate` finds.
     """
     plan = make_plan(graph, args)
+    if not args.outside_width:
+        for words in outside(plan):
+            logger.warning("%s", OUTSIDE.format(words))
+    if args.input_generator is None:
+        waiting = [n.name for n, quant in plan.items() if quant and quant.is_open]
+        if waiting:
+            logger.info("%s", WAITING.format(", ".join(waiting[:LISTED])))
+        return graph, apply_plan(graph, plan)
+    plan, found, rows = calibrated(graph, plan, args.input_generator, args.calibrate)
+    info = apply_plan(graph, plan)
+    if any(each.fit.calibrated for each in found):
+        show(table(found, rows))
+    return graph, info | {"calibration": tell(graph, found, rows)}
+
+
+def apply_plan(graph: MaseGraph, plan: Plan) -> Info:
+    """Make each node what the plan says; the nodes that are quantised, and those made float."""
     modules = graph.modules
     before = {node: described(node, modules) for node in plan}
     layers = new_layers(plan, modules)  # whatever is wrong with a rule shows here at the latest
@@ -62,6 +97,7 @@ def quantize_transform_pass(graph: MaseGraph, args: QuantizeArgs) -> tuple[MaseG
     functions = [(node, quant) for node, quant in plan.items() if not calls_layer(node)]
     changed = [replace_function(graph, node, quant) for node, quant in functions]
     if any(changed):
+        sort_modules(graph)
         graph.fx_graph.lint()
         graph.model.recompile()  # half the cost of the pass, and layers are found by name anyway
     modules = graph.modules
@@ -72,7 +108,20 @@ def quantize_transform_pass(graph: MaseGraph, args: QuantizeArgs) -> tuple[MaseG
     restored = [
         n.name for n, quant in plan.items() if not quant and before[n] != described(n, modules)
     ]
-    return graph, {"quantized": quantised, "restored": restored}
+    return {"quantized": quantised, "restored": restored}
+
+
+def sort_modules(graph: MaseGraph) -> None:
+    """Put modules in the order of their use, as in copies and saved graphs.
+
+    Optimisers know parameters by their place.
+    """
+    used = [str(n.target).partition(".")[0] for n in graph.nodes if n.op == "call_module"]
+    modules = graph.model._modules
+    order = [name for name in dict.fromkeys((*used, *modules)) if name in modules]
+    ordered = {name: modules[name] for name in order}
+    modules.clear()
+    modules.update(ordered)
 
 
 def described(node: fx.Node, modules: Mapping[str, nn.Module]) -> str:
@@ -144,7 +193,6 @@ def restore_function(graph: MaseGraph, node: fx.Node) -> nn.Module | None:
     return called
 
 
-logger = logging.getLogger("chop")
 TABLE = (
     "Ori name", "New name", "MASE_TYPE", "Mase_OP", "Original type", "Quantized type", "Changed",
 )  # fmt: skip

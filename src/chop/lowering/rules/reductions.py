@@ -12,11 +12,9 @@ from chop.lowering import program as steps
 from chop.lowering.builder import LoweringError
 from chop.lowering.dyadic import dyadic
 from chop.lowering.from_graph import Call
-from chop.lowering.functions import of_each_code
-from chop.lowering.moves import expanded
 from chop.lowering.program import PADDING, Codes, Shape, Value
 from chop.lowering.ranges import codes
-from chop.lowering.rules import (
+from chop.lowering.rules.arithmetic import (
     CHUNK,
     aligned_weights,
     each_dimension,
@@ -25,6 +23,8 @@ from chop.lowering.rules import (
     result_shape,
     windows_of,
 )
+from chop.lowering.rules.functions import of_each_code
+from chop.lowering.rules.moves import expanded
 from chop.lowering.symbols import Exact, Symbol, is_symbolic
 from chop.ops.op import lowering
 

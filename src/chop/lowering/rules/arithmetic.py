@@ -1,4 +1,4 @@
-"""How operations become steps: one rule for each kind of operation, found by its name."""
+"""Products, sums, pooling and the other rules that add steps of arithmetic."""
 
 from dataclasses import replace
 from math import log2, prod
@@ -8,15 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from chop.lowering import functions, moves  # noqa: F401  (register)
 from chop.lowering import program as steps
 from chop.lowering.builder import LoweringError
 from chop.lowering.dyadic import dyadic
 from chop.lowering.from_graph import Call
-from chop.lowering.functions import of_each_code
-from chop.lowering.moves import expanded
 from chop.lowering.program import Codes, Shape, Value
 from chop.lowering.ranges import along, codes, shifted
+from chop.lowering.rules.functions import entries, of_each_code, ranked
+from chop.lowering.rules.moves import expanded
 from chop.lowering.symbols import Exact, Pending, Raw, Symbol, is_symbolic
 from chop.ops.op import lowering
 
@@ -217,7 +216,7 @@ def multiplication(call: Call) -> Symbol:
 def embedding(call: Call) -> Symbol:
     """Rows of a constant table, chosen by an integer input, or numbers chosen by codes."""
     if isinstance(call.source, Exact | Pending):
-        return functions.entries(call)
+        return entries(call)
     weight = call.parameter("weight")
     assert weight is not None
     table, frac = weight
@@ -234,7 +233,7 @@ def max_pool(call: Call) -> Symbol:
     """The largest code of each window; functions of codes are compared by their order."""
     if call.setting("return_indices", False):
         raise LoweringError(f"{call.name} gives indices, which no rule covers")
-    source = functions.ranked(call)
+    source = ranked(call)
     value = source.value if isinstance(source, Exact) else source[0]
     value = one_point(call, value, 0)
     windows, shape = window(call, value)

@@ -1,0 +1,5 @@
+"""How operations become steps: one rule for each kind of operation, found by its name."""
+
+from chop.lowering.rules import arithmetic, functions, moves, reductions
+
+__all__ = ["arithmetic", "functions", "moves", "reductions"]

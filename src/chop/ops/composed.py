@@ -1,0 +1,214 @@
+"""Operations made of several products, written so that what is between the products can be rounded.
+
+Attention multiplies its scores with the values; a recurrent layer multiplies its hidden state with
+a weight at every step. `rounders` has what rounds these inner operands, by role; without any,
+attention is torch's own.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+Rounders = Mapping[str, Callable[[Tensor], Tensor]]
+GATES = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}
+
+
+def attention(  # noqa: PLR0913, PLR0917  # as torch has them
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    rounders: Rounders | None = None,
+) -> Tensor:
+    """`scaled_dot_product_attention`, its scores rounded before they meet the values."""
+    if not rounders:
+        return F.scaled_dot_product_attention(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
+    if enable_gqa:
+        key = key.repeat_interleave(query.size(-3) // key.size(-3), -3)
+        value = value.repeat_interleave(query.size(-3) // value.size(-3), -3)
+    scale = query.size(-1) ** -0.5 if scale is None else scale
+    logits = query @ key.transpose(-2, -1) * scale
+    if is_causal:
+        seen = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).tril()
+        logits = logits.masked_fill(~seen, -torch.inf)
+    if attn_mask is not None:
+        truth = attn_mask.dtype == torch.bool
+        logits = logits.masked_fill(~attn_mask, -torch.inf) if truth else logits + attn_mask
+    # A row that sees nothing is zero, not the NaN of a softmax over nothing.
+    scores = F.dropout(torch.ops.aten._safe_softmax(logits, -1), dropout_p)
+    return rounders["scores"](scores) @ value
+
+
+def attention_mask(
+    attn_mask: Tensor | None, key_padding_mask: Tensor | None, num_heads: int, like: Tensor
+) -> Tensor | None:
+    """Both masks of `nn.MultiheadAttention` as one, to be added to (..., heads, queries, keys).
+
+    Args:
+        attn_mask: what each query may see, for all or for each sample and head.
+        key_padding_mask: keys that nobody may see, for each sample.
+        like: gives the type of numbers.
+    """
+    found: Tensor | None = None
+    if attn_mask is not None:
+        each = attn_mask
+        if attn_mask.dim() == 3:
+            each = attn_mask.reshape(-1, num_heads, *attn_mask.shape[1:])
+        found = added(each, like)
+        if attn_mask.dim() == 3 and like.dim() == 3:  # one sample that is no batch
+            found = found.squeeze(0)
+    if key_padding_mask is not None:
+        padding = added(key_padding_mask, like)[..., None, None, :]
+        found = padding if found is None else found + padding
+    return found
+
+
+def added(mask: Tensor, like: Tensor) -> Tensor:
+    """A mask as numbers to add: truth values hide what they mark."""
+    if mask.dtype != torch.bool:
+        return mask.to(like.dtype)
+    return torch.zeros_like(mask, dtype=like.dtype).masked_fill(mask, -torch.inf)
+
+
+def unrounded(value: Tensor) -> Tensor:
+    """The value itself."""
+    return value
+
+
+Step = Callable[[Tensor, tuple[Tensor, ...], Tensor], tuple[Tensor, ...]]
+
+
+def lstm_step(gates: Tensor, state: tuple[Tensor, ...], from_hidden: Tensor) -> tuple[Tensor, ...]:
+    """One step of an LSTM: hidden and cell state from the products of input and hidden state."""
+    i, f, g, o = (gates + from_hidden).chunk(4, -1)
+    cell = f.sigmoid() * state[1] + i.sigmoid() * g.tanh()
+    return o.sigmoid() * cell.tanh(), cell
+
+
+def gru_step(gates: Tensor, state: tuple[Tensor, ...], from_hidden: Tensor) -> tuple[Tensor, ...]:
+    """One step of a GRU."""
+    r, z, n = gates.chunk(3, -1)
+    hr, hz, hn = from_hidden.chunk(3, -1)
+    new = torch.tanh(n + (r + hr).sigmoid() * hn)
+    update = (z + hz).sigmoid()
+    return ((1 - update) * new + update * state[0],)
+
+
+def tanh_step(gates: Tensor, state: tuple[Tensor, ...], from_hidden: Tensor) -> tuple[Tensor, ...]:
+    """One step of a plain recurrent network."""
+    return ((gates + from_hidden).tanh(),)
+
+
+def relu_step(gates: Tensor, state: tuple[Tensor, ...], from_hidden: Tensor) -> tuple[Tensor, ...]:
+    """One step of a plain recurrent network with ReLU."""
+    return ((gates + from_hidden).relu(),)
+
+
+STEPS: dict[str, Step] = {
+    "LSTM": lstm_step, "GRU": gru_step, "RNN_TANH": tanh_step, "RNN_RELU": relu_step,
+}  # fmt: skip
+
+
+def recurrent(
+    layer: Any,
+    input: Any,  # noqa: A002 -- the name that torch gives it
+    hx: Any = None,
+    *,
+    rounders: Rounders | None = None,
+) -> Any:
+    """The forward of `nn.LSTM`, `nn.GRU` and `nn.RNN`, step by step."""
+    rounders = rounders or {}
+    batched = input.dim() == 3
+    steps = input if batched else input.unsqueeze(1)
+    steps = steps.transpose(0, 1) if layer.batch_first and batched else steps
+    lstm = layer.mode == "LSTM"
+    given = hx if lstm or hx is None else (hx,)
+    starts = None if given is None else [s if batched else s.unsqueeze(1) for s in given]
+    ends: list[tuple[Tensor, ...]] = []
+    directions = 2 if layer.bidirectional else 1
+    for index in range(layer.num_layers):
+        if index:
+            steps = F.dropout(steps, layer.dropout, layer.training)
+            steps = rounders.get("data_in", unrounded)(steps)
+        found = []
+        for direction in range(directions):
+            place = index * directions + direction
+            start = None if starts is None else tuple(s[place] for s in starts)
+            outputs, end = one_way(layer, steps, index, direction, start, rounders)
+            found.append(outputs)
+            ends.append(end)
+        steps = torch.cat(found, -1) if directions == 2 else found[0]
+    last = [torch.stack(parts) for parts in zip(*ends, strict=True)]
+    if not batched:
+        steps, last = steps.squeeze(1), [each.squeeze(1) for each in last]
+    elif layer.batch_first:
+        steps = steps.transpose(0, 1)
+    return steps, (tuple(last) if lstm else last[0])
+
+
+def one_way(
+    layer: Any,
+    steps: Tensor,
+    index: int,
+    direction: int,
+    state: tuple[Tensor, ...] | None,
+    rounders: Rounders,
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """All steps of one layer in one direction: the outputs in order, and the last state."""
+    ending = f"l{index}{'_reverse' if direction else ''}"
+    hidden_rounder = rounders.get("hidden", unrounded)
+    weight, bias = getattr(layer, f"weight_hh_{ending}"), getattr(layer, f"bias_hh_{ending}", None)
+    project = getattr(layer, f"weight_hr_{ending}", None)
+    gates = F.linear(
+        steps, getattr(layer, f"weight_ih_{ending}"), getattr(layer, f"bias_ih_{ending}", None)
+    )
+    if state is None:
+        rows, size = steps.size(1), layer.hidden_size
+        cell = steps.new_zeros(rows, size)
+        state = (cell if project is None else steps.new_zeros(rows, layer.proj_size), cell)
+        state = state if layer.mode == "LSTM" else (cell,)
+    run = STEPS[layer.mode]
+    outputs: list[Tensor] = []
+    for now in reversed(gates.unbind()) if direction else gates.unbind():
+        state = run(now, state, F.linear(hidden_rounder(state[0]), weight, bias))
+        if project is not None:
+            state = (F.linear(hidden_rounder(state[0]), project), *state[1:])
+        outputs.append(state[0])
+    return torch.stack(outputs[::-1] if direction else outputs), state
+
+
+def cell(layer: Any, input: Tensor, hx: Any = None, *, rounders: Rounders | None = None) -> Any:  # noqa: A002
+    """The forward of `nn.LSTMCell`, `nn.GRUCell` and `nn.RNNCell`."""
+    mode = cell_mode(layer)
+    lstm = mode == "LSTM"
+    if hx is None:
+        zeros = input.new_zeros(*input.shape[:-1], layer.hidden_size)
+        hx = (zeros, zeros) if lstm else zeros
+    state = tuple(hx) if lstm else (hx,)
+    hidden = (rounders or {}).get("hidden", unrounded)(state[0])
+    gates = F.linear(input, layer.weight_ih, layer.bias_ih)
+    found = STEPS[mode](gates, state, F.linear(hidden, layer.weight_hh, layer.bias_hh))
+    return found if lstm else found[0]
+
+
+def cell_mode(layer: Any) -> str:
+    """Which kind of recurrent network a cell is of."""
+    if isinstance(layer, nn.LSTMCell):
+        return "LSTM"
+    return "GRU" if isinstance(layer, nn.GRUCell) else f"RNN_{layer.nonlinearity.upper()}"
+
+
+def recurrent_parameters(layer: nn.Module) -> dict[str, str]:
+    """Each weight and bias of a recurrent layer or cell, with its role."""
+    present = (name for name, each in layer._parameters.items() if each is not None)
+    return {name: name.partition("_")[0] for name in present}

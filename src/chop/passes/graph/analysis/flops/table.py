@@ -1,0 +1,71 @@
+"""The information of the pass `count_operations` as text."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tabulate import tabulate
+
+COLUMNS = {
+    "macs": "MACs",
+    "flops": "FLOPs",
+    "backward_flops": "Backward FLOPs",
+    "bitops": "BitOPs",
+    "ebops": "EBOPs",
+    "parameters": "Parameters",
+    "parameter_bits": "Parameter bits",
+    "input_buffer_size": "Input buffer",
+    "output_buffer_size": "Output buffer",
+}
+UNKNOWN = "?"
+
+
+def report_counts(info: Mapping[str, Any]) -> str:
+    """The information of the pass `count_operations` as text: nodes, total, and what is missing."""
+    columns = [name for name in COLUMNS if name in info["total"]]
+    rows = [
+        [name, count["op"], *cells(count, columns)]
+        for name, count in info["nodes"].items()
+        if any(count[column] != 0 for column in columns)
+    ]
+    rows.append(["Total", "", *cells(info["total"], columns)])
+    headers = ["Node name", "Mase op", *(COLUMNS[name] for name in columns)]
+    table = tabulate(
+        rows,
+        headers=headers,
+        tablefmt="orgtbl",
+        disable_numparse=True,
+        colalign=("left", "left", *("right" for _ in columns)),
+    )
+    return "\n".join([table, rounded_line(info["total"]), *remarks(info)])
+
+
+def cells(count: Mapping[str, Any], columns: list[str]) -> list[str]:
+    """Numbers with their thousands apart."""
+    return [UNKNOWN if count[name] is None else f"{count[name]:,}" for name in columns]
+
+
+def remarks(info: Mapping[str, Any]) -> list[str]:
+    """What the numbers are per, and what is not in them."""
+    batch = "" if info["batch_size"] is None else f" of {info['batch_size']}"
+    if info["per"] == "sample":
+        lines = [f"Per sample, counted on a batch{batch}."]
+    else:
+        lines = [f"For the whole batch{batch}, not per sample: {info['note']}."]
+    missing = ", ".join(f"{each['node']} ({each['op']})" for each in info["uncounted"])
+    lines += [f"Not counted: {missing}."] if missing else []
+    if "ebops" in info:
+        lines.append(f"EBOPs with the values of {info['ebops']['rows']:,} rows.")
+        lines += [
+            f"EBOPs not counted: {each['node']}, {each['reason']}."
+            for each in info["ebops"]["uncounted"]
+        ]
+    return lines
+
+
+def rounded_line(total: Mapping[str, Any]) -> str:
+    """One sentence: the share of all MACs whose operands are really rounded."""
+    macs, both, one = (total[n] for n in ("macs", "rounded_macs", "half_rounded_macs"))
+    if not macs:
+        return "There are no MACs."
+    shares = f"both operands rounded: {both / macs:.1%} ({both:,} of {macs:,})"
+    return f"MACs with {shares}; with one of the two: {one / macs:.1%}."

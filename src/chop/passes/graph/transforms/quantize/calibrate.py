@@ -1,0 +1,57 @@
+"""The calibrate pass: scales of number formats from values observed on batches."""
+
+from typing import Literal
+
+from chop.errors import GraphError
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.passes.base import Batches, Info, transform_pass
+from chop.passes.graph.analysis.metadata_entries import quantization_of
+from chop.passes.graph.analysis.report import show
+from chop.passes.graph.transforms.quantize.plan import Plan
+from chop.passes.graph.transforms.quantize.quantize import apply_plan
+from chop.passes.graph.transforms.quantize.ranges import Calibration
+from chop.passes.graph.transforms.quantize.saturation import calibrated, table, tell
+
+
+class CalibrateArgs(Calibration):
+    """What to observe, and how scales are chosen from it.
+
+    Args:
+        input_generator: batches of inputs by name. Without it nothing can be calibrated.
+        operands: set the scales that are "auto", or all of them.
+        report: print the table.
+    """
+
+    input_generator: Batches | None = None
+    operands: Literal["auto", "all"] = "auto"
+    report: bool = True
+
+
+@transform_pass("calibrate", requires=("common",))
+def calibrate_transform_pass(graph: MaseGraph, args: CalibrateArgs) -> tuple[MaseGraph, Info]:
+    """Set the scales of number formats that are "auto" from values observed on batches.
+
+    The batches run through the network in floating point. `info` has, for each operand of each
+    quantised node, its scale, the range of its values and the share of them that saturate. More
+    than 1 % is a warning with a better scale; scales that are numbers stay, unless all are asked
+    for.
+    """
+    modules = graph.modules
+    plan: Plan = {}
+    for node in graph.nodes:
+        module = modules[str(node.target)] if node.op == "call_module" else None
+        now = quantization_of(node, module)
+        if now is not None:
+            plan[node] = now[1]
+    if not plan:
+        raise GraphError(
+            "pass 'calibrate': nothing is quantised: run quantize_transform_pass first"
+        )
+    plan, found, rows = calibrated(
+        graph, plan, args.input_generator, args, every=args.operands == "all"
+    )
+    changed = {each.node for each in found if each.fit.calibrated}
+    apply_plan(graph, {node: quant for node, quant in plan.items() if node in changed})
+    if args.report:
+        show(table(found, rows))
+    return graph, tell(graph, found, rows)

@@ -1,0 +1,209 @@
+"""Values that reach the operands of a graph in floating point, on batches of rows.
+
+The float network is observed, not the quantised one: what reaches an operand then depends on
+weights and rows alone, so that all operands are fitted at once, in any order, and a search fits
+each width once for all of its trials.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from math import inf
+from typing import Any
+
+from torch import Tensor, fx, nn
+
+from chop.errors import ConfigError, DataError
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.ir.graph.recorder import run_batches
+from chop.nn.function import function_parts
+from chop.nn.quant_config import OUTPUT, QuantConfig
+from chop.nn.quantized import QuantizedCall
+from chop.nn.quantized.generic import watched_module
+from chop.numerics import NumberFormat
+from chop.ops.op import Op, op_of_node, writes_in_place
+from chop.passes.base import first_rows
+from chop.passes.graph.analysis.metadata_entries import quantization_of
+from chop.passes.graph.transforms.quantize.plan import FLOAT_FORM
+from chop.passes.graph.transforms.quantize.ranges import Calibration, Fit, Shape, Tally
+
+WHERE = "calibrate"
+Operand = tuple[str, str]
+"""The name of a node and the role of an operand."""
+Fits = dict[tuple[str, str, NumberFormat], Fit]
+"""What was observed of each operand in each format."""
+Wanted = Mapping[fx.Node, tuple[QuantConfig, Mapping[str, Collection[NumberFormat]]]]
+"""Nodes, a configuration of each and the formats of its operands to fit."""
+
+
+class Watch:
+    """Counts what reaches the operands of a graph, in each format that is asked for."""
+
+    def __init__(self, graph: MaseGraph, wanted: Wanted, settings: Calibration) -> None:
+        self.graph, self.settings = graph, settings
+        self.formats: dict[Operand, list[NumberFormat]] = {}
+        self.tallies: dict[Operand, list[Tally]] = {}
+        self.again = self.parameters_seen = False
+        self.calls = self._calls(wanted)
+
+    def run(self, batches: list[dict[str, Any]]) -> Fits:
+        """Look at all batches, twice where scales are to be chosen."""
+        self._pass_over(batches)
+        choices = [each for found in self.tallies.values() for each in found if each.needs_scales]
+        if choices:
+            for tally in choices:
+                tally.prepare()
+            self.again = True
+            self._pass_over(batches)
+        return {
+            (*operand, tally.fmt): tally.fit()
+            for operand, tallies in self.tallies.items()
+            for tally in tallies
+        }
+
+    def _pass_over(self, batches: list[dict[str, Any]]) -> None:
+        self.parameters_seen = False
+        for _ in run_batches(self.graph, batches, self.calls):
+            self.parameters_seen = True
+
+    def _calls(self, wanted: Wanted) -> dict[fx.Node, Callable[..., Any]]:
+        """What computes each quantised node in floating point, and shows its operands."""
+        modules = self.graph.modules
+        owners: dict[nn.Module, fx.Node] = {}
+        calls: dict[fx.Node, Callable[..., Any]] = {}
+        for node in self.graph.nodes:
+            op = op_of_node(node, modules)
+            module = modules[str(node.target)] if node.op == "call_module" else None
+            now = quantization_of(node, module)
+            if op is None or (now is None and node not in wanted):
+                continue
+            if module is not None and owners.setdefault(module, node) is not node:
+                calls[node] = calls[owners[module]]  # one layer, called by several nodes
+                continue
+            quant, formats = wanted.get(node, (now and now[1], {}))
+            assert quant is not None
+            looks = {role: self._look(node, op, role, formats[role]) for role in formats}
+            if module is None or isinstance(module, QuantizedCall):
+                calls[node] = partial(call_function, node, op, quant, looks)
+            else:
+                calls[node] = watched_module(module, op, quant, looks)
+        return calls
+
+    def _look(
+        self, node: fx.Node, op: Op, role: str, formats: Collection[NumberFormat]
+    ) -> Callable[[Tensor], Tensor]:
+        operand = (node.name, role)
+        self.formats[operand] = [each for each in formats if each.is_open or each.saturation]
+        is_parameter = node.op == "call_module" and role in op.params
+
+        def look(x: Tensor) -> Tensor:
+            done = is_parameter and self.parameters_seen
+            if x.is_floating_point() and x.numel() and not done:
+                self._take(operand, op, finite(x.detach(), operand))
+            return x
+
+        return look
+
+    def _take(self, operand: Operand, op: Op, x: Tensor) -> None:
+        if operand not in self.tallies:
+            by_channel = self.settings.by_channel(operand[1])
+            shape = channel_shape(op, operand[1], x) if by_channel else ()
+            self.tallies[operand] = [
+                Tally(fmt, self.settings, shape, floor_of(op, operand[1], fmt))
+                for fmt in self.formats[operand]
+            ]
+        for tally in self.tallies[operand]:
+            (tally.look_again if self.again else tally.look)(x)
+
+
+def call_function(
+    node: fx.Node,
+    op: Op,
+    quant: QuantConfig,
+    looks: Mapping[str, Any],
+    /,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """A function node in floating point, whatever form it has now, with a look at its operands."""
+    named = {k: v for k, v in kwargs.items() if k != "config" and not k.startswith("_")}
+    if FLOAT_FORM not in node.meta and writes_in_place(node):
+        named["inplace"] = True
+    return function_parts(op, quant.name).call(quant, args, named, looks)
+
+
+def finite(x: Tensor, operand: Operand) -> Tensor:
+    """The values with zeros for infinite ones, which have no scale; NaN is an error."""
+    if bool(x.isnan().any()):
+        node, role = operand
+        raise DataError(
+            f"{WHERE}: {role} of node {node!r} is NaN for some of the rows: look at the weights of "
+            "the network and at the batches"
+        )
+    wide = x if x.dtype.itemsize >= 4 else x.float()
+    return wide.masked_fill(wide.isinf(), 0.0)
+
+
+def floor_of(op: Op, role: str, fmt: NumberFormat) -> float:
+    """Zero where an operation takes its operand without a sign and so does the format."""
+    return 0.0 if role in op.unsigned and getattr(fmt, "signed", True) is False else -inf
+
+
+def channel_shape(op: Op, role: str, x: Tensor) -> Shape:
+    """The shape of one number for each channel of an operand; () if it has none."""
+    spatial = int(op.name[-2]) if op.name[-2:] in ("1d", "2d", "3d") else 0
+    convolves = op.name.startswith("conv")
+    if role in op.params:
+        dim = 1 - x.dim() if op.name.startswith("conv_transpose") else -x.dim()
+        has_channels = x.dim() == 1 or convolves or op.name == "linear"
+    else:
+        dim = 1 - x.dim() if op.name.startswith("batch_norm") else -1 - spatial
+        has_channels = convolves or op.name == "linear" or op.name.startswith("batch_norm")
+        has_channels = has_channels and role in (op.inputs[0], OUTPUT)
+    if not has_channels or not 1 <= -dim <= x.dim():
+        return ()
+    return (x.shape[dim], *(1,) * (-dim - 1))
+
+
+def first_callers(graph: MaseGraph) -> dict[str, str]:
+    """For each node the first one that calls the same layer, which is itself for most."""
+    modules = graph.modules
+    owners: dict[Any, str] = {}
+    return {
+        node.name: owners.setdefault(
+            modules[str(node.target)] if node.op == "call_module" else node, node.name
+        )
+        for node in graph.nodes
+    }
+
+
+def fits_of(
+    graph: MaseGraph,
+    wanted: Wanted,
+    batches: Iterable[Mapping[str, Any]] | None,
+    settings: Calibration,
+) -> tuple[Fits, int]:
+    """What was observed of each operand in each format, and on how many rows.
+
+    Of nodes that call one layer, it is under the name of the first.
+    """
+    if batches is None:
+        raise ConfigError(
+            f"{WHERE}: there are no batches to observe: give input_generator, dictionaries of "
+            "inputs such as [{'x': rows}]"
+        )
+    most = float("inf") if settings.num_samples is None else settings.num_samples
+    cut = list(first_rows(batches, most, WHERE))
+    rows = sum(size for _, size in cut)
+    if not rows:
+        raise ConfigError(f"{WHERE}: input_generator gives no rows")
+    return Watch(graph, wanted, settings).run([batch for batch, _ in cut]), rows
+
+
+def closed(quant: QuantConfig, node: str, fits: Fits) -> QuantConfig:
+    """A configuration with the scales that were chosen; what no value reached has the default."""
+    operands = {}
+    for role, fmt in quant.operands.items():
+        fit = fits.get((node, role, fmt))
+        operands[role] = fit.fmt if fit else fmt.rescaled(None) if fmt.is_open else fmt
+    return replace(quant, operands=operands)

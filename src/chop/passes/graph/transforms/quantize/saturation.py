@@ -1,0 +1,173 @@
+"""What calibration found, for people: the share of saturated values, warnings, a table."""
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from tabulate import tabulate
+from torch import fx
+
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.nn.quant_config import OUTPUT, QuantConfig
+from chop.numerics import Integer, NumberFormat
+from chop.numerics.base import AUTO
+from chop.numerics.int_tensor import IntTensor
+from chop.ops.op import op_of_node
+from chop.passes.base import Info
+from chop.passes.graph.analysis.metadata_entries import operands
+from chop.passes.graph.transforms.quantize.observe import closed, first_callers, fits_of
+from chop.passes.graph.transforms.quantize.plan import LISTED, Plan
+from chop.passes.graph.transforms.quantize.ranges import TOO_MANY, Calibration, Fit
+
+logger = logging.getLogger("chop")
+HEADERS = ("Node", "Operand", "Bits", "Scale", "Smallest", "Largest", "Saturated")
+
+
+class Observed(NamedTuple):
+    """One operand of one node, and what was observed of it."""
+
+    node: fx.Node
+    role: str
+    fit: Fit
+
+
+def stated(fmt: NumberFormat) -> str:
+    """The scale of a format in words."""
+    if fmt.scale_field is None:
+        return type(fmt).__name__
+    number = getattr(fmt, fmt.scale_field)
+    if isinstance(number, IntTensor):
+        low, high = number.array.min(), number.array.max()
+        number = f"{low}" if low == high else f"{low} to {high}"
+    return f"{fmt.scale_field} = {number}"
+
+
+def calibrated(
+    graph: MaseGraph,
+    plan: Plan,
+    batches: Iterable[Mapping[str, Any]] | None,
+    settings: Calibration,
+    every: bool = False,
+) -> tuple[Plan, list[Observed], int]:
+    """A plan whose scales are numbers, what was observed of each operand, and on how many rows.
+
+    Args:
+        every: choose all scales, also those that are numbers already.
+    """
+    if every:
+        plan = {node: quant and with_scales_open(quant) for node, quant in plan.items()}
+    rounding = {node: quant for node, quant in plan.items() if quant and not quant.bypass}
+    wanted = {
+        node: (quant, {role: (fmt,) for role, fmt in quant.operands.items()})
+        for node, quant in rounding.items()
+    }
+    fits, rows = fits_of(graph, wanted, batches, settings)
+    first = first_callers(graph)
+    found = [
+        Observed(node, role, fit)
+        for node, quant in rounding.items()
+        for role, fmt in quant.operands.items()
+        if (fit := fits.get((first[node.name], role, fmt))) is not None
+    ]
+    done = {node: quant and closed(quant, first[node.name], fits) for node, quant in plan.items()}
+    return done, found, rows
+
+
+def with_scales_open(quant: QuantConfig) -> QuantConfig:
+    """The configuration with every scale to be chosen."""
+    opened = {
+        role: fmt if fmt.scale_field is None else fmt.rescaled(AUTO)
+        for role, fmt in quant.operands.items()
+    }
+    return replace(quant, operands=opened)
+
+
+def tell(graph: MaseGraph, found: list[Observed], rows: int) -> Info:
+    """Warn of what saturates, note it in the metadata; the facts for `info`."""
+    for each in found:
+        if each.fit.saturated > TOO_MANY:
+            logger.warning("%s", warning(each, rows))
+        note(graph, each)
+    facts: Info = {"rows": rows, "operands": {}}
+    for node, role, fit in found:
+        scale = {} if fit.fmt.scale_field is None else {fit.fmt.scale_field: number_of(fit.fmt)}
+        facts["operands"].setdefault(node.name, {})[role] = scale | {
+            "calibrated": fit.calibrated,
+            "min": fit.low,
+            "max": fit.high,
+            "saturated": fit.saturated,
+            "better": fit.better and number_of(fit.better),
+        }
+    return facts
+
+
+def number_of(fmt: NumberFormat) -> Any:
+    """The scale of a format as plain numbers."""
+    return fmt.model_dump()[str(fmt.scale_field)]
+
+
+def warning(each: Observed, rows: int) -> str:
+    """That too many values saturate, and which scale would do better."""
+    node, role, fit = each
+    chosen = ", as calibrated," if fit.calibrated else ""
+    scale = f"{stated(fit.fmt)}{chosen}"
+    said = f"node {node.name!r}: {fit.saturated:.1%} of {role} saturate at {scale} on {rows} rows"
+    if fit.better is not None:
+        return f"{said}; with {stated(fit.better)} it would be {fit.better_saturated:.1%}"
+    return f"{said}; the values go from {fit.low:.4g} to {fit.high:.4g}, which no scale covers"
+
+
+def note(graph: MaseGraph, each: Observed) -> None:
+    """Keep range and share among the statistics of the tensor, where statistics are kept."""
+    op = op_of_node(each.node, graph.modules)
+    software = each.node.meta["mase"]["software"]
+    if op is None or not software:
+        return
+    names = dict(operands(each.node, op)) | {OUTPUT: "data_out_0"}
+    side = software.get("results" if each.role == OUTPUT else "args", {})
+    if names.get(each.role) in side:
+        facts = {"min": each.fit.low, "max": each.fit.high, "saturated": each.fit.saturated}
+        side[names[each.role]].setdefault("stat", {})["saturation"] = facts
+
+
+def table(found: list[Observed], rows: int) -> str:
+    """Every operand in a line."""
+    lines = [
+        (
+            node.name,
+            role,
+            f"{fit.fmt.bits:g}",
+            stated(fit.fmt) + (", calibrated" if fit.calibrated else ""),
+            f"{fit.low:.4g}",
+            f"{fit.high:.4g}",
+            f"{fit.saturated:.2%}",
+        )
+        for node, role, fit in found
+    ]
+    body = tabulate(lines, headers=HEADERS, tablefmt="orgtbl", disable_numparse=True)
+    return f"Operands on {rows} rows in floating point:\n{body}"
+
+
+def outside(plan: Plan) -> Iterator[str]:
+    """The binary points of a plan that lie outside their width, in words, with their nodes."""
+    nodes: dict[tuple[str, Any, Any], list[str]] = {}
+    for node, quant in plan.items():
+        for role, fmt in (quant.operands if quant else {}).items():
+            if lies_outside(fmt):
+                assert isinstance(fmt, Integer)
+                nodes.setdefault((role, fmt.width, fmt.frac_width), []).append(node.name)
+    for (role, width, point), names in nodes.items():
+        more = ", …" if len(names) > LISTED else ""
+        yield f"{role} of {', '.join(names[:LISTED])}{more}: frac_width {point} of width {width}"
+
+
+def lies_outside(fmt: NumberFormat) -> bool:
+    """Whether a binary point is not among the digits, but left or right of all of them."""
+    if not isinstance(fmt, Integer) or fmt.is_open:
+        return False
+    width, point = (
+        each.array if isinstance(each, IntTensor) else each for each in (fmt.width, fmt.frac_width)
+    )
+    is_outside: Any = (point < 0) | (point > width)  # type: ignore[operator]
+    return bool(is_outside.any()) if hasattr(is_outside, "any") else bool(is_outside)

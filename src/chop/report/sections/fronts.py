@@ -1,0 +1,27 @@
+"""Searches compared: their fronts on one picture."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from chop.report.html import Section, joined, line_chart, number, percent, table, tag
+from chop.report.read.fronts import read_fronts
+
+
+def fronts_section(folders: Mapping[str, Path]) -> Section | None:
+    """The section of searches by their names, if some can be compared."""
+    fronts = read_fronts(folders)
+    if fronts is None:
+        return None
+    shares = fronts.shares()
+    rows = [
+        (name, number(len(fronts.points(name))), *map(number, fronts.best(name)), percent(share))
+        for name, share in shares.items()
+    ]
+    headers = ("Search", "On its front", f"best {fronts.good}", f"best {fronts.cost}")
+    parts = [
+        tag("p", "The fronts of the searches that have these objectives, and the share of the "
+                 "hypervolume of all of them that each has reached."),
+        table((*headers, "hypervolume"), rows, "Searches compared"),
+        tag("div", line_chart(fronts.chart()), class_="charts"),
+    ]  # fmt: skip
+    return Section("fronts", "Searches compared", joined(parts))

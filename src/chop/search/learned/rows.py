@@ -1,0 +1,87 @@
+"""The rows that a network learns from, and what it is to say of each."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chop.dataset.data_module import TensorLoader, permutation
+from chop.search.spaces.space import Batch, SearchContext
+from chop.training.batches import Epochs, normalisable
+
+CHUNK = 8_192
+"""Rows that are run at a time where no gradients are needed."""
+SHUFFLED = 2**31
+"""Stands for an epoch when rows are drawn for something else than training."""
+
+
+class Rows:
+    """The training rows of a search; the order of each epoch is a function of the seed.
+
+    Args:
+        teacher: predicts a part of what is to be learned.
+        share: how large that part is.
+    """
+
+    def __init__(
+        self, context: SearchContext, teacher: nn.Module | None = None, share: float = 0.0
+    ) -> None:
+        self.device, self.seed = context.device, context.seed
+        self.teacher = teacher
+        self.share = share
+        self.loader: Any = context.data_module.train_dataloader()
+        if isinstance(self.loader, TensorLoader):
+            self.loader = self._in_memory(self.loader)
+        self.steps = Epochs(self.loader).steps() or 0
+
+    def _in_memory(self, loader: TensorLoader) -> TensorLoader:
+        """The rows with their targets; what is left over after whole batches waits an epoch."""
+        features, labels = loader.features, loader.labels
+        chunks = zip(*(torch.split(each, CHUNK) for each in (features, labels)), strict=True)
+        targets = torch.cat([self._targets(*self._moved(each)).cpu() for each in chunks])
+        whole = len(features) >= loader.batch_size
+        return TensorLoader(
+            features, targets, loader.batch_size, True, loader.seed, drop_last=whole
+        )
+
+    def _moved(self, batch: Batch) -> Batch:
+        return batch[0].to(self.device), batch[1].to(self.device)
+
+    def _targets(self, features: Tensor, labels: Tensor) -> Tensor:
+        """Labels, or shares of classes where there is a teacher."""
+        if self.teacher is None:
+            return labels
+        with torch.no_grad():
+            predicted = self.teacher(features.clone()).softmax(1)
+        ones = F.one_hot(labels, predicted.shape[1])
+        mixed: Tensor = self.share * predicted + (1 - self.share) * ones
+        return mixed
+
+    def batches(self, epoch: int, model: nn.Module) -> Iterator[Batch]:
+        """The batches of an epoch for a model; random numbers restart, too."""
+        torch.manual_seed(self.seed * 1_000_003 + epoch)  # dropout is the same when a run resumes
+        found = map(self._moved, normalisable(Epochs(self.loader).batches(epoch), model))
+        if isinstance(self.loader, TensorLoader):
+            return found
+        return ((x, self._targets(x, y)) for x, y in found)
+
+    def drawn(self, count: int) -> list[Tensor]:
+        """Random rows without their targets, always the same."""
+        if isinstance(self.loader, TensorLoader):
+            order = permutation(len(self.loader.features), self.loader.seed, SHUFFLED)
+            drawn = self.loader.features[order[:count]].to(self.device)
+            return list(torch.split(drawn, CHUNK))
+        found: list[Tensor] = []
+        for features, _ in Epochs(self.loader).batches(SHUFFLED):
+            found.append(features[: count - sum(map(len, found))].to(self.device))
+            if sum(map(len, found)) >= count:
+                break
+        return found
+
+    def everything(self) -> Iterator[Tensor]:
+        """All rows without their targets."""
+        if isinstance(self.loader, TensorLoader):
+            return (x.to(self.device) for x in torch.split(self.loader.features, CHUNK))
+        return (x.to(self.device) for x, _ in Epochs(self.loader).batches(SHUFFLED))

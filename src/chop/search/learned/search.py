@@ -1,0 +1,280 @@
+"""The strategy ``learned``: a training run whose snapshots are the trials of a study."""
+
+import math
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from chop.errors import ChopError, ConfigError, SearchError, TrainingError
+from chop.files import held, write_text
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.passes.graph import save_mase_graph_interface_pass
+from chop.runs import FRONT_GRAPHS, LEARNING, LEARNING_TABLE
+from chop.search.learned.learning import Kept, Learning
+from chop.search.learned.networks import (
+    FloatTraining,
+    check_teacher,
+    folded,
+    make_teacher,
+    normalised,
+)
+from chop.search.learned.rows import Rows
+from chop.search.learned.schedule import Schedule, Snapshot
+from chop.search.learned.setup import LearnedSetup
+from chop.search.learned.space import LearnedWidthsSpace
+from chop.search.learned.state import fitting, read_state, write_state
+from chop.search.results.files import as_csv
+from chop.search.results.front import best_of, front_of
+from chop.search.runners import quietly
+from chop.search.spaces.space import Batch, Candidate, SearchSpace, key_of
+from chop.search.strategy import Measure, Progress, Strategy
+from chop.search.study.store import Store
+from chop.search.study.trial import TrialRequest
+from chop.search.study.workers import at_any_moment, held_back
+from chop.tools.get_input import remember_rows
+from chop.tools.logger import get_logger
+from chop.training.optimisers import trainable
+
+if TYPE_CHECKING:
+    from chop.search.config import SearchConfig
+
+logger = get_logger("chop")
+
+WIDE = 0.02
+"""Half the interval of an accuracy from which on points of a front are chosen by chance."""
+SURE = 1.96
+"""Standard deviations on each side that 95 of 100 measurements lie within."""
+
+
+class LearnedSearch(Strategy):
+    """Trains the network, its teacher and its widths, and measures snapshots.
+
+    Of the snapshots of a cycle those become trials that no earlier one is better than, by the
+    accuracy on validation rows and the estimated cost; their trials have the exact figures.
+    """
+
+    def __init__(
+        self, space: SearchSpace, config: "SearchConfig", store: Store, setup: LearnedSetup
+    ) -> None:
+        assert isinstance(space, LearnedWidthsSpace)  # the configuration was checked
+        self.space: LearnedWidthsSpace = space
+        self.context = space.context
+        self.store, self.setup = store, setup
+        self.schedule = Schedule(setup)
+        self.size = self.limit = setup.cycles * setup.snapshots
+        self.progress = Progress()
+        self.measure = Measure(space, config)
+        self.history: list[dict[str, Any]] = []
+        """What is known of each epoch."""
+        self._is_done = False
+        if self.context.folder is None:
+            raise SearchError("widths are learned in a folder: name one")
+        self.kept = Kept(self.context.folder / LEARNING)
+        self.validation = self._validation_rows()
+        self.rehearse()
+
+    def _validation_rows(self) -> list[Batch]:
+        """The rows by which snapshots are chosen; says so if they are few."""
+        data = self.context.data_module
+        if not data.dataset_info.validation_split_available:
+            raise ConfigError(
+                f"data set {data.name!r} has no validation rows, by which snapshots are chosen"
+            )
+        found = self.context.batches("val_dataloader", None)
+        rows = sum(len(labels) for _, labels in found)
+        interval = SURE * math.sqrt(0.25 / max(rows, 1))
+        if interval > WIDE:
+            logger.warning(
+                "%d validation rows are few to choose points by: an accuracy is known to "
+                "±%.1f %% only (95 %%); points that are closer are chosen by chance",
+                rows, 100 * interval,
+            )  # fmt: skip
+        return found
+
+    def rehearse(self) -> None:
+        """Do everything once with the untrained network, so that it fails now or not at all."""
+        try:
+            with quietly(), tempfile.TemporaryDirectory() as folder:
+                if self.setup.trains:
+                    trainable(self.context.model)
+                if self.setup.teacher is not None:
+                    check_teacher(make_teacher(self.setup.teacher, self.context), self.context)
+                graph = self.space.quantised(folded(self.context, self._network()))
+                learning = Learning(graph, self.setup, Rows(self.context))
+                learning.rehearse()
+                frozen = learning.frozen(learning.model.state_dict(), learning.sample)
+                place = save(frozen, Path(folder) / "graph")
+                outcome = self.measure.of(lambda: self.space.stored(place, {}))
+        except ChopError as error:
+            raise ConfigError(f"widths of this network cannot be learned: {error}") from None
+        if outcome.reason is not None:
+            raise ConfigError(f"widths of this network cannot be learned: {outcome.reason}")
+
+    def _network(self) -> nn.Module:
+        """A copy of the network that came, which knows how its rows are scaled."""
+        model = self.context.pristine().to(self.context.device)
+        remember_rows(model, self.context.data_module)
+        return model
+
+    def run(self) -> None:
+        """Train what is not trained; a second call finds nothing left to do."""
+        if self._is_done:
+            return
+        started = time.monotonic()
+        self.kept.folder.mkdir(parents=True, exist_ok=True)
+        with held(self.kept.lock) as is_ours:
+            if not is_ours:
+                raise SearchError(f"another process learns widths in {self.kept.folder}")
+            with held_back(), self.store.signs_of_life():
+                learning = self._begin()
+                try:
+                    self._learn(learning, started)
+                finally:
+                    self._write_table()
+                self._is_done = True
+
+    def _begin(self) -> Learning:
+        """The float network trained, and what learns widths where it was last."""
+        with at_any_moment():
+            rows = self._rows()
+            graph = self.space.quantised(self._trained(rows))
+            learning = Learning(graph, self.setup, rows, self.setup.float_epochs)
+            done, self.history = self.kept.resume(learning)
+        if done:
+            logger.info("Resuming after epoch %d of %d", done, self.schedule.epochs)
+        return learning
+
+    def _rows(self) -> Rows:
+        """The training rows with what is to be learned of them."""
+        setup = self.setup.teacher
+        if setup is None:
+            return Rows(self.context)
+        teacher = make_teacher(setup, self.context)
+        if setup.epochs:
+            logger.info("Training the teacher for %d epochs", setup.epochs)
+        training = FloatTraining("teacher", teacher, setup.learning_rate, self.kept.teacher)
+        trained = training.run(Rows(self.context), setup.epochs)
+        logger.info("Teacher: validation accuracy %.4f", self._accuracy(trained))
+        return Rows(self.context, trained, setup.share)
+
+    def _trained(self, rows: Rows) -> MaseGraph:
+        """The float network after its training, normalisations folded."""
+        model, setup = self._network(), self.setup
+        if setup.float_epochs:
+            if setup.normalise:
+                model = normalised(self.context.graph(model)).model
+            logger.info("Training the float network for %d epochs", setup.float_epochs)
+            path, rate = self.kept.network, setup.float_learning_rate
+            FloatTraining("float network", model, rate, path).run(rows, setup.float_epochs)
+        logger.info("Float network: validation accuracy %.4f", self._accuracy(model))
+        return folded(self.context, model)
+
+    @torch.no_grad()
+    def _accuracy(self, model: nn.Module) -> float:
+        model.eval()
+        right = sum(
+            int((model(x.clone()).argmax(1) == y).count_nonzero()) for x, y in self.validation
+        )
+        return right / sum(len(labels) for _, labels in self.validation)
+
+    def _learn(self, learning: Learning, started: float) -> None:
+        """All epochs that are not done; at the end of each cycle its snapshots become trials."""
+        for cycle in range(self.setup.cycles):
+            if self.schedule.end(cycle) <= len(self.history):
+                self._choose(cycle, learning)  # what a process that was killed has left
+        for epoch in range(len(self.history), self.schedule.epochs):
+            if self.setup.timeout and time.monotonic() - started > self.setup.timeout:
+                logger.info("The time is used up after epoch %d", epoch)
+                break
+            try:
+                with at_any_moment():
+                    self._epoch(epoch, learning)
+            except TrainingError:
+                self._choose(self.schedule.cycle(epoch), learning)
+                raise
+            if self.schedule.ends_cycle(epoch):
+                self._end_cycle(self.schedule.cycle(epoch), learning)
+                if self.history[-1]["ebops"] == 0:
+                    logger.warning("All widths are zero after epoch %d: it ends here", epoch + 1)
+                    break
+        self._drop_dominated()
+
+    def _epoch(self, epoch: int, learning: Learning) -> None:
+        """Train, take a snapshot if one is due, and keep both."""
+        loss = learning.epoch(epoch)
+        snapshot = self.schedule.snapshot(epoch)
+        row: dict[str, Any] = {
+            "epoch": epoch + 1,
+            "cycle": self.schedule.cycle(epoch) + 1,
+            "cost_weight": self.schedule.cost_weight(epoch),
+            "loss": loss,
+        }
+        if snapshot is not None:
+            accuracy = learning.accuracy(self.validation)
+            row |= {"accuracy": accuracy, "ebops": learning.estimate()}
+            write_state(self.kept.snapshot(snapshot.epoch), learning.model.state_dict())
+        self.history.append(row)
+        self.kept.keep(learning, epoch + 1, self.history)
+
+    def _end_cycle(self, cycle: int, learning: Learning) -> None:
+        self._choose(cycle, learning)
+        last = self.history[-1]
+        logger.info(
+            "Cycle %d of %d: cost weight %.3g, validation accuracy %.4f, about %s EBOPs",
+            cycle + 1, self.setup.cycles, last["cost_weight"], last["accuracy"],
+            f"{last['ebops']:,.0f}",
+        )  # fmt: skip
+        self._write_table()
+
+    def _write_table(self) -> None:
+        """Write what is known of all epochs."""
+        assert self.context.folder is not None
+        write_text(self.context.folder / LEARNING_TABLE, as_csv(self.history))
+
+    def _choose(self, cycle: int, learning: Learning) -> None:
+        """Make trials of the snapshots of a cycle, counted from 0, that may be on the front."""
+        known = {row["epoch"]: row for row in self.history if "accuracy" in row}
+        upto = self.schedule.end(cycle)
+        points = {
+            epoch: (-row["accuracy"], row["ebops"]) for epoch, row in known.items() if epoch <= upto
+        }
+        front = set(front_of(list(points.values())))
+        for snapshot in self.schedule.snapshots_of(cycle):
+            path = self.kept.snapshot(snapshot.epoch)
+            if points.get(snapshot.epoch) in front:
+                self._try(snapshot, path, learning)
+            path.unlink(missing_ok=True)
+        self.progress.report(self.store)
+
+    def _try(self, snapshot: Snapshot, path: Path, learning: Learning) -> None:
+        """Freeze, save and measure a snapshot, unless that was done before."""
+        config = snapshot.config()
+        state = None if key_of(config) in self.store.done else read_state(path)
+        if state is None:
+            return
+        with fitting(path):
+            frozen = learning.frozen(state, learning.rows.everything())
+        with quietly():
+            save(frozen, self.space.place(snapshot.epoch))
+        request = TrialRequest(key_of(config), config, {}, {})
+        candidate = Candidate(self.context, config, lambda: frozen.model)  # what was just saved
+        self.store.once(request, lambda: self.measure.of(lambda: candidate))
+
+    def _drop_dominated(self) -> None:
+        """Remove the saved graphs of trials that are not on the front."""
+        best = best_of(self.store.study, self.store.trials())
+        kept = {self.space.place(trial.config["epoch"]) for trial in best}
+        assert self.context.folder is not None
+        for folder in set((self.context.folder / FRONT_GRAPHS).glob("*")) - kept:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def save(graph: MaseGraph, place: Path) -> Path:
+    """Save a frozen graph in a folder, in place of what was there."""
+    save_mase_graph_interface_pass(graph, {"save_dir": place, "replace": True, "add_value": False})
+    return place

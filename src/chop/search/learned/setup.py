@@ -1,0 +1,131 @@
+"""``[search.strategy.setup]`` of the strategy ``learned``."""
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from chop.search.study.setup import STRATEGIES, Schema, StudySetup
+from chop.training.settings import LARGEST_FACTOR
+
+if TYPE_CHECKING:
+    from chop.search.config import SearchConfig
+    from chop.search.spaces.space import SearchSpace
+    from chop.search.strategy import Strategy
+    from chop.search.study.store import Store
+
+Rate = Annotated[float, Field(gt=0, lt=LARGEST_FACTOR)]
+MOST_EPOCHS = 1_000_000
+
+
+class TeacherSetup(Schema):
+    """A network whose predictions the search learns from, beside the labels.
+
+    Attributes:
+        hidden: sizes of the hidden layers of a perceptron with batch normalisation.
+        model: a registered model, in place of `hidden`.
+        load_name: weights or a graph to start from; without `hidden` and `model`, of the network
+            that is searched itself.
+        load_type: what `load_name` is, as for ``--load-type``.
+        epochs: of its training; 0 if it is loaded trained.
+        learning_rate: at the start; it falls along a cosine.
+        share: how much of a target is the teacher's prediction; the rest is the label.
+    """
+
+    hidden: list[Annotated[int, Field(ge=1)]] | None = Field(None, min_length=1)
+    model: str | None = None
+    load_name: str | None = None
+    load_type: Literal["pt", "pl", "mz"] = "pl"
+    epochs: int = Field(20, ge=0, le=MOST_EPOCHS)
+    learning_rate: Rate = 5e-3
+    share: float = Field(0.9, gt=0, le=1)
+
+    @model_validator(mode="after")
+    def _one_network(self) -> "TeacherSetup":
+        if self.hidden and self.model:
+            raise ValueError("hidden and model are two networks: leave out one of them")
+        if not (self.hidden or self.model or self.load_name):
+            raise ValueError("no network is named: give hidden = [160, 80, 80], model or load_name")
+        if self.hidden and self.load_type == "mz" and self.load_name:
+            raise ValueError("load_type = 'mz' loads a whole graph: leave out hidden")
+        if not self.epochs and self.load_name is None:
+            raise ValueError("epochs = 0 leaves the teacher untrained: give load_name or epochs")
+        return self
+
+
+@STRATEGIES.register("learned")
+class LearnedSetup(StudySetup):
+    """Widths are trained with the weights, at a cost that grows; snapshots are the trials.
+
+    Attributes:
+        cycles: how often the learning rate restarts, each time with a larger cost weight.
+        epochs: of each cycle.
+        first_epochs: of the first cycle, if others: the network has to get used to widths.
+        snapshots: the last epochs of a cycle after which a snapshot is taken.
+        cost_weight: what the EBOPs that the network starts with add to the loss: in the first
+            cycle and in the last; it grows by the same factor from each to the next.
+        learning_rate: of the weights at the start of a cycle; it falls along a cosine.
+        bits_learning_rate: the same of the widths.
+        restart_decay: by what the rates of a cycle are those of the one before, multiplied.
+        magnitude: how strongly the cost draws weights to fewer bits before the point.
+        refresh: steps after which the gradient of the cost is worked out again.
+        float_epochs: training of the float network before; 0 if it comes trained (``--load``).
+        float_learning_rate: at its start; it falls along a cosine.
+        normalise: give layers that a ReLU follows a batch normalisation for the float training;
+            it is folded into them before widths learn.
+        calibration_rows: training rows that show which bits before the point a snapshot needs.
+    """
+
+    cycles: int = Field(19, ge=1, le=MOST_EPOCHS)
+    epochs: int = Field(6, ge=1, le=MOST_EPOCHS)
+    first_epochs: int | None = Field(None, ge=1, le=MOST_EPOCHS)
+    snapshots: int = Field(2, ge=1)
+    cost_weight: list[float] = Field([0.044, 3.1], min_length=2, max_length=2)
+    learning_rate: Rate = 5e-3
+    bits_learning_rate: Rate = 1e-2
+    restart_decay: float = Field(0.98, gt=0, le=1)
+    magnitude: float = Field(2.0, ge=0, lt=LARGEST_FACTOR)
+    refresh: int = Field(8, ge=1)
+    float_epochs: int = Field(30, ge=0, le=MOST_EPOCHS)
+    float_learning_rate: Rate = 5e-3
+    normalise: bool = True
+    calibration_rows: int = Field(8_192, ge=1)
+    teacher: TeacherSetup | None = None
+
+    @field_validator("cost_weight")
+    @classmethod
+    def _a_cost(cls, weights: list[float]) -> list[float]:
+        if not all(0 < weight < LARGEST_FACTOR for weight in weights):
+            raise ValueError("a cost weight must be a number more than 0")
+        return weights
+
+    @model_validator(mode="after")
+    def _grows(self) -> "LearnedSetup":
+        first, last = self.cost_weight
+        if self.cycles > 1 and last <= first:
+            raise ValueError(
+                f"cost_weight: grows nowhere: the last ({last:g}) must be more than the first "
+                f"({first:g})"
+            )
+        shortest = min(self.epochs, self.first_epochs or self.epochs)
+        if self.snapshots > shortest:
+            raise ValueError(
+                f"snapshots: a cycle of {shortest} epochs has no {self.snapshots} snapshots"
+            )
+        return self
+
+    @property
+    def method(self) -> str:
+        return "learned widths"
+
+    @property
+    def trains(self) -> bool:
+        return self.float_epochs > 0
+
+    def identity(self) -> dict[str, Any]:
+        free = {"timeout", "storage", "study_name", "plots"}
+        return {"setup of the strategy": self.model_dump(mode="json", exclude=free)}
+
+    def search(self, space: "SearchSpace", config: "SearchConfig", store: "Store") -> "Strategy":
+        from chop.search.learned.search import LearnedSearch
+
+        return LearnedSearch(space, config, store, self)

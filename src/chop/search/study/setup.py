@@ -1,0 +1,91 @@
+"""``[search.strategy.setup]``: what the setups of all strategies have in common.
+
+A strategy is a registered setup that can start a search:
+
+    @STRATEGIES.register("learned")
+    class LearnedSetup(StudySetup):
+        def search(self, space, config, store) -> Strategy: ...
+"""
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from chop.masking import masked
+from chop.registry import Registry
+from chop.search.metrics import Direction
+
+if TYPE_CHECKING:
+    from chop.search.config import SearchConfig
+    from chop.search.spaces.space import SearchSpace
+    from chop.search.strategy import Strategy
+    from chop.search.study.store import Store
+
+
+class Schema(BaseModel):
+    """A table of ``[search]``: frozen, and unknown keys are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class StudySetup(Schema):
+    """Where a study is kept, what its objectives are, and when it ends.
+
+    Attributes:
+        timeout: seconds after which nothing further is begun.
+        sum_scaled_metrics: one objective, the sum of the scaled metrics, in place of one each.
+        direction: of that sum.
+        storage: where the study is kept: by default a journal file in the project folder; else the
+            URL of a database (``postgresql://…``) or of an Optuna proxy (``grpc://host:port``).
+        study_name: what the study is called in a storage that holds several.
+        plots: draw pictures of the results.
+    """
+
+    timeout: float | None = Field(None, gt=0)
+    sum_scaled_metrics: bool = False
+    direction: Direction | None = None
+    storage: str | None = None
+    study_name: str | None = None
+    plots: bool = True
+
+    @field_validator("storage")
+    @classmethod
+    def _no_connection_string(cls, storage: str | None) -> str | None:
+        if storage is not None and "://" not in storage and masked(storage) != storage:
+            raise ValueError("a URL is expected, such as postgresql://user:password@host/name")
+        return storage
+
+    @model_validator(mode="after")
+    def _direction_fits(self) -> "StudySetup":
+        if self.sum_scaled_metrics and self.direction is None:
+            raise ValueError(
+                "direction: must be 'maximize' or 'minimize' when sum_scaled_metrics = true"
+            )
+        return self
+
+    @property
+    @abstractmethod
+    def method(self) -> str:
+        """What finds the configurations, in a word or two, for files and pages."""
+
+    @property
+    def processes(self) -> int:
+        """How many processes search together."""
+        return 1
+
+    @property
+    def trains(self) -> bool:
+        """Whether the search trains the network itself, so that it may come without weights."""
+        return False
+
+    def identity(self) -> dict[str, Any]:
+        """What must be the same when a study is resumed."""
+        return {}
+
+    @abstractmethod
+    def search(self, space: "SearchSpace", config: "SearchConfig", store: "Store") -> "Strategy":
+        """The search that this setup asks for, ready to run."""
+
+
+STRATEGIES: Registry[type[StudySetup]] = Registry("search strategy")
