@@ -12,11 +12,9 @@ from chop.errors import ConfigError, suggestion
 
 SETTINGS = settings_of(RunConfig)
 CONFIG = Setting(
-    "config",
-    str | None,
-    None,
+    "config", str | None, None,
     Option("TOML file of settings", GENERAL, ("--config",), names="file"),
-)
+)  # fmt: skip
 OUTPUT = Setting(
     "output", str | None, None,
     Option(
@@ -69,10 +67,7 @@ VERILOG = (
     ),
     Setting(
         "synthesise", bool, False,
-        Option(
-            "map a circuit to devices with Yosys, and nextpnr if it is there",
-            EXPORT, actions=(EXPORT,),
-        ),
+        Option("map a circuit to devices with Yosys and nextpnr", EXPORT, actions=(EXPORT,)),
     ),
     Setting(
         "most_luts", int, 200_000,
