@@ -242,14 +242,14 @@ def test_what_cannot_be_counted_is_refused_before_training(tmp_path: Path) -> No
     class Mixed(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.attention = nn.MultiheadAttention(6, 2, batch_first=True)
+            self.steps = nn.GRU(6, 6, batch_first=True)
             self.out = nn.Linear(6, 3)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            scores: torch.Tensor = self.out(self.attention(x, x, x)[0].mean(1))
+            scores: torch.Tensor = self.out(self.steps(x)[0].mean(1))
             return scores
 
-    with pytest.raises(ConfigError, match="attention: it is not quantised"):
+    with pytest.raises(ConfigError, match="steps: it is not quantised"):
         learn(tmp_path / "s", Mixed(), rows(128, 4, 6), teacher=None)
     assert not list(tmp_path.iterdir())
 

@@ -29,7 +29,7 @@ COUNTED = ("linear", *CONVOLUTIONS, *MATRIX_PRODUCTS, "mul")
 MULTIPLY = {
     cost.linear, cost.convolution, cost.transposed_convolution, cost.bilinear, cost.matrix_product,
     cost.added_matrix_product, cost.einsum, cost.attention, cost.multihead_attention,
-    cost.uncounted,
+    cost.recurrent, cost.recurrent_cell, cost.uncounted,
 }  # fmt: skip
 """Rules by which an operation has products, or may have some."""
 
