@@ -7,6 +7,7 @@ the same network in the same run.
 
     python benchmarks/bench_learned.py                    three seeds, some ten minutes
     python benchmarks/bench_learned.py --quick            one seed, a short schedule
+    python benchmarks/bench_learned.py --steps            the time of a step only, in half a minute
 
 `bench_rivals.py` hands the networks of other tools to the same evaluator.
 """
@@ -19,6 +20,7 @@ import statistics
 import tempfile
 import time
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,11 +32,19 @@ from numpy.typing import NDArray
 from tabulate import tabulate
 from torch import nn
 
+from chop import MaseGraph
 from chop.actions.searching import search
 from chop.dataset import MaseDataModule
 from chop.models import get_model, get_model_info
+from chop.nn.learned import LearnedWidths
 from chop.nn.quantized import QuantizedModule
+from chop.passes.graph import (
+    add_common_metadata_analysis_pass,
+    init_metadata_analysis_pass,
+    quantize_transform_pass,
+)
 from chop.passes.graph.interface import load_mase_graph
+from chop.search.learned.networks import make_adam, train_epoch
 
 ROOT = Path(__file__).parents[1]
 CONFIG = ROOT / "configs" / "examples" / "jsc_mlp_learned.toml"
@@ -255,6 +265,41 @@ def float_seconds(data: MaseDataModule, seed: int, epochs: int = 6) -> float:
     return (time.process_time() - begin) * FLOAT_EPOCHS / epochs
 
 
+def stepper(data: MaseDataModule, learns: bool) -> Callable[[], None]:
+    """What takes a training step of jsc-mlp, with or without widths that learn."""
+    graph = MaseGraph(jsc_mlp(0, data))
+    loader = data.train_dataloader()
+    rows, labels = loader.features[:BATCH], loader.labels[:BATCH]
+    if learns:
+        graph, _ = init_metadata_analysis_pass(graph)
+        graph, _ = add_common_metadata_analysis_pass(graph, {"dummy_in": {"x": rows[:2]}})
+        rule = {"config": {"name": "integer_trained"}}
+        graph, _ = quantize_transform_pass(graph, {"by": "type", "linear": rule})
+    model = graph.model.train()
+    widths = LearnedWidths(model) if learns else None
+    optimiser = make_adam([(model.parameters(), 1e-4)])
+
+    def steps() -> None:
+        train_epoch(model, [(rows, labels)] * 48, optimiser, lambda _: 1.0,
+                    None if widths is None else lambda: widths.cost * 1e-6)  # fmt: skip
+
+    return steps
+
+
+def step_ratios(data: MaseDataModule, rounds: int = 40) -> list[float]:
+    """A step that learns widths over a float one, in pairs of 48 steps each."""
+    plain, learning = stepper(data, False), stepper(data, True)
+    ratios = []
+    for _ in range(rounds):
+        times = []
+        for take in (plain, learning):
+            begin = time.process_time()
+            take()
+            times.append(time.process_time() - begin)
+        ratios.append(times[1] / times[0])
+    return ratios
+
+
 # --- the table --------------------------------------------------------------------------------
 
 
@@ -293,8 +338,15 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--save", action="store_true")
+    parser.add_argument("--steps", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(1)
+    data = MaseDataModule("jsc-sim", batch_size=BATCH)
+    data.setup()
+    low, middle, high = statistics.quantiles(step_ratios(data), n=4)
+    print(f"a step / a float step: median {middle:.2f}, quartiles {low:.2f} and {high:.2f} (≤ 2.5)")
+    if args.steps:
+        return
     jets = Jets.read()
     seeds = args.seeds[:1] if args.quick else args.seeds
     rows = [run(seed, jets, args.quick) for seed in seeds]
@@ -303,7 +355,8 @@ def main() -> None:
     print(f"load average {load:.1f} at the end, torch {torch.__version__}")
     if args.save:
         with RESULTS.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps({"load": load, "quick": args.quick, "runs": rows}) + "\n")
+            facts = {"load": load, "quick": args.quick, "step": [low, middle, high], "runs": rows}
+            stream.write(json.dumps(facts) + "\n")
 
 
 if __name__ == "__main__":
