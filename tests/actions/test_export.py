@@ -84,7 +84,7 @@ def test_the_command_line_offers_every_form() -> None:
     [
         (["--to", "c"], "--load PATH is missing: write ch export --load PATH --to FORM"),
         (["--load", "RUN"], "--to FORM is missing"),
-        (["--load", "RUN", "--to", "verilog"], "--to: no choice 'verilog': known are"),
+        (["--load", "RUN", "--to", "vhdl"], "--to: no choice 'vhdl': known are"),
         (["--load", "RUN", "--to", "c", "--rows", "-1"], "--rows: "),
         (["--load", "RUN", "--to", "c", "--rows", "few"], "--rows: "),
         (["--load", "nowhere", "--to", "c"], "nowhere: no such file or folder"),
