@@ -86,7 +86,9 @@ def inline_contexts(graph: fx.Graph, holder: fx.GraphModule) -> None:
         place = next(i for i, a in enumerate(node.args) if is_submodule(a, holder))
         autocast = "autocast" in str(node.target)
         if autocast and node.kwargs.get("enabled", node.args[2]):
-            raise NotImplementedError("autocast, which changes the types of numbers, cannot be traced")
+            raise NotImplementedError(
+                "autocast, which changes the types of numbers, cannot be traced"
+            )
         body = holder.get_submodule(str(node.args[place].target))
         assert isinstance(body, fx.GraphModule)
         inline_contexts(body.graph, body)
