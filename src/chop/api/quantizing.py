@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor, fx, nn
 
-from chop.errors import ConfigError, GraphError
+from chop.errors import ConfigError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ops.table import OPS
 from chop.passes.graph import (
@@ -78,10 +78,7 @@ def quantize(  # noqa: PLR0913  # all but the first by name
     if not trace:
         return _untraced(own, table)
     inputs = example_of(example, model, batches)
-    try:
-        graph = MaseGraph(own, example_inputs=inputs)
-    except GraphError as error:
-        raise GraphError(f"{error}; without a graph: chop.quantize(…, trace=False)") from error
+    graph = MaseGraph(own, example_inputs=inputs)
     graph, _ = init_metadata_analysis_pass(graph)
     graph, _ = add_common_metadata_analysis_pass(graph, {"dummy_in": inputs})
     graph, info = quantize_transform_pass(graph, table)

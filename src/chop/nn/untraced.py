@@ -16,8 +16,8 @@ from torch.overrides import TorchFunctionMode
 from chop.nn.decomposed import decomposed
 from chop.nn.function import function_parts
 from chop.nn.quant_config import QuantConfig
-from chop.nn.quantizers import Rounder
 from chop.nn.quantized import QuantizedModule, quantize_module
+from chop.nn.quantizers import Rounder
 from chop.ops.op import Op, op_of_function, op_of_method, op_of_module
 
 Site = tuple[str, str, tuple[str, int]]

@@ -21,7 +21,7 @@ from chop.passes.graph.transforms.quantize.observe import (
     finite,
     floor_of,
 )
-from chop.passes.graph.transforms.quantize.plan import WHERE, QuantizeArgs
+from chop.passes.graph.transforms.quantize.plan import DEFAULT, WHERE, QuantizeArgs
 from chop.passes.graph.transforms.quantize.ranges import Calibration, Tally
 
 CANNOT = ("counting by node", "saving as a graph", "integer programs", "exports", "search")
@@ -61,29 +61,29 @@ def chooser(args: QuantizeArgs, names: Collection[str]) -> Chooser:
         names: of all modules; dots may be written as underscores, as in the names of nodes.
     """
     configs = dict(args.configs())
-    known = {name: name.replace(".", "_") for name in names}
+    spellings = {name: (name, name.replace(".", "_")) for name in names}
     if args.by == "name":
-        for key in configs.keys() - {"default", *known, *known.values()}:
-            raise UnknownNameError("layer", key, [*known], WHERE)
-
-    def key_of(op: Op, name: str | None) -> str | None:
-        if args.by == "type":
-            return op.name if op.name in configs else None
-        if name is None:
-            return None
-        if args.by == "name":
-            return next((key for key in (name, known[name]) if key in configs), None)
-        spellings = (name, known[name])
-        keys = (key for key in configs if key != "default")
-        return next((k for k in keys if any(re.fullmatch(k, each) for each in spellings)), None)
+        known = {each for both in spellings.values() for each in both}
+        for key in configs.keys() - {DEFAULT} - known:
+            raise UnknownNameError("layer", key, [*names], WHERE)
 
     def choose(op: Op, name: str | None) -> QuantConfig | None:
-        key = key_of(op, name) or args.default_for(op)
+        words = (op.name,) if args.by == "type" else spellings.get(name or "", ())
+        key = rule_for(words, configs, patterns=args.by == "regex_name") or args.default_for(op)
         if key is None or configs[key].get("name") is None:
             return None
         return parse_quant_config(op, configs[key], f"{WHERE}: {key}")
 
     return choose
+
+
+def rule_for(words: Collection[str], keys: Iterable[str], *, patterns: bool) -> str | None:
+    """The first key that is one of the words, or a pattern that fits one."""
+    for key in keys:
+        fits = any(re.fullmatch(key, word) for word in words) if patterns else key in words
+        if fits and key != DEFAULT:
+            return key
+    return None
 
 
 def quantize_without_graph(model: nn.Module, args: QuantizeArgs) -> tuple[nn.Module, Untraced]:
