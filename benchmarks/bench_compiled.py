@@ -85,19 +85,22 @@ def seconds(step: Step, repeats: int) -> float:
     return (time.process_time() - before) / repeats
 
 
-def ratios(one: Step, other: Step, rounds: int, enough: float = 0.2) -> dict[str, float]:
+def ratios(name: str, one: Step, other: Step, rounds: int, enough: float = 0.2) -> dict[str, float]:
     """CPU time of `one` over that of `other`, a ratio for each round; each takes `enough` time."""
     for step in (one, other):
         seconds(step, 3)
     repeats = max(1, int(enough / max(seconds(other, 3), 1e-6)))
     found = sorted(seconds(one, repeats) / seconds(other, repeats) for _ in range(rounds))
-    return {"median": statistics.median(found), "low": found[0], "high": found[-1]}
+    ratio = {"median": statistics.median(found), "low": found[0], "high": found[-1]}
+    spread = f"{ratio['low']:.2f} to {ratio['high']:.2f}"
+    print(f"{name:50} {ratio['median']:.2f}  ({spread})", flush=True)
+    return ratio
 
 
 def compiled(rounds: int) -> dict[str, dict[str, float]]:
     """Evaluation of the perceptron, compiled and as it is."""
     found = {}
-    for batch in (128, 1024, 16384):
+    for batch in (1024, 16384):
         x = torch.randn(batch, SIZES[0])
         plain = torch.compile(perceptron(), fullgraph=True, dynamic=False)
         for name, config in FORMATS.items():
@@ -106,10 +109,12 @@ def compiled(rounds: int) -> dict[str, dict[str, float]]:
             with torch.inference_mode():
                 assert torch.equal(fast.eval()(x), model(x)), name
             steps = evaluation(fast, x), evaluation(plain, x)
-            found[f"compiled, {name}, batch {batch}"] = ratios(*steps, rounds)
+            what = f"compiled, {name}, batch {batch}"
+            found[what] = ratios(what, *steps, rounds)
             if name == "integer":
                 steps = evaluation(model, x), evaluation(perceptron(), x)
-                found[f"eager, {name}, batch {batch}"] = ratios(*steps, rounds)
+                what = f"eager, {name}, batch {batch}"
+                found[what] = ratios(what, *steps, rounds)
     return found
 
 
@@ -128,7 +133,8 @@ def large(rounds: int) -> dict[str, dict[str, float]]:
         made = quantised(model, x, CONFIG, only=True)
         for what, step in (("evaluation", evaluation), ("training", training)):
             steps = step(made, x), step(model, x)
-            found[f"{what}, {name}"] = ratios(*steps, rounds, enough=0.5)
+            case = f"{what}, {name}"
+            found[case] = ratios(case, *steps, rounds, enough=0.5)
     return found
 
 
@@ -144,9 +150,6 @@ def main() -> None:
     for name, part in parts.items():
         if args.only in (None, name):
             found |= part(args.rounds)
-    for name, ratio in found.items():
-        spread = f"{ratio['low']:.2f} to {ratio['high']:.2f}"
-        print(f"{name:50} {ratio['median']:.2f}  ({spread})")
     print(json.dumps({"load": load, "rounds": args.rounds, "ratios": found}))
 
 

@@ -53,13 +53,13 @@ def test_resumed_training_takes_the_same_steps(
 ) -> None:
     settings = {"learning_rate": 0.01, "compile": True, "scheduler": "constant"}
     whole, parts, plain = network(), network(), network()
-    train(whole, data_module=loaders(), save_path=tmp_path / "a", max_epochs=3, **settings)
+    train(whole, data_module=loaders(), save_path=tmp_path / "a", max_epochs=2, **settings)
     train(parts, data_module=loaders(), save_path=tmp_path / "b", max_steps=4, **settings)
     parts = network()
-    more = {"resume": True, "max_epochs": 3, **settings}
+    more = {"resume": True, "max_epochs": 2, **settings}
     train(parts, data_module=loaders(), save_path=tmp_path / "b", **more)
     settings["compile"] = False
-    train(plain, data_module=loaders(), save_path=tmp_path / "c", max_epochs=3, **settings)
+    train(plain, data_module=loaders(), save_path=tmp_path / "c", max_epochs=2, **settings)
     assert by_eager == [{"dynamic": False}] * 3
     for one, other, without in zip(weights(whole), weights(parts), weights(plain), strict=True):
         assert torch.equal(one, other)
