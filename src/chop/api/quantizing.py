@@ -13,11 +13,11 @@ from torch import Tensor, fx, nn
 from chop.errors import ConfigError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ops.table import OPS
-from chop.passes.graph import (
+from chop.passes.graph.analysis.add_metadata import (
     add_common_metadata_analysis_pass,
     init_metadata_analysis_pass,
-    quantize_transform_pass,
 )
+from chop.passes.graph.transforms.quantize import quantize_transform_pass
 from chop.passes.graph.transforms.quantize.plan import QuantizeArgs
 from chop.passes.graph.transforms.quantize.untraced import quantize_without_graph
 from chop.validation import parse

@@ -39,7 +39,7 @@ class RoundedFunctions(TorchFunctionMode):
     """
 
     def __init__(self, choose: Chooser) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.choose = choose
         self.configs: dict[Site, QuantConfig | None] = {}
         self.looks: Callable[[Site, Op, QuantConfig], Mapping[str, Rounder]] | None = None
@@ -95,13 +95,13 @@ class Scope:
         """A module begins to run: its functions are rounded."""
         self.rounding.running.append(self.name)
         if len(self.rounding.running) == 1:
-            self.rounding.__enter__()
+            self.rounding.__enter__()  # type: ignore[no-untyped-call]
 
     def stop(self, module: nn.Module, args: Any, result: Any) -> None:
         """A module has run, or failed."""
         self.rounding.running.pop()
         if not self.rounding.running:
-            self.rounding.__exit__(None, None, None)
+            self.rounding.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def pause(self, module: nn.Module, args: Any) -> None:
         """A quantised layer begins to run, which rounds by itself."""
