@@ -52,7 +52,8 @@ LAYERS = {
         "catalogue", "export",
     ),
     "cli": (*BASE, "actions", "config", "catalogue", "tools"),
-    "__init__": ("ir", "export"),
+    "api": (*BASE, *GRAPHS),
+    "__init__": ("ir", "export", "api"),
 }  # fmt: skip
 
 

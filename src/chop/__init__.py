@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from chop import export as export
+    from chop.api.quantizing import quantize as quantize
     from chop.ir.graph.mase_graph import MaseGraph as MaseGraph
 
 __version__ = "0.1.0"
-__all__ = ["MaseGraph", "__version__", "export"]
+__all__ = ["MaseGraph", "__version__", "export", "quantize"]
 
 
 def __getattr__(name: str) -> object:
@@ -17,6 +18,10 @@ def __getattr__(name: str) -> object:
         from chop.ir.graph.mase_graph import MaseGraph
 
         return MaseGraph
+    if name == "quantize":
+        from chop.api.quantizing import quantize
+
+        return quantize
     if name == "export":
         return import_module("chop.export")
     raise AttributeError(f"module 'chop' has no attribute {name!r}")

@@ -264,6 +264,14 @@ class RunConfig:
             above=0,
         ),
     ] = None
+    compile: Annotated[
+        bool,
+        Option(
+            "compile the network with torch, which needs a C++ compiler; large runs gain by it",
+            RUNTIME,
+            actions=("train", "test"),
+        ),
+    ] = False
     disable_dataset_cache: Annotated[bool, Option("preprocess the data again", DATA)] = False
     dataset_path: Annotated[
         str | None,

@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
@@ -19,6 +20,7 @@ from chop.nn.forward import (
 from chop.nn.quant_config import QuantConfig, parse_quant_config
 from chop.nn.quantizers import Rounder
 from chop.numerics import FORMATS
+from chop.numerics.arithmetic import done_when_compiled
 from chop.ops.op import Op
 from chop.ops.table import OPS
 
@@ -63,13 +65,22 @@ class QuantizedFunction:
         """The typed configuration; a dictionary that was seen before is not parsed again."""
         if isinstance(config, QuantConfig):
             return self.checked(config)
+        if torch.compiler.is_compiling():
+            self.parse(config)
         key = repr(config)  # generated code makes a new dictionary at each call
+        if key not in self.parsed:
+            self.parse(config)
+        return self.parsed[key]
+
+    @done_when_compiled
+    def parse(self, config: Mapping[str, Any]) -> None:
+        """Parse a dictionary and keep what it says; a compiler cannot record that."""
+        key = repr(config)
         if key not in self.parsed:
             if len(self.parsed) >= CONFIGS_KEPT:
                 self.parsed.clear()
             named = {"name": self.format_name} | dict(config)
             self.parsed[key] = self.checked(parse_quant_config(self.op, named, self.name))
-        return self.parsed[key]
 
     def checked(self, quant: QuantConfig) -> QuantConfig:
         """The configuration itself, unless it is meant for another format."""

@@ -4,6 +4,7 @@ Logarithms are inexact next to powers of two, so exponents are read from the bit
 """
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Protocol
 
@@ -21,18 +22,28 @@ MIN_EXPONENT = -126  # of normal numbers in float32
 MAX_FRACTION = 23  # bits of float32
 
 
+def done_when_compiled(function: Callable[..., None]) -> Callable[..., None]:
+    """Have torch.compile call `function` once, as it records, rather than record what it does.
+
+    It is for filling caches with what cannot be recorded. `torch.compiler.assume_constant_result`
+    does the same, but would import the compiler, which takes longer than most of what we do.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
 class Kernel(Protocol):
     """An element-wise rounding rule that writes its result into a given tensor."""
 
-    def __call__(self, x: Tensor, out: Tensor) -> None:
-        """Round `x` into `out`, which may be `x` itself."""
+    def __call__(self, x: Tensor, out: Tensor | None) -> Tensor:
+        """Round `x` into `out`, which may be `x` itself; None stands for a new tensor."""
 
 
 class ShapedKernel:
     """A kernel whose rule depends on the place of an element, so that no tensor is cut for it."""
 
-    def __call__(self, x: Tensor, out: Tensor) -> None:
-        """Round `x` into `out`, which may be `x` itself."""
+    def __call__(self, x: Tensor, out: Tensor | None) -> Tensor:
+        """Round `x` into `out`, which may be `x` itself; None stands for a new tensor."""
         raise NotImplementedError
 
 
@@ -45,6 +56,8 @@ def working_dtype(dtype: torch.dtype, exponent: int = 0, fraction: int = 0) -> t
 def apply(kernel: Kernel, work: torch.dtype, x: Tensor) -> Tensor:
     """A new tensor like `x` with the kernel's results, computed in the type `work`."""
     x = x.detach()
+    if torch.compiler.is_compiling():
+        return kernel(x.to(work), None).to(x.dtype)
     if x.dtype != work:
         wide = x.to(work)
         run(kernel, wide, wide)
@@ -56,6 +69,9 @@ def apply(kernel: Kernel, work: torch.dtype, x: Tensor) -> Tensor:
 
 def run(kernel: Kernel, x: Tensor, out: Tensor) -> None:
     """Run the kernel, in pieces that stay in the cache where the tensor is large."""
+    if torch.compiler.is_compiling():  # what is compiled is one pass over the tensor anyway
+        out.copy_(kernel(x, None))
+        return
     small = x.numel() <= 2 * CHUNK or not (x.is_contiguous() and out.is_contiguous())
     if small or isinstance(kernel, ShapedKernel):
         kernel(x, out)
@@ -75,6 +91,12 @@ def half_way_up(scaled: Tensor) -> Tensor:
     # leaves -0 alone. Nothing but the result is allocated, which halves the time.
     codes.sub_(scaled.sub_(codes).lt_(0.5).sub_(1.0))
     return codes
+
+
+def zero_unless(kept: Tensor, x: Tensor) -> Tensor:
+    """The elements of `x` that are kept, zeros for the others; NaN for what is not finite."""
+    # Not times zero, which torch.compile takes for zero whatever the other factor is.
+    return x.where(kept, 0).masked_fill_(~x.isfinite(), torch.nan)
 
 
 def binade(x: Tensor) -> Tensor:

@@ -10,7 +10,15 @@ from numpy.typing import NDArray
 from pydantic import Field, PlainSerializer, PlainValidator, model_validator
 from torch import Tensor
 
-from chop.numerics.arithmetic import CHUNK, MAX_FRACTION, apply, code_dtype, refuse_nan, run
+from chop.numerics.arithmetic import (
+    CHUNK,
+    MAX_FRACTION,
+    apply,
+    code_dtype,
+    done_when_compiled,
+    refuse_nan,
+    run,
+)
 from chop.numerics.base import FORMATS, Encoded, NumberFormat, OrAuto, require_float
 from chop.numerics.granular import GranularGrid, code_limits, require_broadcast
 from chop.numerics.grids import FixedGrid, GridFormat, LogGrid, fixed_grid
@@ -183,9 +191,15 @@ class Scales:
 
     def on(self, device: torch.device) -> Tensor:
         """A tensor on a device, made once."""
+        if torch.compiler.is_compiling() or device not in self._on:
+            self.make(device)
+        return self._on[device]
+
+    @done_when_compiled
+    def make(self, device: torch.device) -> None:
+        """Make the tensor on a device."""
         if device not in self._on:
             self._on[device] = torch.tensor(self.array, device=device)
-        return self._on[device]
 
 
 @FORMATS.register("integer_scaled")

@@ -109,7 +109,7 @@ class Float8E5M2(ElementFormat):
     def round_to(self, x: Tensor) -> Tensor:
         """Infinities stay; what is finite but too large saturates."""
         rounded = super().round_to(x)
-        if all_finite(x):
+        if not torch.compiler.is_compiling() and all_finite(x):
             return rounded
         return torch.where(x.isinf(), x.detach(), rounded)
 

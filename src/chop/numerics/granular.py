@@ -11,7 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from chop.errors import ConfigError
-from chop.numerics.arithmetic import ShapedKernel, half_way_up, working_dtype
+from chop.numerics.arithmetic import (
+    ShapedKernel,
+    done_when_compiled,
+    half_way_up,
+    working_dtype,
+    zero_unless,
+)
 from chop.numerics.grids import FixedGrid, Rounding, fixed_grid
 
 
@@ -35,22 +41,30 @@ class GranularKernel(ShapedKernel):
     """Of the tensors to round, which may be narrower than what the kernel works on."""
     _limits: dict[torch.device, Limits] = field(default_factory=dict)
 
-    def __call__(self, x: Tensor, out: Tensor) -> None:
+    def __call__(self, x: Tensor, out: Tensor | None) -> Tensor:
         self.grid.require_shape(x.shape)
-        scale, low, high, zero = self._limits.get(x.device) or self._limits_for(x)
+        if torch.compiler.is_compiling() or x.device not in self._limits:
+            prepare_limits(self, x.dtype, x.device)
+        scale, low, high, zero = self._limits[x.device]
         if self.grid.half_up or self.grid.wraps:
-            out.copy_(_rounded_by_mode(x, scale, low, high, self.grid))
+            codes = _rounded_by_mode(x, scale, low, high, self.grid)
+            out = codes if out is None else out.copy_(codes)
         else:
-            torch.mul(x, scale, out=out)
-            out.round_()
-        out.clamp_(low, high).div_(scale).add_(zero)
+            out = torch.mul(x, scale, out=out).round_()
+        return out.clamp_(low, high).div_(scale).add_(zero)
 
-    def _limits_for(self, x: Tensor) -> Limits:
-        kinds, _ = self.grid.kinds
-        low, high = zip(*(kind.limits(self.dtype) for kind in kinds), strict=True)
-        zero = [-0.0 if kind.low and kind.high else 0.0 for kind in kinds]
-        spread = (self.grid.spread(numbers, x) for numbers in (low, high, zero))
-        return self._limits.setdefault(x.device, Limits(self.grid.scales(x), *spread))
+
+@done_when_compiled
+def prepare_limits(kernel: GranularKernel, work: torch.dtype, device: torch.device) -> None:
+    """Work out the limits of a kernel that works on one type, on one device."""
+    if device in kernel._limits:
+        return
+    grid, like = kernel.grid, torch.empty(0, dtype=work, device=device)
+    kinds, _ = grid.kinds
+    low, high = zip(*(kind.limits(kernel.dtype) for kind in kinds), strict=True)
+    zero = [-0.0 if kind.low and kind.high else 0.0 for kind in kinds]
+    spread = (grid.spread(numbers, like) for numbers in (low, high, zero))
+    kernel._limits[device] = Limits(grid.scales(like), *spread)
 
 
 def _rounded_by_mode(
@@ -59,7 +73,7 @@ def _rounded_by_mode(
     """The codes of `x`, rounded half up or wrapped around or both."""
     span = high - low + 1
     if modes.wraps:  # what is larger than this has no lower bits: it is whole periods
-        x = torch.where(x.abs() < span / scale * 2.0**53, x, x * 0)
+        x = zero_unless(x.abs() < span / scale * 2.0**53, x)
     scaled = x * scale
     codes = half_way_up(scaled) if modes.half_up else scaled.round_()
     if modes.wraps:

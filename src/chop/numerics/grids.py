@@ -17,6 +17,7 @@ from torch import Tensor
 from chop.numerics.arithmetic import (
     Kernel,
     binade,
+    done_when_compiled,
     exponent_below,
     exponent_of,
     floor_to,
@@ -24,6 +25,7 @@ from chop.numerics.arithmetic import (
     last_exponent,
     power_of_two,
     working_dtype,
+    zero_unless,
 )
 from chop.numerics.base import NumberFormat, require_float
 
@@ -31,6 +33,7 @@ BELOW_ROOT = {  # the largest number below the square root of two
     torch.float32: float.fromhex("0x1.6a09e6p+0"),
     torch.float64: float.fromhex("0x1.6a09e667f3bccp+0"),
 }
+FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 
 Rounding = tuple[Kernel, torch.dtype]
 """A rounding kernel and the type of the tensors it works on."""
@@ -73,12 +76,11 @@ class FixedKernel:
     low: float
     high: float
 
-    def __call__(self, x: Tensor, out: Tensor) -> None:
+    def __call__(self, x: Tensor, out: Tensor | None) -> Tensor:
         # In place on one buffer: up to four times faster than the plain expression.
-        torch.mul(x, self.scale, out=out)
+        out = torch.mul(x, self.scale, out=out)
         out.round_().clamp_(self.low, self.high).mul_(1 / self.scale)
-        if not self.low:
-            out.abs_()  # clamping at 0 leaves the sign of zero to chance
+        return out if self.low else out.abs_()  # clamping at 0 leaves the sign of zero to chance
 
 
 @dataclass(frozen=True)
@@ -92,19 +94,18 @@ class FixedModesKernel:
     period: float | None
     """How far apart numbers of one code are; None saturates."""
 
-    def __call__(self, x: Tensor, out: Tensor) -> None:
+    def __call__(self, x: Tensor, out: Tensor | None) -> Tensor:
         if self.period is not None:
             # Larger numbers are whole periods, for want of lower bits, and might overflow below.
-            x = torch.where(x.abs() < self.period * 2.0**53, x, x * 0)
+            x = zero_unless(x.abs() < self.period * 2.0**53, x)
         scaled = x * self.scale
         codes = half_way_up(scaled) if self.half_up else scaled.round_()
         if self.period is not None:
             span = self.high - self.low + 1  # a power of two, by which division is exact
             codes = codes - codes.div(span).floor_().mul_(span)
             codes = torch.where(codes > self.high, codes - span, codes)
-        torch.mul(codes.clamp_(self.low, self.high), 1 / self.scale, out=out)
-        if not self.low:
-            out.abs_()
+        out = torch.mul(codes.clamp_(self.low, self.high), 1 / self.scale, out=out)
+        return out if self.low else out.abs_()
 
 
 @dataclass(frozen=True)
@@ -181,10 +182,10 @@ class FloatKernel:
     ulp: float
     top: float
 
-    def __call__(self, x: Tensor, out: Tensor) -> None:
-        torch.clamp(x, -self.top, self.top, out=out)
+    def __call__(self, x: Tensor, out: Tensor | None) -> Tensor:
+        out = torch.clamp(x, -self.top, self.top, out=out)
         step = binade(out).clamp_(min=self.smallest).mul_(self.ulp)
-        out.div_(step).round_().mul_(step)  # the carry into the exponent happens by itself
+        return out.div_(step).round_().mul_(step)  # the carry into the exponent happens by itself
 
 
 @dataclass(frozen=True)
@@ -266,14 +267,14 @@ class LogKernel:
     smallest: float
     top: float
 
-    def __call__(self, x: Tensor, out: Tensor) -> None:
+    def __call__(self, x: Tensor, out: Tensor | None) -> Tensor:
         kept = torch.hardshrink(x, self.smallest / 2)
         magnitudes = kept.abs().clamp_(self.smallest, self.top)
         # Times the root of two, the powers nearest by logarithm are those just below. The product
         # is rounded, but the two numbers next to the root fall on the right sides all the same.
         powers = binade(magnitudes.mul_(BELOW_ROOT[x.dtype]))
         # NaN has become infinite here and its sign is 0 or NaN, so that the product is NaN again.
-        torch.copysign(powers.mul_(kept.sign_()), x, out=out)
+        return torch.copysign(powers.mul_(kept.sign_()), x, out=out)
 
 
 @dataclass(frozen=True)
@@ -349,8 +350,16 @@ class GridFormat(NumberFormat):
         return {}  # by type of tensor, filled as they come
 
     def _rounding(self, dtype: torch.dtype) -> Rounding:
+        if torch.compiler.is_compiling():
+            prepare_roundings(self)
         rounding = self._roundings.get(dtype)
         if rounding is None:
             require_float(self, dtype)
             rounding = self._roundings[dtype] = self.grid.rounding(dtype)
         return rounding
+
+
+@done_when_compiled
+def prepare_roundings(fmt: GridFormat) -> None:
+    """Work out how tensors of all types are rounded, which a compiler cannot record."""
+    fmt._roundings.update({dtype: fmt.grid.rounding(dtype) for dtype in FLOATS - {*fmt._roundings}})

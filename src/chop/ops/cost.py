@@ -298,3 +298,10 @@ def pooling(dimensions: int) -> CostRule:
         return Cost(other_flops=prod(kernel) * prod(call.output))
 
     return rule
+
+
+PRODUCTS = frozenset((
+    linear, convolution, transposed_convolution, bilinear, matrix_product, added_matrix_product,
+    einsum, attention, recurrent, recurrent_cell,
+))  # fmt: skip
+"""The rules of operations that multiply one operand by another, and sum."""

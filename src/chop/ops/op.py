@@ -13,7 +13,7 @@ from torch import Tensor, fx, nn
 from torch._ops import OpOverload
 
 from chop.errors import RegistrationError
-from chop.ops.cost import Call, CostRule, Shape, uncounted
+from chop.ops.cost import PRODUCTS, Call, CostRule, Shape, uncounted
 from chop.registry import Registry
 
 Key = TypeVar("Key")
@@ -96,6 +96,11 @@ class Op:
     run: Callable[..., Any] | None = None
     """The function form, where it is not simply the first of `functions`."""
     cost: CostRule = uncounted
+
+    @property
+    def multiplies(self) -> bool:
+        """Whether it is made of products of its operands, as layers with weights are."""
+        return self.cost in PRODUCTS
 
     @property
     def lowering(self) -> Lowering | None:

@@ -12,12 +12,15 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Callback, Checkpoint, EarlyStopping
 from lightning.pytorch.utilities import rank_zero_only
+from torch import nn
 
 from chop.errors import ConfigError, TrainingError
 from chop.files import writable_folder
 from chop.models.weights import load_weights, preprocessing_in
+from chop.nn.bit_cost import learns_widths
 from chop.preprocessing import Preprocessing, preprocessing_of, set_preprocessing
 from chop.runs import LEARNING_CURVES, TRAINING_LOG, own_suffix, with_suffix
+from chop.tools.compiling import compiled, require_compiler
 from chop.tools.devices import using_threads
 from chop.tools.get_input import remember_rows, rows_for
 from chop.tools.logger import get_logger
@@ -70,6 +73,7 @@ def fit(job: Job, settings: TrainingSettings) -> TrainingResult:
     """Train until the epochs, the steps or the patience are used up."""
     parameter_groups(job.model)  # asked before anything is written
     check_cost(job.model, settings)
+    check_compiled(job.model, settings)
     writable_folder(job.folder)
     job.data.prepare_data()
     job.data.setup()
@@ -81,6 +85,19 @@ def fit(job: Job, settings: TrainingSettings) -> TrainingResult:
     with own_suffix(job.folder, last, resume) if writes else contextlib.nullcontext("") as suffix:
         resumed = _resumed(job, settings, last) if resume else None
         return _fit(_with_rows(job, resumed), settings, resumed, suffix)
+
+
+def check_compiled(model: nn.Module, settings: TrainingSettings) -> None:
+    """Refuse to compile what cannot be compiled, before anything is written."""
+    if not settings.compile:
+        return
+    require_compiler()
+    if settings.processes > 1:
+        raise ConfigError("compile: several processes are not compiled; train with one")
+    if learns_widths(model):
+        raise ConfigError(
+            "compile: a network that learns its widths is not compiled; leave out --compile"
+        )
 
 
 def _with_rows(job: Job, resumed: Resumed | None) -> Job:
@@ -177,7 +194,8 @@ def _run(trainer: Trainer, module: TrainingModule, job: Job) -> None:
     try:
         with _environment(job, settings, loader), requeueing(settings.auto_requeue), connected():
             module.train()
-            trainer.fit(module, Epochs(loader, settings.seed, even=True), validation)
+            with compiled(job.model, settings.compile):
+                trainer.fit(module, Epochs(loader, settings.seed, even=True), validation)
     except TrainingError:
         if is_first_process():
             raise

@@ -25,6 +25,7 @@ from chop.errors import (
     TrainingError,
     UnknownNameError,
 )
+from chop.tools.compiling import compiled
 from chop.tools.devices import device_of, forward_operations, using_threads
 from chop.tools.get_input import rows_for
 from chop.tools.logger import get_logger
@@ -136,7 +137,8 @@ def evaluate_job(
         if exact:
             result = evaluate_in_integers(model, batches, settings)
         else:
-            result = evaluate(model, batches, device_of(settings.accelerator))
+            with compiled(model, settings.compile):
+                result = evaluate(model, batches, device_of(settings.accelerator))
     if not math.isfinite(result.loss):
         raise TrainingError(
             f"the {split} loss is {result.loss}: some scores of the model are not finite numbers"
@@ -150,6 +152,8 @@ def evaluate_in_integers(
     """The result of the integers that a quantised model simulates, and how the two agree."""
     from chop.lowering import InIntegers
 
+    if settings.compile:
+        raise ConfigError("exact: integers are not compiled; leave out --compile")
     if settings.precision in HALF:
         raise ConfigError(f"exact: the precision must be 32 or 64, not {settings.precision}")
     first = next(batches)

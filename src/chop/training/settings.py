@@ -88,6 +88,7 @@ class TrainingSettings(BaseModel):
     auto_requeue: bool = False
     seed: int = Field(0, ge=0)
     num_threads: int | None = Field(None, gt=0)
+    compile: bool = False
     cost: CostSettings | None = None
 
     @property

@@ -4,14 +4,17 @@ torch.export follows Python code that depends on shapes, such as ``range(x.shape
 the shape for granted. It notes what it took for granted, and the graph checks its inputs for that.
 """
 
+import contextlib
 import dataclasses
 import inspect
+import io
+import logging
 import os
 import re
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -30,8 +33,9 @@ __all__ = ["FreeSize", "ShapedGraphModule", "export", "where_it_stopped"]
 # Code of these folders is never the user's.
 OUR_CODE = (os.path.dirname(torch.__file__), os.path.dirname(__file__))
 WAYS_OUT = (
-    "fix the argument it depends on with cf_args={name: value}, or keep that part whole in a "
-    "separate module and pass tracer=MaseTracer(custom_leaf_modules=(ThatModule,))"
+    "fix the argument it depends on with cf_args={name: value}, keep that part whole in a separate "
+    "module and pass tracer=MaseTracer(custom_leaf_modules=(ThatModule,)), or quantise without a "
+    "graph: chop.quantize(model, …, trace=False)"
 )
 EXPORT_WAY_OUT = "pass example_inputs={name: tensor} to trace with torch.export, "
 DECIDES = "the code decides by the value of a tensor, which a graph cannot follow"
@@ -65,9 +69,19 @@ class Call:
         each = iter(tensors)
         leaves = [next(each) if isinstance(value, Tensor) else value for _, value in self.leaves]
         found: list[Any] = []
-        result = self.model(**pytree.tree_unflatten(leaves, self.spec), **self.fixed)
+        named = {**pytree.tree_unflatten(leaves, self.spec), **self.fixed}
+        result = called_with(self.model, named)
         self.structure = taken_apart(result, found)
         return found
+
+
+def called_with(model: nn.Module, named: Mapping[str, Any]) -> Any:
+    """What a model gives for arguments by name, also if a decorator passes on only places."""
+    outer = inspect.signature(model.forward, follow_wrapped=False).parameters
+    if {*named} <= {*outer} or any(each.kind is each.VAR_KEYWORD for each in outer.values()):
+        return model(**named)
+    bound = inspect.signature(model.forward).bind(**named)
+    return model(*bound.args, **bound.kwargs)
 
 
 class Exported(nn.Module):
@@ -144,7 +158,34 @@ def export(
     assert failed is not None
     if isinstance(failed, GraphError):
         raise failed
+    refuse_broken(model, {**given, **fixed}, before)
     raise GraphError(f"{where_it_stopped(model, failed)}; {WAYS_OUT}") from failed
+
+
+def refuse_broken(model: nn.Module, arguments: Mapping[str, Any], before: Snapshot) -> None:
+    """Say where a model fails that cannot be called at all: that is not for tracing to mend."""
+    try:
+        in_evaluation(model)
+        with torch.no_grad():
+            called_with(model, arguments)
+    except Exception as error:
+        where = where_it_stopped(model, error)
+        raise GraphError(f"{where}; the model fails so too when it is called") from error
+    finally:
+        before.restore()
+
+
+@contextlib.contextmanager
+def silent() -> Iterator[None]:
+    """Without what torch prints of an attempt that fails: its error says all that is needed."""
+    talker = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+    level = talker.level
+    talker.setLevel(logging.CRITICAL)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        talker.setLevel(level)
 
 
 # Settings of transformers: a graph has no cache of what it saw, and experts are products in it.
@@ -201,7 +242,7 @@ def export_call(call: Call, free: Free, is_leaf: IsLeaf) -> tuple[fx.Graph, dict
     shapes = {"tensors": tuple(map(free, call.tensors))}
     # Without this torch.export takes it that there are two rows or more, and does not say so.
     settings = export_settings.patch(backed_size_oblivious=True)  # type: ignore[attr-defined]
-    with settings, warnings.catch_warnings():
+    with settings, silent(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of attributes that change, which are restored
         program = torch.export.export(
             Exported(call), call.tensors, dynamic_shapes=shapes, strict=False

@@ -1,15 +1,15 @@
 """Quantised functions whose quantisers have a state: modules that own them."""
 
 import functools
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import nn
 
 from chop.nn.forward import operation_of_function
-from chop.nn.function import function_parts
+from chop.nn.function import QuantizedFunction, function_parts
 from chop.nn.quant_config import QuantConfig
 from chop.nn.quantized.generic import QuantizedModule, own_shell
-from chop.numerics import NumberFormat
+from chop.numerics import FORMATS, NumberFormat
 from chop.ops.op import Op
 
 
@@ -17,11 +17,11 @@ class QuantizedCall(QuantizedModule):
     """A module that is called as a quantised function is; parameters are arguments, as there."""
 
     base = nn.Module
+    parts: ClassVar[QuantizedFunction]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The function on operands that the quantisers round."""
-        parts = function_parts(self.op, self._quant.name)
-        return parts.call(self._quant, args, kwargs, self._formats)
+        return self.parts.call(self._quant, args, kwargs, self._formats, self._kept)
 
     def __reduce__(self) -> tuple[Any, ...]:
         state = self.__getstate__()  # type: ignore[no-untyped-call]
@@ -46,7 +46,9 @@ def quantized_call(
 @functools.cache
 def _call_class(op: Op, fmt: type[NumberFormat]) -> type[QuantizedCall]:
     name = "".join(part.capitalize() for part in op.name.split("_")) + fmt.label
+    known_as = next(each for each, registered in FORMATS.items() if registered is fmt)
     fields = {"op": op, "operation": operation_of_function(op), "fmt": fmt}
+    fields |= {"parts": function_parts(op, known_as)}
     fields |= {"__module__": "chop.nn.quantized", "__doc__": fmt.__doc__}
     return type(name, (QuantizedCall,), fields)
 

@@ -1,0 +1,1 @@
+"""What notebooks call: the passes and actions of this package on any module and any loader."""

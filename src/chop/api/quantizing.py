@@ -1,0 +1,159 @@
+"""`chop.quantize`: a model computed in number formats, with a graph or without one."""
+
+import copy
+import inspect
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from torch import Tensor, fx, nn
+
+from chop.errors import ConfigError
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.ops.table import OPS
+from chop.passes.graph.analysis.add_metadata import (
+    add_common_metadata_analysis_pass,
+    init_metadata_analysis_pass,
+)
+from chop.passes.graph.transforms.quantize import quantize_transform_pass
+from chop.passes.graph.transforms.quantize.plan import QuantizeArgs
+from chop.passes.graph.transforms.quantize.untraced import quantize_without_graph
+from chop.validation import parse
+
+logger = logging.getLogger("chop")
+MOST_BATCHES = 1024  # of an iterator, which can be read only once and so is kept
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """A quantised model with its graph; calling it calls the model."""
+
+    graph: MaseGraph
+    """What passes, exports and searches take."""
+    info: dict[str, Any]
+    """What the pass `quantize` says: the nodes that are quantised, the scales that were found."""
+
+    @property
+    def model(self) -> fx.GraphModule:
+        """The module, to be trained and evaluated as any other."""
+        return self.graph.model
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.model(*args, **kwargs)
+
+
+def quantize(  # noqa: PLR0913  # all but the first by name
+    model: nn.Module,
+    example: Mapping[str, Any] | Tensor | None = None,
+    rules: Mapping[str, Any] | None = None,
+    *,
+    width: int | None = None,
+    calibrate: Iterable[Any] | None = None,
+    trace: bool = True,
+    share: bool = False,
+) -> Any:
+    """Compute the products of a model, or what rules say, in number formats.
+
+    The given model stays as it is. The result can be trained and evaluated; with a graph it is a
+    `Quantized`, without one the model itself, whose attribute `untraced` says what was done.
+
+    Args:
+        example: inputs by name, or one tensor for the first argument; by default the first batch
+            of `calibrate`. Not needed without a graph.
+        rules: the table ``[passes.quantize]`` of a TOML file, as a dictionary.
+        width: in place of rules: bits of all operands of products, in fixed point. Binary points
+            come from `calibrate`; without it they are in the middle.
+        calibrate: batches: dictionaries of inputs by name, tensors, or pairs of inputs and labels.
+        trace: make a graph. What no tracer can follow is quantised without: layers are replaced,
+            and functions rounded as they are called.
+        share: train the weights of the given model, rather than a copy of them.
+    """
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"quantize takes a torch.nn.Module, not {type(model).__name__}")
+    batches = None if calibrate is None else NamedBatches(calibrate, model)
+    table = {**rules_for(rules, width, batches is not None), "input_generator": batches}
+    own = shared_shell(model) if share else copy.deepcopy(model)
+    if not trace:
+        return _untraced(own, table)
+    inputs = example_of(example, model, batches)
+    graph = MaseGraph(own, example_inputs=inputs)
+    graph, _ = init_metadata_analysis_pass(graph)
+    graph, _ = add_common_metadata_analysis_pass(graph, {"dummy_in": inputs})
+    graph, info = quantize_transform_pass(graph, table)
+    return Quantized(graph, info)
+
+
+def _untraced(model: nn.Module, table: Mapping[str, Any]) -> nn.Module:
+    args = parse(QuantizeArgs, dict(table), "quantize")
+    model, done = quantize_without_graph(model, args)
+    model.untraced = done  # type: ignore[assignment]
+    logger.info("%s", done)
+    return model
+
+
+def shared_shell(model: nn.Module) -> nn.Module:
+    """A copy of a model with its own modules, which shares parameters and buffers."""
+    tensors = [*model.parameters(), *model.buffers()]
+    return copy.deepcopy(model, {id(each): each for each in tensors})
+
+
+def rules_for(
+    rules: Mapping[str, Any] | None, width: int | None, calibrated: bool
+) -> dict[str, Any]:
+    """The rules that were given, or those that a width stands for."""
+    if (rules is None) == (width is None):
+        raise ConfigError("quantize: give either width=8 or rules, as in [passes.quantize]")
+    if rules is not None:
+        return dict(rules)
+    products = sorted(op.name for op in OPS.values() if op.quantizable and op.multiplies)
+    point = {"data_in": None, "weight": None, "scores": max(int(width or 0) - 1, 0)}
+    config: dict[str, Any] = {"name": "integer"}
+    for role, usual in point.items():
+        config[f"{role}_width"] = width
+        if calibrated or usual is not None:
+            config[f"{role}_frac_width"] = "auto" if calibrated else usual
+    return {"by": "type", "default": {"config": config, "only": products}}
+
+
+def example_of(
+    example: Mapping[str, Any] | Tensor | None, model: nn.Module, batches: Any
+) -> dict[str, Any]:
+    """Inputs by name to make the graph from."""
+    if example is None and batches is not None:
+        example = next(iter(batches), None)
+    if example is None:
+        raise ConfigError("quantize: give an example of the inputs, to make a graph from")
+    return named(example, model)
+
+
+def named(batch: Any, model: nn.Module) -> dict[str, Any]:
+    """The inputs of a batch by the names that the model has for them."""
+    if isinstance(batch, Mapping):
+        return dict(batch)
+    first = batch[0] if isinstance(batch, list | tuple) and batch else batch
+    if isinstance(first, Mapping):
+        return dict(first)
+    if not isinstance(first, Tensor):
+        raise ConfigError(
+            "quantize: a batch is a dictionary of inputs by name, a tensor, or a pair of inputs "
+            f"and labels (got {type(batch).__name__})"
+        )
+    names = list(inspect.signature(model.forward).parameters)
+    if not names:
+        raise ConfigError(f"quantize: {type(model).__name__}.forward takes no inputs")
+    return {names[0]: first}
+
+
+class NamedBatches:
+    """The batches of a loader as dictionaries of inputs."""
+
+    def __init__(self, loader: Iterable[Any], model: nn.Module) -> None:
+        once = iter(loader) is loader
+        self.loader = list(islice(loader, MOST_BATCHES)) if once else loader
+        self.model = model
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for batch in self.loader:
+            yield named(batch, self.model)
