@@ -230,12 +230,17 @@ def setting_named(name: str, owner: str) -> Setting:
     return SETTINGS[name]
 
 
-def settings_table(layers: Layers, *, colour: bool) -> str:
-    """The table that shows who set what; values that lost are grey where colours are wanted."""
+def settings_table(layers: Layers, *, colour: bool, complete: bool = True) -> str:
+    """The table that shows who set what; values that lost are grey where colours are wanted.
+
+    Args:
+        complete: list the settings that nobody has set as well.
+    """
     from tabulate import tabulate
 
     headers = ["Name", "Default", "Config. File", "Manual Override", "Effective"]
-    rows = [_shown(row, colour=colour) for row in layers.rows()]
+    given = [row for row in layers.rows() if complete or row[2:4] != ["", ""]]
+    rows = [_shown(row, colour=colour) for row in given]
     if layers.file_name is None:
         headers, rows = _without(2, headers), [_without(2, row) for row in rows]
     return tabulate(

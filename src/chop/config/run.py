@@ -319,6 +319,15 @@ class RunConfig:
         bool,
         Option("show only errors and final results", GENERAL, ("-q", "--quiet"), listed=False),
     ] = False
+    verbose: Annotated[
+        bool,
+        Option(
+            "show all settings, and the best trials of a search with all metrics",
+            GENERAL,
+            ("-v", "--verbose"),
+            listed=False,
+        ),
+    ] = False
     profile: Annotated[bool, Option("print where the time went", PROJECT, listed=False)] = False
     no_warnings: Annotated[bool, Option("hide warnings", PROJECT, listed=False)] = False
     passes: Annotated[
