@@ -38,11 +38,12 @@ def load_config(path: str | os.PathLike[str]) -> dict[str, Any]:
     return read_toml(Path(path).expanduser())
 
 
-def write_toml(path: Path, tables: dict[str, Any]) -> None:
-    """Write tables, none turned into "NA"; `tables` itself is not changed."""
+def write_toml(path: Path, tables: dict[str, Any], comment: str = "") -> None:
+    """Write tables, none turned into "NA", below a comment; `tables` itself is not changed."""
     import tomlkit
 
-    write_text(path, tomlkit.dumps(none_to_na(tables)))
+    head = f"# {comment}\n\n" if comment else ""
+    write_text(path, head + tomlkit.dumps(none_to_na(tables)))
 
 
 def na_to_none(value: Any) -> Any:

@@ -324,7 +324,7 @@ class RunConfig:
         Option(
             "show all settings, and the best trials of a search with all metrics",
             GENERAL,
-            ("-v", "--verbose"),
+            ("--verbose",),
             listed=False,
         ),
     ] = False
