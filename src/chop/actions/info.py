@@ -2,7 +2,7 @@
 
 import shutil
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from chop import __version__, catalogue
@@ -20,7 +20,7 @@ def info(
     topic: str | None = None,
     name: str | None = None,
     *,
-    imports: Sequence[str] = (),
+    imports: Collection[str] = (),
     names_only: bool = False,
 ) -> str:
     """The text of ``ch info [TOPIC] [NAME]``.
@@ -33,7 +33,7 @@ def info(
     if imports:
         from chop.tools.user_code import import_user_code
 
-        import_user_code(imports)
+        import_user_code(list(imports))
         known, traits = catalogue.live(), catalogue.live_traits()
     else:
         known, traits = catalogue.stored(), catalogue.stored_traits()

@@ -31,6 +31,7 @@ from chop.search.sweeps.hyperparameters import CHOICES
 from chop.tools.checkpoint_load import load_model
 from chop.tools.devices import device_of, forward_operations, using_threads
 from chop.tools.get_input import rows_for
+from chop.tools.loadable import loadable
 from chop.tools.logger import get_logger
 
 if TYPE_CHECKING:
@@ -138,6 +139,8 @@ def search(  # noqa: PLR0913  # what a run consists of, by the names of the labs
     model_info, data_module = facts_of(model, model_info), rows_of(data_module, "train", "search")
     search_config = na_to_none(search_config or {})  # a file's "NA" became none when it was read
     config = parse_search(search_config)
+    if load_name is not None:
+        load_name, load_type = loadable(Path(load_name), load_type)
     context = make_context(
         model, model_info, data_module, config, task=task, seed=seed, accelerator=accelerator,
         load_name=load_name, load_type=load_type, pretrained=pretrained, cf_args=cf_args,
