@@ -1,5 +1,6 @@
 """The quantisers of `integer_trained` against the plain formats that they are frozen to."""
 
+import math
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from torch import Tensor
 from chop.errors import ConfigError
 from chop.nn.quant_config import parse_quant_config
 from chop.numerics import Integer, IntegerTrained, Operand
+from chop.numerics.arithmetic import half_way_up
 from chop.numerics.trained import TrainedData
 from chop.ops.table import OPS
 from chop.validation import parse
@@ -83,3 +85,18 @@ def test_rules_may_mention_some_operands_and_mean_all() -> None:
     for field, value in (("frac_width", 30.0), ("granularity", "row"), ("learns", "yes")):
         with pytest.raises(ConfigError, match=field):
             parse(IntegerTrained, {field: value}, "linear")
+
+
+def test_half_way_cases_go_up_next_to_them_nothing_does_and_zeros_keep_their_signs() -> None:
+    exact = torch.arange(-8, 8, dtype=torch.float64) + 0.5
+    near = torch.tensor([0.5, -0.5, 1.5, 4_194_303.5])
+    for scaled in (
+        exact,
+        torch.cat([near.nextafter(torch.tensor(side)) for side in (-math.inf, math.inf)]),
+        torch.tensor([0.0, -0.0, -0.25, 0.25, 2.0**30, math.inf, -math.inf, math.nan]),
+    ):
+        nearest = scaled.round()
+        expected = torch.where(scaled - nearest == 0.5, nearest + 1, nearest)
+        found = half_way_up(scaled.clone())
+        assert found.numpy().tobytes() == expected.numpy().tobytes()
+    assert half_way_up(exact.clone()).tolist() == list(range(-7, 9))

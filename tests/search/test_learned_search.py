@@ -28,6 +28,7 @@ from chop.numerics import Integer
 from chop.search.config import parse_search
 from chop.search.learned import learning, networks, space
 from chop.search.learned.learning import Kept
+from chop.search.learned.rows import joined
 from chop.search.learned.schedule import Schedule
 from chop.search.learned.search import LearnedSearch
 from chop.search.learned.setup import LearnedSetup
@@ -173,6 +174,7 @@ def test_a_finished_run_has_nothing_left_to_do(
     ("path", "value", "message"),
     [
         ("strategy/setup/cost_weight", [-1e-6, 1e-3], "more than 0"),
+        ("strategy/setup/cost_weight", [0.1, 1e60], "less than 3e"),
         ("strategy/setup/cost_weight", [0.1, 0.1], "grows nowhere"),
         ("strategy/setup/cost_weight", [0.1, 0.01], "grows nowhere"),
         ("strategy/setup/cost_weight", [0.1, float("nan")], "cost_weight"),
@@ -274,6 +276,24 @@ def test_a_nan_names_its_epoch_and_leaves_the_last_good_snapshot(
     assert {path.name for path in (tmp_path / "s" / "graphs").iterdir()} >= {
         f"epoch_{epoch}" for epoch in epochs
     }
+
+
+def test_a_nan_before_any_snapshot_promises_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learning, "train_epoch", lambda *args: float("nan"))
+    with pytest.raises(TrainingError, match=r"epoch 1 \(cycle 1\).*There was no snapshot before"):
+        learn(tmp_path / "s", teacher=None)
+
+
+def test_rows_without_gradients_are_run_in_large_batches() -> None:
+    small = [(torch.rand(64, 16), torch.arange(64)) for _ in range(200)]
+    large = joined(small)
+    assert [len(features) for features, _ in large] == [8_192, 4_608]
+    for part in (0, 1):
+        assert torch.equal(*(torch.cat([each[part] for each in found]) for found in (small, large)))
+    images = [(torch.rand(2, 3, 256, 256), torch.arange(2)) for _ in range(2)]
+    assert joined(images) is images  # a batch is large enough
 
 
 NETWORKS = {

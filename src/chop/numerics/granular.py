@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from chop.errors import ConfigError
-from chop.numerics.arithmetic import ShapedKernel, working_dtype
+from chop.numerics.arithmetic import ShapedKernel, half_way_up, working_dtype
 from chop.numerics.grids import FixedGrid, Rounding, fixed_grid
 
 
@@ -61,9 +61,7 @@ def _rounded_by_mode(
     if modes.wraps:  # what is larger than this has no lower bits: it is whole periods
         x = torch.where(x.abs() < span / scale * 2.0**53, x, x * 0)
     scaled = x * scale
-    codes = scaled.round()
-    if modes.half_up:
-        codes = torch.where(scaled - codes == 0.5, codes + 1, codes)
+    codes = half_way_up(scaled) if modes.half_up else scaled.round_()
     if modes.wraps:
         codes = codes - codes.div(span).floor_().mul_(span)
         codes = torch.where(codes > high, codes - span, codes)

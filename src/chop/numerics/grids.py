@@ -20,6 +20,7 @@ from chop.numerics.arithmetic import (
     exponent_below,
     exponent_of,
     floor_to,
+    half_way_up,
     last_exponent,
     power_of_two,
     working_dtype,
@@ -96,9 +97,7 @@ class FixedModesKernel:
             # Larger numbers are whole periods, for want of lower bits, and might overflow below.
             x = torch.where(x.abs() < self.period * 2.0**53, x, x * 0)
         scaled = x * self.scale
-        codes = scaled.round()
-        if self.half_up:  # the even neighbour is the one below where it is half a step below
-            codes = torch.where(scaled - codes == 0.5, codes + 1, codes)
+        codes = half_way_up(scaled) if self.half_up else scaled.round_()
         if self.period is not None:
             span = self.high - self.low + 1  # a power of two, by which division is exact
             codes = codes - codes.div(span).floor_().mul_(span)

@@ -14,6 +14,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from chop.errors import ConfigError
+from chop.numerics.arithmetic import half_way_up
 from chop.numerics.base import FORMATS, Encoded, NumberFormat, Operand, Quantizer
 from chop.numerics.elementwise import Integer
 
@@ -150,8 +151,7 @@ class Codes:
 
     def __call__(self, x: Tensor, scale: Tensor) -> Tensor:
         scaled = x * scale
-        codes = scaled.round()
-        codes = torch.where(scaled - codes == 0.5, codes + 1, codes)
+        codes = half_way_up(scaled)
         return codes if self.low is None else codes.clamp_(self.low, self.high)
 
 

@@ -123,10 +123,16 @@ class Learning:
                 f"widths: the loss or a weight is no finite number in epoch {epoch + 1} (cycle "
                 f"{self.schedule.cycle(epoch) + 1}): the learning rate "
                 f"{self.setup.learning_rate:g} is most likely too high; try "
-                f"{self.setup.learning_rate / 10:g}. Snapshots up to epoch {epoch} are kept"
+                f"{self.setup.learning_rate / 10:g}. {self._kept_before(epoch)}"
             )
         widths.clamp()
         return loss
+
+    def _kept_before(self, epoch: int) -> str:
+        """What is left of the epochs before one, counted from 0."""
+        if all(self.schedule.snapshot(each) is None for each in range(epoch)):
+            return "There was no snapshot before it"
+        return f"Snapshots up to epoch {epoch} are kept"
 
     def _is_finite(self) -> bool:
         return all(bool(value.isfinite().all()) for value in self.model.parameters())

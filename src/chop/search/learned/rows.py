@@ -11,10 +11,26 @@ from chop.dataset.data_module import TensorLoader, permutation
 from chop.search.spaces.space import Batch, SearchContext
 from chop.training.batches import Epochs, normalisable
 
-CHUNK = 8_192
-"""Rows that are run at a time where no gradients are needed."""
+AT_ONCE = 2**17
+"""Elements of the rows that are run at once where no gradients are needed: many small batches of a
+small network take four times as long."""
 SHUFFLED = 2**31
 """Stands for an epoch when rows are drawn for something else than training."""
+
+
+def at_once(features: Tensor, batch_size: int) -> int:
+    """How many such rows are run at once; a batch, or more."""
+    return max(batch_size, AT_ONCE // max(features[0].numel(), 1))
+
+
+def joined(batches: list[Batch]) -> list[Batch]:
+    """The same rows in batches as large as `at_once` allows."""
+    longest = max((len(features) for features, _ in batches), default=0)
+    size = at_once(batches[0][0], longest) if longest else 0
+    if size == longest:
+        return batches
+    features, labels = (torch.cat(each) for each in zip(*batches, strict=True))
+    return list(zip(torch.split(features, size), torch.split(labels, size), strict=True))
 
 
 class Rows:
@@ -39,7 +55,8 @@ class Rows:
     def _in_memory(self, loader: TensorLoader) -> TensorLoader:
         """The rows with their targets; what is left over after whole batches waits an epoch."""
         features, labels = loader.features, loader.labels
-        chunks = zip(*(torch.split(each, CHUNK) for each in (features, labels)), strict=True)
+        size = at_once(features, loader.batch_size)
+        chunks = zip(*(torch.split(each, size) for each in (features, labels)), strict=True)
         targets = torch.cat([self._targets(*self._moved(each)).cpu() for each in chunks])
         whole = len(features) >= loader.batch_size
         return TensorLoader(
@@ -72,7 +89,7 @@ class Rows:
         if isinstance(self.loader, TensorLoader):
             order = permutation(len(self.loader.features), self.loader.seed, SHUFFLED)
             drawn = self.loader.features[order[:count]].to(self.device)
-            return list(torch.split(drawn, CHUNK))
+            return list(torch.split(drawn, at_once(drawn, self.loader.batch_size)))
         found: list[Tensor] = []
         for features, _ in Epochs(self.loader).batches(SHUFFLED):
             found.append(features[: count - sum(map(len, found))].to(self.device))
@@ -83,5 +100,7 @@ class Rows:
     def everything(self) -> Iterator[Tensor]:
         """All rows without their targets."""
         if isinstance(self.loader, TensorLoader):
-            return (x.to(self.device) for x in torch.split(self.loader.features, CHUNK))
+            features = self.loader.features
+            size = at_once(features, self.loader.batch_size)
+            return (x.to(self.device) for x in torch.split(features, size))
         return (x.to(self.device) for x, _ in Epochs(self.loader).batches(SHUFFLED))

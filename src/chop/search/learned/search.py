@@ -24,7 +24,7 @@ from chop.search.learned.networks import (
     make_teacher,
     normalised,
 )
-from chop.search.learned.rows import Rows
+from chop.search.learned.rows import Rows, joined
 from chop.search.learned.schedule import Schedule, Snapshot
 from chop.search.learned.setup import LearnedSetup
 from chop.search.learned.space import LearnedWidthsSpace
@@ -96,7 +96,7 @@ class LearnedSearch(Strategy):
                 "±%.1f %% only (95 %%); points that are closer are chosen by chance",
                 rows, 100 * interval,
             )  # fmt: skip
-        return found
+        return joined(found)
 
     def rehearse(self) -> None:
         """Do everything once with the untrained network, so that it fails now or not at all."""

@@ -95,7 +95,9 @@ class LearnedSetup(StudySetup):
     @classmethod
     def _a_cost(cls, weights: list[float]) -> list[float]:
         if not all(0 < weight < LARGEST_FACTOR for weight in weights):
-            raise ValueError("a cost weight must be a number more than 0")
+            raise ValueError(
+                f"a cost weight must be a number more than 0 and less than {LARGEST_FACTOR:g}"
+            )
         return weights
 
     @model_validator(mode="after")
