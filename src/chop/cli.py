@@ -9,9 +9,8 @@ import errno
 import io
 import os
 import sys
-import textwrap
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from chop.config.command_line import (
     COMMANDS,
@@ -24,12 +23,7 @@ from chop.config.command_line import (
 from chop.errors import FULL_DISK, ChopError, ConfigError, UnknownNameError
 from chop.masking import masked
 
-if TYPE_CHECKING:
-    from chop.catalogue import Catalogue, Traits
-
 OK, BUG, MISTAKE, INTERRUPTED = 0, 1, 2, 130
-PLAIN_TABLE: dict[str, Any] = {"tablefmt": "simple", "disable_numparse": True}
-TRAITS_WIDTH = 88  # characters of a line in a list
 LONGEST = 500  # characters of a message; --debug shows all of it
 NO_MEMORY = "can't allocate memory"  # torch says it in a RuntimeError
 
@@ -112,7 +106,9 @@ def _act(action: str, options: dict[str, Any], command: list[str]) -> int:
     config = layers.config
     check(config)
     with _profiling(config.profile), only_results(config.quiet):
-        sys.stdout.write(settings_table(layers, colour=wants_colour(sys.stdout)) + "\n")
+        colour = wants_colour(sys.stdout)
+        table = settings_table(layers, colour=colour, complete=config.verbose)
+        sys.stdout.write(table + "\n")
         sys.stdout.flush()
         run_action(action, config, layers.record(command))
     return OK
@@ -120,77 +116,17 @@ def _act(action: str, options: dict[str, Any], command: list[str]) -> int:
 
 def _info(options: dict[str, Any]) -> int:
     """List what is registered; a user's files are imported first where they are named."""
-    from chop.catalogue import TOPICS, live, live_traits, stored, stored_traits
+    from chop.actions.info import info
 
-    topic = options.get("model") or "all"
-    topic = {"model": "models", "dataset": "datasets"}.get(topic, topic)  # as the original says it
-    imports = options.get("imports", [])
-    if imports:
-        from chop.tools.user_code import import_user_code
-
-        import_user_code(imports)
-    catalogue, traits = (live(), live_traits()) if imports else (stored(), stored_traits())
-    name = options.get("dataset")
-    if any(topic in entries for entries in catalogue.values()):
-        topic, name = "all", topic  # ch info jsc-tiny
-    # "runners" are the sw_runners and the hw_runners
-    wanted = [each for each in TOPICS if topic in ("all", each, each.partition("_")[2])]
-    if not wanted:
-        raise UnknownNameError("topic", topic, ("all", *TOPICS))
-    chosen = {each: catalogue[each] for each in wanted}
-    if name is not None:
-        sys.stdout.write(_entry(name, chosen, traits))
-    elif options.get("quiet"):
-        sys.stdout.write("".join(f"{name}\n" for topic in chosen.values() for name in topic))
-    else:
-        tables = [
-            _table(topic, entries, traits.get(topic, {})) for topic, entries in chosen.items()
-        ]
-        sys.stdout.write("\n\n".join(tables) + "\n")
+    sys.stdout.write(
+        info(
+            options.get("model"),
+            options.get("dataset"),
+            imports=options.get("imports", []),
+            names_only=bool(options.get("quiet")),
+        )
+    )
     return OK
-
-
-def _entry(name: str, catalogue: "Catalogue", traits: "Traits") -> str:
-    """What there is to say of a name; of a pass that comes with the package, its keys too."""
-    from chop.catalogue import metric_words, trait_words
-
-    found = {topic: entries[name] for topic, entries in catalogue.items() if name in entries}
-    if not found:
-        known = [each for entries in catalogue.values() for each in entries]
-        raise UnknownNameError("name", name, known)
-    lines = []
-    for topic, text in found.items():
-        said = traits.get(topic, {}).get(name, {})
-        measured = [f"measures {metric_words(metric)}" for metric in said.get("metrics", ())]
-        lines += [f"{name} ({topic}): {text}", trait_words(said), *measured]
-    shown = "".join(f"{line}\n" for line in lines if line)
-    return shown + (_pass_keys(name) if "passes" in found else "")
-
-
-def _pass_keys(name: str) -> str:
-    from tabulate import tabulate
-
-    from chop.config.schema import all_rows, pass_table
-
-    rows = [[textwrap.fill(cell, 44) for cell in row] for row in all_rows(pass_table(name))]
-    headers = [f"[passes.{name}]", "values", "default", "meaning"]
-    return f"\n{tabulate(rows, headers, **PLAIN_TABLE)}\n" if rows else ""
-
-
-def _table(topic: str, entries: dict[str, str], traits: dict[str, dict[str, Any]]) -> str:
-    """The names of a topic with a line each, and the metrics of those that measure some."""
-    from tabulate import tabulate
-
-    from chop.catalogue import metric_words, trait_words
-
-    rows = []
-    for name, text in entries.items():
-        words = trait_words(traits.get(name, {}))
-        measured = "\n".join(map(metric_words, traits.get(name, {}).get("metrics", ())))
-        rows.append([name, "\n".join([text, *textwrap.wrap(words, TRAITS_WIDTH)]), measured])
-    if not any(measured for *_, measured in rows):
-        return tabulate([row[:2] for row in rows], [topic, "description"], **PLAIN_TABLE)
-    return tabulate(rows, [topic, "description", "metrics"], **PLAIN_TABLE)
 
 
 def _report(options: dict[str, Any]) -> int:

@@ -189,6 +189,11 @@ class RunFolder:
         return self._found(f"{every(COMPARISON)}/{COMPARISON_FILE}")
 
     @cached_property
+    def best_checkpoints(self) -> list[Path]:
+        """The best checkpoints of training runs."""
+        return self._found(f"{TRAINING}/{every(BEST_CHECKPOINT)}")
+
+    @cached_property
     def checkpoints(self) -> list[Path]:
         """The last checkpoints of training runs."""
         return self._found(f"{TRAINING}/{every(LAST_CHECKPOINT)}")

@@ -15,6 +15,8 @@ from chop.lowering import program
 from chop.models import get_model, get_model_info
 from chop.report.sections.search import search_section
 from chop.search.results import verification
+from chop.search.results.accuracy import Judge, Measured
+from chop.training.metrics import evaluate
 
 LINEAR = "seq_blocks_2"
 
@@ -44,6 +46,7 @@ def found(folder: Path, width: int = 8, frac: int = 4, *, resume: bool = False, 
     torch.manual_seed(0)
     model, data = get_model("jsc-tiny"), MaseDataModule("jsc-sim", batch_size=1024)
     info = get_model_info("jsc-tiny")
+    tables["strategy"]["sw_runner"]["basic_evaluation"] |= more.get("evaluation", {})
     return search(model, info, data, tables, save_dir=folder, pretrained=True, resume=resume)
 
 
@@ -72,8 +75,8 @@ def test_every_point_of_a_front_is_verified_on_validation_rows(
     }
     said = caplog.text
     assert f"{len(stored)} of {len(stored)} best trials compute in integers" in said
-    assert "| verified" in said
-    assert "20,000 rows |" in said
+    assert " verified\n" in said
+    assert " 20,000 rows\n" in said
     assert "Verified in integers" in page(tmp_path)
     assert "20,000 rows" in page(tmp_path)
 
@@ -135,3 +138,45 @@ def test_a_network_that_is_not_its_integers_fails_the_search(
     monkeypatch.undo()
     assert all(mark.equal for mark in found(tmp_path, resume=True).verified.values())
     assert (tmp_path / "trials.csv").is_file()
+
+
+def test_the_front_and_the_float_network_are_tested_when_the_search_is_over(
+    tmp_path: Path,
+) -> None:
+    result = found(tmp_path)
+    stored = json.loads((tmp_path / "best.json").read_text())
+    torch.manual_seed(0)
+    model, data = get_model("jsc-tiny"), MaseDataModule("jsc-sim", batch_size=1024)
+    data.setup()
+    tested = evaluate(model, data.test_dataloader())
+    assert result.front.start.test == Measured.of(tested.right, 20_000)
+    assert json.loads((tmp_path / "search.json").read_text())["start"]["test"] == (
+        result.front.start.test.model_dump()
+    )
+    for place, trial in enumerate(result.best):
+        known = stored[str(place)]["accuracies"]
+        assert known == result.front.judged[trial.number].model_dump()
+        assert known["chosen_by"]["accuracy"] == trial.software["accuracy"]
+        assert (known["chosen_by"]["rows"], known["test"]["rows"]) == (512, 20_000)
+        assert known["test"]["low"] < known["test"]["accuracy"] < known["test"]["high"]
+        head = (tmp_path / f"best_{place}.toml").read_text().splitlines()[0]
+        assert head.startswith(f"# Trial {trial.number}: loss ")
+        assert f"accuracy {known['chosen_by']['accuracy']:.4g}, " in head
+
+
+def test_what_was_tested_once_is_not_tested_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = found(tmp_path).front.judged
+    monkeypatch.setattr(Judge, "_model", None)  # whatever calls it, fails
+    assert found(tmp_path, resume=True).front.judged == before
+    (tmp_path / "best.json").write_text("{")
+    with pytest.raises(TypeError):
+        found(tmp_path, resume=True)
+
+
+def test_a_search_that_chooses_by_test_rows_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    found(tmp_path, evaluation={"data_loader": "test_dataloader"})
+    assert "The search chooses by test rows" in caplog.text

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from chop import catalogue
+from chop.actions import info
 from chop.cli import main
 from chop.search.runners import SW_RUNNERS
 
@@ -106,3 +107,32 @@ def test_traits_stand_below_the_description(
     assert lines[place + 1] == ["learns:", "yes; needs: scipy"]
     assert main(["info", "gp"]) == 0
     assert capsys.readouterr().out.splitlines()[1] == "learns: yes; needs: scipy"
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_all_topics_fit_on_one_screen(columns: int) -> None:
+    known, traits = catalogue.stored(), catalogue.stored_traits()
+    lines = info.overview(known, traits, columns).splitlines()
+    assert len(lines) <= 3 + 2 * (len(known) + 1)
+    assert max(map(len, lines[1:-1])) <= columns
+    heads = [line.split()[0] for line in lines[1:-2] if line[0] != " "]
+    assert heads == [*known, "metrics"]
+    for topic, names in known.items():
+        start = next(n for n, line in enumerate(lines) if line.split()[:1] == [topic])
+        text = " ".join(
+            line[12:]
+            for line in lines[start : start + 2]
+            if line[0] == " " or line.startswith(topic)
+        )
+        shown, _, left = text.partition("… ")
+        listed = [name.strip() for name in shown.split(",") if name.strip()]
+        assert listed == list(names)[: len(listed)]
+        assert len(listed) + int(left.split()[0] if left else 0) == len(names)
+
+
+def test_info_alone_is_the_screen_and_all_is_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info"]) == 0
+    screen = capsys.readouterr().out
+    assert "ebops" in screen.partition("\nmetrics ")[2]
+    assert main(["info", "all"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) > 5 * len(screen.splitlines())

@@ -90,7 +90,7 @@ def test_transform_tells_where_the_model_is(ran: Ran) -> None:
 
 def test_search_tells_the_best_and_where_they_are(ran: Ran) -> None:
     out = ran("search", "--quiet", file=SEARCH)
-    assert out.startswith("Best trial(s):\n|")
+    assert out.startswith("Best trial(s):\n     ")
     assert out.endswith(f"The results are in {ran.software / 'search_ckpts'}\n")
     assert "UNTRAINED" not in out
     assert "configurations" not in out

@@ -175,7 +175,7 @@ def test_hover_shows_and_click_copies_the_configuration(
 def test_near_a_point_is_near_enough(browser: Browser) -> None:
     trial = browser.run(LONE)
     x, y = browser.centre(f".point[data-trial='{trial}']")
-    browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=x + 6, y=y + 6)
+    browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=x + 4, y=y + 4)
     assert detail(browser).startswith(f"Trial {trial},")
 
 

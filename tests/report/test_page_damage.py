@@ -160,7 +160,7 @@ def test_a_file_that_may_not_be_read_is_named(tmp_path: Path, monkeypatch: Any) 
 
     monkeypatch.setattr("chop.report.sections.run.csv.DictReader", refuse)
     page = page_of(report(tmp_path / "p"))
-    assert page.sections == ["run", "test", "problems"]
+    assert page.sections == ["test", "run", "problems"]
     assert "training_log.csv: cannot be read" in page.texts["problems"]
 
 

@@ -43,7 +43,7 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     assert not [attrs for _, attrs in page.tags if any(name.startswith("on") for name in attrs)]
     scripts = [attrs for tag, attrs in page.tags if tag == "script"]
     assert [attrs.get("type") for attrs in scripts] == ["application/json", None]
-    assert page.sections == ["run", "test", "search-0"]
+    assert page.sections == ["search-0", "test", "run"]
     assert all('document.title="taken"' in page.texts[name] for name in page.sections)
     assert page.json["search-0-data"]["metrics"][0]["name"].startswith("<script>")
 

@@ -16,7 +16,7 @@ from chop.cli import main
 from chop.errors import ChopError
 from chop.runs import write_record
 
-ALL = ["run", "training", "test", "graph", "statistics", "quantisation", "costs", "search-0"]
+ALL = ["search-0", "test", "graph", "statistics", "quantisation", "costs", "training", "run"]
 NETWORK = ("http://", "https://", "@import", "url(")
 
 
@@ -38,8 +38,10 @@ def test_the_page_is_small_and_needs_no_network(page_file: Path) -> None:
 
 
 def test_what_was_run_is_told_with_who_set_what(page_file: Path) -> None:
+    text = page_file.read_text(encoding="utf-8")
+    warning = text.index("Simulated stand-in data, not the JSC data set")
+    assert warning < text.index('id="search-0"')  # before anything that could be misread
     words = page_of(page_file).texts["run"]
-    assert "Simulated stand-in data, not the JSC data set" in words
     assert "--max-epochs" in words
     assert "settings as by default" in words
     assert "torch" in words  # its version
@@ -127,10 +129,10 @@ def test_every_chart_names_its_axes(page_file: Path) -> None:
 
 
 PARTS = {
-    "training_ckpts": ("run", "training"),
+    "training_ckpts": ("training", "run"),
     "checkpoints": ("test",),
     "transform": ("graph", "statistics", "quantisation", "costs"),
-    "search_ckpts": ("run", "search-0"),
+    "search_ckpts": ("search-0", "run"),
 }
 
 
@@ -139,7 +141,7 @@ def test_sections_without_data_are_left_out(run_folder: Path, tmp_path: Path, ke
     target = tmp_path / "part" / "software" / kept
     shutil.copytree(run_folder / "software" / kept, target)
     sections = page_of(report(tmp_path / "part")).sections
-    expected = ["run", "test"] if kept == "checkpoints" else list(PARTS[kept])
+    expected = ["test", "run"] if kept == "checkpoints" else list(PARTS[kept])
     assert [name for name in sections if name not in expected] == []
     assert sections == expected
 

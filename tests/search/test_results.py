@@ -50,8 +50,8 @@ def study() -> optuna.Study:
     return optuna.create_study(directions=["maximize", "minimize"])
 
 
-def test_the_front_holds_what_nothing_beats_within_bounds() -> None:
-    assert [each.number for each in best_of(study(), TRIALS)] == [1, 2, 7]
+def test_the_front_holds_what_nothing_beats_within_bounds_the_best_first() -> None:
+    assert [each.number for each in best_of(study(), TRIALS)] == [1, 7, 2]
 
 
 def test_one_objective_has_one_best_trial() -> None:
@@ -71,7 +71,8 @@ def test_the_table_is_that_of_the_labs() -> None:
 |  0 |        1 | {'loss': 1.2, 'accuracy': 0.553} | {'average_bitwidth': 8.0, 'memory_density': 4.0}  | {'accuracy': 0.553, 'average_bitwidth': 1.6} |
 |  1 |        2 | {'loss': 1.2, 'accuracy': 0.463} | {'average_bitwidth': 2.0, 'memory_density': 16.0} | {'accuracy': 0.463, 'average_bitwidth': 0.4} |
 |  2 |        7 | {'loss': 1.2, 'accuracy': 0.492} | {'average_bitwidth': 4.0, 'memory_density': 8.0}  | {'accuracy': 0.492, 'average_bitwidth': 0.8} |"""  # noqa: E501
-    assert best_table(best_of(study(), TRIALS)) == expected
+    in_the_order_of_the_labs = sorted(best_of(study(), TRIALS), key=lambda each: each.number)
+    assert best_table(in_the_order_of_the_labs) == expected
 
 
 def test_best_json_has_the_fields_and_the_form_of_the_labs() -> None:

@@ -13,6 +13,7 @@ from torch import nn
 
 from chop.errors import CheckpointError, ChopError, ConfigError
 from chop.tools.checkpoint_load import load_model
+from chop.tools.loadable import loadable
 
 
 def network() -> nn.Module:
@@ -144,11 +145,49 @@ def test_mistakes(tmp_path: Path, name: str, load_type: str, message: str) -> No
         load_model(tmp_path / name, load_type, network())
 
 
-@pytest.mark.parametrize(("suffix", "meant"), [(".ckpt", "pl"), (".pt", "pt")])
-def test_the_right_load_type_is_suggested(tmp_path: Path, suffix: str, meant: str) -> None:
-    (tmp_path / f"x{suffix}").touch()
-    with pytest.raises(CheckpointError, match=f"write load type '{meant}'"):
-        load_model(tmp_path / f"x{suffix}")
+@pytest.mark.parametrize("kind", ["pt", "pl"])
+def test_what_a_file_is_shows_in_its_name(tmp_path: Path, kind: str) -> None:
+    state = network().state_dict()
+    path = write(tmp_path, kind, state)
+    loaded = load_model(path, model=network())
+    assert all(torch.equal(value, state[name]) for name, value in loaded.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("name", "load_type", "meant"),
+    [
+        ("x.ckpt", "mz", "pl"),
+        ("x.pth", "mz", "pt"),
+        ("x.PT", "mz", "pt"),
+        ("x.onnx", "mz", "qonnx"),
+        ("config.json", "mz", "hf"),
+        ("x.ckpt", "pt", "pt"),  # who says what it is, is believed
+        ("x", "mz", "mz"),
+    ],
+)
+def test_types_of_files(tmp_path: Path, name: str, load_type: str, meant: str) -> None:
+    (tmp_path / name).touch()
+    assert loadable(tmp_path / name, load_type) == (tmp_path / name, meant)
+
+
+def test_a_project_is_its_best_checkpoint_else_its_newest_graph(tmp_path: Path) -> None:
+    software = tmp_path / "software"
+    for name in ("graph.json",):
+        (software / "transform" / "transformed_ckpt").mkdir(parents=True)
+        (software / "transform" / "transformed_ckpt" / name).touch()
+    assert loadable(tmp_path) == (software / "transform" / "transformed_ckpt", "mz")
+    (software / "training_ckpts").mkdir()
+    for name in ("best.ckpt", "best-v1.ckpt", "last-v1.ckpt"):
+        (software / "training_ckpts" / name).touch()
+    newest = software / "training_ckpts" / "best-v1.ckpt"
+    assert loadable(tmp_path) == loadable(software) == (newest, "pl")
+
+
+def test_a_project_without_anything_to_load_says_so(tmp_path: Path) -> None:
+    (tmp_path / "software").mkdir()
+    (tmp_path / "software" / "run_search.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="holds no checkpoint and no saved graph: ch train"):
+        loadable(tmp_path)
 
 
 def test_weights_need_a_model(tmp_path: Path) -> None:

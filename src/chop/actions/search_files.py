@@ -1,24 +1,43 @@
-"""Where the files of a search are, and the configurations that `ch transform` can read."""
+"""What a search leaves: where it is, what is written and what is printed."""
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chop.config.layers import write_toml
 from chop.errors import SearchError
 from chop.files import filled, write_text
-from chop.runs import BEST_SETTINGS, JOURNAL, STUDY, latest, numbered, own_folder
+from chop.runs import (
+    BEST_SETTINGS,
+    JOURNAL,
+    STUDY,
+    latest,
+    numbered,
+    own_folder,
+    write_search_record,
+)
 from chop.search.config import SearchConfig
+from chop.search.results.table import metrics_line
+from chop.search.runners import EvaluationArgs
 from chop.search.spaces.space import SearchSpace
 from chop.search.study.storage import Place, shown, study_names
-from chop.tools.logger import get_logger
+from chop.search.sweeps.hyperparameters import Hyperparameters
+from chop.tools.logger import RESULT, get_logger
 
 if TYPE_CHECKING:
+    from chop.search.results.table import Front
+    from chop.search.results.verification import Marks
+    from chop.search.strategy import Strategy
     from chop.search.study.trial import Trial
 
 logger = get_logger("chop")
+
+EVALUATION = "basic_evaluation"
+"""The runner whose accuracy is that of a classifier as it is."""
 
 
 def study_place(config: SearchConfig, save_dir: Path, resume: bool) -> tuple[Place, Path]:
@@ -62,18 +81,152 @@ def undone_if_it_fails(folder: Path, is_new: bool) -> Iterator[None]:
             raise
 
 
-def describe(config: SearchConfig, space_size: int, repeats: int) -> dict[str, Any]:
-    """What was searched for and how, which the trials alone do not tell."""
-    return config.description(space_size, repeats).model_dump(mode="json")
+@dataclass(frozen=True)
+class SearchResult:
+    """What a search has found, and where it is written."""
+
+    folder: Path
+    best: "Sequence[Trial]"
+    trials: "list[Trial]"
+    space_size: int
+    repeats: int
+    """Proposals of the sampler that were known already and not evaluated again."""
+    description: dict[str, Any] = field(default_factory=dict)
+    """What was searched for and how, as it is stored."""
+    features: dict[str, Any] = field(default_factory=dict)
+    """What was done to the features, as it is stored."""
+    front: "Front | None" = None
+    """What was found of the best trials when the search was over."""
+
+    @property
+    def verified(self) -> "Marks":
+        """Whether the integers of the best trials agree, by the number of the trial."""
+        return {} if self.front is None else self.front.verified
+
+
+@dataclass(frozen=True)
+class SearchReport:
+    """Writes and prints what a search has found.
+
+    Args:
+        settings: of the run, for the files ``best_<n>.toml``.
+        features: what was done to the features, as it is stored.
+        verbose: print the best trials with all metrics, in the form of the labs.
+    """
+
+    config: SearchConfig
+    found: "Strategy"
+    folder: Path
+    settings: Mapping[str, Any]
+    features: dict[str, Any]
+    verbose: bool = False
+
+    def written(self, is_over: bool) -> SearchResult:
+        """Write and print everything.
+
+        Args:
+            is_over: whether the search has come to its end, so that the best trials are judged.
+        """
+        from chop.search.results.files import write_results
+        from chop.search.results.table import Front
+        from chop.search.results.verification import require_agreement
+
+        store, repeats = self.found.store, self.found.progress.repeats
+        trials = store.trials()
+        best = write_results(self.folder, store.study, trials, self.features)
+        write_tables(self.folder, self.found.space, best, self.settings)
+        description = self.config.description(self.found.size, repeats).model_dump(mode="json")
+        write_search_record(self.folder, {**description, **self.features})
+        metrics = list(self.config.metrics)
+        if self.config.strategy.setup.plots:
+            from chop.search.results.front import draw_plots
+
+            draw_plots(self.folder, store.study, trials, metrics)
+        front = Front(best, metrics)
+        if is_over:
+            front = self._judged(front)
+            start = None if front.start is None else front.start.model_dump()
+            write_search_record(self.folder, {**description, **self.features, "start": start})
+        self._tell(trials, front)
+        require_agreement(front.verified)
+        return SearchResult(
+            self.folder, best, trials, self.found.size, repeats, description, self.features, front
+        )
+
+    def _judged(self, front: "Front") -> "Front":
+        """Compare the best trials with their integers and test them; what is known is not redone.
+
+        What was trained for a trial is measured with weights that nobody has kept, so that there
+        is nothing to compare or test.
+        """
+        from chop.search.results.accuracy import Judge, known_accuracies
+        from chop.search.results.files import write_best
+        from chop.search.results.verification import TRAINING_RUNNERS, known_marks, verify_best
+
+        strategy, best, space = self.config.strategy, front.best, self.found.space
+        if space.starts_afresh or not TRAINING_RUNNERS.isdisjoint(strategy.sw_runner) or not best:
+            return front
+        marks = verify_best(space, best, strategy.verify, known_marks(self.folder, best))
+        front = replace(front, verified=marks)
+        for runner, args in self.config.software():
+            if isinstance(args, EvaluationArgs) and runner.name == EVALUATION:
+                judge = Judge(space, args.data_loader, args.num_samples)
+                judged = judge.of_front(best, known_accuracies(self.folder, best))
+                front = replace(front, judged=judged, start=judge.of_start(self.found.start()))
+        write_best(self.folder, best, self.features, front.verified, front.judged)
+        return front
+
+    def _tell(self, trials: "list[Trial]", front: "Front") -> None:
+        """Print what was found, or raise if nothing was."""
+        failed = [trial for trial in trials if not trial.is_complete]
+        logger.info(
+            "%d distinct configurations of %s were evaluated, %d of them failed; "
+            "%d proposals were repeats",
+            len(trials), f"{self.found.size:,}", len(failed), self.found.progress.repeats,
+        )  # fmt: skip
+        if failed:
+            logger.warning("Trial %d failed: %s", failed[0].number, failed[0].reason)
+        logger.info("%s", self._table(trials, front), extra=RESULT)
+        logger.info("The results are in %s", self.folder, extra=RESULT)
+        if trials and len(failed) == len(trials):
+            raise SearchError(f"every trial failed; the first: {failed[0].reason}")
+
+    def _table(self, trials: "list[Trial]", front: "Front") -> str:
+        """The best trials for a reader; of a study of settings the table of the settings."""
+        from chop.search.results.files import best_table
+        from chop.search.results.table import front_table
+        from chop.search.sweeps.table import is_study
+
+        space = self.found.space
+        if isinstance(space, Hyperparameters) and is_study(self.config):
+            return self._study(space, trials)
+        if self.verbose:
+            return f"Best trial(s):\n{best_table(front.best, front.verified)}"
+        return f"Best trial(s):\n{front_table(front, shutil.get_terminal_size().columns)}"
+
+    def _study(self, space: Hyperparameters, trials: "list[Trial]") -> str:
+        """Write the tables and pictures of a study of settings; the table of the settings."""
+        from chop.search.sweeps.table import heading, read_study, study_table, write_study
+
+        study = read_study(self.folder, space, self.config, trials)
+        write_study(self.folder, study)
+        if self.config.strategy.setup.plots:
+            from chop.search.sweeps.plots import draw_study
+
+            draw_study(self.folder, study)
+        return f"{heading(study, self.config)}\n{study_table(study)}"
 
 
 def write_tables(
-    folder: Path, space: SearchSpace, best: "list[Trial]", settings: Mapping[str, Any]
+    folder: Path, space: SearchSpace, best: "Sequence[Trial]", settings: Mapping[str, Any]
 ) -> None:
     """``best_0.toml`` and so on: the run with the configuration of each best trial."""
-    tables = [space.toml_of(dict(trial.config)) for trial in best]
-    written = {folder / BEST_SETTINGS.format(n): each for n, each in enumerate(tables) if each}
-    for path, table in written.items():
-        write_toml(path, {**settings, **table})
-    for old in set(folder.glob(BEST_SETTINGS.format("*"))) - written.keys():
+    written = set()
+    for place, trial in enumerate(best):
+        if table := space.toml_of(dict(trial.config)):
+            path = folder / BEST_SETTINGS.format(place)
+            words = f"Trial {trial.number}: {metrics_line(trial.metrics)}"
+            write_toml(path, {**settings, **table}, words)
+            written.add(path)
+    for old in set(folder.glob(BEST_SETTINGS.format("*"))) - written:
         old.unlink(missing_ok=True)

@@ -2,15 +2,15 @@
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chop.actions.search_files import (
-    describe,
+    SearchReport,
+    SearchResult,
     study_place,
     undone_if_it_fails,
-    write_tables,
 )
 from chop.actions.session import (
     UNTRAINED,
@@ -23,48 +23,28 @@ from chop.actions.session import (
 )
 from chop.config.layers import na_to_none
 from chop.config.run import RunConfig
-from chop.errors import SearchError
 from chop.files import one_at_a_time, writable_folder
-from chop.runs import COMPARISON, SEARCH, write_search_record
+from chop.runs import COMPARISON, SEARCH
 from chop.search.config import SearchConfig, StrategySetup, parse_search
 from chop.search.spaces.space import SPACES, SearchContext, SearchSpace, key_of, make_space
-from chop.search.sweeps.hyperparameters import CHOICES, Hyperparameters
+from chop.search.sweeps.hyperparameters import CHOICES
 from chop.tools.checkpoint_load import load_model
 from chop.tools.devices import device_of, forward_operations, using_threads
 from chop.tools.get_input import rows_for
-from chop.tools.logger import RESULT, get_logger
+from chop.tools.loadable import loadable
+from chop.tools.logger import get_logger
 
 if TYPE_CHECKING:
     from torch import nn
 
     from chop.dataset import MaseDataModule
     from chop.models import MaseModelInfo
-    from chop.search.results.verification import Verified
     from chop.search.strategy import Strategy
-    from chop.search.study.trial import Trial
 
 logger = get_logger("chop")
 
 NO_DIFFERENCE = {"log_every_n_steps", "num_threads"}
 """Settings of training that make no other network."""
-
-
-@dataclass(frozen=True)
-class SearchResult:
-    """What a search has found, and where it is written."""
-
-    folder: Path
-    best: "list[Trial]"
-    trials: "list[Trial]"
-    space_size: int
-    repeats: int
-    """Proposals of the sampler that were known already and not evaluated again."""
-    description: dict[str, Any] = field(default_factory=dict)
-    """What was searched for and how, as it is stored."""
-    features: dict[str, Any] = field(default_factory=dict)
-    """What was done to the features, as it is stored."""
-    verified: "dict[int, Verified]" = field(default_factory=dict)
-    """Whether the integers of the best trials were seen to agree, by the number of the trial."""
 
 
 def check(config: RunConfig) -> None:
@@ -100,7 +80,10 @@ def run(session: Session) -> ActionResult | None:
         return None
     settings = {name: value for name in names if (value := getattr(config, name))}
     save_dir = session.software_folder / SEARCH
-    result = search(*what, save_dir=save_dir, resume=config.resume, settings=settings, **how)
+    result = search(
+        *what, save_dir=save_dir, resume=config.resume, settings=settings, verbose=config.verbose,
+        **how,
+    )  # fmt: skip
     return ActionResult(result.folder, {"search": result.description, **result.features})
 
 
@@ -139,6 +122,7 @@ def search(  # noqa: PLR0913  # what a run consists of, by the names of the labs
     num_threads: int | None = None,
     imports: Sequence[str] = (),
     settings: Mapping[str, Any] | None = None,
+    verbose: bool = False,
 ) -> SearchResult:
     """Search as ``[search]`` asks; the best trials and where everything is written.
 
@@ -150,25 +134,24 @@ def search(  # noqa: PLR0913  # what a run consists of, by the names of the labs
         resume: continue the study in `save_dir`, or take part in it while others are at work.
         imports: files of the user's that processes have to read first.
         settings: further settings of ``ch`` for the files ``best_<n>.toml``; nothing of them runs.
+        verbose: print the best trials with all metrics, in the form of the labs.
     """
     model_info, data_module = facts_of(model, model_info), rows_of(data_module, "train", "search")
     search_config = na_to_none(search_config or {})  # a file's "NA" became none when it was read
     config = parse_search(search_config)
+    if load_name is not None:
+        load_name, load_type = loadable(Path(load_name), load_type)
     context = make_context(
         model, model_info, data_module, config, task=task, seed=seed, accelerator=accelerator,
         load_name=load_name, load_type=load_type, pretrained=pretrained, cf_args=cf_args,
     )  # fmt: skip
     how = {"load_name": str(load_name), "load_type": load_type} if load_name else {}
     run_settings = {
-        "model": model_info.name,
-        "dataset": data_module.name,
-        "task": task,
-        "batch_size": data_module.batch_size,
-        "seed": seed,
-        **how,
-        **(settings or {}),
-    }
+        "model": model_info.name, "dataset": data_module.name, "task": task,
+        "batch_size": data_module.batch_size, "seed": seed, **how, **(settings or {}),
+    }  # fmt: skip
     job = SearchJob(context, config, dict(search_config), Path(save_dir), run_settings, imports)
+    job.verbose = verbose
     with using_threads(num_threads or job.threads, operations_of(context)) as threads:
         return job.run(resume, threads)
 
@@ -225,6 +208,8 @@ class SearchJob:
         self.imports = tuple(imports)
         self.settings = {**settings, "imports": list(imports)} if imports else settings
         self.jobs = config.strategy.setup.processes
+        self.verbose = False
+        """Whether the best trials are printed with all that was measured."""
 
     @property
     def threads(self) -> int | None:
@@ -263,6 +248,13 @@ class SearchJob:
             return self.searched(space, found, folder, task)
         finally:
             store.close()
+
+    def report(self, found: "Strategy", folder: Path) -> SearchReport:
+        """What writes and prints the results."""
+        features = features_of(self.context.model, self.context.data_module)
+        return SearchReport(
+            self.config, found, folder, self.settings, features, verbose=self.verbose
+        )
 
     def problem(self, space: SearchSpace) -> dict[str, Any]:
         """What makes the trials of two studies comparable."""
@@ -308,78 +300,9 @@ class SearchJob:
             is_over = True
         finally:
             with one_at_a_time(folder), no_collections():  # who writes last knows of all trials
-                result = self.report(space, found, folder, is_over)
+                result = self.report(found, folder).written(is_over)
         logger.info("Searching is completed")
         return result
-
-    def report(
-        self, space: SearchSpace, found: "Strategy", folder: Path, is_over: bool
-    ) -> SearchResult:
-        """Write and print what was found.
-
-        Args:
-            is_over: whether the search has come to its end, so that the best trials are verified.
-        """
-        from chop.search.results.files import best_table, write_results
-        from chop.search.results.verification import require_agreement
-        from chop.search.sweeps.table import is_study
-
-        store = found.store
-        trials = store.trials()
-        features = features_of(self.context.model, self.context.data_module)
-        best = write_results(folder, store.study, trials, features)
-        write_tables(folder, space, best, self.settings)
-        repeats = found.progress.repeats
-        description = describe(self.config, found.size, repeats)
-        write_search_record(folder, {**description, **features})
-        if self.config.strategy.setup.plots:
-            from chop.search.results.front import draw_plots
-
-            draw_plots(folder, store.study, trials, list(self.config.metrics))
-        verified = self.verified(space, best, folder, features) if is_over else {}
-        shown = f"Best trial(s):\n{best_table(best, verified)}"
-        if isinstance(space, Hyperparameters) and is_study(self.config):
-            shown = self.report_study(space, folder, trials)
-        failed = [trial for trial in trials if not trial.is_complete]
-        logger.info(
-            "%d distinct configurations of %s were evaluated, %d of them failed; "
-            "%d proposals were repeats",
-            len(trials), f"{found.size:,}", len(failed), repeats,
-        )  # fmt: skip
-        if failed:
-            logger.warning("Trial %d failed: %s", failed[0].number, failed[0].reason)
-        logger.info("%s", shown, extra=RESULT)
-        logger.info("The results are in %s", folder, extra=RESULT)
-        if trials and len(failed) == len(trials):
-            raise SearchError(f"every trial failed; the first: {failed[0].reason}")
-        require_agreement(verified)
-        return SearchResult(
-            folder, best, trials, found.size, repeats, description, features, verified
-        )
-
-    def verified(
-        self, space: SearchSpace, best: "list[Trial]", folder: Path, features: Mapping[str, Any]
-    ) -> "dict[int, Verified]":
-        """Compare the best trials with their integers, those that were not before, and store it."""
-        from chop.search.results.files import write_best
-        from chop.search.results.verification import known_marks, verify_best
-
-        strategy, known = self.config.strategy, known_marks(folder, best)
-        found = verify_best(space, best, strategy.verify, strategy.sw_runner, known)
-        write_best(folder, best, features, found)
-        return found
-
-    def report_study(self, space: Hyperparameters, folder: Path, trials: "list[Trial]") -> str:
-        """Write the tables and pictures of a study of settings; the table of the settings."""
-        from chop.search.sweeps.table import heading, read_study, study_table, write_study
-
-        study = read_study(folder, space, self.config, trials)
-        write_study(folder, study)
-        if self.config.strategy.setup.plots:
-            from chop.search.sweeps.plots import draw_study
-
-            draw_study(folder, study)
-        return f"{heading(study, self.config)}\n{study_table(study)}"
 
 
 def rows_read(data_module: Any) -> str | None:

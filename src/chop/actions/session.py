@@ -4,7 +4,7 @@ import os
 import random
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import date
 from functools import cached_property
 from importlib import import_module
@@ -103,6 +103,7 @@ def open_session(config: RunConfig, record: dict[str, Any], action: ModuleType) 
     from chop.models import get_model, get_model_info
 
     assert config.model is not None
+    config = with_loadable(config)
     if not config.quiet:
         root_logger.setLevel("DEBUG" if config.to_debug else config.log_level.upper())
     if config.imports:
@@ -126,6 +127,16 @@ def open_session(config: RunConfig, record: dict[str, Any], action: ModuleType) 
     data_module.setup()
     logger.info("Data: %s", data_module.source)
     return Session(config, model, model_info, data_module, record)
+
+
+def with_loadable(config: RunConfig) -> RunConfig:
+    """The settings with the very file that ``--load`` means, which a project may change later."""
+    if config.load_name is None:
+        return config
+    from chop.tools.loadable import loadable
+
+    path, load_type = loadable(Path(config.load_name), config.load_type)
+    return replace(config, load_name=str(path), load_type=load_type)
 
 
 def prepare(config: RunConfig) -> None:

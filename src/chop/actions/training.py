@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from chop.actions.session import ActionResult, Session, chosen_settings, make_job, settings_of
 from chop.runs import GRAPH, TRAINING
+from chop.tools.loadable import loadable
 from chop.tools.logger import RESULT, get_logger
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ def train(  # noqa: PLR0913, PLR0917  (the labs' signature)
     """
     from chop.training.fit import fit
 
+    if load_name is not None:
+        load_name, load_type = loadable(Path(load_name), load_type)
     job = make_job(
         "train", model, model_info, data_module, task=task, load=(load_name, load_type),
         record=settings.pop("record", None), resume=settings.pop("resume", False),

@@ -228,8 +228,9 @@ def check_words(action: str, given: Mapping[str, Any]) -> None:
             flag = flags_of(OPTIONS[name])[-1]
             others = [other for other, each in COMMANDS.items() if name in each.options]
             raise ConfigError(f"{flag} means nothing to {action}: it is for {', '.join(others)}")
-    if given.get("quiet") and given.get("to_debug"):
-        raise ConfigError("--quiet and --debug contradict each other: leave one of them out")
+    for flag, name in (("--debug", "to_debug"), ("--verbose", "verbose")):
+        if given.get("quiet") and given.get(name):
+            raise ConfigError(f"--quiet and {flag} contradict each other: leave one of them out")
 
 
 EXAMPLES = """\
@@ -257,7 +258,6 @@ MEANT = {
     "--device": "--accelerator",
     "--out": "--project-dir",
     "--save": "--project-dir",
-    "-v": "-V or --debug",
 }
 """What other tools call it."""
 

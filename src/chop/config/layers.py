@@ -38,11 +38,12 @@ def load_config(path: str | os.PathLike[str]) -> dict[str, Any]:
     return read_toml(Path(path).expanduser())
 
 
-def write_toml(path: Path, tables: dict[str, Any]) -> None:
-    """Write tables, none turned into "NA"; `tables` itself is not changed."""
+def write_toml(path: Path, tables: dict[str, Any], comment: str = "") -> None:
+    """Write tables, none turned into "NA", below a comment; `tables` itself is not changed."""
     import tomlkit
 
-    write_text(path, tomlkit.dumps(none_to_na(tables)))
+    head = f"# {comment}\n\n" if comment else ""
+    write_text(path, head + tomlkit.dumps(none_to_na(tables)))
 
 
 def na_to_none(value: Any) -> Any:
@@ -230,12 +231,17 @@ def setting_named(name: str, owner: str) -> Setting:
     return SETTINGS[name]
 
 
-def settings_table(layers: Layers, *, colour: bool) -> str:
-    """The table that shows who set what; values that lost are grey where colours are wanted."""
+def settings_table(layers: Layers, *, colour: bool, complete: bool = True) -> str:
+    """The table that shows who set what; values that lost are grey where colours are wanted.
+
+    Args:
+        complete: list the settings that nobody has set as well.
+    """
     from tabulate import tabulate
 
     headers = ["Name", "Default", "Config. File", "Manual Override", "Effective"]
-    rows = [_shown(row, colour=colour) for row in layers.rows()]
+    given = [row for row in layers.rows() if complete or row[2:4] != ["", ""]]
+    rows = [_shown(row, colour=colour) for row in given]
     if layers.file_name is None:
         headers, rows = _without(2, headers), [_without(2, row) for row in rows]
     return tabulate(

@@ -135,7 +135,11 @@ class RunConfig:
     load_name: Annotated[
         str | None,
         Option(
-            "weights or graph to start from: a file or folder", GENERAL, ("--load",), names="file"
+            "weights or graph to start from: a file or folder, or the folder of a project, which "
+            "stands for its best checkpoint",
+            GENERAL,
+            ("--load",),
+            names="file",
         ),
     ] = None
     load_type: Annotated[
@@ -143,7 +147,7 @@ class RunConfig:
         Option(
             "what --load names: a state dict (pt), a Lightning checkpoint (pl), "
             "a saved graph (mz), a Hugging Face folder or config.json (hf), an ONNX file with "
-            "Quant nodes (qonnx)",
+            "Quant nodes (qonnx); what the name of a file shows need not be said",
             GENERAL,
         ),
     ] = "mz"
@@ -326,6 +330,15 @@ class RunConfig:
     quiet: Annotated[
         bool,
         Option("show only errors and final results", GENERAL, ("-q", "--quiet"), listed=False),
+    ] = False
+    verbose: Annotated[
+        bool,
+        Option(
+            "show all settings, and the best trials of a search with all metrics",
+            GENERAL,
+            ("--verbose",),
+            listed=False,
+        ),
     ] = False
     profile: Annotated[bool, Option("print where the time went", PROJECT, listed=False)] = False
     no_warnings: Annotated[bool, Option("hide warnings", PROJECT, listed=False)] = False

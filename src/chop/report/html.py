@@ -50,6 +50,12 @@ class Section:
     title: str
     body: Markup
     tiles: tuple[Tile, ...] = field(default=())
+    comes_first: bool = False
+    """Whether its tiles stand before those of all others."""
+    is_folded: bool = False
+    """Whether the body opens only when a reader asks for it."""
+    note: Markup | None = None
+    """What a reader must not miss, for the top of the page."""
 
 
 def tag(name: str, *children: object, **attributes: object) -> Markup:

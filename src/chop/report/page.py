@@ -10,7 +10,7 @@ from pathlib import Path
 
 from chop import __version__
 from chop.errors import ChopError
-from chop.report.html import Markup, Section, Tile, joined, table, tag
+from chop.report.html import Markup, Section, Tile, folded, joined, table, tag
 from chop.report.sections.run import learning_curves, overview, read_records, tested
 from chop.runs import TRAININGS, RunFolder
 
@@ -43,15 +43,8 @@ def build_page(run: RunFolder) -> str:
 
 
 def _parts(run: RunFolder, problems: list[str]) -> Parts:
-    yield "What was run", lambda: overview(read_records(run, problems))
-    yield "Learning curves", lambda: learning_curves(run)
-    yield "Test results", lambda: tested(run)
-    if run.graphs:
-        yield from _graph(run, problems)
-    if run.exports:
-        from chop.report.sections.exports import exports_section
-
-        yield "Exports", partial(exports_section, run)
+    """First what came out, then the network, then how it was trained, last what was run."""
+    records = read_records(run, problems)
     for place, folder in enumerate(run.searches[:MOST_SEARCHES]):
         yield from _search(folder, "" if len(run.searches) == 1 else folder.name, place)
     if len(run.searches) > 1:
@@ -63,6 +56,15 @@ def _parts(run: RunFolder, problems: list[str]) -> Parts:
         from chop.report.sections.comparison import comparison_section
 
         yield "Samplers compared", partial(comparison_section, run.comparisons[0])
+    yield "Test results", lambda: tested(run)
+    if run.exports:
+        from chop.report.sections.exports import exports_section
+
+        yield "Exports", partial(exports_section, run)
+    if run.graphs:
+        yield from _graph(run, problems)
+    yield "Learning curves", lambda: learning_curves(run)
+    yield "What was run", lambda: overview(records)
 
 
 def _graph(run: RunFolder, problems: list[str]) -> Parts:
@@ -100,7 +102,9 @@ def _search(folder: Path, name: str, place: int) -> Parts:
 def render(name: str, sections: list[Section]) -> str:
     """Sections as a page."""
     style, script = _resource("page.css"), _resource("page.js")
-    tiles = {tile.label: tile for section in sections for tile in section.tiles}
+    order = sorted(sections, key=lambda section: not section.comes_first)
+    tiles = {tile.label: tile for section in order for tile in section.tiles}
+    notes = [section.note for section in sections if section.note is not None]
     head = joined(
         [
             Markup('<meta charset="utf-8">'),
@@ -115,7 +119,7 @@ def render(name: str, sections: list[Section]) -> str:
     body = joined(
         [
             tag("a", "Skip to the content", href="#content", class_="skip"),
-            _header(name, list(tiles.values())),
+            _header(name, list(tiles.values()), notes),
             tag("nav", tag("ul", *links), aria_label="Contents"),
             tag("main", *map(_section, sections), id="content"),
             tag("footer", tag("p", f"Made by chop {__version__} on {when}.")),
@@ -136,7 +140,7 @@ def _resource(name: str) -> str:
     return (files("chop.report") / name).read_text(encoding="utf-8")
 
 
-def _header(name: str, tiles: list[Tile]) -> Markup:
+def _header(name: str, tiles: list[Tile], notes: list[Markup]) -> Markup:
     cards = [
         tag(
             "div",
@@ -148,7 +152,7 @@ def _header(name: str, tiles: list[Tile]) -> Markup:
         for tile in tiles
     ]
     above = tag("p", "Machop report", class_="quiet")
-    return tag("header", above, tag("h1", name), tag("div", *cards, class_="tiles"))
+    return tag("header", above, tag("h1", name), *notes, tag("div", *cards, class_="tiles"))
 
 
 def _section(section: Section) -> Markup:
@@ -156,7 +160,7 @@ def _section(section: Section) -> Markup:
     return tag(
         "section",
         tag("h2", section.title, id=heading),
-        section.body,
+        folded("Commands, settings and data", section.body) if section.is_folded else section.body,
         id=section.anchor,
         aria_labelledby=heading,
     )

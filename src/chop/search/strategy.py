@@ -14,14 +14,7 @@ import numpy as np
 from optuna.trial import FrozenTrial, TrialState
 
 from chop.errors import ConfigError
-from chop.search.samplers import (
-    SAMPLERS,
-    Problem,
-    Proposal,
-    distribution,
-    params_of,
-    proposal,
-)
+from chop.search.samplers import SAMPLERS, Problem, Proposal, distribution, params_of, proposal
 from chop.search.spaces.space import Candidate, Choice, Picked, SearchSpace, every, flat, key_of
 from chop.search.study.journal import no_collections
 from chop.search.study.patience import StorageLost
@@ -39,6 +32,8 @@ from chop.search.study.trial import (
 from chop.search.study.workers import at_any_moment, held_back, raise_if_interrupted
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from chop.search.config import SearchConfig
 
 LARGEST_ENUMERATION = 100_000
@@ -148,6 +143,10 @@ class Strategy(ABC):
     @abstractmethod
     def run(self) -> None:
         """Search until there is nothing left to do; what was done before is not done again."""
+
+    def start(self) -> "nn.Module | None":
+        """The network that the search started from, if there is one that was trained."""
+        return None if self.space.starts_afresh else self.space.context.model
 
 
 class Search(Strategy):

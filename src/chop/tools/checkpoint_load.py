@@ -17,6 +17,7 @@ from chop.models.weights import (
     state_dict_in,
 )
 from chop.preprocessing import preprocessing_of, set_preprocessing
+from chop.tools.loadable import loadable
 from chop.tools.logger import get_logger
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 logger = get_logger("chop")
 
-WEIGHTS_SUFFIXES = {".ckpt": "pl", ".pt": "pt", ".pth": "pt", ".safetensors": "pt"}
 HF_FILES = ("model.safetensors", "pytorch_model.bin")
 KINDS = {
     "pt": "state dict",
@@ -49,12 +49,13 @@ def load_model(
         load_type: ``pt`` a state dict, ``pl`` a Lightning checkpoint, ``mz`` a saved graph,
             ``hf`` a Hugging Face folder, ``qonnx`` an ONNX file with Quant nodes. A folder with a
             ``config.json`` says which model it is, and that model is built, instead of putting the
-            weights into `model`.
+            weights into `model`. The default gives way to what the path shows; the folder of a
+            project stands for its best checkpoint.
         model: where the weights go; a graph needs it only for custom layers.
     """
     if load_type not in KINDS:
         raise UnknownNameError("load type", load_type, KINDS)
-    path = _existing(Path(load_name).expanduser(), load_type)
+    path, load_type = loadable(Path(load_name), load_type)
     if load_type == "hf" and has_config(path):
         loaded = classifier(from_transformers(path))
         logger.info("%s takes the place of the model that was named", type(loaded).__name__)
@@ -70,11 +71,12 @@ def load_model(
 
 def load_graph(path: str | os.PathLike[str], load_type: str = "mz") -> "MaseGraph":
     """A graph with its metadata; as `load_model`, which gives the network of it."""
+    place, load_type = loadable(Path(path), load_type)
     if load_type not in GRAPHS:
         raise ConfigError(
-            f"load type {load_type!r} has weights only: a graph is of type {' or '.join(GRAPHS)}"
+            f"{path}: load type {load_type!r} has weights only: a graph is of type "
+            f"{' or '.join(GRAPHS)}"
         )
-    place = _existing(Path(path).expanduser(), load_type)
     if load_type == "qonnx":
         return _qonnx_graph(place)
     from chop.passes.graph.interface import load_mase_graph
@@ -91,15 +93,6 @@ def _qonnx_graph(path: Path) -> "MaseGraph":
     init_metadata_analysis_pass(graph)
     add_common_metadata_analysis_pass(graph, {"dummy_in": rows})
     return graph
-
-
-def _existing(path: Path, load_type: str) -> Path:
-    if not path.exists():
-        raise CheckpointError(f"{path}: no such file or folder")
-    if load_type == "mz" and path.suffix in WEIGHTS_SUFFIXES:
-        meant = WEIGHTS_SUFFIXES[path.suffix]
-        raise CheckpointError(f"{path}: is no saved graph; write load type {meant!r} for it")
-    return path
 
 
 def _load_weights(path: Path, model: nn.Module | None, load_type: str) -> nn.Module:

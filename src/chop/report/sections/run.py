@@ -95,7 +95,10 @@ def overview(records: list[RunRecord]) -> Section | None:
     features = {each.constants: each for record in records if (each := record.features) is not None}
     parts = [*_data(records), *map(features_table, features.values()), _list(shared)]
     body = joined([*parts, *(_runs(each, shared) for each in runs.values())])
-    return Section("run", "What was run", body, _tiles(records))
+    note = tag("p", tag("strong", STAND_IN), class_="warning") if is_simulated(records) else None
+    return Section(
+        "run", "What was run", body, _tiles(records), comes_first=True, is_folded=True, note=note
+    )
 
 
 def is_simulated(records: Iterable[RunRecord]) -> bool:
@@ -117,12 +120,9 @@ def _tiles(records: list[RunRecord]) -> tuple[Tile, ...]:
 def _data(records: list[RunRecord]) -> list[Markup]:
     """Each data set once, with its fingerprint."""
     sources = {(each.data or "", each.fingerprint or "") for each in records} - {("", "")}
-    parts = [tag("p", tag("strong", STAND_IN), class_="warning")] if is_simulated(records) else []
     rows = [(data, tag("code", fingerprint)) for data, fingerprint in sorted(sources)]
-    if rows:
-        headers = ("Data", "Fingerprint (SHA-256 of the rows)")
-        parts.append(table(headers, rows, "Data sets", text_columns=2))
-    return parts
+    headers = ("Data", "Fingerprint (SHA-256 of the rows)")
+    return [table(headers, rows, "Data sets", text_columns=2)] if rows else []
 
 
 def features_table(known: Preprocessing) -> Markup:

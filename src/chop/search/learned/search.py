@@ -1,5 +1,6 @@
 """The strategy ``learned``: a training run whose snapshots are the trials of a study."""
 
+import copy
 import math
 import shutil
 import tempfile
@@ -72,6 +73,7 @@ class LearnedSearch(Strategy):
         self.history: list[dict[str, Any]] = []
         """What is known of each epoch."""
         self._is_done = False
+        self._float: nn.Module | None = None
         if self.context.folder is None:
             raise SearchError("widths are learned in a folder: name one")
         self.kept = Kept(self.context.folder / LEARNING)
@@ -172,7 +174,12 @@ class LearnedSearch(Strategy):
             path, rate = self.kept.network, setup.float_learning_rate
             FloatTraining("float network", model, rate, path).run(rows, setup.float_epochs)
         logger.info("Float network: validation accuracy %.4f", self._accuracy(model))
+        self._float = copy.deepcopy(model)
         return folded(self.context, model)
+
+    def start(self) -> nn.Module | None:
+        """The float network after its training."""
+        return self._float
 
     @torch.no_grad()
     def _accuracy(self, model: nn.Module) -> float:

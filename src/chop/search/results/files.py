@@ -19,6 +19,7 @@ from optuna.study import Study
 from chop.errors import SearchError
 from chop.files import write_pieces, write_text
 from chop.runs import BEST, LOG, TRIALS
+from chop.search.results.accuracy import Judged, known_accuracies
 from chop.search.results.front import Trials, best_of
 from chop.search.results.verification import Marks, known_marks
 from chop.search.study.store import Store
@@ -26,6 +27,7 @@ from chop.search.study.trial import CONFIG, MEASURED, REASON, Trial, directions_
 from chop.tools.logger import get_logger
 
 NO_MARKS: Marks = {}
+NOT_JUDGED: Judged = {}
 DECIMALS = 10
 END = object()
 """Stands behind the names in a table."""
@@ -242,7 +244,7 @@ def write_results(
     found = list(map(Trial.of, trials))
     require_whole(study, found)
     best = best_of(study, found)
-    write_best(folder, best, features, known_marks(folder, best))
+    write_best(folder, best, features, known_marks(folder, best), known_accuracies(folder, best))
     log = log_json(found, len(study.directions))
     write_pieces(folder / LOG, json_pieces(log))
     write_text(folder / TRIALS, table_csv(found))
@@ -254,13 +256,15 @@ def write_best(
     best: Sequence[Trial],
     features: Mapping[str, Any] | None = None,
     verified: Marks = NO_MARKS,
+    judged: Judged = NOT_JUDGED,
 ) -> None:
     """Write best.json, with what else is known of its trials."""
     rounded = json.loads(as_json(best_json(best)))
     for point in rounded.values():
         point |= features or {}
-        if point["number"] in verified:
-            point["verified"] = verified[point["number"]].model_dump()
+        for name, known in (("verified", verified), ("accuracies", judged)):
+            if point["number"] in known:
+                point[name] = known[point["number"]].model_dump()
     write_text(folder / BEST, json.dumps(rounded, indent=4, separators=(",", ":")) + "\n")
 
 

@@ -214,7 +214,7 @@ MOST_BARS = 20
 def best_of(study: "Study", trials: Trials) -> list[Trial]:
     """The best trials: all that no other beats in every objective, within all bounds.
 
-    With one objective it is one trial, the first of equals.
+    They are sorted by the first objective. With one objective it is one trial, the first of equals.
     """
     good = [trial for trial in map(Trial.of, trials) if trial.is_feasible]
     directions = directions_of(study)
@@ -223,7 +223,8 @@ def best_of(study: "Study", trials: Trials) -> list[Trial]:
         best = min(zip(losses, good, strict=True), key=lambda e: (e[0], e[1].number), default=None)
         return [best[1]] if best else []
     front = set(front_of(losses))
-    return [trial for trial, loss in zip(good, losses, strict=True) if loss in front]
+    found = [each for each in zip(losses, good, strict=True) if each[0] in front]
+    return [trial for _, trial in sorted(found, key=lambda each: (each[0], each[1].number))]
 
 
 def hypervolume_chart(history: Sequence[float]) -> LineChart:

@@ -1,18 +1,18 @@
 """Whether the networks of a front compute what their integers do."""
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict
 
 from chop.errors import ChopError, DataError, SearchError
 from chop.lowering import BrokenPromiseError, compare
-from chop.runs import BEST, as_stored, read_json
+from chop.search.results.known import KnownPoint, known_points
 from chop.search.spaces.space import SearchContext, SearchSpace
 from chop.search.study.trial import Trial
 from chop.tools.logger import get_logger
@@ -80,21 +80,15 @@ def verify_best(
     space: SearchSpace,
     best: Sequence[Trial],
     wanted: Literal["integer", "none"] | None,
-    runners: Collection[str],
     known: Marks,
 ) -> dict[int, Verified]:
     """Compare the best trials with their integers on rows for validation, by their numbers.
 
-    A trial that was trained is measured with weights that nobody has kept, so there is nothing to
-    compare.
-
     Args:
         wanted: ``verify`` of ``[search.strategy]``.
-        runners: the names of the software runners.
         known: what was found earlier in the same study.
     """
-    trained = space.starts_afresh or not TRAINING_RUNNERS.isdisjoint(runners)
-    if wanted == "none" or trained or not best:
+    if wanted == "none" or not best:
         return {}
     rows = rows_to_compare(space.context)
     found = {
@@ -110,35 +104,19 @@ def _model_of(space: SearchSpace, trial: Trial) -> "nn.Module":
     return space.candidate(dict(trial.config)).model
 
 
-class Point(BaseModel):
-    """What an entry of ``best.json`` says of its trial."""
+class Point(KnownPoint):
+    """An entry of ``best.json`` that was compared."""
 
-    number: int
-    sampled_config: dict[str, Any]
     verified: Verified
 
 
 def known_marks(folder: Path, best: Sequence[Trial]) -> dict[int, Verified]:
-    """What ``best.json`` says of these trials from an earlier run of the study.
+    """What was found of these trials in an earlier run of the study.
 
     What was wrong then is left out, to be compared again.
     """
-    if not (folder / BEST).is_file():
-        return {}
-    configs = {trial.number: trial.config for trial in best}
-    try:
-        points = [
-            as_stored(Point, each, BEST)
-            for each in read_json(folder / BEST).values()
-            if "verified" in each
-        ]
-    except (DataError, AttributeError, TypeError):  # a damaged file is written again in any case
-        return {}
-    return {
-        each.number: each.verified
-        for each in points
-        if configs.get(each.number) == each.sampled_config and not each.verified.is_broken
-    }
+    points = known_points(folder, best, Point)
+    return {each.number: each.verified for each in points if not each.verified.is_broken}
 
 
 def require_agreement(found: Marks) -> None:

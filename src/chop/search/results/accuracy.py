@@ -1,0 +1,123 @@
+"""How sure the accuracies of a front are, and what the front and the float network do on test rows.
+
+Test rows are looked at when the search is over: nothing is chosen by them.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, ConfigDict
+
+from chop.search.results.known import KnownPoint, known_points
+from chop.search.spaces.space import SearchContext, SearchSpace
+from chop.search.study.trial import Trial
+from chop.tools.logger import get_logger
+from chop.training.metrics import evaluate, wilson_interval
+
+if TYPE_CHECKING:
+    from torch import nn
+
+logger = get_logger("chop")
+
+ACCURACY, TEST_ROWS = "accuracy", "test_dataloader"
+MOST_POINTS = 50
+"""Points of a front that are tested: each takes as long as a trial."""
+
+
+class Measured(BaseModel):
+    """An accuracy, the rows that it was found on, and the interval that is 95 % sure."""
+
+    model_config = ConfigDict(frozen=True)
+
+    accuracy: float
+    rows: int
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, right: int, rows: int) -> "Measured":
+        low, high = wilson_interval(right, rows)
+        return cls(accuracy=right / rows, rows=rows, low=low, high=high)
+
+    def __str__(self) -> str:
+        return f"{self.accuracy:.4f} ±{(self.high - self.low) / 2:.4f}"
+
+
+class Accuracies(BaseModel):
+    """What is known of one network: on the rows that the search chooses by, and on test rows."""
+
+    model_config = ConfigDict(frozen=True)
+
+    chosen_by: Measured | None = None
+    test: Measured | None = None
+
+
+Judged = Mapping[int, Accuracies]
+"""What is known of trials, by their numbers."""
+UNKNOWN = Accuracies()
+
+
+class Judge:
+    """Measures accuracies beyond those that a search was told to measure.
+
+    Args:
+        loader, num_samples: the rows by which the search chooses.
+    """
+
+    def __init__(self, space: SearchSpace, loader: str, num_samples: int | None) -> None:
+        self.space = space
+        self.chosen_by = space.context.batches(loader, num_samples)
+        if loader == TEST_ROWS:
+            logger.warning(
+                "The search chooses by test rows, so its accuracies are too good: write "
+                'data_loader = "val_dataloader" for its software runner'
+            )
+
+    @property
+    def context(self) -> SearchContext:
+        return self.space.context
+
+    def of_front(self, best: Sequence[Trial], known: Judged) -> dict[int, Accuracies]:
+        """The accuracies of the best trials; those that were `known` are not measured again."""
+        rows = sum(len(labels) for _, labels in self.chosen_by)
+        found = {}
+        for place, trial in enumerate(best):
+            share = trial.software.get(ACCURACY)
+            chosen_by = None if share is None else Measured.of(round(share * rows), rows)
+            test = known.get(trial.number, UNKNOWN).test
+            if test is None and place < MOST_POINTS:
+                test = self._tested(partial(self._model, trial))
+            found[trial.number] = Accuracies(chosen_by=chosen_by, test=test)
+        return found
+
+    def of_start(self, model: "nn.Module | None") -> Accuracies | None:
+        """The same of the network that the search started from."""
+        if model is None:
+            return None
+        found = evaluate(model, self.chosen_by, self.context.device)
+        return Accuracies(
+            chosen_by=Measured.of(found.right, found.rows), test=self._tested(lambda: model)
+        )
+
+    def _model(self, trial: Trial) -> "nn.Module":
+        return self.space.candidate(dict(trial.config)).model
+
+    def _tested(self, build: "Callable[[], nn.Module]") -> Measured | None:
+        if not self.context.data_module.dataset_info.test_split_available:
+            return None
+        batches = self.context.batches(TEST_ROWS, None)
+        found = evaluate(build(), batches, self.context.device)
+        return Measured.of(found.right, found.rows)
+
+
+class Point(KnownPoint):
+    """An entry of ``best.json`` with accuracies."""
+
+    accuracies: Accuracies
+
+
+def known_accuracies(folder: Path, best: Iterable[Trial]) -> dict[int, Accuracies]:
+    """What was measured of these trials in an earlier run of the study."""
+    return {each.number: each.accuracies for each in known_points(folder, best, Point)}

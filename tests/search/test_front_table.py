@@ -1,0 +1,53 @@
+"""The front on a terminal: few rows, plain columns, within its width."""
+
+import pytest
+
+from chop.search.results.accuracy import Accuracies, Measured
+from chop.search.results.table import Front, front_table, metrics_line
+from chop.search.results.verification import Verified
+from chop.search.study.trial import Trial
+
+ROWS = 20_000
+
+
+def trial(number: int, right: int, ebops: float) -> Trial:
+    software, hardware = {"accuracy": right / ROWS, "loss": 1.0}, {"ebops": ebops, "luts": 12.5}
+    return Trial(number, software, [right / ROWS, ebops], {}, hardware=hardware)
+
+
+def front(points: int) -> Front:
+    best = [trial(7 * place, 15_000 - 100 * place, 20_000.0 - place) for place in range(points)]
+    known = Accuracies(chosen_by=Measured.of(15_000, ROWS), test=Measured.of(1_500, 2_000))
+    marks = {each.number: Verified(equal=True, rows=2_000, promised=True) for each in best}
+    judged = {each.number: known for each in best}
+    return Front(best, ["accuracy", "ebops", "luts"], marks, judged, known)
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 120])
+@pytest.mark.parametrize("points", [1, 5, 6, 24])
+def test_it_fits(points: int, columns: int) -> None:
+    lines = front_table(front(points), columns).splitlines()
+    assert max(map(len, lines)) <= columns
+    assert "accuracy" in lines[0]
+    assert "ebops" in lines[0]
+    shown = [line.split()[0] for line in lines[3:] if line.startswith("best_")]
+    assert len(shown) == min(points, 5)
+    assert (shown[0], shown[-1]) == ("best_0", f"best_{points - 1}")
+    assert lines[2].split()[0] == "float"
+    if points > 5:
+        assert lines[-1] == f"{points - 5} more in best.json and trials.csv"
+
+
+def test_a_wide_terminal_shows_all_of_it() -> None:
+    first = front_table(front(3), 120).splitlines()[3].split()
+    assert first == ["best_0", "0", "0.7500", "±0.0060", "20,000", "12.5", "0.7500", "±0.0190",
+                     "2,000", "rows"]  # fmt: skip
+
+
+def test_what_is_not_known_has_no_column() -> None:
+    head = front_table(Front(front(2).best, ["accuracy", "ebops"]), 120).splitlines()[0]
+    assert head.split() == ["trial", "accuracy", "ebops"]
+
+
+def test_metrics_in_a_line() -> None:
+    assert metrics_line({"accuracy": 0.73425, "ebops": 19234.0}) == "accuracy 0.7342, ebops 19,234"
