@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from lowering_nets import EXAMPLES, JETS, example, forward, integer, quantised, settled
 from torch import Tensor, nn
 
@@ -170,3 +171,24 @@ def test_other_kernels_for_other_layouts_are_not_called_exact(in_order: bool) ->
     program = lower(graph)
     same = torch.equal(forward(graph, x), Engine(program)(x)[0])
     assert (analyse(program).exact("float32"), same) == (in_order, in_order)
+
+
+class Padded(nn.Module):
+    """Zeros around the input, and around a function of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 4), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.first(F.pad(x, (1, 1)))
+        scores: Tensor = self.last(F.pad(hidden / 3, (1, 1)))
+        return scores
+
+
+def test_zeros_around_are_rounded_where_the_format_has_none() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(30, 4)
+    bipolar = {"config": {"name": "binary", **DISGUISES["binary"]}}
+    graph = quantised(Padded(), x, {"linear": bipolar})
+    assert torch.equal(forward(graph, x), Engine(lower(graph))(x)[0])

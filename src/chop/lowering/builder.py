@@ -222,17 +222,24 @@ class Builder:
         if isinstance(symbol, Pending):
             return Exact(self.tabulated(symbol, fmt, node))
         if isinstance(symbol, Joined):
-            shapes = [part.shape for part in symbol.parts]
-            formats: Sequence[NumberFormat] = [fmt] * len(shapes)
-            if isinstance(fmt, Integer):
-                formats = of_parts(fmt, symbol.index, symbol.shape, shapes, node)
-            pairs = zip(symbol.parts, formats, strict=True)
-            values = [self.rounded(part, own, node).value for part, own in pairs]
-            return Exact(self.move(node, values, symbol.index, symbol.shape))
+            return self._joined_rounded(symbol, fmt, node)
         value = self.exact(symbol, node)
         if isinstance(fmt, Integer):
             return Exact(self._requantised(value, fmt, node))
         return Exact(self.tabulated(self.pending(value, node), fmt, node))
+
+    def _joined_rounded(self, symbol: Joined, fmt: NumberFormat, node: str) -> Exact:
+        shapes, index = [part.shape for part in symbol.parts], symbol.index
+        formats: Sequence[NumberFormat] = [fmt] * len(shapes)
+        if isinstance(fmt, Integer):
+            formats = of_parts(fmt, index, symbol.shape, shapes, node)
+        pairs = zip(symbol.parts, formats, strict=True)
+        values = [self.rounded(part, own, node).value for part, own in pairs]
+        zero = fmt(torch.zeros(1)) if not isinstance(fmt, Integer) else torch.zeros(1)
+        if zero.any() and (index == PADDING).any():  # a format such as bipolar has no zero
+            index = np.where(index == PADDING, sum(map(prod, shapes)), index)
+            values.append(self.constant(node, zero))
+        return Exact(self.move(node, values, index, symbol.shape))
 
     def _input_rounded(self, symbol: Raw, fmt: NumberFormat, node: str) -> Exact:
         if isinstance(fmt, Integer):
