@@ -158,10 +158,12 @@ def edge(value: Value) -> dict[str, Any]:
     return {"value": value.name, "shape": value.shape, "type": value_type(value), **named}
 
 
-def write_c(program: IntegerProgram, folder: Path) -> None:
+def write_c(program: IntegerProgram, folder: Path) -> dict[str, Any]:
     """The file with ``predict``, and a program that runs it on rows of text."""
-    write_text(folder / "predict.c", c_source(program, "A quantised network"))
+    file = c_source(program, "A quantised network")
+    write_text(folder / "predict.c", file.text)
     write_text(folder / "predict_test.c", test_program(program))
+    return {"reentrant": file.reentrant, "buffer_bytes": file.buffer_bytes}
 
 
 def test_program(program: IntegerProgram) -> str:
