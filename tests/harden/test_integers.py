@@ -11,9 +11,9 @@ from harden import integers
 
 def test_networks_and_exports(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(integers, "EXPORTED_EVERY", 8)
-    networks, exports = integers.run(0.012)
-    assert (networks.tried, networks.failures) == (24, ())
-    assert exports.tried > 6
+    networks, exports = integers.run(0.008)
+    assert (networks.tried, networks.failures) == (16, ())
+    assert exports.tried > 4
     assert exports.failures == ()
 
 
