@@ -15,6 +15,7 @@ from chop.export import export
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.lowering import Engine, IntegerProgram, LoweringError, analyse, lower
 from harden.common import Row, share
+from harden.integer_examples import compared
 from harden.integer_networks import integer_network
 from harden.networks import quiet
 
@@ -40,6 +41,10 @@ def run(scale: float) -> Iterator[Row]:
     figure = f"{seen['exact']} exact in float32, {seen['refused']} more refused"
     yield Row("integers", "networks, simulated and in integers", seen["lowered"], len(wrong),
               tuple(wrong), figure)  # fmt: skip
+    results = list(compared(scale))
+    failures = tuple(failure for _, found in results for failure in found)
+    yield Row("integers", "test rows of example networks", sum(count for count, _ in results),
+              len(failures), failures, f"{len(results)} networks and modes")  # fmt: skip
     yield Row("integers", "exports of them, run", seen["exported"], len(bad_exports),
               tuple(bad_exports), f"{seen['no form']} more refused")  # fmt: skip
 

@@ -97,6 +97,8 @@ def test_buffers_are_shared_only_where_they_are_large(
 def test_the_manifest_says_what_was_checked(tmp_path: Path) -> None:
     graph, x = example("jsc-tiny")
     first = export(graph, "c", tmp_path / "c", rows=0)
+    (tmp_path / "plain").mkdir()
+    assert first.folder.stat().st_mode == (tmp_path / "plain").stat().st_mode
     second = export(graph, "c", tmp_path / "c", inputs={"x": x})
     assert first.manifest["verified"]["rows"] == 0
     assert second.folder.name == "c-v1"

@@ -91,14 +91,16 @@ def export(  # noqa: PLR0913  (each is a choice of its own)
     codes = {name: tensor[:rows] for name, tensor in codes.items()}
     count = min(len(tensor) for tensor in codes.values())
     with tempfile.TemporaryDirectory() as scratch:
-        facts = write(program, Path(scratch))
-        tool = CHECKS[to](Path(scratch), engine, codes) if count else None
-        manifest = described(program, to, Path(scratch)) | {"source": source} | (facts or {})
+        files = Path(scratch) / to
+        files.mkdir()  # a temporary folder is for nobody else, and an export may be
+        facts = write(program, files)
+        tool = CHECKS[to](files, engine, codes) if count else None
+        manifest = described(program, to, files) | {"source": source} | (facts or {})
         origin = "given inputs" if inputs is not None else f"random codes, seed {SEED}"
         manifest["verified"] = {"rows": count, "against": "engine", "source": origin}
         manifest["checked_with"] = tool
-        write_text(Path(scratch) / MANIFEST, json.dumps(manifest, indent=2) + "\n")
-        return Exported(moved(Path(scratch), Path(output).expanduser()), manifest)
+        write_text(files / MANIFEST, json.dumps(manifest, indent=2) + "\n")
+        return Exported(moved(files, Path(output).expanduser()), manifest)
 
 
 def moved(files: Path, wanted: Path) -> Path:
