@@ -60,7 +60,8 @@ def quantised(model: nn.Module, x: Tensor, mode: tuple[str, str, str]) -> MaseGr
             last = {"data_out_width": 8, "data_out_frac_width": 7}  # of a function at the end
             own = last if common["mase_op"] == "sigmoid" else {}
             rules[node.name] = {"config": config | own}
-    return quantize_transform_pass(graph, rules)[0]
+    result: MaseGraph = quantize_transform_pass(graph, rules)[0]
+    return result
 
 
 QUANTISED = ("linear", "conv1d", "batch_norm1d", "add", "sigmoid")

@@ -283,7 +283,8 @@ def granular(dice: Dice, graph: MaseGraph) -> MaseGraph:
             if config["name"] == "integer" and f"{role}_width" in config and dice.random() < 0.8:
                 config = of_channels(dice, config, role, shape)
         rules[node.name] = {"config": config}
-    return quantize_transform_pass(graph, rules)[0]
+    result: MaseGraph = quantize_transform_pass(graph, rules)[0]
+    return result
 
 
 def integer_network(seed: int, rows: int = 9) -> tuple[MaseGraph, Tensor]:

@@ -167,4 +167,7 @@ def test_a_search_gives_a_network_of_its_front(
     assert sorted(folder.iterdir()) == before
     (folder / "best_0.toml").unlink()
     assert main([*words, str(tmp_path / "project")]) == 2
-    assert "neither a saved graph nor the front of a search" in capsys.readouterr().err
+    assert (
+        "no saved graph: ch transform saves one, and a search has a front"
+        in capsys.readouterr().err
+    )

@@ -62,8 +62,7 @@ def saved_graph(path: Path) -> Path:
     found = [*run.graphs, *(settings for settings in fronts if settings.is_file())]
     if not found:
         raise CheckpointError(
-            f"{path}: the run holds neither a saved graph nor the front of a search: ch transform "
-            "saves a graph"
+            f"{path}: the run holds no saved graph: ch transform saves one, and a search has a front"
         )
     return found[0]
 

@@ -7,14 +7,14 @@ from typing import Literal, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 
 from chop.lowering.builder import LoweringError
 from chop.lowering.from_graph import Call
 from chop.lowering.program import Clamp, Codes, Shape, Table, Value
 from chop.lowering.ranges import codes, compact
 from chop.lowering.symbols import Exact, Float, Pending, Symbol
-from chop.ops.op import lowering, op_of_node
+from chop.ops.op import lowering
 
 UNLIMITED = 2**62
 VECTOR = 64
@@ -22,18 +22,6 @@ VECTOR = 64
 FEW_PLACES, MANY_PLACES, AT_ONCE = 3, 32, 2**22
 Layout = Literal["many", "few", "gaps"]
 """Many or few places of a channel side by side, or none."""
-IN_ORDER = frozenset(
-    ("linear", "matmul", "bmm", "embedding", "contiguous", "stack", "conv2d", "conv3d")
-)
-"""What gives elements in the order of their dimensions, or with channels last, which are the same
-to batch normalisation."""
-VIEWS = frozenset(
-    (
-        *("transpose", "t", "permute", "expand", "broadcast_to", "getitem", "split", "chunk"),
-        *("unbind", "narrow", "select", "flip", "roll", "einsum"),
-    )
-)
-"""What may give them in another order or with gaps."""
 ELEMENTWISE = (
     *("leaky_relu", "rrelu", "elu", "celu", "selu", "gelu", "silu", "mish", "sigmoid"),
     *("logsigmoid", "tanh", "tanhshrink", "hardswish", "hardsigmoid", "hardshrink", "softshrink"),
@@ -166,7 +154,7 @@ def by_channel(call: Call) -> Symbol:
     shape = found.shape
     channels = shape[0] if len(shape) > 0 else 1
     numbers = on_channels(call, found.numbers, channels, shape, "many")
-    layouts: tuple[Layout, ...] = ("few", "gaps") if may_have_gaps(call) else ("few",)
+    layouts: tuple[Layout, ...] = ("few", "gaps") if call.reads_out_of_order else ("few",)
     again = [
         on_channels(call, part, channels, shape, how) for part in found.again for how in layouts
     ]
@@ -181,25 +169,6 @@ def by_channel(call: Call) -> Symbol:
         again=tuple(part[kept_rows] for part in again),
         rows=compact(codes(rows.reshape(pairs.shape)), shape),
     )
-
-
-def may_have_gaps(call: Call) -> bool:
-    """Whether what a node reads may lie in memory in another order than its dimensions.
-
-    Batch normalisation has other kernels for that, which round otherwise. What moves elements may
-    be a view; what comes before a layer that orders its result anew does not matter.
-    """
-    left, seen = list(call.node.all_input_nodes), set[fx.Node]()
-    while left:
-        node = left.pop()
-        op = op_of_node(node, call.lowering.modules)
-        if node in seen or (op is not None and op.name in IN_ORDER):
-            continue
-        if op is not None and op.name in VIEWS:
-            return True
-        seen.add(node)
-        left += node.all_input_nodes
-    return False
 
 
 def on_channels(call: Call, numbers: Tensor, channels: int, shape: Shape, layout: Layout) -> Tensor:
