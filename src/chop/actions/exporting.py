@@ -62,7 +62,8 @@ def saved_graph(path: Path) -> Path:
     found = [*run.graphs, *(settings for settings in fronts if settings.is_file())]
     if not found:
         raise CheckpointError(
-            f"{path}: the run holds no saved graph: ch transform saves one, and a search has a front"
+            f"{path}: the run holds no saved graph: ch transform saves one, and a search has a "
+            "front"
         )
     return found[0]
 

@@ -124,8 +124,7 @@ def transform(  # noqa: PLR0913  # what a run consists of, by the names of the l
         model_info: what is known of a registered model; any other is called by its class.
         data_module: as for `train`; passes that look at rows take those for training.
         passes: the arguments of each pass by its name, as in ``[passes.<name>]``.
-        save_dir: folder of reports and of ``transformed_ckpt``.
-        save: write that graph; False leaves the reports only.
+        save_dir: folder of reports and, with `save`, of ``transformed_ckpt``.
         cf_args: arguments of the model that are fixed while it is traced.
         pretrained: whether `model` came with weights that mean something.
     """
@@ -137,8 +136,7 @@ def transform(  # noqa: PLR0913  # what a run consists of, by the names of the l
     elif not pretrained:
         logger.warning(UNTRAINED)
     logger.info("Transforming model '%s'...", info.name)
-    folder = Path(save_dir)
-    context = PassContext(info.name, folder, batches_for(model, info, rows, task))
+    context = PassContext(info.name, folder := Path(save_dir), batches_for(model, info, rows, task))
     fixed = dict(cf_args or get_cf_args(info, task, model))
     rows_seen = as_example(context.dummy_in)
     graph = with_metadata(MaseGraph(model, fixed, example_inputs=rows_seen), context)

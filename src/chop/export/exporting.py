@@ -91,14 +91,12 @@ def export(  # noqa: PLR0913  (each is a choice of its own)
     codes = {name: tensor[:rows] for name, tensor in codes.items()}
     count = min(len(tensor) for tensor in codes.values())
     with tempfile.TemporaryDirectory() as scratch:
-        files = Path(scratch) / to
-        files.mkdir()  # a temporary folder is for nobody else, and an export may be
-        facts = write(program, files)
+        (files := Path(scratch) / to).mkdir()  # a temporary folder is for nobody else
+        facts: dict[str, Any] = {"source": source} | (write(program, files) or {})
         tool = CHECKS[to](files, engine, codes) if count else None
-        manifest = described(program, to, files) | {"source": source} | (facts or {})
         origin = "given inputs" if inputs is not None else f"random codes, seed {SEED}"
-        manifest["verified"] = {"rows": count, "against": "engine", "source": origin}
-        manifest["checked_with"] = tool
+        facts["verified"] = {"rows": count, "against": "engine", "source": origin}
+        manifest = described(program, to, files) | facts | {"checked_with": tool}
         write_text(files / MANIFEST, json.dumps(manifest, indent=2) + "\n")
         return Exported(moved(files, Path(output).expanduser()), manifest)
 
