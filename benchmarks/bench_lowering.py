@@ -104,7 +104,7 @@ int main(void) {{
 """
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        (place / "predict.c").write_text(c_source(program, "benchmark"))
+        (place / "predict.c").write_text(c_source(program, "benchmark").text)
         (place / "driver.c").write_text(driver)
         command = ["cc", "-std=c99", "-O3", "predict.c", "driver.c", "-o", "run"]
         subprocess.run(command, cwd=folder, check=True)

@@ -18,6 +18,7 @@ PARTS = {
     "numbers": "harden.numbers",
     "security": "harden.security",
     "networks": "harden.networks",
+    "integers": "harden.integers",
 }
 FAILURES_SHOWN = 20
 

@@ -142,3 +142,32 @@ def test_a_loaded_graph_lowers_to_the_same_program(graph: MaseGraph, run: Path) 
     from chop.lowering import load_program
 
     assert torch.equal(Engine(load_program(done.folder))(x)[0], graph.model(x).double())
+
+
+def test_a_search_gives_a_network_of_its_front(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "project/software/search_ckpts"
+    folder.mkdir(parents=True)
+    (folder / "log.json").write_text("{}")
+    head = 'model = "jsc-tiny"\ndataset = "jsc-sim"\n[passes.quantize]\nby = "type"\n'
+    for number, width in enumerate((6, 5)):
+        config = f'config = {{name = "integer", data_in_width = {width}, weight_width = 4}}\n'
+        tables = (f"[passes.quantize.{kind}]\n{config}" for kind in ("linear", "batch_norm1d"))
+        (folder / f"best_{number}.toml").write_text(head + "".join(tables))
+    before = sorted(folder.iterdir())
+    words = ["export", "--to", "integer", "--rows", "5", "-q", "--load"]
+    widths = []
+    for place in (tmp_path / "project", folder, folder / "best_1.toml"):
+        assert main([*words, str(place), "--output", str(tmp_path / "program")]) == 0
+        manifest = json.loads((Path(capsys.readouterr().out.strip()) / "manifest.json").read_text())
+        widths.append(manifest["inputs"][0]["format"]["width"])
+        assert manifest["source"] == str(folder / f"best_{int(place.suffix == '.toml')}.toml")
+    assert widths == [6, 6, 5]
+    assert sorted(folder.iterdir()) == before
+    (folder / "best_0.toml").unlink()
+    assert main([*words, str(tmp_path / "project")]) == 2
+    assert (
+        "no saved graph: ch transform saves one, and a search has a front"
+        in capsys.readouterr().err
+    )

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from lowering_nets import EXAMPLES, example, integer, quantised
 from random_networks import random_network
 
 from chop.errors import ConfigError, GraphError
-from chop.export import export, exporting
+from chop.export import c, export, exporting
 from chop.export.c_code import c_type
 from chop.lowering import LoweringError, lower
 from chop.lowering.program import Requantise
@@ -77,9 +78,27 @@ def test_the_test_program_runs_by_itself(tmp_path: Path) -> None:
     assert len(printed.stdout.split()) == 5
 
 
+@pytest.mark.parametrize("on_stack", [True, False])
+def test_buffers_are_shared_only_where_they_are_large(
+    on_stack: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph, _ = example("pools")
+    if not on_stack:
+        monkeypatch.setattr(c, "MOST_ON_STACK", 100)
+    done = export(graph, "c", tmp_path / "c", rows=20)
+    text = (done.folder / "predict.c").read_text()
+    assert bool(re.search(r"^static u?int\d+_t", text, re.MULTILINE)) != on_stack
+    assert text.startswith("/* A quantised network")
+    assert ("Re-entrant" if on_stack else "Not for several threads") in text.splitlines()[0]
+    assert done.manifest["reentrant"] == on_stack
+    assert done.manifest["buffer_bytes"] > 100
+
+
 def test_the_manifest_says_what_was_checked(tmp_path: Path) -> None:
     graph, x = example("jsc-tiny")
     first = export(graph, "c", tmp_path / "c", rows=0)
+    (tmp_path / "plain").mkdir()
+    assert first.folder.stat().st_mode == (tmp_path / "plain").stat().st_mode
     second = export(graph, "c", tmp_path / "c", inputs={"x": x})
     assert first.manifest["verified"]["rows"] == 0
     assert second.folder.name == "c-v1"

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from lowering_nets import EXAMPLES, JETS, example, forward, integer, quantised, settled
 from torch import Tensor, nn
 
@@ -123,3 +124,71 @@ def test_a_program_can_be_read() -> None:
     assert "seq_blocks_2: 16 frac 4" in text
     assert "= table(" in text
     assert "= product(" in text
+
+
+class Parts(nn.Module):
+    """A function of which one part has a smaller range than the whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        third = self.layer(x) / 3
+        return torch.cat([third[:, 2:], third[:, :2].flip(1)], 1)
+
+
+def test_a_part_of_a_function_has_the_codes_of_its_own_range() -> None:
+    torch.manual_seed(0)
+    model, x = Parts(), torch.randn(30, 4)
+    model.layer.weight.data[2:] /= 4
+    graph = quantised(model, x, {"linear": integer(8, 4, 8, 6)})
+    program = lower(graph)
+    assert torch.equal(forward(graph, x), Engine(program)(x)[0])
+
+
+class Turned(nn.Module):
+    """Batch normalisation of what lies in memory with its channels last, or in their order."""
+
+    def __init__(self, in_order: bool) -> None:
+        super().__init__()
+        self.in_order = in_order
+        self.layer, self.norm = nn.Linear(6, 8), nn.BatchNorm1d(8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.layer(x).transpose(1, 2)
+        scores: Tensor = self.norm(x.contiguous() if self.in_order else x)
+        return scores
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_other_kernels_for_other_layouts_are_not_called_exact(in_order: bool) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(20, 5, 6)
+    graph = quantised(settled(Turned(in_order), x), x, dict.fromkeys(
+        ("linear", "batch_norm1d"), integer()
+    ))  # fmt: skip
+    program = lower(graph)
+    same = torch.equal(forward(graph, x), Engine(program)(x)[0])
+    assert (analyse(program).exact("float32"), same) == (in_order, in_order)
+
+
+class Padded(nn.Module):
+    """Zeros around the input, and around a function of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 4), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.first(F.pad(x, (1, 1)))
+        scores: Tensor = self.last(F.pad(hidden / 3, (1, 1)))
+        return scores
+
+
+def test_zeros_around_are_rounded_where_the_format_has_none() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(30, 4)
+    bipolar = {"config": {"name": "binary", **DISGUISES["binary"]}}
+    graph = quantised(Padded(), x, {"linear": bipolar})
+    assert torch.equal(forward(graph, x), Engine(lower(graph))(x)[0])

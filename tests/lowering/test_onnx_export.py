@@ -138,6 +138,15 @@ def test_widths_and_points_of_channels_and_elements(to: str, tmp_path: Path) -> 
     assert done > 1
 
 
+def test_numbers_before_a_product_are_not_rounded_to_8_bits(tmp_path: Path) -> None:
+    """onnxruntime would make a MatMulNBits of a MatMul whose data no DequantizeLinear gives."""
+    torch.manual_seed(0)
+    rules = {"linear": integer(5, 0, 2, 2, overflow="wrap")}
+    graph = quantised(nn.Linear(11, 4), torch.randn(4, 2, 11) * 6, rules)
+    done = export(graph, "onnx", tmp_path / "o", rows=50)
+    assert kinds(done.folder)["DequantizeLinear"]
+
+
 class Twice(nn.Module):
     """One input, rounded in two ways, and two outputs, one of which is a constant beside it."""
 

@@ -153,3 +153,10 @@ def test_codes_that_do_not_fit_are_refused(codes: dict[str, Tensor], message: st
     engine = Engine(lowered(torch.relu, {"linear": integer()}))
     with pytest.raises(DataError, match=message):
         engine.run(codes)
+
+
+def test_a_last_function_of_too_many_bits_names_who_reads_it() -> None:
+    graph = quantised(Calls(torch.exp), X, {"linear": integer(8, 3, 6, 4)})
+    with pytest.raises(LoweringError, match="output reads a function .* needs [0-9]+ bits .* cut_"):
+        lower(graph)
+    assert lower(graph, cut_tail=True).tail == ("exp",)

@@ -1,8 +1,12 @@
 """Export: a graph that was saved, in a form that needs neither PyTorch nor Machop."""
 
+import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from chop.actions import session, transforming
+from chop.config.layers import Layers
 from chop.errors import CheckpointError
 from chop.export.exporting import Exported
 from chop.export.exporting import export as export_graph
@@ -10,7 +14,7 @@ from chop.export.verilog.target import Hardware
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.lowering import IntegerProgram, load_program
 from chop.lowering.stored import PROGRAM
-from chop.runs import EXPORT, SOFTWARE, open_run
+from chop.runs import BEST_SETTINGS, EXPORT, SOFTWARE, open_run
 from chop.tools.checkpoint_load import load_graph
 
 
@@ -27,7 +31,9 @@ def export(
     """Write what was saved in another form, checked against the engine.
 
     Args:
-        load: the folder of a graph, of a run (its newest graph is taken) or of an integer program.
+        load: the folder of a graph, of an integer program or of a run, whose newest graph is
+            taken, else the first network on the front of its newest search; or a file of
+            settings with passes, such as the ``best_1.toml`` of a search.
         output: the folder to write, ``export_<to>`` beside the graph if not given; one that is
             there already is left alone.
         to, rows, cut_tail: as for `chop.export.export`.
@@ -45,18 +51,34 @@ def export(
 
 
 def saved_graph(path: Path) -> Path:
-    """The graph that a path means: itself, or the newest one of a run."""
+    """The graph that a path means: itself, the newest one of a run, or the first of a search."""
+    first = BEST_SETTINGS.format(0)
+    if (path / first).is_file():
+        return path / first
     if not (path / SOFTWARE).is_dir() and path.name != SOFTWARE:
         return path
-    graphs = open_run(path).graphs
-    if not graphs:
+    run = open_run(path)
+    fronts = (folder / first for folder in run.searches)
+    found = [*run.graphs, *(settings for settings in fronts if settings.is_file())]
+    if not found:
         raise CheckpointError(
-            f"{path}: the run holds no saved graph: ch transform saves one, and --config takes the "
-            "best_….toml of a search"
+            f"{path}: the run holds no saved graph: ch transform saves one, and a search has a "
+            "front"
         )
-    return graphs[0]
+    return found[0]
 
 
 def loaded(path: Path, load_type: str) -> MaseGraph | IntegerProgram:
-    """The graph or the integer program in a folder."""
+    """The graph or the integer program in a folder, or the graph that settings make."""
+    if path.suffix == ".toml":
+        return made_by(path)
     return load_program(path) if (path / PROGRAM).is_file() else load_graph(path, load_type)
+
+
+def made_by(settings: Path) -> MaseGraph:
+    """What ``ch transform --config`` would save; nothing of it is kept."""
+    config = replace(Layers.read(str(settings), {}).config, quiet=True)  # as loud as export is
+    session.check(config)
+    with tempfile.TemporaryDirectory() as scratch:
+        opened = session.open_session(config, {}, transforming)
+        return transforming.transformed(opened, Path(scratch), save=False)

@@ -81,20 +81,27 @@ def check(config: RunConfig) -> None:
 
 def run(session: Session) -> ActionResult:
     """Transform as the command line asks; what is to be in the record of the run."""
+    graph = transformed(session, session.software_folder / TRANSFORM)
+    return ActionResult(session.software_folder, features_of(graph.model, session.data_module))
+
+
+def transformed(session: Session, folder: Path, *, save: bool = True) -> MaseGraph:
+    """The graph that the passes of a configuration make; as `transform`."""
     config = session.config
     graph, _ = transform(
         session.model,
         session.model_info,
         session.data_module,
         config.passes,
-        save_dir=session.software_folder / TRANSFORM,
+        save_dir=folder,
+        save=save,
         task=config.task,
         load_name=config.load_name,
         load_type=config.load_type,
         cf_args=config.cf_args,
         pretrained=config.is_pretrained,
     )
-    return ActionResult(session.software_folder, features_of(graph.model, session.data_module))
+    return graph
 
 
 def transform(  # noqa: PLR0913  # what a run consists of, by the names of the labs
@@ -104,6 +111,7 @@ def transform(  # noqa: PLR0913  # what a run consists of, by the names of the l
     passes: Mapping[str, Mapping[str, Any]] | None = None,
     *,
     save_dir: str | Path,
+    save: bool = True,
     task: str = "cls",
     load_name: str | None = None,
     load_type: str = "mz",
@@ -116,7 +124,7 @@ def transform(  # noqa: PLR0913  # what a run consists of, by the names of the l
         model_info: what is known of a registered model; any other is called by its class.
         data_module: as for `train`; passes that look at rows take those for training.
         passes: the arguments of each pass by its name, as in ``[passes.<name>]``.
-        save_dir: folder of reports and of ``transformed_ckpt``.
+        save_dir: folder of reports and, with `save`, of ``transformed_ckpt``.
         cf_args: arguments of the model that are fixed while it is traced.
         pretrained: whether `model` came with weights that mean something.
     """
@@ -128,8 +136,7 @@ def transform(  # noqa: PLR0913  # what a run consists of, by the names of the l
     elif not pretrained:
         logger.warning(UNTRAINED)
     logger.info("Transforming model '%s'...", info.name)
-    folder = Path(save_dir)
-    context = PassContext(info.name, folder, batches_for(model, info, rows, task))
+    context = PassContext(info.name, folder := Path(save_dir), batches_for(model, info, rows, task))
     fixed = dict(cf_args or get_cf_args(info, task, model))
     rows_seen = as_example(context.dummy_in)
     graph = with_metadata(MaseGraph(model, fixed, example_inputs=rows_seen), context)
@@ -143,7 +150,8 @@ def transform(  # noqa: PLR0913  # what a run consists of, by the names of the l
         graph, found[name] = _run_pass(graph, name, args, context)
         if graph.preprocessing != before:  # the passes that follow need rows of another scale
             context = PassContext(info.name, folder, batches_for(graph.model, info, rows, task))
-    graph, _ = save_mase_graph_interface_pass(graph, folder / GRAPH)
+    if save:
+        graph, _ = save_mase_graph_interface_pass(graph, folder / GRAPH)
     logger.info("Transformation is completed")
     return graph, found
 

@@ -13,6 +13,8 @@ from chop.lowering.ranges import overflows, reach
 
 FEW_RUNS = 32
 """Copies of consecutive elements that are written as loops; more become a table of places."""
+MOST_ON_STACK = 2**14
+"""Bytes of buffers that a call may have for itself; more are static, which all calls share."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,20 @@ def predict_signature(program: IntegerProgram) -> str:
     return f"void predict({', '.join([*inputs, *outputs])})"
 
 
-def c_source(program: IntegerProgram, title: str) -> str:
+@dataclass(frozen=True)
+class CFile:
+    """The text of a file, and what a caller must know of its memory."""
+
+    text: str
+    buffer_bytes: int
+
+    @property
+    def reentrant(self) -> bool:
+        """Whether several threads may call it at once: its buffers are on the stack."""
+        return self.buffer_bytes <= MOST_ON_STACK
+
+
+def c_source(program: IntegerProgram, title: str) -> CFile:
     """The file with the function ``predict``, for one row of codes."""
     names = {each.value.name: f"input{place}" for place, each in enumerate(program.inputs)}
     writer = Writer(Code(), names, program.values)
@@ -73,16 +88,28 @@ def c_source(program: IntegerProgram, title: str) -> str:
     for place_, name in enumerate(program.outputs):
         size, source = writer.values[name].size, writer.names[name]
         writer.code.add(["", *loops((size,), [f"output{place_}[i0] = {source}[i0];"])])
-    signature = predict_signature(program)
+    return with_buffers(writer.code, predict_signature(program), title)
+
+
+def with_buffers(code: Code, signature: str, title: str) -> CFile:
+    """The file, its buffers within the function or static."""
+    size, body, shared = code.buffer_bytes, code.body, list[str]()
+    threads = f"Re-entrant: {size} bytes of buffers are on the stack."
+    if size <= MOST_ON_STACK:
+        body = [*(f"    {buffer}" for buffer in code.buffers), *body]
+    else:
+        threads = f"Not for several threads: {size} bytes of buffers are static."
+        shared = [f"static {buffer}" for buffer in code.buffers]
     parts = [
-        f"/* {comment(title)}: integer codes in, integer codes out. Not for several threads. */",
+        f"/* {comment(title)}: integer codes in, integer codes out. {threads} */",
         "#include <stdint.h>\n",
         HELPERS,
-        *writer.code.data,
+        *code.data,
+        *shared,
         f"\n{signature};\n",
         f"{signature} {{",
     ]
-    return "\n".join([*parts, *writer.code.body, "}", ""])
+    return CFile("\n".join([*parts, *body, "}", ""]), size)
 
 
 def comment(text: str) -> str:

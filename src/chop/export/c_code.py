@@ -10,6 +10,7 @@ from chop.lowering.program import Codes, Shape
 
 SIGNED = ((8, "int8_t"), (16, "int16_t"), (32, "int32_t"), (64, "int64_t"))
 UNSIGNED = ((8, "uint8_t"), (16, "uint16_t"), (32, "uint32_t"))
+BYTES = {name: bits // 8 for bits, name in (*SIGNED, *UNSIGNED)}
 
 HELPERS = """\
 static inline int64_t floor_shift(int64_t x, int s) {
@@ -62,10 +63,12 @@ def literal(value: int) -> str:
 
 
 class Code:
-    """C as it is written: constants and buffers first, then statements."""
+    """C as it is written: constants first, then buffers, then statements."""
 
     def __init__(self) -> None:
         self.data: list[str] = []
+        self.buffers: list[str] = []
+        self.buffer_bytes = 0
         self.body: list[str] = []
         self._names = count()
 
@@ -81,7 +84,8 @@ class Code:
     def buffer(self, kind: str, size: int) -> str:
         """The name of a buffer."""
         name = f"v{next(self._names)}"
-        self.data.append(f"static {kind} {name}[{size}];")
+        self.buffers.append(f"{kind} {name}[{size}];")
+        self.buffer_bytes += size * BYTES[kind]
         return name
 
     def add(self, lines: Iterable[str]) -> None:

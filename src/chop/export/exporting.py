@@ -91,14 +91,14 @@ def export(  # noqa: PLR0913  (each is a choice of its own)
     codes = {name: tensor[:rows] for name, tensor in codes.items()}
     count = min(len(tensor) for tensor in codes.values())
     with tempfile.TemporaryDirectory() as scratch:
-        facts = write(program, Path(scratch))
-        tool = CHECKS[to](Path(scratch), engine, codes) if count else None
-        manifest = described(program, to, Path(scratch)) | {"source": source} | (facts or {})
+        (files := Path(scratch) / to).mkdir()  # a temporary folder is for nobody else
+        facts: dict[str, Any] = {"source": source} | (write(program, files) or {})
+        tool = CHECKS[to](files, engine, codes) if count else None
         origin = "given inputs" if inputs is not None else f"random codes, seed {SEED}"
-        manifest["verified"] = {"rows": count, "against": "engine", "source": origin}
-        manifest["checked_with"] = tool
-        write_text(Path(scratch) / MANIFEST, json.dumps(manifest, indent=2) + "\n")
-        return Exported(moved(Path(scratch), Path(output).expanduser()), manifest)
+        facts["verified"] = {"rows": count, "against": "engine", "source": origin}
+        manifest = described(program, to, files) | facts | {"checked_with": tool}
+        write_text(files / MANIFEST, json.dumps(manifest, indent=2) + "\n")
+        return Exported(moved(files, Path(output).expanduser()), manifest)
 
 
 def moved(files: Path, wanted: Path) -> Path:
@@ -158,10 +158,12 @@ def edge(value: Value) -> dict[str, Any]:
     return {"value": value.name, "shape": value.shape, "type": value_type(value), **named}
 
 
-def write_c(program: IntegerProgram, folder: Path) -> None:
+def write_c(program: IntegerProgram, folder: Path) -> dict[str, Any]:
     """The file with ``predict``, and a program that runs it on rows of text."""
-    write_text(folder / "predict.c", c_source(program, "A quantised network"))
+    file = c_source(program, "A quantised network")
+    write_text(folder / "predict.c", file.text)
     write_text(folder / "predict_test.c", test_program(program))
+    return {"reentrant": file.reentrant, "buffer_bytes": file.buffer_bytes}
 
 
 def test_program(program: IntegerProgram) -> str:

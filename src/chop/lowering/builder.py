@@ -14,7 +14,7 @@ from chop.errors import ConfigError, GraphError
 from chop.lowering import program as steps
 from chop.lowering.dyadic import dyadic, numbers_of
 from chop.lowering.program import PADDING, Codes, Input, Shape, Step, Value
-from chop.lowering.ranges import bounds, codes, compact, moved, rounded_shift
+from chop.lowering.ranges import TooWideError, bounds, codes, compact, moved, rounded_shift
 from chop.lowering.symbols import Exact, Float, Joined, Pending, Raw, Symbol
 from chop.numerics import (
     FORMATS,
@@ -116,7 +116,7 @@ def by_row(symbol: Pending, fmt: Integer, node: str) -> tuple[Pending, Integer]:
     pending = replace(
         symbol,
         numbers=symbol.numbers[functions],
-        again=symbol.again[functions],
+        again=tuple(part[functions] for part in symbol.again),
         rows=compact(codes(rows.reshape(together.shape[:-1])), symbol.shape),
     )
     return pending, with_fields(fmt, np.split(found[:, 1:], 3, axis=1))
@@ -222,17 +222,24 @@ class Builder:
         if isinstance(symbol, Pending):
             return Exact(self.tabulated(symbol, fmt, node))
         if isinstance(symbol, Joined):
-            shapes = [part.shape for part in symbol.parts]
-            formats: Sequence[NumberFormat] = [fmt] * len(shapes)
-            if isinstance(fmt, Integer):
-                formats = of_parts(fmt, symbol.index, symbol.shape, shapes, node)
-            pairs = zip(symbol.parts, formats, strict=True)
-            values = [self.rounded(part, own, node).value for part, own in pairs]
-            return Exact(self.move(node, values, symbol.index, symbol.shape))
+            return self._joined_rounded(symbol, fmt, node)
         value = self.exact(symbol, node)
         if isinstance(fmt, Integer):
             return Exact(self._requantised(value, fmt, node))
         return Exact(self.tabulated(self.pending(value, node), fmt, node))
+
+    def _joined_rounded(self, symbol: Joined, fmt: NumberFormat, node: str) -> Exact:
+        shapes, index = [part.shape for part in symbol.parts], symbol.index
+        formats: Sequence[NumberFormat] = [fmt] * len(shapes)
+        if isinstance(fmt, Integer):
+            formats = of_parts(fmt, index, symbol.shape, shapes, node)
+        pairs = zip(symbol.parts, formats, strict=True)
+        values = [self.rounded(part, own, node).value for part, own in pairs]
+        zero = fmt(torch.zeros(1)) if not isinstance(fmt, Integer) else torch.zeros(1)
+        if zero.any() and (index == PADDING).any():  # a format such as bipolar has no zero
+            index = np.where(index == PADDING, sum(map(prod, shapes)), index)
+            values.append(self.constant(node, zero))
+        return Exact(self.move(node, values, index, symbol.shape))
 
     def _input_rounded(self, symbol: Raw, fmt: NumberFormat, node: str) -> Exact:
         if isinstance(fmt, Integer):
@@ -275,27 +282,37 @@ class Builder:
                 f"the most: quantise {node} (its data_in) to 16 bits or fewer"
             )
         numbers = numbers_of(np.arange(low, high + 1)[None], value.frac.max(), self.dtype)
-        return Pending(value, numbers, numbers, codes(0))
+        return Pending(value, numbers, (numbers,), codes(0))
+
+    @staticmethod
+    def _as_codes(numbers: Tensor, node: str) -> tuple[Codes, int]:
+        try:
+            return dyadic(numbers)
+        except TooWideError as error:
+            raise LoweringError(
+                f"{node} reads a function that nothing rounds, which {error}: give it a data_out, "
+                "or leave it off with cut_tail"
+            ) from None
 
     def tabulated(self, symbol: Pending, fmt: NumberFormat | None, node: str) -> Value:
         """The pending function, rounded to a format or exactly as it is, as a table."""
         if isinstance(fmt, Integer) and fmt.granular:
             symbol, fmt = by_row(symbol, fmt, node)
-        results = [part if fmt is None else fmt(part) for part in (symbol.numbers, symbol.again)]
+        layouts = (symbol.numbers, *symbol.again)
+        results = [part if fmt is None else fmt(part) for part in layouts]
         if not results[0].isfinite().all():
             raise LoweringError(
                 f"{node} reads a function that is infinite or not a number for some input codes"
             )
         if isinstance(fmt, Integer):
             point = fmt.arrays[1]
-            values, others = (codes(np.ldexp(part.double().numpy(), point)) for part in results)
+            values = codes(np.ldexp(results[0].double().numpy(), point))
         else:
-            values, finest = dyadic(results[0])
+            values, finest = self._as_codes(results[0], node)
             point = codes(finest)
-            others = codes(np.ldexp(results[1].double().numpy(), finest))
         value = symbol.value
         own = {"table": values, "rows": compact(symbol.rows, value.shape), "start": symbol.start}
-        own["stable"] = bool((values == others).all())
+        own["stable"] = all(torch.equal(part, results[0]) for part in results)
         frac = point.reshape(-1)[symbol.rows] if point.shape else point
         return self.emit(steps.Table, node, [value], value.shape, frac, **own)
 

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, fx, nn
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.lowering.builder import Builder, LoweringError, in_binary
 from chop.lowering.dyadic import dyadic
+from chop.lowering.layouts import out_of_order
 from chop.lowering.program import Codes, IntegerProgram, Shape, Step, Value
 from chop.lowering.ranges import TooWideError
 from chop.lowering.symbols import (
@@ -63,6 +65,11 @@ class Call:
     @property
     def builder(self) -> Builder:
         return self.lowering.builder
+
+    @property
+    def reads_out_of_order(self) -> bool:
+        """Whether what the node reads may lie in memory in another order than its dimensions."""
+        return not self.lowering.out_of_order.isdisjoint(self.node.all_input_nodes)
 
     @property
     def source(self) -> Any:
@@ -135,6 +142,11 @@ class Lowering:
         floats = (p.dtype for p in graph.model.parameters() if p.is_floating_point())
         self.builder = Builder(next(floats, torch.float32))
         self.results: dict[fx.Node, Any] = {}
+
+    @cached_property
+    def out_of_order(self) -> set[fx.Node]:
+        """The nodes whose results may lie in memory in another order than their dimensions."""
+        return out_of_order(self.graph.nodes, self.modules)
 
     def program(self, cut_tail: bool) -> IntegerProgram:
         """Lower every node."""

@@ -32,8 +32,8 @@ class Pending:
     value: Value
     numbers: Tensor
     """A row for each function, a column for each code."""
-    again: Tensor
-    """The same computed in another memory layout, to see whether that makes a difference."""
+    again: tuple[Tensor, ...]
+    """The same computed in other memory layouts, to see whether that makes a difference."""
     rows: Codes
     """Which function an element is given to; broadcasts to the shape."""
 
@@ -45,6 +45,12 @@ class Pending:
     def start(self) -> int:
         """The code of the first column."""
         return self.value.limits[0]
+
+    def taken(self, value: Value, rows: Codes) -> "Pending":
+        """The same functions of some of the codes, whose range may be smaller."""
+        low, high = (side - self.start for side in value.limits)
+        numbers, *again = (part[:, low : high + 1] for part in (self.numbers, *self.again))
+        return Pending(value, numbers, tuple(again), rows)
 
 
 @dataclass(frozen=True, eq=False)

@@ -45,6 +45,8 @@ class Plain:
     """Rounding by multiplication, weights as numbers."""
 
     most_bits = 53
+    only_gemm = False
+    """Whether products are written as ``Gemm`` where ``MatMul`` would be shorter."""
 
     def rounded(self, code: OnnxCode, x: str, to: Rounding, dtype: Any) -> str:
         """Numbers of a format."""
@@ -56,7 +58,13 @@ class Plain:
 
 
 class QuantiseDequantise(Plain):
-    """Codes of 8 and 16 bits as ``QuantizeLinear`` and ``DequantizeLinear``."""
+    """Codes of 8 and 16 bits as ``QuantizeLinear`` and ``DequantizeLinear``.
+
+    A ``MatMul`` of numbers that no ``DequantizeLinear`` gives with weights that one gives becomes
+    a ``MatMulNBits`` at ORT_ENABLE_EXTENDED, which rounds the numbers to 8 bits; a ``Gemm`` stays.
+    """
+
+    only_gemm = True
 
     def rounded(self, code: OnnxCode, x: str, to: Rounding, dtype: Any) -> str:
         """Numbers of a format."""

@@ -43,6 +43,7 @@ class Style(Protocol):
     """How a kind of ONNX file rounds numbers and stores weights."""
 
     most_bits: int
+    only_gemm: bool
     """Of floating point in which a step may be computed."""
 
     def rounded(self, code: OnnxCode, x: str, to: Rounding, dtype: Any) -> str:
@@ -235,6 +236,9 @@ def _(step: steps.Product, writer: Writer, dtype: Any) -> str:
     x = writer.read(source, dtype)
     if len(source.shape) == 1 and source.name not in writer.constants:
         return code.node("Gemm", x, stored, *more, transB=1)
+    if writer.style.only_gemm:
+        rows = code.node("Reshape", x, code.constant(np.array([-1, source.shape[-1]])))
+        return writer.shaped(code.node("Gemm", rows, stored, *more, transB=1), step.out.shape)
     x = code.node("MatMul", x, code.node("Transpose", stored, perm=[1, 0]))
     return code.node("Add", x, *more) if more else x
 

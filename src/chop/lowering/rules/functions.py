@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -20,6 +20,8 @@ UNLIMITED = 2**62
 VECTOR = 64
 """Elements of which PyTorch computes a multiple with vector instructions."""
 FEW_PLACES, MANY_PLACES, AT_ONCE = 3, 32, 2**22
+Layout = Literal["many", "few", "gaps"]
+"""Many or few places of a channel side by side, or none."""
 ELEMENTWISE = (
     *("leaky_relu", "rrelu", "elu", "celu", "selu", "gelu", "silu", "mish", "sigmoid"),
     *("logsigmoid", "tanh", "tanhshrink", "hardswish", "hardsigmoid", "hardshrink", "softshrink"),
@@ -45,9 +47,8 @@ def of_each_code(
     if isinstance(found, Float):
         return found
     function = function or call.run
-    return replace(
-        found, numbers=by_vector(function, found.numbers), again=one_by_one(function, found.again)
-    )
+    again = tuple(one_by_one(function, part) for part in found.again)
+    return replace(found, numbers=by_vector(function, found.numbers), again=again)
 
 
 @lowering("long")
@@ -152,9 +153,10 @@ def by_channel(call: Call) -> Symbol:
         return found
     shape = found.shape
     channels = shape[0] if len(shape) > 0 else 1
-    numbers = [
-        on_channels(call, part, channels, shape, again)
-        for part, again in ((found.numbers, False), (found.again, True))
+    numbers = on_channels(call, found.numbers, channels, shape, "many")
+    layouts: tuple[Layout, ...] = ("few", "gaps") if call.reads_out_of_order else ("few",)
+    again = [
+        on_channels(call, part, channels, shape, how) for part in found.again for how in layouts
     ]
     # Each of the functions so far, in each channel: those that some element has are kept.
     axis = np.arange(channels).reshape((-1,) + (1,) * (len(shape) - 1))
@@ -163,19 +165,19 @@ def by_channel(call: Call) -> Symbol:
     kept_rows = torch.from_numpy(kept)
     return replace(
         found,
-        numbers=numbers[0][kept_rows],
-        again=numbers[1][kept_rows],
+        numbers=numbers[kept_rows],
+        again=tuple(part[kept_rows] for part in again),
         rows=compact(codes(rows.reshape(pairs.shape)), shape),
     )
 
 
-def on_channels(call: Call, numbers: Tensor, channels: int, shape: Shape, again: bool) -> Tensor:
+def on_channels(call: Call, numbers: Tensor, channels: int, shape: Shape, layout: Layout) -> Tensor:
     """What each channel makes of each row of numbers: row times channel rows.
 
     Images are computed with vector instructions where a channel has many places, and without where
     it has few. For rows of features it is the number of channels that decides, which is the same.
     """
-    spread = (FEW_PLACES if again else MANY_PLACES,) * (len(shape) > 1)
+    spread = (FEW_PLACES if layout == "few" else MANY_PLACES,) * (len(shape) > 1)
     ones = (1,) * (len(shape) - 1 - len(spread))
     piece = max(AT_ONCE // (channels * MANY_PLACES), 1)
     results = []
@@ -183,7 +185,8 @@ def on_channels(call: Call, numbers: Tensor, channels: int, shape: Shape, again:
         parts = []
         for some in torch.split(row, piece):
             x = some.reshape(-1, *(1,) * len(shape)).expand(len(some), channels, *ones, *spread)
-            parts.append(call.run(x.contiguous()).reshape(len(some), channels, -1)[..., -1])
+            x = x if layout == "gaps" else x.contiguous()
+            parts.append(call.run(x).reshape(len(some), channels, -1)[..., -1])
         results.append(torch.cat(parts).T)
     return torch.cat(results).contiguous()
 
@@ -198,7 +201,7 @@ def ranked(call: Call) -> Exact | tuple[Value, Callable[[Value], Pending]]:
     if not isinstance(symbol, Pending):
         return Exact(call.value(symbol))
     rows = _by_channel(symbol.rows, symbol.shape, call)
-    ranks = [ranking(*pair) for pair in zip(symbol.numbers, symbol.again, strict=True)]
+    ranks = [ranking(*same) for same in zip(symbol.numbers, *symbol.again, strict=True)]
     own = {"table": codes(np.stack([rank.places for rank in ranks])), "start": symbol.start}
     own |= {"rows": compact(symbol.rows, symbol.shape), "stable": all(r.stable for r in ranks)}
     value = call.builder.emit(Table, call.name, [symbol.value], symbol.shape, 0, **own)
@@ -206,12 +209,12 @@ def ranked(call: Call) -> Exact | tuple[Value, Callable[[Value], Pending]]:
     def back(pooled: Value) -> Pending:
         low, high = pooled.limits
         every = torch.arange(low, high + 1)
-        numbers, again = (
+        numbers, *again = (
             torch.stack([part[every.clamp(max=len(part) - 1)] for part in side])
-            for side in ([r.numbers for r in ranks], [r.again for r in ranks])
+            for side in zip(*((r.numbers, r.least, r.most) for r in ranks), strict=True)
         )
         shaped = rows.reshape((-1,) + (1,) * (len(pooled.shape) - 1))
-        return Pending(pooled, numbers, again, compact(shaped, pooled.shape))
+        return Pending(pooled, numbers, tuple(again), compact(shaped, pooled.shape))
 
     return value, back
 
@@ -223,22 +226,23 @@ class Ranking(NamedTuple):
     """The rank of each."""
     numbers: Tensor
     """The number of each rank."""
-    again: Tensor
-    """What another memory layout gives for it, where that is another number."""
+    least: Tensor
+    """The smallest that some memory layout gives for it."""
+    most: Tensor
+    """The largest."""
     stable: bool
-    """Any mixture of the two has the same order."""
+    """Any mixture of the layouts has the same order."""
 
 
-def ranking(numbers: Tensor, again: Tensor) -> Ranking:
-    """The order of numbers that were computed twice."""
+def ranking(numbers: Tensor, *again: Tensor) -> Ranking:
+    """The order of numbers that were computed in several layouts."""
     ranked, places = torch.unique(numbers, return_inverse=True)
     least, most = ranked.clone(), ranked.clone()
-    least.scatter_reduce_(0, places, again, "amin")
-    most.scatter_reduce_(0, places, again, "amax")
+    for part in again:
+        least.scatter_reduce_(0, places, part, "amin")
+        most.scatter_reduce_(0, places, part, "amax")
     in_order = bool((most[:-1] <= least[1:]).all())
-    one_sided = bool(((least == ranked) | (most == ranked)).all())
-    other = torch.where(most == ranked, least, most)
-    return Ranking(places.numpy(), ranked, other, in_order and one_sided)
+    return Ranking(places.numpy(), ranked, least, most, in_order)
 
 
 def _by_channel(rows: Codes, shape: tuple[int, ...], call: Call) -> Codes:

@@ -101,7 +101,7 @@ def follow(call: Call, symbols: list[Any], moved_places: Tensor) -> Symbol:
         return replace(only, shape=shape, index=combined)
     if isinstance(only, Pending) and not padded:
         value = call.builder.move(call.name, [only.value], index, shape)
-        return replace(only, value=value, rows=moved(index, [only.rows], [only.shape], shape))
+        return only.taken(value, moved(index, [only.rows], [only.shape], shape))
     if isinstance(only, Joined) and not padded:
         return replace(only, shape=shape, index=only.index[index])
     if not all(isinstance(symbol, Exact) for symbol in symbols):
