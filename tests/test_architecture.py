@@ -16,12 +16,13 @@ FILES = sorted(SOURCE.rglob("*.py"))
 # Each layer may import those named after it, and itself.
 BASE = (
     "errors", "masking", "registry", "validation", "files", "preprocessing", "runs", "charts",
-    "__init__",
+    "callables", "__init__",
 )  # fmt: skip
 MODELS_AND_DATA = ("dataset", "models")
 GRAPHS = ("numerics", "ops", "nn", "ir", "lowering", "passes")
 LAYERS = {
     "masking": (),
+    "callables": (),
     "errors": ("masking",),
     "registry": ("errors",),
     "validation": ("errors", "masking"),
@@ -52,8 +53,11 @@ LAYERS = {
         "catalogue", "export",
     ),
     "cli": (*BASE, "actions", "config", "catalogue", "tools"),
-    "api": (*BASE, *GRAPHS),
-    "__init__": ("ir", "export", "api"),
+    # What notebooks call are the same actions.
+    "api": (
+        *BASE, *GRAPHS, "tools", "training", "search", "report", "config", "export", "actions",
+    ),
+    "__init__": ("ir", "export", "search", "report", "api"),
 }  # fmt: skip
 
 

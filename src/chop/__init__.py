@@ -5,23 +5,36 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from chop import export as export
+    from chop import report as report
+    from chop import search as search
     from chop.api.quantizing import quantize as quantize
+    from chop.api.running import evaluate as evaluate
+    from chop.api.running import train as train
     from chop.ir.graph.mase_graph import MaseGraph as MaseGraph
 
 __version__ = "0.1.0"
-__all__ = ["MaseGraph", "__version__", "export", "quantize"]
+__all__ = [
+    "MaseGraph", "__version__", "evaluate", "export", "quantize", "report", "search", "train"
+]  # fmt: skip
+
+PLACES = {
+    "MaseGraph": "chop.ir.graph.mase_graph",
+    "quantize": "chop.api.quantizing",
+    "train": "chop.api.running",
+    "evaluate": "chop.api.running",
+}
+CALLABLE = ("export", "report", "search")
+"""Packages that are functions, too."""
 
 
 def __getattr__(name: str) -> object:
     """Import what takes seconds when it is first asked for: `ch --help` must not."""
-    if name == "MaseGraph":
-        from chop.ir.graph.mase_graph import MaseGraph
-
-        return MaseGraph
-    if name == "quantize":
-        from chop.api.quantizing import quantize
-
-        return quantize
-    if name == "export":
-        return import_module("chop.export")
+    if name in PLACES:
+        return getattr(import_module(PLACES[name]), name)
+    if name in CALLABLE:
+        return import_module(f"chop.{name}")
     raise AttributeError(f"module 'chop' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

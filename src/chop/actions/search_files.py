@@ -97,6 +97,8 @@ class SearchResult:
     """What was done to the features, as it is stored."""
     front: "Front | None" = None
     """What was found of the best trials when the search was over."""
+    space: SearchSpace | None = field(default=None, repr=False)
+    """What makes networks of trials."""
 
     @property
     def verified(self) -> "Marks":
@@ -150,8 +152,9 @@ class SearchReport:
         self._tell(trials, front)
         require_agreement(front.verified)
         return SearchResult(
-            self.folder, best, trials, self.found.size, repeats, description, self.features, front
-        )
+            self.folder, best, trials, self.found.size, repeats, description, self.features, front,
+            self.found.space,
+        )  # fmt: skip
 
     def _judged(self, front: "Front") -> "Front":
         """Compare the best trials with their integers and test them; what is known is not redone.

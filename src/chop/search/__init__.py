@@ -5,10 +5,13 @@
 `evaluation`, `study`, `results`) and whole experiments on top (`sweeps`, `comparison`).
 
 What custom spaces and metrics are made of can be imported from here; it is loaded when asked for.
+The package is callable: ``chop.search(model, train=…, val=…)``.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
+
+from chop.callables import callable_package
 
 if TYPE_CHECKING:
     from chop.search.metrics import MetricInfo
@@ -33,3 +36,6 @@ def __getattr__(name: str) -> Any:
         if name in names:
             return getattr(importlib.import_module(f"chop.search.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+callable_package(__name__, "chop.api.searching", "search")

@@ -1,0 +1,66 @@
+"""`chop.train`, `chop.evaluate` and `chop.report`: the actions, on any module and any loaders."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from chop.actions.reporting import report as write_page
+from chop.actions.testing import test
+from chop.actions.training import train as train_action
+from chop.runs import SOFTWARE, TRAINING
+
+if TYPE_CHECKING:
+    from chop.training.fit import TrainingResult
+    from chop.training.metrics import Evaluation
+
+PROJECTS = "mase_output"
+
+
+def project_of(project: str | Path | None, model: nn.Module) -> Path:
+    """The folder of a project: as it was given, else ``mase_output/<class of the model>``."""
+    return Path(project) if project is not None else Path(PROJECTS) / type(model).__name__
+
+
+def splits(**given: Any) -> dict[str, Any]:
+    """The loaders that were given, by the names of their splits."""
+    return {name: loader for name, loader in given.items() if loader is not None}
+
+
+def train(
+    model: nn.Module,
+    train: Iterable[Any],
+    val: Iterable[Any] | None = None,
+    *,
+    epochs: int = 20,
+    learning_rate: float = 1e-3,
+    project: str | Path | None = None,
+    **settings: Any,
+) -> "TrainingResult":
+    """Train a model, as ``ch train`` does; it has the weights of the last epoch afterwards.
+
+    Args:
+        train, val: loaders of pairs (inputs, labels).
+        project: the folder of the run; by default ``mase_output/<class of the model>``.
+        settings: as for `chop.actions.train`: optimizer, weight_decay, scheduler, seed, resume …
+    """
+    folder = project_of(project, model) / SOFTWARE / TRAINING
+    settings |= {"max_epochs": epochs, "learning_rate": learning_rate}
+    rows = splits(train=train, val=val)
+    return train_action(model, data_module=rows, save_path=folder, **settings)
+
+
+def evaluate(model: nn.Module, data: Iterable[Any], **settings: Any) -> "Evaluation":
+    """Accuracy, loss and confusion of a model on a loader of pairs (inputs, labels).
+
+    Args:
+        model: a module, or what `chop.quantize` gives.
+        settings: as for `chop.actions.test`; ``exact=True`` computes in integers.
+    """
+    return test(getattr(model, "model", model), data_module=splits(test=data), **settings)
+
+
+def report(project: str | Path, output: str | Path | None = None) -> Path:
+    """Write the page of a project, as ``ch report`` does; its path."""
+    return write_page(project, output)

@@ -1,0 +1,242 @@
+"""`chop.search`: a front of quantised networks from any module and any loaders."""
+
+import base64
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+from torch import fx, nn
+
+from chop.actions.searching import search as search_action
+from chop.api.running import project_of, report, splits
+from chop.errors import ConfigError, UnknownNameError
+from chop.export.exporting import Exported, export
+from chop.export.verilog.target import Hardware
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.ops.table import OPS
+from chop.report.html import joined, number, table, tag
+from chop.runs import EXPORT, SEARCH, SOFTWARE
+from chop.search.metrics import METRICS
+from chop.search.results.table import Front, front_table, metrics_line
+from chop.search.runners import HW_RUNNERS, SW_RUNNERS
+from chop.search.samplers import SAMPLERS
+from chop.search.spaces.space import SearchSpace
+
+if TYPE_CHECKING:
+    from chop.search.study.trial import Trial
+
+LEARNED = "learned"
+OBJECTIVES = ("accuracy", "ebops")
+WIDTHS = (3, 4, 6, 8)
+PICTURE = "front.png"
+TERMINAL = 100
+
+
+@dataclass(frozen=True, repr=False)
+class Point:
+    """One network of a front."""
+
+    place: int
+    trial: "Trial"
+    front: Front
+    space: SearchSpace
+    folder: Path
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """All that was measured of it."""
+        return self.trial.metrics
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether its integers were seen to compute the same."""
+        mark = self.front.verified.get(self.trial.number)
+        return mark is not None and bool(mark.equal) and mark.promised
+
+    @property
+    def test_accuracy(self) -> float | None:
+        """On test rows, if there are any."""
+        known = self.front.judged.get(self.trial.number)
+        return None if known is None or known.test is None else known.test.accuracy
+
+    @cached_property
+    def graph(self) -> MaseGraph:
+        """The quantised graph, with metadata."""
+        return self.space.candidate(dict(self.trial.config)).graph
+
+    @property
+    def model(self) -> fx.GraphModule:
+        """The quantised module."""
+        return self.graph.model
+
+    def __repr__(self) -> str:
+        return f"best_{self.place}: {metrics_line(self.metrics)}"
+
+    def export(
+        self, to: str, output: str | Path | None = None, *, rows: int = 2000, **hardware: Any
+    ) -> Exported:
+        """Write it as ``integer``, ``c``, ``onnx``, ``qonnx`` or ``verilog``, checked.
+
+        Args:
+            output: the folder; by default beside the results of the search.
+            hardware: for ``verilog``: stages, clock_ns, stream, synthesise, most_luts.
+        """
+        target = output or self.folder / f"best_{self.place}_{EXPORT.format(to)}"
+        circuit = Hardware(**hardware) if hardware else None
+        source = f"trial {self.trial.number} of {self.folder}"
+        return export(self.graph, to, target, rows=rows, source=source, hardware=circuit)
+
+
+@dataclass(frozen=True, repr=False)
+class FrontOfNetworks(Sequence[Point]):
+    """What a search has found: networks that no other beats, the best by the first objective first.
+
+    It shows itself as a table, in a notebook with a picture.
+    """
+
+    points: tuple[Point, ...]
+    found: Front
+    folder: Path
+    """Of all results."""
+
+    @overload
+    def __getitem__(self, place: int) -> Point: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> tuple[Point, ...]: ...
+
+    def __getitem__(self, place: int | slice) -> Point | tuple[Point, ...]:
+        return self.points[place]
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def __iter__(self) -> Iterator[Point]:
+        return iter(self.points)
+
+    def report(self) -> Path:
+        """Write the page of the whole run."""
+        return report(self.folder.parent.parent)
+
+    def __repr__(self) -> str:
+        return front_table(self.found, TERMINAL)
+
+    def _repr_html_(self) -> str:
+        """The table and the picture, for notebooks."""
+        metrics = list(self.found.metrics)
+        rows = [
+            [f"best_{point.place}", *(number(point.metrics[name]) for name in metrics),
+             number(point.test_accuracy), "yes" if point.is_verified else "no"]
+            for point in self.points
+        ]  # fmt: skip
+        heads = ["", *metrics, "test accuracy", "verified"]
+        picture = self.folder / PICTURE
+        drawn = None
+        if picture.is_file():
+            data = base64.b64encode(picture.read_bytes()).decode()
+            drawn = tag("img", src=f"data:image/png;base64,{data}", alt="The front")
+        return str(joined([table(heads, rows, "The front"), drawn]))
+
+
+def search(  # noqa: PLR0913  # all but the first by name
+    model: nn.Module,
+    *,
+    train: Iterable[Any] | None = None,
+    val: Iterable[Any] | None = None,
+    test: Iterable[Any] | None = None,
+    data: Any = None,
+    strategy: str = LEARNED,
+    objectives: Sequence[str] = OBJECTIVES,
+    project: str | Path | None = None,
+    seed: int = 0,
+    resume: bool = False,
+    widths: Sequence[int] = WIDTHS,
+    **setup: Any,
+) -> FrontOfNetworks:
+    """Search for quantised forms of a trained model, as ``ch search`` does.
+
+    Args:
+        train, val, test: loaders of pairs (inputs, labels). Points are chosen by `val`; `test` is
+            looked at when the search is over.
+        data: in place of loaders: a data module of ours or of Lightning.
+        strategy: ``learned`` trains the width of every weight; else the name of a sampler, such as
+            ``tpe``, which tries `widths` of each layer.
+        objectives: metrics, as listed by ``ch info runners``.
+        project: the folder of the run; by default ``mase_output/<class of the model>``.
+        setup: the keys of ``[search.strategy.setup]``: n_trials, cycles, epochs, float_epochs …
+    """
+    if (train is None or val is None) == (data is None):
+        raise ConfigError("search: give train= and val=, or data=")
+    rows = data or splits(train=train, val=val, test=test)
+    tables = {
+        "strategy": {**strategy_tables(strategy, setup), **runner_tables(objectives)},
+        "search_space": space_tables(model, strategy, widths),
+    }
+    folder = project_of(project, model) / SOFTWARE / SEARCH
+    result = search_action(
+        model, None, rows, tables, save_dir=folder, seed=seed, resume=resume, pretrained=True
+    )
+    assert result.front is not None
+    assert result.space is not None
+    points = tuple(
+        Point(place, trial, result.front, result.space, result.folder)
+        for place, trial in enumerate(result.best)
+    )
+    return FrontOfNetworks(points, result.front, result.folder)
+
+
+def strategy_tables(strategy: str, setup: Mapping[str, Any]) -> dict[str, Any]:
+    """How it is searched. The model comes trained, unless epochs of training are asked for."""
+    if strategy == LEARNED:
+        return {"name": LEARNED, "setup": {"float_epochs": 0, "normalise": False, **setup}}
+    if strategy.lower() not in SAMPLERS:
+        raise UnknownNameError("strategy", strategy, (LEARNED, *SAMPLERS))
+    return {"name": "optuna", "setup": {"sampler": strategy, **setup}}
+
+
+def space_tables(model: nn.Module, strategy: str, widths: Sequence[int]) -> dict[str, Any]:
+    """What is searched: all widths by training, or some widths for each product of the model."""
+    if strategy == LEARNED:
+        return {"name": "graph/quantize/learned_widths"}
+    config: dict[str, Any] = {"name": ["integer"]}
+    for role in ("data_in", "weight"):
+        config |= {f"{role}_width": list(widths), f"{role}_frac_width": ["auto"]}
+    config |= {"bias_width": [max(widths) + 4], "bias_frac_width": ["auto"]}
+    products = {
+        op.name: {"config": config}
+        for op in OPS.values()
+        if op.module is not None and op.multiplies and op.quantizable
+        if any(isinstance(each, op.module) for each in model.modules())
+    }
+    if not products:
+        raise ConfigError(
+            f"search: {type(model).__name__} has no layer with products, such as nn.Linear"
+        )
+    return {
+        "name": "graph/quantize/mixed_precision_ptq",
+        "setup": {"by": "type"},
+        "seed": {"default": {"config": {"name": [None]}}, **products},
+    }
+
+
+def runner_tables(objectives: Sequence[str]) -> dict[str, Any]:
+    """The runners that measure the objectives, and the directions that are usually wanted."""
+    found: dict[str, Any] = {"sw_runner": {"basic_evaluation": {}}, "hw_runner": {}, "metrics": {}}
+    for metric in objectives:
+        kinds = (("sw_runner", SW_RUNNERS), ("hw_runner", HW_RUNNERS))
+        measured = [
+            (kind, runner.name)
+            for kind, registry in kinds
+            for runner in registry.values()
+            if metric in {each.name for each in runner.metrics}
+        ]
+        direction = METRICS[metric].direction if metric in METRICS else None
+        if not measured or direction is None:
+            known = [name for name, each in METRICS.items() if each.direction]
+            raise UnknownNameError("objective", metric, known)
+        kind, runner = measured[0]
+        found[kind].setdefault(runner, {})
+        found["metrics"][metric] = {"direction": direction}
+    return found

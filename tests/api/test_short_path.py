@@ -1,0 +1,88 @@
+"""From a model of one's own to a front and an export, in a few lines."""
+
+import csv
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import chop
+
+SCRIPT = """\
+import chop, torch
+from my_parts import Net, loaders
+from chop.dataset import MaseDataModule
+from torch import nn
+train, val, test = loaders()
+q = chop.quantize(Net(), next(iter(val))[0], width=8, calibrate=train)
+print(q(next(iter(test))[0]).shape, len(q.info["quantized"]))
+front = chop.search(Net(), train=train, val=val, test=test, strategy="tpe", n_trials=4)
+print(front, front[0].export("c"))
+data = MaseDataModule("csv", path="rows.csv", label_column="y", batch_size=50)
+net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+print(chop.search(net, data=data, cycles=2, epochs=2, float_epochs=1)[0].export("integer"))
+"""
+PARTS = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.out = nn.Conv2d(1, 2, 3, stride=2), nn.Linear(18, 3)
+    def forward(self, image):
+        return self.out(self.conv(image).relu().flatten(1))
+
+def loaders():
+    torch.manual_seed(0)
+    x, y = torch.randn(300, 1, 8, 8), torch.randint(3, (300,))
+    parts = [(x[a:b], y[a:b]) for a, b in ((0, 200), (200, 250), (250, 300))]
+    return [DataLoader(TensorDataset(*part), 50) for part in parts]
+"""
+
+
+def test_twelve_lines_quantise_search_and_export_two_networks(tmp_path: Path) -> None:
+    assert len(SCRIPT.splitlines()) <= 12
+    (tmp_path / "script.py").write_text(SCRIPT)
+    (tmp_path / "my_parts.py").write_text(PARTS)
+    with (tmp_path / "rows.csv").open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["a", "b", "c", "y"])
+        for row in torch.randn(200, 3, generator=torch.Generator().manual_seed(0)).tolist():
+            writer.writerow([*row, "up" if sum(row) > 0 else "down"])
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, text=True, capture_output=True, check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "torch.Size([50, 3]) 2" in done.stdout
+    assert "best_0" in done.stdout
+    assert (tmp_path / "mase_output/Net/software/search_ckpts/best_0_export_c/predict.c").is_file()
+    assert list(tmp_path.glob("mase_output/*/software/search_ckpts/best_0_export_integer"))
+
+
+def test_what_there_is_shows_itself() -> None:
+    assert {"quantize", "search", "train", "evaluate", "export", "report"} <= set(dir(chop))
+    assert all(callable(getattr(chop, name)) for name in dir(chop) if name != "__version__")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"strategy": "tep"}, "unknown strategy 'tep': did you mean 'tpe'?"),
+        ({"objectives": ["accuracy", "ebosp"]}, "unknown objective 'ebosp': did you mean 'ebops'?"),
+        ({"strategy": "tpe", "n_trails": 3}, "n_trails"),
+        ({"train": None}, "give train= and val=, or data="),
+    ],
+)
+def test_mistakes(given: dict[str, object], message: str, tmp_path: Path) -> None:
+    rows = torch.utils.data.TensorDataset(torch.zeros(4, 3), torch.zeros(4, dtype=torch.long))
+    loader = torch.utils.data.DataLoader(rows, 2)
+    given = {"train": loader, "val": loader, "project": tmp_path / "p", **given}
+    with pytest.raises(chop.errors.ChopError, match=message.replace("?", r"\?")):
+        chop.search(torch.nn.Linear(3, 2), **given)
+    assert not (tmp_path / "p").exists()
