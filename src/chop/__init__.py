@@ -1,15 +1,11 @@
 """Machop: train, analyse, quantise and search PyTorch models as torch.fx graphs."""
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from chop import export as export
-    from chop import report as report
-    from chop import search as search
     from chop.api.quantizing import quantize as quantize
-    from chop.api.running import evaluate as evaluate
-    from chop.api.running import train as train
     from chop.ir.graph.mase_graph import MaseGraph as MaseGraph
 
 __version__ = "0.1.0"
@@ -27,7 +23,7 @@ CALLABLE = ("export", "report", "search")
 """Packages that are functions, too."""
 
 
-def __getattr__(name: str) -> object:
+def __getattr__(name: str) -> Any:
     """Import what takes seconds when it is first asked for: `ch --help` must not."""
     if name in PLACES:
         return getattr(import_module(PLACES[name]), name)

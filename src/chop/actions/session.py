@@ -102,8 +102,8 @@ def open_session(config: RunConfig, record: dict[str, Any], action: ModuleType) 
     """Import the user's own code, check, seed, and build the model and the data module."""
     from chop.models import get_model, get_model_info
 
-    assert config.model is not None
     config = with_loadable(config)
+    assert config.model is not None
     if not config.quiet:
         root_logger.setLevel("DEBUG" if config.to_debug else config.log_level.upper())
     if config.imports:
@@ -135,8 +135,9 @@ def with_loadable(config: RunConfig) -> RunConfig:
         return config
     from chop.tools.loadable import loadable
 
-    path, load_type = loadable(Path(config.load_name), config.load_type)
-    return replace(config, load_name=str(path), load_type=load_type)
+    path, kind = loadable(Path(config.load_name), config.load_type)
+    found: Any = {"load_name": str(path), "load_type": kind}
+    return replace(config, **found)
 
 
 def prepare(config: RunConfig) -> None:
