@@ -116,7 +116,8 @@ class Speaker:
 
 def distinct_sentences(count: int, seed: int) -> list[Sentence]:
     """The first `count` different sentences."""
-    speaker, found = Speaker(seed), {}
+    speaker = Speaker(seed)
+    found: dict[tuple[str, ...], Sentence] = {}
     while len(found) < count:
         sentence = speaker.sentence()
         found[sentence.words] = sentence
