@@ -101,7 +101,9 @@ class Splits:
         parts = [split for split in self.datasets().values() if isinstance(split, TensorDataset)]
         seen = max(int(part.tensors[1].max()) for part in parts) + 1
         shape = tuple(features.shape[1:])
-        size = {"num_features": shape[0]} if len(shape) == 1 else {"image_size": shape}
+        size: dict[str, Any] = {"image_size": shape}
+        if len(shape) == 1:
+            size = {"num_features": shape[0]}
         if not features.is_floating_point():
             tokens = [part.tensors[0] for part in parts]
             size |= {"vocab_size": max(int(each.max()) for each in tokens) + 1}

@@ -87,7 +87,7 @@ def _ours(name: str, return_tokenizer: bool) -> Any:
         raise ConfigError(f"data set {name!r} is not text; it has no tokens")
     parts = {split: data.split(split) for split in info.available_splits}
     rows = {
-        split: TokenizedRows(*part.tensors, pad=info.pad_token_id)
+        split: TokenizedRows(part.tensors[0], part.tensors[1], info.pad_token_id)
         for split, part in parts.items()
         if isinstance(part, TensorDataset)
     }

@@ -216,8 +216,9 @@ def _adapted(node: fx.Node) -> fx.Node | None:
     if scaled.op != "call_function" or scaled.target is not operator.mul:
         return None
     up = scaled.args[0]
-    is_up = isinstance(up, fx.Node) and up.op == "call_module" and layer.op == "call_module"
-    return layer if is_up and up.target == f"{layer.target}{UP}" else None
+    if not isinstance(up, fx.Node) or {up.op, layer.op} != {"call_module"}:
+        return None
+    return layer if up.target == f"{layer.target}{UP}" else None
 
 
 def _check(target: str, layer: nn.Module) -> None:
