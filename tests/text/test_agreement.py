@@ -88,11 +88,14 @@ def test_words_and_numbers() -> None:
         tokenizer.encode("this dog barks")
 
 
-def test_two_layers_learn_it() -> None:
-    """The same at full length is in benchmarks/bench_text.py."""
+def test_two_layers_learn_the_language_in_an_epoch() -> None:
+    """Words alone leave a perplexity of 41, the grammar itself one of 4.76.
+
+    That encoder-tiny tells all test rows right from wrong is in benchmarks/bench_text.py.
+    """
     torch.manual_seed(0)
-    data = MaseDataModule("agreement", batch_size=128)
-    model = get_model("encoder-tiny", "cls", data.dataset_info)
-    settings = TrainingSettings(learning_rate=1e-2, max_epochs=4, num_threads=1, accelerator="cpu")
+    data = MaseDataModule("agreement-lm", batch_size=64)
+    model = get_model("decoder-tiny", "lm", data.dataset_info)
+    settings = TrainingSettings(learning_rate=3e-3, max_epochs=1, num_threads=1, accelerator="cpu")
     history = fit_in_memory(Job(model, data, Path()), settings)
-    assert history[-1]["val_acc_epoch"] > 0.9
+    assert 4.7 < history[-1]["val_perplexity_epoch"] < 6.5

@@ -164,6 +164,8 @@ def test_a_transformer_of_ours_goes_through_every_action(
     trial = next(iter(json.loads(best_file.read_text()).values()))
     assert metric in trial["software_metrics"]
     assert main(["report", str(folder / "run"), "--quiet"]) == 0
+    page = (folder / "run" / "report.html").read_text()
+    assert ("Perplexity" in page) == lm
 
 
 @needs_transformers

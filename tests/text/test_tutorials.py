@@ -2,11 +2,15 @@
 
 import runpy
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("transformers", reason="the extra text (transformers) is not installed")
+
+from chop.passes import PASSES
+from chop.tools.logger import root_logger
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PRINTED = {
@@ -17,6 +21,16 @@ PRINTED = {
     5: "the best, in 8 bits and pruned",
     6: "bits a weight",
 }
+
+
+@pytest.fixture(autouse=True)
+def left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a tutorial registers, and how much it lets be said, is gone after it."""
+    for table in ("_entries", "_owners"):
+        monkeypatch.setattr(PASSES, table, dict(getattr(PASSES, table)))
+    level = root_logger.level
+    yield
+    root_logger.setLevel(level)
 
 
 @pytest.mark.parametrize("number", PRINTED)

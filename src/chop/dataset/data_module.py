@@ -169,7 +169,7 @@ class MaseDataModule:
         num_workers: processes for data sets that serve one row at a time; rows in memory are cut
             as slices and need none.
         load_from_cache_file: False preprocesses again even if the result is in the cache.
-        max_token_len: accepted as the labs pass it; no data set here is text.
+        max_token_len: accepted as the labs pass it; data sets of text say how long rows are.
         tokenizer: as `max_token_len`.
         model_name: as `max_token_len`.
         path: the file or folder to read in place of a download.
