@@ -106,7 +106,10 @@ class MaseModelInfo:
     def check_task(self, task: str) -> None:
         """Refuse a task that is none, or not one of this model."""
         if task not in (*CLASSIFICATION, *LANGUAGE):
-            raise ConfigError(f"task {task!r} is not supported: write 'cls' or 'lm'")
+            raise ConfigError(
+                f"task {task!r} is not supported: a model is a classifier (cls) or a language "
+                "model (lm)"
+            )
         if task in LANGUAGE and not self.causal_LM:
             raise ConfigError(
                 f"model {self.name!r} is a classifier: task must be 'cls' (got {task!r})"
