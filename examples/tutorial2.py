@@ -16,7 +16,7 @@ def main() -> None:
     chosen = options(__doc__)
     rows, tokenizer = sentences(chosen.quick)
     mg = MaseGraph(small_bert(tokenizer), hf_input_names=INPUTS)
-    trained(mg.model, rows, chosen.quick, epochs=4)  # what a pretrained network would know
+    trained(mg.model, rows, chosen.quick, epochs=1)  # what a pretrained network would know
     print(f"before: accuracy {accuracy(mg.model, rows):.4f}")
     report_trainable_parameters_analysis_pass(mg.model)
 

@@ -42,7 +42,7 @@ def main() -> None:
 
     def objective(trial: optuna.Trial) -> float:
         model = construct(trial, tokenizer)
-        found = trained(model, rows, chosen.quick, epochs=3).evaluate()["eval_accuracy"]
+        found = trained(model, rows, chosen.quick, epochs=1).evaluate()["eval_accuracy"]
         trial.set_user_attr("parameters", sum(value.numel() for value in model.parameters()))
         models[trial.number] = model
         return found
