@@ -2,6 +2,9 @@
 
 import json
 import math
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -233,3 +236,50 @@ def test_padding_changes_nothing(kind: str, tmp_path: Path) -> None:
     with torch.no_grad():
         torch.testing.assert_close(model(row), model(row[:, :5]))
         assert not torch.equal(model(row), model(row.where(row != 0, torch.tensor(7))))
+
+
+@needs_transformers
+def test_weights_of_a_folder_are_taken_and_new_layers_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = transformers.BertConfig(**SMALL, num_labels=5)
+    stored = transformers.BertForSequenceClassification(config)
+    stored.save_pretrained(tmp_path / "bert")
+    info = MaseDataModule("agreement", 1).dataset_info
+    model = get_model(f"hf:{tmp_path / 'bert'}", "cls", info, pretrained=True)
+    ours, theirs = model.model.state_dict(), stored.state_dict()
+    other = {name for name in theirs if not torch.equal(ours[name], theirs[name])}
+    assert other <= {"classifier.weight", "classifier.bias"}
+    assert ours["classifier.weight"].shape == (2, 16)
+    assert "classifier.weight" in caplog.text
+    fresh = get_model(f"hf:{tmp_path / 'bert'}", "cls", info).model.state_dict()
+    name = "bert.embeddings.word_embeddings.weight"
+    assert not torch.equal(fresh[name], theirs[name])
+
+
+@needs_transformers
+def test_a_name_is_looked_for_in_the_cache_of_the_hub(tmp_path: Path) -> None:
+    """In a process of its own, as the package of the hub reads its settings once."""
+    snapshot = tmp_path / "hub" / "models--some--bert" / "snapshots" / "a"
+    snapshot.mkdir(parents=True)
+    transformers.BertConfig(**SMALL).save_pretrained(snapshot)
+    refs = snapshot.parents[1] / "refs"
+    refs.mkdir()
+    (refs / "main").write_text("a")
+    code = (
+        "from chop.errors import ConfigError\n"
+        "from chop.models import get_model\n"
+        "from chop.models.info import DataShape\n"
+        "data = DataShape(16, 2, vocab_size=50)\n"
+        "print(type(get_model('hf:some/bert', 'cls', data).model).__name__)\n"
+        "try:\n    get_model('hf:no/such', 'cls', data)\n"
+        "except ConfigError as error:\n    print(error)\n"
+    )
+    offline = {"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | offline
+    )
+    lines = done.stdout.splitlines()
+    assert lines[:1] == ["BertForSequenceClassification"], done.stderr[-600:]
+    assert lines[1].startswith("hf:no/such: ")
+    assert lines[1].endswith("hf:FOLDER names a local one")
