@@ -125,7 +125,10 @@ def test_mistakes_on_the_command_line_name_the_flag(name: str, text: str, messag
         (["--btach-size", "3"], "unknown option '--btach-size': did you mean '--batch-size'?"),
         (["--target", "x"], "--target has no meaning here: there is no hardware back end"),
         (["a", "b", "c"], "unexpected argument 'c': write ch train [MODEL] [DATASET] [options]"),
-        (["--task"], "--task: a value must follow: classification or cls"),
+        (
+            ["--task"],
+            "--task: a value must follow: classification or cls or language_modeling or lm",
+        ),
         (["--cpu"], "--num-workers: a value must follow: a whole number"),
         (["--resume=yes"], "--resume takes no value: leave out ='yes'"),
     ],

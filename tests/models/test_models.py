@@ -36,18 +36,24 @@ def registry() -> Iterator[None]:
 
 
 def example(name: str, batch: int) -> Tensor:
-    rows = get_model_info(name).is_physical_model
-    return torch.randn(batch, 16) if rows else torch.randn(batch, 3, 32, 32)
+    info = get_model_info(name)
+    if info.is_nlp_model:
+        tokens = torch.randint(1, 256, (batch, 32))
+        tokens[:, 20:] = 0
+        return tokens
+    return torch.randn(batch, 16) if info.is_physical_model else torch.randn(batch, 3, 32, 32)
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_every_model_runs_trains_and_can_be_traced(name: str) -> None:
     torch.manual_seed(0)
-    model = get_model(name)
-    classes = 5 if get_model_info(name).is_physical_model else 10
+    info = get_model_info(name)
+    model = get_model(name, "lm" if info.causal_LM else "cls")
+    classes = {"physical": 5, "vision": 10, "nlp": 2}[info.task_type]
     scores = model(example(name, 3))
-    assert scores.shape == (3, classes)
-    nn.functional.cross_entropy(scores, torch.tensor([0, 1, 2])).backward()
+    assert scores.shape == ((3, 32, classes) if info.causal_LM else (3, classes))
+    labels = torch.arange(scores[..., 0].numel()) % classes
+    nn.functional.cross_entropy(scores.flatten(0, -2), labels).backward()
     assert all(each.grad is not None for each in model.parameters())
     traced = fx.symbolic_trace(model.eval())
     for batch in (1, 4):

@@ -24,6 +24,7 @@ from chop.actions.session import (
 from chop.config.layers import na_to_none
 from chop.config.run import RunConfig
 from chop.files import one_at_a_time, writable_folder
+from chop.models.info import LANGUAGE
 from chop.runs import COMPARISON, SEARCH
 from chop.search.config import SearchConfig, StrategySetup, parse_search
 from chop.search.spaces.space import SPACES, SearchContext, SearchSpace, key_of, make_space
@@ -186,7 +187,7 @@ def operations_of(context: SearchContext) -> int:
     """The operations of one batch, which tell how many threads it is worth."""
     features = next(iter(context.dummy_in.values()))
     model = context.pristine().to(features.device)
-    return forward_operations(model, features)[0]
+    return forward_operations(model, features, 2 if context.task in LANGUAGE else 1)[0]
 
 
 class SearchJob:

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 logger = get_logger("chop")
 
-TASKS = ("classification", "cls")
+ELSEWHERE = {"model": ("hf:",), "dataset": ()}
+"""How names begin of what is in no table."""
 UNTRAINED = (
     "No weights were loaded: the network is UNTRAINED and its results mean nothing. "
     "Name a checkpoint with --load and --load-type."
@@ -74,7 +75,7 @@ def check(config: RunConfig) -> None:
         if name is None:
             raise ConfigError(f"no {kind} is named: write ch ACTION MODEL DATASET, or use --config")
         known = registered[f"{kind}s"]
-        if not config.imports and name.lower() not in known:
+        if not (config.imports or name.lower() in known or name.startswith(ELSEWHERE[kind])):
             raise UnknownNameError(kind, name, known)
     if config.project == ".." or Path(config.project or "").name != (config.project or ""):
         raise ConfigError(
@@ -112,6 +113,7 @@ def open_session(config: RunConfig, record: dict[str, Any], action: ModuleType) 
         import_user_code(config.imports)
     model_info = get_model_info(config.model)
     data_module = _data_module(config)
+    check_task(config.task, model_info, data_module.dataset_info)
     if hasattr(action, "check"):
         action.check(config)
     prepare(config)
@@ -205,7 +207,8 @@ def keep_record(session: Session, action: str, found: ActionResult | None = None
 def project_folder(config: RunConfig) -> Path:
     """The folder of this run, absolute; named after model, task, data set and day by default."""
     name = config.project or f"{config.model}_{config.task}_{config.dataset}_{date.today()}"
-    return (Path(config.project_dir).expanduser() / name.replace("/", "-")).resolve()
+    plain = name.replace("/", "-").replace(":", "-")
+    return (Path(config.project_dir).expanduser() / plain).resolve()
 
 
 def settings_of(config: "RunConfig") -> dict[str, Any]:
@@ -252,20 +255,42 @@ def make_job(  # noqa: PLR0913  # what training and testing have in common
     """
     from chop.training.job import Job
 
-    if task not in TASKS:
-        raise ConfigError(f"task {task!r} is not supported: every model here is a classifier")
     rows = rows_of(data_module, action, action)
+    check_task(task, model_info, rows.dataset_info)
     name = type(model).__name__ if model_info is None else str(model_info.name)
     if load[0] is not None:
         from chop.tools.checkpoint_load import load_model
 
         model = load_model(load[0], load[1], model)
+        check_padding(model, rows.dataset_info)
     facts = {
         "data": getattr(rows, "source", ""),
         "fingerprint": getattr(rows, "fingerprint", None),
         "batch_size": rows.batch_size,
     }
     return Job(model, rows, name=name, record={**(record or {}), **facts}, **more)
+
+
+def check_task(task: str, model_info: "MaseModelInfo | None", data: "MaseDatasetInfo") -> None:
+    """Refuse a task that is none, or that the model or the rows are not made for."""
+    from chop.models.info import CLASSIFICATION, LANGUAGE, MaseModelInfo
+
+    either = MaseModelInfo("", "manual", "nlp", sequence_classification=True, causal_LM=True)
+    (model_info or either).check_task(task)
+    if data.causal_LM and task in CLASSIFICATION:
+        raise ConfigError(f"data set {data.name!r} has text to be continued: write task 'lm'")
+    if not data.causal_LM and data.num_classes is not None and task in LANGUAGE:
+        raise ConfigError(f"data set {data.name!r} has classes: write task 'cls'")
+
+
+def check_padding(model: "nn.Module", data: "MaseDatasetInfo") -> None:
+    """Refuse a model of text that takes another token for padding than the rows have."""
+    pad = getattr(model, "pad_token_id", None)
+    if data.tokens and pad is not None and pad != data.pad_token_id:
+        raise ConfigError(
+            f"data set {data.name!r} is padded with token {data.pad_token_id}, but the model has "
+            f"pad_token_id {pad}: set that in its config.json"
+        )
 
 
 def known_preprocessing(model: "nn.Module", data_module: Any) -> "Preprocessing | None":

@@ -119,7 +119,7 @@ REMOVED = {
     "run_emit": "there is no hardware back end",
     "skip_build": "there is no hardware back end",
     "skip_test": "there is no hardware back end",
-    "max_token_len": "there are no language models",
+    "max_token_len": "the data set says how long its rows are",
 }
 """Settings of the original that have no meaning here, and why."""
 
@@ -129,8 +129,8 @@ class RunConfig:
     """The settings of a run of ``ch``. The order is the order of the printed table."""
 
     task: Annotated[
-        Literal["classification", "cls"],
-        Option("what the model is for", GENERAL),
+        Literal["classification", "cls", "language_modeling", "lm"],
+        Option("what the model is for: to tell classes, or the next token (lm)", GENERAL),
     ] = "classification"
     load_name: Annotated[
         str | None,

@@ -169,7 +169,7 @@ class MaseDataModule:
         num_workers: processes for data sets that serve one row at a time; rows in memory are cut
             as slices and need none.
         load_from_cache_file: False preprocesses again even if the result is in the cache.
-        max_token_len: accepted as the labs pass it; no data set here is text.
+        max_token_len: accepted as the labs pass it; data sets of text say how long rows are.
         tokenizer: as `max_token_len`.
         model_name: as `max_token_len`.
         path: the file or folder to read in place of a download.
@@ -218,7 +218,8 @@ class MaseDataModule:
     def setup(self, stage: str | None = None) -> None:
         """Open the rows of every split; `stage` is accepted as Lightning passes it."""
         if self._splits is None:
-            splits = checked(self._entry.load(self.request), f"data set {self.name!r}")
+            where, tokens = f"data set {self.name!r}", self._entry.info.tokens
+            splits = checked(self._entry.load(self.request), where, tokens=tokens)
             self._check_classes(splits)
             self._splits = self._as_asked(splits)
 
@@ -250,6 +251,9 @@ class MaseDataModule:
             want, got = getattr(stated, size), found.get(size)
             if want is not None and got is not None and want != got:
                 raise DataError(f"data set {self.name!r}: {size} is {got}, not {want}")
+        words, used = stated.vocab_size, found.get("vocab_size")
+        if words is not None and used is not None and used > words:
+            raise DataError(f"data set {self.name!r}: token {used - 1}, but {words} words")
         classes, seen = stated.num_classes, found.get("num_classes")
         if classes is not None and seen is not None and seen > classes:
             raise DataError(f"data set {self.name!r}: label {seen - 1}, but {classes} classes")

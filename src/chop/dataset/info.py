@@ -45,6 +45,8 @@ class MaseDatasetInfo:
     nerf_config: Mapping[str, object] | None = None
     class_names: tuple[str, ...] = field(default=())
     feature_names: tuple[str, ...] = field(default=())
+    vocab_size: int | None = None
+    pad_token_id: int = 0
 
     def __post_init__(self) -> None:
         where = f"data set {self.name!r}"
@@ -75,10 +77,16 @@ class MaseDatasetInfo:
         return "pred" in self.available_splits
 
     @property
+    def tokens(self) -> bool:
+        """Whether its rows are numbers of words."""
+        return self.sequence_classification or self.causal_LM or self.seq2seqLM
+
+    @property
     def complete(self) -> bool:
         """Whether a model can be built for it without looking at the rows."""
         sized = self.num_features is not None or self.image_size is not None
-        return sized and self.num_classes is not None
+        words = self.vocab_size is not None or not self.tokens
+        return sized and words and self.num_classes is not None
 
 
 @dataclass(frozen=True)
@@ -203,7 +211,8 @@ def _check_splits(splits: tuple[str, ...], where: str) -> None:
 
 
 def _check_sizes(info: MaseDatasetInfo, where: str) -> None:
-    sizes = {"num_classes": [info.num_classes], "num_features": [info.num_features]}
+    counts = ("num_classes", "num_features", "vocab_size")
+    sizes = {name: [getattr(info, name)] for name in counts}
     for name, given in (sizes | {"image_size": list(info.image_size or ())}).items():
         for size in given:
             whole = isinstance(size, int) and not isinstance(size, bool)

@@ -20,6 +20,8 @@ from chop.preprocessing import Kind, Preprocessing
 NO_HOME = "~"
 """Stands for a cache folder where there is no home directory to keep one in."""
 SPLITS = ("train", "validation", "test", "pred")
+IGNORED = -100
+"""The label of a token that nothing is asked about, as torch and transformers have it."""
 
 Rows = tuple[Any, Any] | Dataset[Any]
 """One split: `(features, labels)` as tensors or arrays, or a map-style torch data set."""
@@ -99,7 +101,12 @@ class Splits:
         parts = [split for split in self.datasets().values() if isinstance(split, TensorDataset)]
         seen = max(int(part.tensors[1].max()) for part in parts) + 1
         shape = tuple(features.shape[1:])
-        size = {"num_features": shape[0]} if len(shape) == 1 else {"image_size": shape}
+        size: dict[str, Any] = {"image_size": shape}
+        if len(shape) == 1:
+            size = {"num_features": shape[0]}
+        if not features.is_floating_point():
+            tokens = [part.tensors[0] for part in parts]
+            size |= {"vocab_size": max(int(each.max()) for each in tokens) + 1}
         return {**names, **size, "num_classes": len(self.class_names) or seen}
 
 
@@ -109,14 +116,19 @@ def paired(features: Iterable[Any], labels: Iterable[Any]) -> tuple[Rows, Rows, 
     return train, validation, test
 
 
-def checked(splits: Splits, where: str) -> Splits:
-    """`splits` with every `(features, labels)` pair as tensors that fit together."""
+def checked(splits: Splits, where: str, *, tokens: bool = False) -> Splits:
+    """`splits` with every `(features, labels)` pair as tensors that fit together.
+
+    Args:
+        tokens: features are numbers of words and stay whole numbers.
+    """
     if not isinstance(splits, Splits):
         raise DataError(f"{where}: its function must return Splits, not {type(splits).__name__}")
     if splits.train is None:
         raise DataError(f"{where}: it has no training rows")
     parts: dict[str, Any] = {
-        split: _dataset(getattr(splits, split), f"{where}, {split}") for split in splits.available
+        split: _dataset(getattr(splits, split), f"{where}, {split}", tokens)
+        for split in splits.available
     }
     shapes = {tuple(part.tensors[0].shape[1:]) for part in _in_memory(parts).values()}
     if len(shapes) > 1:
@@ -160,7 +172,7 @@ def _in_memory(parts: Mapping[str, Any]) -> dict[str, TensorDataset]:
     return {split: part for split, part in parts.items() if isinstance(part, TensorDataset)}
 
 
-def _dataset(rows: Any, where: str) -> Dataset[Any]:
+def _dataset(rows: Any, where: str, tokens: bool) -> Dataset[Any]:
     if isinstance(rows, Dataset):
         if not hasattr(rows, "__len__") or not hasattr(rows, "__getitem__"):
             raise DataError(f"{where}: a data set needs a length and rows by index")
@@ -169,7 +181,8 @@ def _dataset(rows: Any, where: str) -> Dataset[Any]:
         features, labels = rows
     except (TypeError, ValueError):
         raise DataError(f"{where}: give (features, labels) or a torch data set") from None
-    return TensorDataset(*_pair(_tensor(features, where), _tensor(labels, where), where))
+    pair = _token_pair if tokens else _pair
+    return TensorDataset(*pair(_tensor(features, where), _tensor(labels, where), where))
 
 
 def _tensor(values: Any, where: str) -> Tensor:
@@ -198,6 +211,24 @@ def _pair(features: Tensor, labels: Tensor, where: str) -> tuple[Tensor, Tensor]
     if not torch.isfinite(features.sum()) and not torch.isfinite(features).all():
         raise DataError(f"{where}: some features are not finite numbers")
     return features, labels
+
+
+def _token_pair(tokens: Tensor, labels: Tensor, where: str) -> tuple[Tensor, Tensor]:
+    """Numbers of words, with a class for each row or, to be continued, one for each token."""
+    if tokens.dim() != 2 or labels.shape not in (tokens.shape[:1], tokens.shape):
+        raise DataError(
+            f"{where}: tokens {tuple(tokens.shape)} and labels {tuple(labels.shape)} must be "
+            "(rows, length) and (rows,) or (rows, length)"
+        )
+    if tokens.numel() == 0:
+        raise DataError(f"{where}: it has no rows")
+    if tokens.is_floating_point() or labels.is_floating_point() or int(tokens.min()) < 0:
+        raise DataError(f"{where}: tokens and labels must be whole numbers, tokens from 0")
+    tokens, labels = tokens.to(torch.int64), labels.to(torch.int64)
+    asked = labels[labels != IGNORED]
+    if asked.numel() == 0 or int(asked.min()) < 0:
+        raise DataError(f"{where}: labels must be classes from 0, or {IGNORED} for none")
+    return tokens, labels
 
 
 Floats = NDArray[np.float32]

@@ -1,11 +1,11 @@
-"""Models by name: the tables of physical, vision and toy networks, and what is known of each.
+"""Models by name: the tables of physical, vision, text and toy networks, and what is known of each.
 
 `info` holds the table, how a model joins it and how one is built; `weights` reads files of weights
 without running anything that is in them, and `hf` makes models of transformers. `toy` and `utils`
 are other paths that the labs use.
 """
 
-from chop.models import physical, toys, vision  # noqa: F401  (register their models)
+from chop.models import physical, text, toys, vision  # noqa: F401  (register their models)
 from chop.models.hf import from_transformers
 from chop.models.info import (
     MODELS,

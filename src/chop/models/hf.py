@@ -1,10 +1,11 @@
-"""Models of transformers from a configuration or a folder; the package is an extra, `machop[text]`.
+"""Models of transformers, from a configuration, a folder or by name; an extra, `machop[text]`.
 
-Nothing is downloaded and no code of a folder is run: a class is one of those that transformers has,
-and weights are read from safetensors.
+No code of a folder is run: a class is one of those that transformers has, and weights are read from
+safetensors. Only a name of the hub that was asked for, ``hf:NAME``, is ever looked for elsewhere.
 """
 
 import json
+import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,17 @@ from typing import Any
 from torch import Tensor, nn
 
 from chop.errors import CheckpointError, ConfigError
+from chop.models.info import HUB, LANGUAGE, DataInfo, tokens_of
+
+logger = logging.getLogger("chop")
 
 CONFIG = "config.json"
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
-CLASSIFIERS = ("ForImageClassification", "ForSequenceClassification")
+OF_IMAGES = "ForImageClassification"
+OF_TOKENS = ("ForSequenceClassification", "ForCausalLM", "LMHeadModel")
+TOKENISERS = (
+    "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.txt", "vocab.json",
+)  # fmt: skip
 INSTALL = "transformers is not installed: pip install 'machop[text]'"
 
 
@@ -26,10 +34,7 @@ def from_transformers(source: Any) -> nn.Module:
         source: a configuration object (``BertConfig(...)``), a ``config.json``, or a folder with
             one and, if there are any, its weights. Without weights they are random.
     """
-    try:
-        import transformers
-    except ImportError:
-        raise ConfigError(INSTALL) from None
+    transformers = package()
     try:
         if isinstance(source, transformers.PretrainedConfig):
             model: nn.Module = class_for(source)(source)
@@ -40,6 +45,15 @@ def from_transformers(source: Any) -> nn.Module:
         raise ConfigError(
             f"transformers cannot make this model: {reason}; see ch doctor"
         ) from error
+
+
+def package() -> Any:
+    """The package transformers, or a line that says how to get it."""
+    try:
+        import transformers
+    except ImportError:
+        raise ConfigError(INSTALL) from None
+    return transformers
 
 
 def from_file(source: str | os.PathLike[str]) -> nn.Module:
@@ -113,7 +127,103 @@ class Classifier(nn.Module):
         return logits
 
 
-def classifier(model: nn.Module) -> nn.Module:
-    """A model as the actions take it: one that classifies gives its logits alone."""
+class TokenModel(nn.Module):
+    """A model of transformers that reads tokens: numbers of words in, logits out.
+
+    Padding is masked, so that a row has the same logits however long it was filled up.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        config: Any = model.config
+        if config.pad_token_id is None:
+            config.pad_token_id = 0  # without one, several rows at a time are refused
+        if getattr(config, "use_cache", False):
+            config.use_cache = False  # keys and values of earlier tokens, of no use in training
+        self.pad_token_id = int(config.pad_token_id)
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The logits of each row, or of each token of a language model."""
+        seen = (x != self.pad_token_id).long()
+        logits: Tensor = self.model(input_ids=x, attention_mask=seen).logits
+        return logits
+
+
+def as_actions_take_it(model: nn.Module) -> nn.Module:
+    """A model with one input, which gives its logits alone, if it has any."""
     named = type(model).__name__
-    return Classifier(model) if named.endswith(CLASSIFIERS) else model
+    if named.endswith(OF_TOKENS):
+        return TokenModel(model)
+    return Classifier(model) if named.endswith(OF_IMAGES) else model
+
+
+def by_name(name: str, task: str, info: DataInfo, *, pretrained: bool = False) -> nn.Module:
+    """The model ``hf:NAME``, built for a data set.
+
+    Args:
+        name: ``hf:`` and a folder, a ``config.json``, or a name of the Hugging Face hub.
+        pretrained: with its weights; a layer of another shape than the data wants is random, which
+            is said. Without it, all are random.
+    """
+    transformers, tokens = package(), tokens_of(info, name)
+    kind = "AutoModelForCausalLM" if task in LANGUAGE else "AutoModelForSequenceClassification"
+    source, local = _place(name)
+    try:
+        config = transformers.AutoConfig.from_pretrained(
+            source, local_files_only=local, trust_remote_code=False
+        )
+        config.pad_token_id = tokens.pad
+        if task not in LANGUAGE:
+            config.num_labels = tokens.classes
+        if config.vocab_size < tokens.words:
+            raise ConfigError(
+                f"{name} knows {config.vocab_size} words, but the data set has {tokens.words}"
+            )
+        auto = getattr(transformers, kind)
+        if not pretrained:
+            return TokenModel(auto.from_config(config))
+        return TokenModel(_trained(auto, source, config, local))
+    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        reason = " ".join(str(error).split())[:160]
+        raise ConfigError(f"{name}: {reason}; {HUB}FOLDER names a local one") from error
+
+
+def _place(name: str) -> tuple[str, bool]:
+    """What a name stands for, and whether it is on this machine."""
+    given = name.removeprefix(HUB)
+    path = Path(given).expanduser()
+    if not path.exists():
+        if not given or given.startswith((".", "/", "~")):
+            raise ConfigError(f"{name}: there is no folder {given or '(none is named)'}")
+        return given, False
+    check_config(path / CONFIG if path.is_dir() else path)
+    return str(path), True
+
+
+def _trained(auto: Any, source: str, config: Any, local: bool) -> nn.Module:
+    """A model with its weights; which layers are new is said once."""
+    model, found = auto.from_pretrained(
+        source, config=config, local_files_only=local, trust_remote_code=False,
+        use_safetensors=True, ignore_mismatched_sizes=True, output_loading_info=True,
+    )  # fmt: skip
+    other = [entry[0] for entry in found.get("mismatched_keys", ())]
+    new = sorted({*found.get("missing_keys", ()), *other})
+    if new:
+        logger.warning("%s has no weights for %s: they are random", source, ", ".join(new[:6]))
+    trained: nn.Module = model
+    return trained
+
+
+def tokenizer_of(source: str | os.PathLike[str]) -> Any:
+    """The tokeniser in a folder, or of a name of the hub; a folder without one is refused."""
+    transformers, path = package(), Path(source).expanduser()
+    if path.exists() and not any((path / name).is_file() for name in TOKENISERS):
+        raise ConfigError(f"{path}: has no tokeniser ({', '.join(TOKENISERS[:2])}, …)")
+    try:
+        return transformers.AutoTokenizer.from_pretrained(
+            str(source), local_files_only=path.exists(), trust_remote_code=False
+        )
+    except (OSError, ValueError, KeyError) as error:
+        reason = " ".join(str(error).split())[:160]
+        raise ConfigError(f"{source}: its tokeniser cannot be read: {reason}") from error

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from torch import nn
 
@@ -41,6 +41,9 @@ class ModelTaskType(StrEnum):
 
 
 CLASSIFICATION = ("cls", "classification")
+LANGUAGE = ("lm", "language_modeling")
+HUB = "hf:"
+"""Begins the name of a model of transformers: a folder, or a name of the Hugging Face hub."""
 
 TASKS = {
     ModelTaskType.NLP: ("sequence_classification", "seq2seqLM", "causal_LM"),
@@ -100,6 +103,23 @@ class MaseModelInfo:
     def is_nerf_model(self) -> bool:
         return self.task_type is ModelTaskType.NERF
 
+    def check_task(self, task: str) -> None:
+        """Refuse a task that is none, or not one of this model."""
+        if task not in (*CLASSIFICATION, *LANGUAGE):
+            raise ConfigError(
+                f"task {task!r} is not supported: a model is a classifier (cls) or a language "
+                "model (lm)"
+            )
+        if task in LANGUAGE and not self.causal_LM:
+            raise ConfigError(
+                f"model {self.name!r} is a classifier: task must be 'cls' (got {task!r})"
+            )
+        others = [name for names in TASKS.values() for name in names if name != "causal_LM"]
+        if task in CLASSIFICATION and self.causal_LM and not any(getattr(self, n) for n in others):
+            raise ConfigError(
+                f"model {self.name!r} is a language model: task must be 'lm' (got {task!r})"
+            )
+
 
 class DataInfo(Protocol):
     """What a model must know of the data: a `MaseDatasetInfo` has these attributes."""
@@ -121,11 +141,14 @@ class DataShape:
     num_features: int | None = None
     num_classes: int | None = None
     image_size: tuple[int, ...] | None = None
+    vocab_size: int | None = None
+    pad_token_id: int = 0
 
 
 DEFAULT_DATA = {
     ModelTaskType.PHYSICAL: DataShape(num_features=16, num_classes=5),
     ModelTaskType.VISION: DataShape(image_size=(3, 32, 32), num_classes=10),
+    ModelTaskType.NLP: DataShape(num_features=32, num_classes=2, vocab_size=256),
 }
 
 
@@ -166,6 +189,10 @@ def register_model(
 
 def get_model_info(name: str) -> MaseModelInfo:
     """The facts about the model called `name`."""
+    if name.startswith(HUB):
+        return MaseModelInfo(
+            name, ModelSource.HF_TRANSFORMERS, "nlp", sequence_classification=True, causal_LM=True
+        )
     return MODELS[name].info
 
 
@@ -189,22 +216,36 @@ def get_model(
         if checkpoint is None or str(checkpoint) not in MODELS:
             raise ConfigError("get_model needs the name of a model")
         name, checkpoint = str(checkpoint), None
-    entry = MODELS[name]
-    if task not in CLASSIFICATION:
-        raise ConfigError(f"model {name!r} is a classifier: task must be 'cls' (got {task!r})")
+    facts = get_model_info(name)
+    facts.check_task(task)
     if quant_config is not None:
         raise ConfigError(f"model {name!r} takes no quant_config; use the quantize pass")
-    weights = _weights_file(entry, pretrained, checkpoint)
-    usual = DEFAULT_DATA.get(ModelTaskType(entry.info.task_type), DataShape())
-    model = entry.build(dataset_info or usual)
+    data = dataset_info or DEFAULT_DATA.get(ModelTaskType(facts.task_type), DataShape())
+    if name.startswith(HUB):
+        from chop.models.hf import by_name
+
+        model, weights = by_name(name, task, data, pretrained=pretrained), checkpoint
+    else:
+        entry = MODELS[name]
+        model, weights = entry.build(data), _weights_file(entry, pretrained, checkpoint)
     if weights is not None:
         load_weights(model, read_state_dict(weights), f"model {name!r} from {weights}")
     return model
 
 
-def get_tokenizer(name: str, checkpoint: str | None = None) -> None:
-    """Refuse: no model here reads text."""
-    raise ConfigError(f"model {MODELS[name].info.name!r} takes no text and has no tokenizer")
+def get_tokenizer(name: str, checkpoint: str | os.PathLike[str] | None = None) -> Any:
+    """The tokeniser of a model: that of a folder, or of ``hf:NAME``.
+
+    Args:
+        checkpoint: the folder, if `name` is not that of a model of transformers.
+    """
+    if not get_model_info(name).is_nlp_model:
+        raise ConfigError(f"model {name!r} takes no text and has no tokenizer")
+    if checkpoint is None and not name.startswith(HUB):
+        raise ConfigError(f"model {name!r} takes tokens and has no tokenizer: name a folder")
+    from chop.models.hf import tokenizer_of
+
+    return tokenizer_of(name.removeprefix(HUB) if checkpoint is None else checkpoint)
 
 
 def _weights_file(
@@ -222,7 +263,8 @@ def _weights_file(
 
 def rows_of(info: DataInfo, name: str) -> tuple[int, int]:
     """The number of features and of classes, for a model that takes rows of numbers."""
-    if info.num_features is None or info.num_classes is None:
+    is_text = getattr(info, "vocab_size", None) is not None
+    if info.num_features is None or info.num_classes is None or is_text:
         raise ConfigError(f"model {name!r} takes rows of features, which this data set has not")
     return info.num_features, info.num_classes
 
@@ -233,6 +275,26 @@ def images_of(info: DataInfo, name: str) -> tuple[tuple[int, int, int], int]:
         raise ConfigError(f"model {name!r} takes images, which this data set has not")
     channels, height, width = info.image_size
     return (channels, height, width), info.num_classes
+
+
+class Tokens(NamedTuple):
+    """The sizes of a data set of text."""
+
+    words: int
+    """In the vocabulary."""
+    length: int
+    """Tokens of a row."""
+    classes: int
+    pad: int
+    """The token that fills short rows up."""
+
+
+def tokens_of(info: DataInfo, name: str) -> Tokens:
+    """The sizes of text, for a model that takes rows of tokens."""
+    words = getattr(info, "vocab_size", None)
+    if words is None or info.num_features is None or info.num_classes is None:
+        raise ConfigError(f"model {name!r} takes rows of tokens, which this data set has not")
+    return Tokens(words, info.num_features, info.num_classes, getattr(info, "pad_token_id", 0))
 
 
 def _info(name: str, facts: dict[str, Any]) -> MaseModelInfo:

@@ -22,6 +22,7 @@ METRICS = {
     for metric in (
         MetricInfo("accuracy", "fraction of rows", "maximize"),
         MetricInfo("loss", "nats", "minimize"),
+        MetricInfo("perplexity", "words", "minimize"),
         MetricInfo("train_accuracy", "fraction of rows", "maximize"),
         MetricInfo("train_loss", "nats", "minimize"),
         MetricInfo("average_bitwidth", "bits per parameter", "minimize"),

@@ -36,7 +36,7 @@ from chop.registry import Registry
 from chop.search.metrics import METRICS, MetricInfo
 from chop.search.spaces.space import Candidate
 from chop.search.study.trial import Metrics
-from chop.training.metrics import evaluate, summed_loss
+from chop.training.metrics import asked, evaluate, perplexity, summed_loss
 from chop.training.settings import TrainingSettings
 from chop.validation import parse
 
@@ -153,16 +153,30 @@ class EvaluationArgs(RunnerArgs):
 @software_runner("basic_evaluation", metrics=("loss", "accuracy"))
 def basic_evaluation(candidate: Candidate, args: EvaluationArgs) -> dict[str, float]:
     """Mean cross entropy and micro accuracy, as training defines them."""
+    loss, accuracy = evaluated(candidate, args)
+    return {"loss": loss, "accuracy": accuracy}
+
+
+@software_runner("lm_evaluation", metrics=("loss", "accuracy", "perplexity"))
+def lm_evaluation(candidate: Candidate, args: EvaluationArgs) -> dict[str, float]:
+    """Mean cross entropy, accuracy and perplexity of the tokens of a language model."""
+    loss, accuracy = evaluated(candidate, args)
+    return {"loss": loss, "accuracy": accuracy, "perplexity": perplexity(loss)}
+
+
+def evaluated(candidate: Candidate, args: EvaluationArgs) -> tuple[float, float]:
+    """The mean cross entropy and the accuracy of a candidate."""
     loss, right, rows = 0.0, 0, 0
     no_gradients = torch.inference_mode() if candidate.context.eval_mode else torch.no_grad()
     with no_gradients:
         for scores, labels in candidate.predictions(args.data_loader, args.num_samples):
+            scores, labels = asked(scores, labels)
             # The sums of `chop.training.metrics.Tally` without its table of classes, which takes
             # longer than a small network does; a test holds that the two agree to the last bit.
             loss += float(summed_loss(scores, labels))
             right += int((scores.argmax(dim=1) == labels).count_nonzero())
             rows += labels.shape[0]
-    return {"loss": loss / rows, "accuracy": right / rows}
+    return loss / rows, right / rows
 
 
 class LatencyArgs(RunnerArgs):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from chop.errors import CheckpointError, ConfigError, UnknownNameError
-from chop.models.hf import classifier, from_transformers, has_config
+from chop.models.hf import as_actions_take_it, from_transformers, has_config
 from chop.models.weights import (
     load_weights,
     preprocessing_in,
@@ -57,7 +57,7 @@ def load_model(
         raise UnknownNameError("load type", load_type, KINDS)
     path, load_type = loadable(Path(load_name), load_type)
     if load_type == "hf" and has_config(path):
-        loaded = classifier(from_transformers(path))
+        loaded = as_actions_take_it(from_transformers(path))
         logger.info("%s takes the place of the model that was named", type(loaded).__name__)
     else:
         loads = {"mz": _load_graph, "qonnx": lambda path, model: load_graph(path, "qonnx").model}

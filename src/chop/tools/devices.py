@@ -70,13 +70,18 @@ def _plain_attention() -> Iterator[None]:
         mha.set_fastpath_enabled(before)
 
 
-def forward_operations(model: nn.Module, features: Tensor) -> tuple[int, int]:
-    """The multiplications and additions of one batch, and the classes that come out."""
+def forward_operations(model: nn.Module, features: Tensor, axes: int = 1) -> tuple[int, int]:
+    """The multiplications and additions of one batch, and the classes that come out.
+
+    Args:
+        axes: of what is predicted: 1 for a class for each row, 2 for one for each token.
+    """
     with OperationCounter() as counter, torch.no_grad(), _plain_attention():
         logits = model(features)
-    if not isinstance(logits, Tensor) or logits.ndim != 2:
-        raise ValueError("it does not return one row of numbers for each row")
-    return counter.total, logits.shape[1]
+    if not isinstance(logits, Tensor) or logits.ndim != axes + 1:
+        each = "row" if axes == 1 else "token"
+        raise ValueError(f"it does not return one row of numbers for each {each}")
+    return counter.total, logits.shape[-1]
 
 
 @contextlib.contextmanager

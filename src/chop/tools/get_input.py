@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from chop.dataset.data_module import AnyLoader, MaseDataModule, TensorLoader
 from chop.dataset.rescale import Look, check_same_features, looked_at, stage_of, worst_column
 from chop.errors import ConfigError, UnknownNameError
-from chop.models.info import CLASSIFICATION, MaseModelInfo
+from chop.models.info import MaseModelInfo
 from chop.preprocessing import Preprocessing, preprocessing_of, set_preprocessing
 from chop.tools.logger import get_logger
 
@@ -46,7 +46,7 @@ class InputGenerator:
         which_dataloader: str,
         max_batches: int | None = None,
     ) -> None:
-        _check_task(model_info, task)
+        model_info.check_task(task)
         if which_dataloader not in LOADERS:
             raise UnknownNameError("data loader", which_dataloader, LOADERS)
         if max_batches is not None and max_batches < 1:
@@ -87,11 +87,12 @@ def get_dummy_input(
     model_info: MaseModelInfo, data_module: MaseDataModule, task: str, device: str = "meta"
 ) -> Batch:
     """One batch of training inputs; on the device "meta" only its shape and type."""
-    _check_task(model_info, task)
+    model_info.check_task(task)
     loader = data_module.train_dataloader()
     if device == "meta" and isinstance(loader, TensorLoader):
         rows = min(loader.batch_size, len(loader.features))
-        return {"x": torch.empty(rows, *loader.features.shape[1:], device="meta")}
+        shape, kind = loader.features.shape[1:], loader.features.dtype
+        return {"x": torch.empty(rows, *shape, dtype=kind, device="meta")}
     x, _ = next(iter(loader))
     return {"x": x.to(device)}
 
@@ -103,15 +104,8 @@ def as_example(batch: Batch) -> Batch | Tensor:
 
 def get_cf_args(model_info: MaseModelInfo, task: str, model: nn.Module) -> dict[str, object]:
     """Arguments that tracing must hold fixed: none for models that take one tensor."""
-    _check_task(model_info, task)
+    model_info.check_task(task)
     return {}
-
-
-def _check_task(model_info: MaseModelInfo, task: str) -> None:
-    if task not in CLASSIFICATION:
-        raise ConfigError(
-            f"model {model_info.name!r} is a classifier: task must be 'cls' (got {task!r})"
-        )
 
 
 logger = get_logger("chop")

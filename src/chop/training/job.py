@@ -73,14 +73,15 @@ def first_look(job: Job, loader: Any) -> int:
     first = next(Epochs(loader).batches(0), None)
     if first is None:
         raise DataError("there are no rows")
-    if first[1].ndim != 1 or first[1].is_floating_point():
+    of_tokens = first[1].shape == first[0].shape and not first[0].is_floating_point()
+    if not (first[1].ndim == 1 or of_tokens) or first[1].is_floating_point():
         shown = f"{first[1].dtype} of shape {tuple(first[1].shape)}"
         raise DataError(f"labels must be class indices, one for each row, not {shown}")
     ((features, labels),) = moved(iter([first]), job.model)
     job.model.eval()
     try:
-        operations, classes = forward_operations(job.model, features)
-    except (RuntimeError, ValueError) as error:
+        operations, classes = forward_operations(job.model, features, labels.ndim)
+    except (RuntimeError, ValueError, IndexError) as error:
         reason = str(error).partition("\n")[0]
         shape = tuple(features.shape)
         raise DataError(f"{job.name} cannot take a batch of shape {shape}: {reason}") from None

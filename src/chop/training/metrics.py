@@ -1,15 +1,16 @@
-"""Loss, accuracy and confusion of a classifier, and how a run sums them up in words."""
+"""Loss, accuracy, confusion and perplexity of a model, and how a run sums them up in words."""
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from tabulate import tabulate
 from torch import Tensor, nn
 
+from chop.dataset.rows import IGNORED
 from chop.errors import DataError
 from chop.preprocessing import Preprocessing
 
@@ -19,9 +20,41 @@ if TYPE_CHECKING:
 Z_95 = 1.959963984540054  # standard deviations on either side that hold 95 % of a normal curve
 
 
+def asked(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """One row of scores and one label for each prediction that is asked for.
+
+    Those of a classifier are that already; of a language model, each token that has a label.
+    """
+    if logits.ndim < 3:
+        return logits, labels
+    wanted = labels != IGNORED
+    return logits[wanted], labels[wanted]
+
+
 def accuracy(logits: Tensor, labels: Tensor) -> Tensor:
-    """The fraction of rows whose largest output is at the label (micro accuracy)."""
-    return (logits.argmax(dim=1) == labels).float().mean()
+    """The fraction of predictions that are right (micro accuracy).
+
+    Args:
+        logits: scores, the largest of which is what is predicted, or predictions as `kept`.
+    """
+    logits, labels = asked(logits, labels)
+    predicted = logits if logits.ndim == 1 else logits.argmax(dim=1)
+    return (predicted == labels).float().mean()
+
+
+def kept(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """What is kept of a step to tell its accuracy later: of many tokens not all their scores."""
+    if logits.ndim == 2:
+        return logits, labels
+    wanted = labels != IGNORED
+    return logits.argmax(dim=-1)[wanted], labels[wanted]
+
+
+def mean_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """The mean cross entropy of the predictions."""
+    if logits.ndim > 2:
+        logits, labels = logits.flatten(0, -2), labels.flatten()
+    return F.cross_entropy(logits, labels, ignore_index=IGNORED)
 
 
 def wilson_interval(right: int, total: int, z: float = Z_95) -> tuple[float, float]:
@@ -47,6 +80,9 @@ class Evaluation:
     loss: float
     confusion: Tensor
     agreement: "Agreement | None" = None
+
+    unit: ClassVar[str] = "rows"
+    """What is counted."""
 
     @property
     def rows(self) -> int:
@@ -80,18 +116,75 @@ class Evaluation:
 
     def as_dict(self, class_names: Sequence[str] = (), split: str = "test") -> dict[str, Any]:
         """The result as plain values, for JSON."""
-        names = names_of(len(self.per_class), class_names)
-        shares = [None if math.isnan(share) else share for share in self.per_class]
         return {
             **self.figures(split),
             "rows": self.rows,
             "right": self.right,
             "accuracy_95_percent_interval": list(self.interval),
+            **self.details(class_names),
+            **({} if self.agreement is None else {"integers": asdict(self.agreement)}),
+        }
+
+    def details(self, class_names: Sequence[str]) -> dict[str, Any]:
+        """What is known of each class."""
+        names = names_of(len(self.per_class), class_names)
+        shares = [None if math.isnan(share) else share for share in self.per_class]
+        return {
             "per_class_accuracy": dict(zip(names, shares, strict=True)),
             "class_names": names,
             "confusion_matrix": self.confusion.tolist(),
-            **({} if self.agreement is None else {"integers": asdict(self.agreement)}),
         }
+
+    def table(self, class_names: Sequence[str]) -> list[str]:
+        """The confusion matrix as lines of text."""
+        names = names_of(len(self.per_class), class_names)
+        rows = zip(names, self.confusion.tolist(), self.per_class, strict=True)
+        return [
+            "",
+            "Confusion matrix: rows are the true classes, columns the predicted ones",
+            tabulate(
+                [
+                    [name, *counts, "-" if math.isnan(share) else f"{share:.4f}"]
+                    for name, counts, share in rows
+                ],
+                ["class", *names, "accuracy"],
+                "simple",
+                disable_numparse=True,
+                colalign=["left", *["right"] * (len(names) + 1)],
+            ),
+        ]
+
+
+class TokenEvaluation(Evaluation):
+    """The result of a language model; its confusion is only how many tokens are wrong and right."""
+
+    unit = "tokens"
+
+    @property
+    def right(self) -> int:
+        return int(self.confusion[1])
+
+    @property
+    def perplexity(self) -> float:
+        """The exponential of the loss: between how many words the model wavers."""
+        return perplexity(self.loss)
+
+    def figures(self, split: str) -> dict[str, float]:
+        return {**super().figures(split), f"{split}_perplexity_epoch": self.perplexity}
+
+    def details(self, class_names: Sequence[str]) -> dict[str, Any]:
+        return {"unit": self.unit}
+
+    def table(self, class_names: Sequence[str]) -> list[str]:
+        return []
+
+
+def perplexity(loss: float) -> float:
+    """The perplexity of a mean cross entropy in nats."""
+    return math.exp(loss) if loss < MOST_NATS else math.inf
+
+
+MOST_NATS = 700.0  # e to this is still a double
 
 
 def names_of(classes: int, class_names: Sequence[str] = ()) -> list[str]:
@@ -122,20 +215,26 @@ class Tally:
 
     def add(self, logits: Tensor, labels: Tensor) -> None:
         """Count one batch."""
+        by_class = logits.ndim == 2  # a table of all words would not fit
         if not self.classes:
-            self.classes = logits.shape[1]
+            self.classes = logits.shape[1] if by_class else -1
             exact = torch.float32 if logits.is_mps else torch.float64  # mps has no doubles
             self.loss = torch.zeros((), dtype=exact, device=logits.device)
-            self.pairs = torch.zeros(self.classes**2, dtype=torch.int64, device=logits.device)
+            size = self.classes**2 if by_class else 2
+            self.pairs = torch.zeros(size, dtype=torch.int64, device=logits.device)
+        logits, labels = asked(logits, labels)
         self.loss += summed_loss(logits, labels)
-        places = labels * self.classes + logits.argmax(dim=1)
-        self.pairs += torch.bincount(places, minlength=self.classes**2)
+        found = logits.argmax(dim=1)
+        places = labels * self.classes + found if by_class else (found == labels).long()
+        self.pairs += torch.bincount(places, minlength=len(self.pairs))
 
     def result(self) -> Evaluation:
         """What was counted so far."""
-        confusion = self.pairs.reshape(self.classes, self.classes).cpu()
-        rows = int(confusion.sum())
-        return Evaluation(float(self.loss) / rows if rows else math.nan, confusion)
+        rows = int(self.pairs.sum())
+        loss = float(self.loss) / rows if rows else math.nan
+        if self.classes < 0:
+            return TokenEvaluation(loss, self.pairs.cpu())
+        return Evaluation(loss, self.pairs.reshape(self.classes, self.classes).cpu())
 
 
 def tally(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> Tally:
@@ -199,28 +298,15 @@ def summary_of_test(
     result: Evaluation, class_names: Sequence[str], source: str, split: str = "test"
 ) -> str:
     """Accuracy with its confidence interval, loss, accuracy of each class, confusion matrix."""
-    names = names_of(len(result.per_class), class_names)
     low, high = result.interval
-    accuracy, loss = result.figures(split)
-    width = len(loss)
+    (accuracy, value), *others = result.figures(split).items()
+    width = max(len(name) for name, _ in others)
     lines = [
-        f"{ROWS[split]}: {result.rows:,}" + (f" ({source})" if source else ""),
-        f"{accuracy:{width}}  {result.accuracy:.6f}   (95 % confidence: {low:.4f} to {high:.4f})",
-        f"{loss:{width}}  {result.loss:.6f}",
+        f"{ROWS[split].replace('rows', result.unit)}: {result.rows:,}"
+        + (f" ({source})" if source else ""),
+        f"{accuracy:{width}}  {value:.6f}   (95 % confidence: {low:.4f} to {high:.4f})",
+        *(f"{name:{width}}  {value:.6f}" for name, value in others),
         *([] if result.agreement is None else [f"In integers: {result.agreement}"]),
-        "",
-        "Confusion matrix: rows are the true classes, columns the predicted ones",
-        tabulate(
-            [
-                [name, *counts, "-" if math.isnan(share) else f"{share:.4f}"]
-                for name, counts, share in zip(
-                    names, result.confusion.tolist(), result.per_class, strict=True
-                )
-            ],
-            ["class", *names, "accuracy"],
-            "simple",
-            disable_numparse=True,
-            colalign=["left", *["right"] * (len(names) + 1)],
-        ),
+        *result.table(class_names),
     ]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""A classifier as Lightning trains it, with the loop over the batches written out."""
+"""A network as Lightning trains it, with the loop over the batches written out."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -6,7 +6,6 @@ from itertools import islice
 from typing import Any, NoReturn
 
 import torch
-import torch.nn.functional as F
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor, distributed, nn, optim
@@ -16,7 +15,7 @@ from chop.models.weights import OURS, PREPROCESSING
 from chop.nn.quantizers import loss_terms
 from chop.preprocessing import preprocessing_of
 from chop.training.batches import Batch, Epochs, groups, moved, normalisable
-from chop.training.metrics import Evaluation, accuracy, tally
+from chop.training.metrics import Evaluation, accuracy, kept, mean_loss, tally
 from chop.training.optimisers import (
     decays_too_fast,
     learning_rate,
@@ -126,7 +125,7 @@ class TrainingModule(LightningModule):
                 f"the validation loss is {result.loss} after epoch {self.current_epoch} "
                 f"(step {self.global_step}): {self._likely_cause()}"
             )
-        self._record({"val_acc_epoch": result.accuracy, VALIDATION_LOSS: result.loss})
+        self._record(result.figures("val"))
 
     def on_train_epoch_end(self) -> None:
         self.report.end_epoch(self.global_step, learning_rate(self.settings, self.current_epoch))
@@ -196,7 +195,7 @@ class TrainingModule(LightningModule):
                 for batches in recent:
                     batches.append(features)
                 logits = model(features)
-                loss = F.cross_entropy(logits, labels)
+                loss = mean_loss(logits, labels)
                 for term in terms:
                     loss = loss + term()
                 loss = loss if len(group) == 1 else loss / len(group)
@@ -204,7 +203,7 @@ class TrainingModule(LightningModule):
                 losses.append(loss.detach())
             finish()
             mean = losses[0] if len(losses) == 1 else torch.stack(losses).sum()
-            return mean, logits.detach(), labels
+            return (mean, *kept(logits.detach(), labels))
 
         return take_step
 

@@ -164,15 +164,16 @@ COLUMNS = (
     "train_acc_step",
     "val_loss_epoch",
     "val_acc_epoch",
+    "val_perplexity_epoch",
     "ebops_estimate",
     "seconds",
 )
-SOMETIMES = frozenset(("ebops_estimate",))
+SOMETIMES = frozenset(("val_perplexity_epoch", "ebops_estimate"))
 """Columns that the table goes without if no epoch has them."""
 
 
 Outcome: TypeAlias = "tuple[Tensor, Tensor, Tensor]"
-"""What a step leaves behind: its loss, and the outputs and labels of its last batch."""
+"""What a step leaves behind: its loss, and what was `kept` of its last batch."""
 
 
 class Report:
@@ -261,7 +262,7 @@ class Report:
         self._shown |= {"train_loss_step": float(loss), "train_acc_step": right}
 
     def _visible(self) -> Metrics:
-        chosen = ("train_acc_step", "val_acc_epoch", "val_loss_epoch", "ebops_estimate")
+        chosen = ("train_acc_step", "val_acc_epoch", "val_loss_epoch", *sorted(SOMETIMES))
         return {name: self._shown[name] for name in chosen if name in self._shown}
 
 
@@ -296,6 +297,7 @@ BITS = Curves("Cost", "EBOPs (estimate)", {"bits": "ebops_estimate"}, from_zero=
 ALL_CURVES = (
     LOSS,
     ACCURACY,
+    Curves("Perplexity", "words", {"validation": "val_perplexity_epoch"}),
     BITS,
     Curves("Learning rate", "learning rate", {"learning rate": "learning_rate"}, from_zero=True),
     Curves("Time", "seconds per epoch", {"seconds": "seconds"}, from_zero=True),

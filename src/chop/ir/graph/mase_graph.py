@@ -16,6 +16,7 @@ from torch import Tensor, fx, nn
 
 from chop.errors import ConfigError, GraphError
 from chop.ir.graph.drawing import draw
+from chop.ir.graph.hf_inputs import inputs_by_name
 from chop.ir.graph.shapes import ShapedGraphModule
 from chop.ir.graph.tracing import MaseTracer, first_argument, split_inputs, trace
 from chop.ops.op import MaseType
@@ -46,7 +47,12 @@ class MaseGraph:
             these inputs, and it is lifted to layers and functions as fx records them. It holds for
             any number of rows and length of a sequence for which torch.export can prove that,
             and refuses other shapes.
+        hf_input_names: inputs that a model of transformers is to have, such as ``input_ids`` and
+            ``attention_mask``; examples of them are made from its configuration.
     """
+
+    hf_inputs: dict[str, Tensor] | None = None
+    """The examples that were made for `hf_input_names`."""
 
     def __init__(
         self,
@@ -55,11 +61,13 @@ class MaseGraph:
         *,
         tracer: MaseTracer | None = None,
         example_inputs: Mapping[str, Any] | Tensor | None = None,
+        hf_input_names: Sequence[str] | None = None,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise GraphError(f"MaseGraph takes a torch.nn.Module, not {type(model).__name__}")
-        if isinstance(example_inputs, Tensor):
-            example_inputs = {first_argument(model): example_inputs}
+        if hf_input_names is not None:
+            self.hf_inputs = inputs_by_name(model, hf_input_names)
+        example_inputs = self._by_name(model, example_inputs)
         given, values = (None, {}) if example_inputs is None else split_inputs(example_inputs)
         self.cf_args = {**(cf_args or {}), **values} if values else cf_args
         known = preprocessing_of(model)
@@ -76,6 +84,14 @@ class MaseGraph:
                 node.meta["mase"] = MaseMetadata(node)
             elif found.node is not node:
                 node.meta["mase"] = found.copy_for(node)
+
+    def _by_name(
+        self, model: nn.Module, given: Mapping[str, Any] | Tensor | None
+    ) -> Mapping[str, Any] | None:
+        """The example inputs by name."""
+        if isinstance(given, Tensor):
+            return {first_argument(model): given}
+        return self.hf_inputs if given is None else given
 
     @classmethod
     def from_module(
@@ -149,6 +165,7 @@ class MaseGraph:
         """A graph with its own weights and records; values that were recorded are shared."""
         twin = MaseGraph(copy.deepcopy(self.model, memo), self.cf_args)
         twin.meta["mase"].parameters = copy_containers(self.meta["mase"].parameters)
+        twin.hf_inputs = self.hf_inputs
         return twin
 
     def __repr__(self) -> str:

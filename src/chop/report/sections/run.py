@@ -278,6 +278,11 @@ class StoredResult(BaseModel):
     loss: float | None = Field(
         None, validation_alias=AliasChoices(*(f"{split}_loss_epoch" for split in TILES))
     )
+    perplexity: float | None = Field(
+        None, validation_alias=AliasChoices(*(f"{split}_perplexity_epoch" for split in TILES))
+    )
+    unit: str = ""
+    """What is counted, if it is not rows: tokens of a language model."""
     rows: Count
     accuracy_95_percent_interval: tuple[float, float] | None = None
     per_class_accuracy: dict[str, float | None] = Field(default_factory=dict)
@@ -300,13 +305,17 @@ def tested(run: RunFolder) -> Section | None:
     found = [(path, read_stored(StoredResult, path)) for path in run.test_results]
     if not found:
         return None
-    headers = ("Result", "Tested", "Accuracy", "95 % confidence", "Loss (nats)", "Rows")
+    headers = ["Result", "Tested", "Accuracy", "95 % confidence", "Loss (nats)", "Rows"]
     rows = [
-        (path.name, run.short(result.load_name) or "the model as it was",
+        [path.name, run.short(result.load_name) or "the model as it was",
          percent(result.accuracy), result.interval, number(result.loss),
-         f"{number(result.rows)} {result.split}")
+         f"{number(result.rows)} {result.split} {result.unit}".rstrip()]
         for path, result in found
     ]  # fmt: skip
+    if any(result.perplexity is not None for _, result in found):
+        headers.append("Perplexity")
+        for row, (_, result) in zip(rows, found, strict=True):
+            row.append(number(result.perplexity))
     parts = [table(headers, rows, "Test results", text_columns=2)]
     best_path, best = found[0]
     known = from_plain(best.preprocessing, best_path.name)

@@ -16,6 +16,7 @@ from chop.passes.graph.analysis.flops import (
     count_operations_analysis_pass,
 )
 from chop.passes.graph.analysis.hardware import add_hardware_metadata_analysis_pass
+from chop.passes.graph.analysis.parameters import report_trainable_parameters_analysis_pass
 from chop.passes.graph.analysis.pruning import (
     add_natural_sparsity_metadata_analysis_pass,
     add_pruning_metadata_analysis_pass,
@@ -56,6 +57,7 @@ __all__ = [
     "report_node_meta_param_analysis_pass",
     "report_node_shape_analysis_pass",
     "report_node_type_analysis_pass",
+    "report_trainable_parameters_analysis_pass",
     "verify_common_metadata_analysis_pass",
     "verify_metadata_analysis_pass",
     "verify_software_metadata_analysis_pass",

@@ -46,7 +46,8 @@ class AddCommonMetadataArgs(PassArgs):
 
     Args:
         dummy_in: a value for each input, by the name of the argument or of the node. Without it
-            nothing is run: types, operations and parameters are known, other shapes are None.
+            nothing is run, unless the graph was made with `hf_input_names`: types, operations and
+            parameters are known, other shapes are None.
         add_value: whether the tensors themselves are kept, as copies that nothing overwrites.
         force_device_meta: find shapes and dtypes without calculating; values are meta tensors.
     """
@@ -71,14 +72,15 @@ def add_common_metadata_analysis_pass(
             "results": {},
         }
     fill = Filler(modules, args.add_value)
-    if args.dummy_in is None:
+    inputs = graph.hf_inputs if args.dummy_in is None else args.dummy_in
+    if inputs is None:
         for node in graph.nodes:  # what is passed can be known without data, its shape cannot
             fill.arguments(node, node.args, dict(node.kwargs))
             common_of(node)["results"] = {"data_out_0": dict(UNKNOWN)}
     else:
-        tensors = [v for v in args.dummy_in.values() if isinstance(v, Tensor)]
+        tensors = [v for v in inputs.values() if isinstance(v, Tensor)]
         on_meta = args.force_device_meta or any(v.is_meta for v in tensors)
-        run_graph(graph, args.dummy_in, fill.arguments, fill.results, on_meta=on_meta)
+        run_graph(graph, inputs, fill.arguments, fill.results, on_meta=on_meta)
     for node in graph.nodes:
         fill.parameters(node)
         record_formats(node)

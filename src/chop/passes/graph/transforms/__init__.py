@@ -1,8 +1,12 @@
-"""Passes that change a graph, or write it out: quantise, freeze, prune, fuse, emit Verilog."""
+"""Passes that change a graph or write it out: quantise, freeze, prune, fuse, adapt, to Verilog."""
 
 from chop.passes.graph.transforms.fusion import (
     conv_bn_fusion_transform_pass,
     linear_bn_fusion_transform_pass,
+)
+from chop.passes.graph.transforms.lora import (
+    fuse_lora_weights_transform_pass,
+    insert_lora_adapter_transform_pass,
 )
 from chop.passes.graph.transforms.normalise import normalise_transform_pass
 from chop.passes.graph.transforms.pruning import (
@@ -22,6 +26,8 @@ __all__ = [
     "conv_bn_fusion_transform_pass",
     "emit_verilog_top_transform_pass",
     "freeze_transform_pass",
+    "fuse_lora_weights_transform_pass",
+    "insert_lora_adapter_transform_pass",
     "linear_bn_fusion_transform_pass",
     "normalise_transform_pass",
     "prune_detach_hook_transform_pass",
