@@ -123,7 +123,7 @@ def test_mistakes_on_the_command_line_name_the_flag(name: str, text: str, messag
     ("arguments", "message"),
     [
         (["--btach-size", "3"], "unknown option '--btach-size': did you mean '--batch-size'?"),
-        (["--target", "x"], "--target has no meaning here: there is no hardware back end"),
+        (["--target", "x"], "--target has no meaning here: ch export --to verilog writes circuits"),
         (["a", "b", "c"], "unexpected argument 'c': write ch train [MODEL] [DATASET] [options]"),
         (
             ["--task"],

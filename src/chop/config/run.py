@@ -114,11 +114,11 @@ MEASURING = ("train", "test", "search")
 REMOVED = {
     "quant_config": "quantised models are made with [passes.quantize] in --config",
     "github_ci": "nothing behaves differently under CI",
-    "target": "there is no hardware back end",
-    "num_targets": "there is no hardware back end",
-    "run_emit": "there is no hardware back end",
-    "skip_build": "there is no hardware back end",
-    "skip_test": "there is no hardware back end",
+    "target": "ch export --to verilog writes circuits",
+    "num_targets": "ch export --to verilog writes circuits",
+    "run_emit": "ch export --to verilog writes circuits",
+    "skip_build": "ch export --to verilog writes circuits",
+    "skip_test": "ch export --to verilog writes circuits",
     "max_token_len": "the data set says how long its rows are",
 }
 """Settings of the original that have no meaning here, and why."""
