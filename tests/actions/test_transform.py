@@ -2,6 +2,8 @@
 
 import csv
 import itertools
+import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -280,3 +282,26 @@ def test_training_rows_are_what_effective_bit_operations_are_counted_on(
     saved = MaseGraph.from_checkpoint(tmp_path / "out/software/transform/transformed_ckpt")
     rows = MaseDataModule("jsc-sim", batch_size=100).train_dataloader()
     assert f" {ebops(saved, [next(iter(rows))[0]]).total:,} |" in shown
+
+
+def test_what_a_transform_costs_is_told_on_the_same_rows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train = ["train", "jsc-tiny", "jsc-sim", "--max-steps", "20", "--learning-rate", "1e-2"]
+    assert main([*train, "--project-dir", str(tmp_path), "--project", "t", "-q"]) == 0
+    config = CONFIGS / "jsc_toy_by_type.toml"
+    where = ["--project-dir", str(tmp_path), "--project", "t", "--load", str(tmp_path / "t")]
+    assert main(["transform", "--config", str(config), *where]) == 0
+    shown = re.search(
+        r"Accuracy on the same 20,000 validation rows: ([\d.]+) ±([\d.]+) before, ([\d.]+) ±",
+        capsys.readouterr().out,
+    )
+    assert shown
+    stored = json.loads((tmp_path / "t/software/run_transform.json").read_text())["accuracies"]
+    for place, name in ((1, "before"), (3, "after")):
+        assert f"{stored[name]['accuracy']:.4f}" == shown[place]
+    for name, graph in (("before", "t"), ("after", "t/software/transform/transformed_ckpt")):
+        test = ["test", "jsc-tiny", "jsc-sim", "--load", str(tmp_path / graph), "--split", "val"]
+        assert main([*test, "--project-dir", str(tmp_path), "--project", name]) == 0
+        found = tmp_path / name / "software/checkpoints/test_results.json"
+        assert json.loads(found.read_text())["val_acc_epoch"] == stored[name]["accuracy"]

@@ -57,7 +57,7 @@ MISTAKES = {
     "test jsc-tiny jsc-sim --max-epochs 3": "--max-epochs means nothing to test: it is for train, ",
     f"{RUN} --import nothere.py": "nothere.py: there is no such Python file to import",
     f"{RUN} --import syntax.py": "syntax.py, line 1: SyntaxError",
-    f"{RUN} --target verilog": "--target has no meaning here: ch export --to verilog writes circuits",
+    f"{RUN} --target verilog": "--target has no meaning here: ch export --to verilog writes",
     f"{RUN} --config": "--config: a value must follow: a path",
     "train --config nothere.toml": "nothere.toml: there is no such file",
     "train --config folder": "folder: is a folder; a TOML file is expected",

@@ -55,6 +55,11 @@ class Session:
     def dataset_info(self) -> "MaseDatasetInfo":
         return self.data_module.dataset_info
 
+    @property
+    def is_trained(self) -> bool:
+        """Whether the network comes with weights that mean something."""
+        return self.config.load_name is not None or self.config.is_pretrained
+
     @cached_property
     def software_folder(self) -> Path:
         """`<project-dir>/<project>/software`, made when an action first writes."""

@@ -1,6 +1,6 @@
 """Transform: run the passes of a configuration on a model, in the order of the file, and save."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,10 +25,13 @@ from chop.passes.graph.utils import deepcopy_mase_graph
 from chop.runs import GRAPH, TRANSFORM
 from chop.tools.checkpoint_load import load_model
 from chop.tools.get_input import InputGenerator, as_example, get_cf_args, rows_for
-from chop.tools.logger import get_logger
+from chop.tools.logger import RESULT, get_logger
+from chop.training.metrics import Evaluation, evaluate
 
 logger = get_logger("chop")
 
+MOST_ROWS = 20_000
+"""Rows on which a network is measured before and after: enough to see half a percent."""
 OFFERED_PATHS = ("save_dir", "file_name", "save_path")
 """Arguments that a file may leave out, because the run knows a place in its own folder."""
 
@@ -81,11 +84,70 @@ def check(config: RunConfig) -> None:
 
 def run(session: Session) -> ActionResult:
     """Transform as the command line asks; what is to be in the record of the run."""
-    graph = transformed(session, session.software_folder / TRANSFORM)
-    return ActionResult(session.software_folder, features_of(graph.model, session.data_module))
+    judged = Judged(session.data_module)
+    watch = {"watch": judged} if session.is_trained else {}
+    graph = transformed(session, session.software_folder / TRANSFORM, **watch)
+    found = judged.compared(graph)
+    facts = features_of(graph.model, session.data_module) | ({"accuracies": found} if found else {})
+    return ActionResult(session.software_folder, facts)
 
 
-def transformed(session: Session, folder: Path, *, save: bool = True) -> MaseGraph:
+class Judged:
+    """Measures the network that comes and the one that goes, on the same validation rows."""
+
+    def __init__(self, rows: Any) -> None:
+        self.rows = rows
+        self.before: Evaluation | None = None
+
+    def __call__(self, graph: MaseGraph) -> None:
+        """Measure the network before the first pass."""
+        if self.rows.dataset_info.validation_split_available:
+            self.before = self._measured(graph)
+
+    def compared(self, graph: MaseGraph) -> dict[str, Any]:
+        """Say what the passes have cost; what was found, for the record."""
+        if self.before is None:
+            return {}
+        found = {"before": self.before, "after": self._measured(graph)}
+        words = [f"{_sure(each)} {name}" for name, each in found.items()]
+        logger.info(
+            "Accuracy on the same %s validation rows: %s", f"{self.before.rows:,}",
+            ", ".join(words), extra=RESULT,
+        )  # fmt: skip
+        return {
+            name: {"accuracy": each.accuracy, "rows": each.rows, "interval": list(each.interval)}
+            for name, each in found.items()
+        }
+
+    def _measured(self, graph: MaseGraph) -> Evaluation:
+        rows = rows_for(graph.model, self.rows)
+        batches = rows.val_dataloader()
+        device = next((value.device for value in graph.model.parameters()), "cpu")
+        return evaluate(graph.model, first_rows(batches, MOST_ROWS), device)
+
+
+def first_rows(batches: Iterable[Any], most: int) -> Iterator[Any]:
+    """Batches until there are `most` rows."""
+    seen = 0
+    for features, labels in batches:
+        if seen >= most:
+            return
+        seen += len(labels)
+        yield features, labels
+
+
+def _sure(found: Evaluation) -> str:
+    low, high = found.interval
+    return f"{found.accuracy:.4f} ±{(high - low) / 2:.4f}"
+
+
+def transformed(
+    session: Session,
+    folder: Path,
+    *,
+    save: bool = True,
+    watch: Callable[[MaseGraph], object] = id,
+) -> MaseGraph:
     """The graph that the passes of a configuration make; as `transform`."""
     config = session.config
     graph, _ = transform(
@@ -95,6 +157,7 @@ def transformed(session: Session, folder: Path, *, save: bool = True) -> MaseGra
         config.passes,
         save_dir=folder,
         save=save,
+        watch=watch,
         task=config.task,
         load_name=config.load_name,
         load_type=config.load_type,
@@ -112,6 +175,7 @@ def transform(  # noqa: PLR0913  # what a run consists of, by the names of the l
     *,
     save_dir: str | Path,
     save: bool = True,
+    watch: Callable[[MaseGraph], object] = id,
     task: str = "cls",
     load_name: str | None = None,
     load_type: str = "mz",
@@ -125,6 +189,7 @@ def transform(  # noqa: PLR0913  # what a run consists of, by the names of the l
         data_module: as for `train`; passes that look at rows take those for training.
         passes: the arguments of each pass by its name, as in ``[passes.<name>]``.
         save_dir: folder of reports and, with `save`, of ``transformed_ckpt``.
+        watch: is called with the graph before the first pass.
         cf_args: arguments of the model that are fixed while it is traced.
         pretrained: whether `model` came with weights that mean something.
     """
@@ -140,13 +205,11 @@ def transform(  # noqa: PLR0913  # what a run consists of, by the names of the l
     fixed = dict(cf_args or get_cf_args(info, task, model))
     rows_seen = as_example(context.dummy_in)
     graph = with_metadata(MaseGraph(model, fixed, example_inputs=rows_seen), context)
+    watch(graph)
     found = {}
-    names = list(passes)
-    for name, given in passes.items():
+    for name in passes:
         before = graph.preprocessing
-        args = context.complete(name, given)
-        if name == "quantize" and "calibrate" in names[names.index(name) :]:
-            args["input_generator"] = given.get("input_generator")  # that pass sets the scales
+        args = _arguments(name, passes, context)
         graph, found[name] = _run_pass(graph, name, args, context)
         if graph.preprocessing != before:  # the passes that follow need rows of another scale
             context = PassContext(info.name, folder, batches_for(graph.model, info, rows, task))
@@ -170,6 +233,17 @@ def with_metadata(graph: MaseGraph, context: PassContext) -> MaseGraph:
     graph, _ = add_common_metadata_analysis_pass(graph, {"dummy_in": context.dummy_in})
     graph, _ = add_software_metadata_analysis_pass(graph)
     return graph
+
+
+def _arguments(
+    name: str, passes: Mapping[str, Mapping[str, Any]], context: PassContext
+) -> dict[str, Any]:
+    """The arguments of one of several passes."""
+    given, names = passes[name], list(passes)
+    args = context.complete(name, given)
+    if name == "quantize" and "calibrate" in names[names.index(name) :]:
+        args["input_generator"] = given.get("input_generator")  # that pass sets the scales
+    return args
 
 
 def _run_pass(
