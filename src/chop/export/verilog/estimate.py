@@ -33,22 +33,7 @@ def luts(signal: Signal) -> float:
 
 @luts.register
 def _(signal: Add) -> float:
-    if signal.joins:
-        return 0.0
-    pairs = set()
-    for place in range(signal.width - signal.shift):
-        a = bit(signal.a, place + signal.shift)
-        b = bit(signal.b, place)
-        if a is not None and b is not None:
-            pairs.add((a, b))
-    return float(len(pairs))
-
-
-def bit(signal: Signal, place: int) -> int | None:
-    """Which bit of a wire stands at a place: its sign beyond the end, or nothing."""
-    if place < signal.width:
-        return place
-    return signal.width - 1 if signal.signed else None
+    return float(signal.full_adders)
 
 
 @luts.register
