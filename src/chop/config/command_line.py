@@ -39,6 +39,14 @@ ROWS = Setting(
         EXPORT, actions=(EXPORT,), at_least=0,
     ),
 )  # fmt: skip
+VERIFY = Setting(
+    "verify", bool, False,
+    Option(
+        "fail where the files cannot be checked; without it a circuit is written unchecked if "
+        "there is no simulator",
+        EXPORT, actions=(EXPORT,),
+    ),
+)  # fmt: skip
 CUT_TAIL = Setting(
     "cut_tail", bool, False,
     Option(
@@ -75,7 +83,7 @@ VERILOG = (
     ),
 )  # fmt: skip
 OPTIONS = {"config": CONFIG, **SETTINGS} | {
-    each.name: each for each in (OUTPUT, TO, ROWS, CUT_TAIL, *VERILOG)
+    each.name: each for each in (OUTPUT, TO, ROWS, VERIFY, CUT_TAIL, *VERILOG)
 }
 """All that stands on a command line with a flag: the settings and what is no setting."""
 EVERYWHERE = ("quiet", "to_debug")
@@ -175,7 +183,7 @@ COMMANDS = {
         "write a quantised graph as integer program, C, ONNX or SystemVerilog, checked: "
         "ch export --load PATH",
         options=(
-            "load_name", "load_type", "to", "output", "rows", "cut_tail",
+            "load_name", "load_type", "to", "output", "rows", "verify", "cut_tail",
             *(each.name for each in VERILOG), *EVERYWHERE,
         ),
         quiet="the folder of the files",
