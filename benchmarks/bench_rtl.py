@@ -68,9 +68,9 @@ def verified(program: IntegerProgram, folder: Path, hardware: Hardware) -> dict[
     }
 
 
-def mapped(folder: Path, device: str) -> dict[str, Any]:
+def mapped(folder: Path) -> dict[str, Any]:
     before = child_seconds()
-    found = resources(folder, DEVICES[device])
+    found = resources(folder, DEVICES["xcup"])
     return {"yosys_s": round(child_seconds() - before, 1), **found}
 
 
@@ -121,9 +121,9 @@ def circuit_of(
             folder.mkdir()
             facts = write_verilog(program, folder, hardware)["circuit"]
             found |= {name: facts[name] for name in ("latency_cycles", "estimated_luts")}
-        found["xcup"] = mapped(folder, "xcup")
+        found["xcup"] = mapped(folder)
         if route:
-            found["ecp5"] = mapped(folder, "ecp5") | clocked(folder)
+            found["ecp5"] = clocked(folder)
     found["estimate / xcup"] = round(found["estimated_luts"] / found["xcup"]["luts"], 3)
     return found
 

@@ -147,6 +147,25 @@ def test_widths_are_of_exact_ranges() -> None:
     assert seven.limits == (0, 105)
 
 
+@pytest.mark.parametrize("negative", [False, True])
+def test_a_sign_is_not_extended_where_an_adder_is_saved(negative: bool) -> None:
+    net = Netlist()
+    net.inputs = [[(-512, 511), (-8, 7), (-8, 7)]]
+    wide, narrow, other = (
+        net.signal(Port, "inputs", ends, 0, place) for place, ends in enumerate(net.inputs[0])
+    )
+    short = net.add("layer", narrow, other.times(-1 if negative else 1))
+    net.outputs = [[net.plain("layer", net.add("layer", wide, short.times(2)))]]
+    adders = [each for each in net.alive() if isinstance(each, Add)]
+    assert [(each.raised, each.full_adders) for each in adders] == [(False, 4), (True, 5)]
+    assert replace(adders[1], raised=False).full_adders == 9
+    codes = np.stack(np.meshgrid(range(-512, 512, 73), range(-8, 8), range(-8, 8)), -1)
+    rows = codes.reshape(-1, 3)
+    (found,) = outputs_of(net, [rows])
+    sign = -1 if negative else 1
+    assert np.array_equal(found[:, 0], rows[:, 0] + 2 * (rows[:, 1] + sign * rows[:, 2]))
+
+
 def test_the_estimate_grows_with_the_widths() -> None:
     found = [
         estimated_luts(netlist_of(lower(example("jsc-tiny", rules={"linear": config})[0])))
