@@ -15,8 +15,8 @@ from chop.errors import ConfigError
 from chop.export.exporting import export, random_codes
 from chop.export.verilog.adders import planned, signed_digits
 from chop.export.verilog.build import layer_names, netlist_of
-from chop.export.verilog.estimate import estimated_luts
-from chop.export.verilog.netlist import Add, CircuitError, Netlist, Port, Round
+from chop.export.verilog.estimate import estimated_luts, luts
+from chop.export.verilog.netlist import Add, CircuitError, Netlist, Port, Round, Table
 from chop.export.verilog.schedule import scheduled
 from chop.export.verilog.target import Hardware, headers
 from chop.lowering import Engine, IntegerProgram, LoweringError, lower
@@ -164,6 +164,13 @@ def test_a_sign_is_not_extended_where_an_adder_is_saved(negative: bool) -> None:
     (found,) = outputs_of(net, [rows])
     sign = -1 if negative else 1
     assert np.array_equal(found[:, 0], rows[:, 0] + 2 * (rows[:, 1] + sign * rows[:, 2]))
+
+
+def test_equal_bits_of_a_table_are_estimated_once() -> None:
+    port = Port("inputs", -4, 3, 0, 0)
+    assert luts(Table("layer", 0, 7, port, (0, 0, 0, 0, 0, 7, 7, 7))) == 1
+    assert luts(Table("layer", -4, 5, port, (-4, -3, -2, -1, 0, 5, 2, 3))) == 1  # others are wires
+    assert luts(Table("layer", 0, 2, port, (0, 2, 1, 0, 1, 0, 2, 1))) == 2
 
 
 def test_the_estimate_grows_with_the_widths() -> None:
