@@ -170,7 +170,8 @@ def _export(options: dict[str, Any]) -> int:
 
         done = export(given.pop("load_name"), **given)
     rows = done.verified_rows
-    checked = f"equal to the engine on {rows:,} rows" if rows else "not checked, as --rows 0 says"
+    why = "as --rows 0 says" if given.get("rows") == 0 else "as there is no simulator"
+    checked = f"equal to the engine on {rows:,} rows" if rows else f"not checked, {why}"
     sys.stdout.write(f"{done.folder}\n" if quiet else f"Exported: {done.folder}, {checked}\n")
     return OK
 

@@ -174,6 +174,12 @@ class RunFolder:
         return [path.parent for place in places for path in self._found(place)]
 
     @cached_property
+    def front_graphs(self) -> list[Path]:
+        """Folders of the graphs of fronts that were learned."""
+        found = self._found(f"{every(SEARCH)}/{FRONT_GRAPHS}/*/{GRAPH_FILE}")
+        return [path.parent for path in found]
+
+    @cached_property
     def exports(self) -> list[Path]:
         """Manifests of exports, beside the graphs."""
         return self._found(f"*/{EXPORT.format('*')}/{MANIFEST}")

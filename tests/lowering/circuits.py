@@ -25,7 +25,11 @@ def computed(  # noqa: C901  (one case for each kind)
         case wires.Port():
             return inputs[signal.number][:, signal.element]
         case wires.Add():
-            return x[signal.a] + (x[signal.b] << signal.shift) * (-1 if signal.subtract else 1)
+            a, b = (
+                x[each] + (1 << each.width - 1) * (signal.raised and each.signed)
+                for each in (signal.a, signal.b)
+            )
+            return a + (b << signal.shift) * (-1 if signal.subtract else 1)
         case wires.Offset():
             return signal.constant + x[signal.source] * (-1 if signal.negative else 1)
         case wires.Shifted():

@@ -15,8 +15,8 @@ from chop.errors import ConfigError
 from chop.export.exporting import export, random_codes
 from chop.export.verilog.adders import planned, signed_digits
 from chop.export.verilog.build import layer_names, netlist_of
-from chop.export.verilog.estimate import estimated_luts
-from chop.export.verilog.netlist import Add, CircuitError, Netlist, Port, Round
+from chop.export.verilog.estimate import estimated_luts, luts
+from chop.export.verilog.netlist import Add, CircuitError, Netlist, Port, Round, Table
 from chop.export.verilog.schedule import scheduled
 from chop.export.verilog.target import Hardware, headers
 from chop.lowering import Engine, IntegerProgram, LoweringError, lower
@@ -145,6 +145,32 @@ def test_widths_are_of_exact_ranges() -> None:
     (seven,) = planned(np.array([[7]]), [(0, 15)]).applied(net, "layer", [x])
     assert isinstance(seven.signal, Add)
     assert seven.limits == (0, 105)
+
+
+@pytest.mark.parametrize("negative", [False, True])
+def test_a_sign_is_not_extended_where_an_adder_is_saved(negative: bool) -> None:
+    net = Netlist()
+    net.inputs = [[(-512, 511), (-8, 7), (-8, 7)]]
+    wide, narrow, other = (
+        net.signal(Port, "inputs", ends, 0, place) for place, ends in enumerate(net.inputs[0])
+    )
+    short = net.add("layer", narrow, other.times(-1 if negative else 1))
+    net.outputs = [[net.plain("layer", net.add("layer", wide, short.times(2)))]]
+    adders = [each for each in net.alive() if isinstance(each, Add)]
+    assert [(each.raised, each.full_adders) for each in adders] == [(False, 4), (True, 5)]
+    assert replace(adders[1], raised=False).full_adders == 9
+    codes = np.stack(np.meshgrid(range(-512, 512, 73), range(-8, 8), range(-8, 8)), -1)
+    rows = codes.reshape(-1, 3)
+    (found,) = outputs_of(net, [rows])
+    sign = -1 if negative else 1
+    assert np.array_equal(found[:, 0], rows[:, 0] + 2 * (rows[:, 1] + sign * rows[:, 2]))
+
+
+def test_equal_bits_of_a_table_are_estimated_once() -> None:
+    port = Port("inputs", -4, 3, 0, 0)
+    assert luts(Table("layer", 0, 7, port, (0, 0, 0, 0, 0, 7, 7, 7))) == 1
+    assert luts(Table("layer", -4, 5, port, (-4, -3, -2, -1, 0, 5, 2, 3))) == 1  # others are wires
+    assert luts(Table("layer", 0, 2, port, (0, 2, 1, 0, 1, 0, 2, 1))) == 2
 
 
 def test_the_estimate_grows_with_the_widths() -> None:

@@ -1,6 +1,8 @@
 """The passes of lab 4, the metrics of searches and the command, each on a small network."""
 
 import json
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +56,47 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "after 2 cycles" in (tmp_path / "v" / "top.sv").read_text()
     assert main([*words, str(tmp_path / "w"), "--to", "c", "--clock-ns", "5"]) == 2
     assert "settings of hardware are for verilog, not for c" in capsys.readouterr().err
+
+
+def test_a_circuit_of_a_front_stands_beside_the_search(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from chop.cli import main
+    from chop.report.page import build_page
+    from chop.runs import open_run
+
+    search = tmp_path / "run" / "software" / "search_ckpts"
+    graph, _ = example("jsc-tiny", rules=RULES)
+    passes.save_mase_graph_interface_pass(graph, search / "graphs" / "epoch_7")
+    trials = [
+        {"number": epoch, "state": "COMPLETE", "value": 0.7, "user_attrs_software_metrics":
+         {"accuracy": 0.7}, "user_attrs_sampled_config": {"epoch": epoch}}
+        for epoch in (7, 8)
+    ]  # fmt: skip
+    (search / "log.json").write_text(json.dumps({str(n): each for n, each in enumerate(trials)}))
+    best = {str(n): {"number": each["number"]} for n, each in enumerate(trials)}
+    (search / "best.json").write_text(json.dumps(best))
+    assert main(["export", "--load", str(tmp_path / "run"), "--to", "verilog"]) == 2
+    assert "1 graphs, of its whole front: name one, such as" in capsys.readouterr().err
+
+    words = ["export", "--load", str(search / "graphs" / "epoch_7"), "--to", "verilog"]
+    assert main([*words, "--verify", "--rows", "0"]) == 2
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    assert main([*words, "--verify"]) == 2
+    assert "neither verilator nor iverilog was found" in capsys.readouterr().err
+    assert main([*words, "--stages", "3"]) == 0
+    assert "not checked, as there is no simulator" in capsys.readouterr().out
+    manifest = json.loads((search / "export_verilog_epoch_7" / "manifest.json").read_text())
+    assert manifest["verified"]["rows"] == 0
+
+    page = build_page(open_run(tmp_path / "run"))
+    assert "Could not be shown" not in page
+    front = page[page.index("<h3>The front</h3>") :]
+    estimate = manifest["circuit"]["estimated_luts"]
+    first, second = re.findall(r"<tr><td>.*?</tr>", front)[:2]
+    cells = f'<td class="number">3</td><td class="number">{estimate}</td>'
+    assert (cells in first, cells in second) == (True, False)
+    assert "Clock on ECP5, MHz" in front
 
 
 def test_a_search_can_measure_circuits() -> None:

@@ -49,6 +49,7 @@ def test_verilator_finds_no_fault_and_2000_equal_rows(
     names = {path.name for path in done.folder.iterdir()}
     assert {"top.sv", "primitives.sv", "layer_seq_blocks_2.sv", "top_axis.sv"} <= names
     assert {"bench.sv", "bench.cpp", "rows.hex", "expected.hex", "manifest.json"} <= names
+    assert "_raised_" in (done.folder / "primitives.sv").read_text()
     modules = [name for name in names if name.endswith(".sv") and name != "bench.sv"]
     command = ["verilator", "--lint-only", "-Wall", "--top-module", "top_axis", *sorted(modules)]
     lint = subprocess.run(command, cwd=done.folder, capture_output=True, text=True, check=False)

@@ -1,29 +1,35 @@
 """Export: a graph that was saved, in a form that needs neither PyTorch nor Machop."""
 
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from chop.actions import session, transforming
-from chop.config.layers import Layers
-from chop.errors import CheckpointError
+from chop.config.layers import Layers, read_toml
+from chop.errors import CheckpointError, ConfigError
 from chop.export.exporting import Exported
 from chop.export.exporting import export as export_graph
+from chop.export.verilog.bench import simulator_found
 from chop.export.verilog.target import Hardware
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.lowering import IntegerProgram, load_program
 from chop.lowering.stored import PROGRAM
-from chop.runs import BEST_SETTINGS, EXPORT, SOFTWARE, open_run
+from chop.runs import BEST_SETTINGS, EXPORT, FRONT_GRAPHS, SOFTWARE, open_run
 from chop.tools.checkpoint_load import load_graph
 
+ROWS = 2000
+SETTINGS = ".toml"
 
-def export(
+
+def export(  # noqa: PLR0913  (each is a flag of the command)
     load: str | Path,
     to: str = "c",
     output: str | Path | None = None,
     *,
-    rows: int = 2000,
+    rows: int | None = None,
+    verify: bool = False,
     load_type: str = "mz",
     cut_tail: bool = False,
     **hardware: Any,
@@ -36,13 +42,20 @@ def export(
             settings with passes, such as the ``best_1.toml`` of a search.
         output: the folder to write, ``export_<to>`` beside the graph if not given; one that is
             there already is left alone.
-        to, rows, cut_tail: as for `chop.export.export`.
+        rows: on how many rows to check, 2,000 if not given; but a circuit that no simulator is
+            there for is then not checked at all, and the manifest says so.
+        verify: check in any case, or fail.
+        to, cut_tail: as for `chop.export.export`.
         hardware: the fields of `chop.export.verilog.target.Hardware`, for ``"verilog"``.
         load_type: ``mz`` a graph, ``qonnx`` an ONNX file with Quant nodes.
     """
     place = saved_graph(Path(load).expanduser())
+    if verify and rows == 0:
+        raise ConfigError("export: --verify and --rows 0 contradict each other")
+    if rows is None:
+        rows = 0 if to == "verilog" and not verify and simulator_found() is None else ROWS
     graph = loaded(place, load_type)
-    target = place.parent / EXPORT.format(to) if output is None else output
+    target = folder_beside(place, to) if output is None else output
     where = str(place.resolve())
     circuit = Hardware(**hardware) if hardware else None
     return export_graph(
@@ -50,27 +63,53 @@ def export(
     )
 
 
+def folder_beside(graph: Path, to: str) -> Path:
+    """Where an export of a graph goes: beside it, and beside all of them for one of a front."""
+    if graph.parent.name == FRONT_GRAPHS:
+        return graph.parent.parent / EXPORT.format(f"{to}_{graph.name}")
+    if graph.suffix == SETTINGS:
+        return graph.parent / EXPORT.format(f"{to}_{graph.stem}")
+    return graph.parent / EXPORT.format(to)
+
+
 def saved_graph(path: Path) -> Path:
-    """The graph that a path means: itself, the newest one of a run, or the first of a search."""
+    """The graph that a path means: itself, the newest one of a run, or the first of a search.
+
+    Settings that only name a graph, as those of learned widths do, mean that graph.
+    """
     first = BEST_SETTINGS.format(0)
     if (path / first).is_file():
-        return path / first
-    if not (path / SOFTWARE).is_dir() and path.name != SOFTWARE:
-        return path
-    run = open_run(path)
-    fronts = (folder / first for folder in run.searches)
-    found = [*run.graphs, *(settings for settings in fronts if settings.is_file())]
-    if not found:
-        raise CheckpointError(
-            f"{path}: the run holds no saved graph: ch transform saves one, and a search has a "
-            "front"
-        )
-    return found[0]
+        path = path / first
+    elif (path / SOFTWARE).is_dir() or path.name == SOFTWARE:
+        run = open_run(path)
+        fronts = (folder / first for folder in run.searches)
+        found = [*run.graphs, *(settings for settings in fronts if settings.is_file())]
+        if not found:
+            raise CheckpointError(f"{path}: {_why_none(run.front_graphs)}")
+        path = found[0]
+    return named_in(path) if path.suffix == SETTINGS else path
+
+
+def _why_none(front: Sequence[Path]) -> str:
+    """What to do about a run from which no graph can be chosen."""
+    if not front:
+        return "the run holds no saved graph: ch transform saves one, and a search has a front"
+    return f"a search saved {len(front)} graphs, of its whole front: name one, such as {front[0]}"
+
+
+def named_in(settings: Path) -> Path:
+    """The graph that settings without passes name, wherever the run was moved to."""
+    tables = read_toml(settings)
+    if tables.get("passes") or not isinstance(tables.get("load_name"), str):
+        return settings
+    named = Path(tables["load_name"])
+    moved = settings.parent / FRONT_GRAPHS / named.name
+    return moved if moved.exists() else named
 
 
 def loaded(path: Path, load_type: str) -> MaseGraph | IntegerProgram:
     """The graph or the integer program in a folder, or the graph that settings make."""
-    if path.suffix == ".toml":
+    if path.suffix == SETTINGS:
         return made_by(path)
     return load_program(path) if (path / PROGRAM).is_file() else load_graph(path, load_type)
 

@@ -83,7 +83,7 @@ class Point:
             output: the folder; by default beside the results of the search.
             hardware: for ``verilog``: stages, clock_ns, stream, synthesise, most_luts.
         """
-        target = output or self.folder / f"best_{self.place}_{EXPORT.format(to)}"
+        target = output or self.folder / EXPORT.format(f"{to}_best_{self.place}")
         circuit = Hardware(**hardware) if hardware else None
         source = f"trial {self.trial.number} of {self.folder}"
         return export(self.graph, to, target, rows=rows, source=source, hardware=circuit)

@@ -24,58 +24,48 @@ OUTPUT = Setting(
     ),
 )  # fmt: skip
 EXPORT = "export"
-TO = Setting(
+
+
+def of_export(name: str, kind: Any, default: Any, words: str, **limits: Any) -> Setting:
+    """A flag of ``ch export`` alone."""
+    return Setting(name, kind, default, Option(words, EXPORT, actions=(EXPORT,), **limits))
+
+
+TO = of_export(
     "to", Literal["integer", "c", "onnx", "qonnx", "verilog"], None,
-    Option(
-        "form to write: the integer program itself, C99, ONNX of standard operators, ONNX "
-        "with the Quant nodes of QONNX, or SystemVerilog",
-        EXPORT, actions=(EXPORT,),
-    ),
+    "form to write: the integer program itself, C99, ONNX of standard operators, ONNX with the "
+    "Quant nodes of QONNX, or SystemVerilog",
 )  # fmt: skip
-ROWS = Setting(
-    "rows", int, 2000,
-    Option(
-        "rows of codes to check the files with; 0 checks nothing",
-        EXPORT, actions=(EXPORT,), at_least=0,
+CHECKED = (
+    of_export(
+        "rows", int, 2000, "rows of codes to check the files with; 0 checks nothing", at_least=0
     ),
-)  # fmt: skip
-CUT_TAIL = Setting(
-    "cut_tail", bool, False,
-    Option(
+    of_export(
+        "verify", bool, False,
+        "fail where the files cannot be checked; without it a circuit is written unchecked if "
+        "there is no simulator",
+    ),
+    of_export(
+        "cut_tail", bool, False,
         "leave off what stays in floating point at the end, such as a softmax",
-        EXPORT, actions=(EXPORT,),
     ),
 )  # fmt: skip
 VERILOG = (
-    Setting(
+    of_export(
         "stages", int | None, None,
-        Option(
-            "pipeline registers of a circuit from inputs to outputs; by default one for each layer",
-            EXPORT, actions=(EXPORT,), at_least=0,
-        ),
+        "pipeline registers of a circuit from inputs to outputs; by default one for each layer",
+        at_least=0,
     ),
-    Setting(
+    of_export(
         "clock_ns", float | None, None,
-        Option(
-            "clock period in nanoseconds to place registers for, in place of --stages",
-            EXPORT, actions=(EXPORT,), above=0,
-        ),
+        "clock period in nanoseconds to place registers for, in place of --stages", above=0,
     ),
-    Setting(
-        "stream", bool, False,
-        Option("add an AXI-stream wrapper to a circuit", EXPORT, actions=(EXPORT,)),
-    ),
-    Setting(
-        "synthesise", bool, False,
-        Option("map a circuit to devices with Yosys and nextpnr", EXPORT, actions=(EXPORT,)),
-    ),
-    Setting(
-        "most_luts", int, 200_000,
-        Option("refuse a larger circuit", EXPORT, actions=(EXPORT,), at_least=1),
-    ),
+    of_export("stream", bool, False, "add an AXI-stream wrapper to a circuit"),
+    of_export("synthesise", bool, False, "map a circuit to devices with Yosys and nextpnr"),
+    of_export("most_luts", int, 200_000, "refuse a larger circuit", at_least=1),
 )  # fmt: skip
 OPTIONS = {"config": CONFIG, **SETTINGS} | {
-    each.name: each for each in (OUTPUT, TO, ROWS, CUT_TAIL, *VERILOG)
+    each.name: each for each in (OUTPUT, TO, *CHECKED, *VERILOG)
 }
 """All that stands on a command line with a flag: the settings and what is no setting."""
 EVERYWHERE = ("quiet", "to_debug")
@@ -175,8 +165,8 @@ COMMANDS = {
         "write a quantised graph as integer program, C, ONNX or SystemVerilog, checked: "
         "ch export --load PATH",
         options=(
-            "load_name", "load_type", "to", "output", "rows", "cut_tail",
-            *(each.name for each in VERILOG), *EVERYWHERE,
+            "load_name", "load_type", "to", "output",
+            *(each.name for each in (*CHECKED, *VERILOG)), *EVERYWHERE,
         ),
         quiet="the folder of the files",
     ),

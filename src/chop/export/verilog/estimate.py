@@ -33,22 +33,7 @@ def luts(signal: Signal) -> float:
 
 @luts.register
 def _(signal: Add) -> float:
-    if signal.joins:
-        return 0.0
-    pairs = set()
-    for place in range(signal.width - signal.shift):
-        a = bit(signal.a, place + signal.shift)
-        b = bit(signal.b, place)
-        if a is not None and b is not None:
-            pairs.add((a, b))
-    return float(len(pairs))
-
-
-def bit(signal: Signal, place: int) -> int | None:
-    """Which bit of a wire stands at a place: its sign beyond the end, or nothing."""
-    if place < signal.width:
-        return place
-    return signal.width - 1 if signal.signed else None
+    return float(signal.full_adders)
 
 
 @luts.register
@@ -62,16 +47,21 @@ def _(signal: Round) -> float:
     under, over = low < signal.low, high > signal.high
     if signal.wraps or not (under or over):
         return float(signal.even)
-    return signal.width + under + over + signal.even
+    read = signal.source.width - (0 if signal.even else signal.drop)
+    if read <= LUT_INPUTS:
+        return float(signal.width)
+    # Whether a code is too high takes one, whether it is too low as well unless the sign says it.
+    return signal.width + over + (under and signal.low != 0) + signal.even
 
 
 @luts.register
 def _(signal: Table) -> float:
-    inputs = signal.source.width
-    varying = sum(
-        len({entry >> place & 1 for entry in signal.entries}) > 1 for place in range(signal.width)
-    )
-    return float(varying * (1 << max(inputs - LUT_INPUTS, 0)))
+    source = signal.source
+    codes = range(source.low, source.high + 1)
+    wires = {tuple(code >> place & 1 for code in codes) for place in range(source.width)}
+    made = {tuple(entry >> place & 1 for entry in signal.entries) for place in range(signal.width)}
+    functions = {each for each in made - wires if len(set(each)) > 1}  # equal bits are one function
+    return float(len(functions) * (1 << max(source.width - LUT_INPUTS, 0)))
 
 
 @luts.register

@@ -56,17 +56,44 @@ class Port(Signal):
 
 @dataclass(frozen=True, eq=False)
 class Add(Signal):
-    """``a + (b << shift)``, or the difference."""
+    """``a + (b << shift)``, or the difference.
+
+    With `raised`, operands with a sign are read with their first bit inverted: as numbers that are
+    ``2**(width - 1)`` larger, without a sign, which need not be extended.
+    """
 
     a: Signal
     b: Signal
     shift: int
     subtract: bool
+    raised: bool
 
     @property
     def joins(self) -> bool:
         """Whether the bits of both stand side by side, so that nothing is added."""
-        return not (self.subtract or self.a.signed) and self.shift >= self.a.width
+        return not (self.subtract or self.extends(self.a)) and self.shift >= self.a.width
+
+    def extends(self, operand: Signal) -> bool:
+        """Whether the sign of an operand stands in all bits above it."""
+        return operand.signed and not self.raised
+
+    @property
+    def full_adders(self) -> int:
+        """Bits in which both operands can differ; one that only hands on the carry is not."""
+        if self.joins:
+            return 0
+        pairs = set()
+        for place in range(self.width - self.shift):
+            a, b = self.bit(self.a, place + self.shift), self.bit(self.b, place)
+            if a is not None and b is not None:
+                pairs.add((a, b))
+        return len(pairs)
+
+    def bit(self, operand: Signal, place: int) -> int | None:
+        """Which bit of an operand stands at a place: its sign beyond the end, or nothing."""
+        if place < operand.width:
+            return place
+        return operand.width - 1 if self.extends(operand) else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,8 +232,8 @@ class Netlist:
             self.signals.append(self._known[key])
         return Term(self._known[key])
 
-    def add(self, layer: str, a: Term, b: Term, ends: tuple[int, int] | None = None) -> Term:
-        """The sum of two terms; `ends` is its range without offsets, where that is known better."""
+    def add(self, layer: str, a: Term, b: Term, limits: tuple[int, int] | None = None) -> Term:
+        """The sum of two terms; `limits` is its range, where that is known better."""
         if a.signal is None or b.signal is None:
             return b.plus(a.offset) if a.signal is None else a.plus(b.offset)
         if a.shift > b.shift or (a.shift == b.shift and a.negative and not b.negative):
@@ -217,12 +244,25 @@ class Netlist:
         shift, subtract = b.shift - a.shift, a.negative != b.negative
         if a.signal is b.signal and shift == 0:
             return constant(offset) if subtract else Term(a.signal, a.shift + 1, a.negative, offset)
-        low, high = ends or (a.ends[0] + b.ends[0], a.ends[1] + b.ends[1])
+        low, high = limits or (a.limits[0] + b.limits[0], a.limits[1] + b.limits[1])
+        low, high = low - offset, high - offset
         if a.negative:
             low, high = -high, -low
-        limits = low >> a.shift, high >> a.shift
-        made = self.signal(Add, layer, limits, a.signal, b.signal, shift, subtract)
+        made = self.sum(layer, (low >> a.shift, high >> a.shift), a.signal, b.signal, shift,
+                        subtract)  # fmt: skip
         return made.times(-1 if a.negative else 1).times(1 << a.shift).plus(offset)
+
+    def sum(
+        self, layer: str, ends: tuple[int, int], a: Signal, b: Signal, shift: int, subtract: bool
+    ) -> Term:
+        """The sum or difference of two signals, without signs where that takes fewer adders."""
+        raise_a, raise_b = (1 << each.width - 1 if each.signed else 0 for each in (a, b))
+        raised = raise_a + (-raise_b if subtract else raise_b) * (1 << shift)
+        higher = ends[0] + raised, ends[1] + raised
+        plain = Add(layer, *ends, a, b, shift, subtract, raised=False)
+        if Add(layer, *higher, a, b, shift, subtract, raised=True).full_adders < plain.full_adders:
+            return self.signal(Add, layer, higher, a, b, shift, subtract, True).plus(-raised)
+        return self.signal(Add, layer, ends, a, b, shift, subtract, False)
 
     def wire(self, layer: str, term: Term) -> Term:
         """The same value without a sign, and with an offset only in the bits below its shift."""

@@ -35,17 +35,20 @@ def part(name: str, high: int, low: int) -> str:
     return f"{name}[{high}]" if high == low else f"{name}[{high}:{low}]"
 
 
-def extended(name: str, signal: Signal, width: int, start: int = 0) -> str:
-    """So many bits of a wire from a bit on, beyond its end the sign."""
+def extended(
+    name: str, signal: Signal, width: int, start: int = 0, signed: bool | None = None
+) -> str:
+    """So many bits of a wire from a bit on, beyond its end the sign, if it has one."""
     end = start + width
-    sign = f"{name}[{signal.width - 1}]" if signal.signed else "1'b0"
+    signed = signal.signed if signed is None else signed
+    sign = f"{name}[{signal.width - 1}]" if signed else "1'b0"
     if start >= signal.width:
         return f"{{{width}{{{sign}}}}}"
     if end <= signal.width:
         return name if width == signal.width else part(name, end - 1, start)
     inside = name if start == 0 else part(name, signal.width - 1, start)
     more = end - signal.width
-    fill = f"{{{more}{{{sign}}}}}" if signal.signed else f"{more}'d0"
+    fill = f"{{{more}{{{sign}}}}}" if signed else f"{more}'d0"
     return f"{{{fill}, {inside}}}"
 
 
@@ -103,24 +106,38 @@ def driver(signal: Signal, made: Primitives, *names: str) -> tuple[str, str]:
 @driver.register
 def _(signal: Add, made: Primitives, a: str, b: str) -> tuple[str, str]:
     width, shift = signal.width, signal.shift
-    if signal.joins:
+    if signal.joins and not signal.raised:
         gap = shift - signal.a.width
         parts = [extended(b, signal.b, width - shift), *([f"{gap}'d0"] if gap else []), a]
         return "", f"{{{', '.join(parts)}}}"
     operator = "-" if signal.subtract else "+"
-    name = "sub" if signal.subtract else "add"
+    name = ("sub" if signal.subtract else "add") + "_raised" * signal.raised
     name = f"{name}_{kind(signal.a)}_{kind(signal.b)}_{shift}_{width}"
+    lines: list[str] = []
+    one, other = "a", "b"
+    if signal.raised:
+        one, other = "ra", "rb"
+        lines += [raised(each, own) for each, own in (("a", signal.a), ("b", signal.b))]
+    signs = [signal.extends(each) for each in (signal.a, signal.b)]
     upper = (
-        f"{extended('a', signal.a, width - shift, shift)} {operator} "
-        f"{extended('b', signal.b, width - shift)};"
+        f"{extended(one, signal.a, width - shift, shift, signs[0])} {operator} "
+        f"{extended(other, signal.b, width - shift, 0, signs[1])};"
     )
-    if shift == 0:
-        body = f"assign y = {upper}"
-    else:
-        low = f"assign {part('y', shift - 1, 0)} = {extended('a', signal.a, shift)};"
-        body = f"{low}\nassign {part('y', width - 1, shift)} = {upper}"
-    says = f"y = a {operator} (b << {shift})"
+    if shift:
+        low = extended(one, signal.a, shift, 0, signs[0])
+        lines.append(f"assign {part('y', shift - 1, 0)} = {low};")
+    lines.append(f"assign {part('y', width - 1, shift) if shift else 'y'} = {upper}")
+    says = f"y = a {operator} (b << {shift})" + ", signs inverted" * signal.raised
+    body = "\n".join(lines)
     return made.add(name, says, two_ports(signal), body), ""
+
+
+def raised(name: str, signal: Signal) -> str:
+    """A wire with the bits of a port, the sign inverted."""
+    top = signal.width - 1
+    rest = f", {part(name, top - 1, 0)}" if top else ""
+    value = f"{{~{name}[{top}]{rest}}}" if signal.signed else name
+    return f"wire [{top}:0] r{name} = {value};"
 
 
 @driver.register

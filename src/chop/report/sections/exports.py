@@ -1,11 +1,12 @@
 """Exports of the run: in which form, what was checked with what, and what a circuit takes."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from pydantic import BaseModel
 
 from chop.report.html import Markup, Section, joined, number, table, tag
-from chop.runs import RunFolder, read_stored
+from chop.runs import EXPORT, FRONT_GRAPHS, MANIFEST, RunFolder, read_stored
 
 
 class Verified(BaseModel):
@@ -44,6 +45,7 @@ class StoredExport(BaseModel):
     """What the page shows of a manifest."""
 
     form: str
+    source: str = ""
     verified: Verified
     checked_with: str | None = None
     circuit: StoredCircuit | None = None
@@ -70,24 +72,40 @@ def exports_section(run: RunFolder) -> Section | None:
     return Section("exports", "Exports", joined(parts))
 
 
+CIRCUIT_HEADERS = (
+    "Latency, cycles", "LUTs, estimate", "LUTs, xcup (with sites)", "LUTs, ECP5", "Registers",
+    "Clock on ECP5, MHz", "Latency, ns",
+)  # fmt: skip
+
+
+def circuit_cells(circuit: StoredCircuit) -> tuple[str, ...]:
+    """Resources and clock of a circuit, as far as they are known."""
+    cells = [number(circuit.latency_cycles), number(circuit.estimated_luts)]
+    if circuit.synthesis is not None:
+        xcup, ecp5 = circuit.synthesis.xcup, circuit.synthesis.ecp5
+        cells += [f"{number(xcup.luts)} ({number(xcup.lut_sites)})", number(ecp5.lut_sites)]
+        cells += [number(xcup.registers)]
+        cells += ["" if each is None else number(each) for each in (ecp5.fmax_mhz, ecp5.latency_ns)]
+    return (*cells, *[""] * (len(CIRCUIT_HEADERS) - len(cells)))
+
+
+def circuits_of_front(folder: Path) -> dict[str, StoredCircuit]:
+    """The circuits that were made of the saved graphs of a front, by the names of the graphs."""
+    found: dict[str, StoredCircuit] = {}
+    for path in sorted(folder.glob(f"{EXPORT.format('verilog')}_*/{MANIFEST}")):
+        stored = read_stored(StoredExport, path, f"{folder.name}/{path.parent.name}/{path.name}")
+        source = Path(stored.source)
+        if stored.circuit is not None and source.parent.name == FRONT_GRAPHS:
+            found[source.name] = stored.circuit
+    return found
+
+
 def circuits_table(circuits: Sequence[tuple[str, StoredCircuit]]) -> Markup:
-    """Resources and clock of each circuit, as far as they are known."""
-    rows = []
-    for name, circuit in circuits:
-        row = [name, number(circuit.latency_cycles), number(circuit.estimated_luts)]
-        if circuit.synthesis is not None:
-            xcup, ecp5 = circuit.synthesis.xcup, circuit.synthesis.ecp5
-            row += [f"{number(xcup.luts)} ({number(xcup.lut_sites)})", number(ecp5.lut_sites)]
-            row += [number(xcup.registers)]
-            row += [
-                "" if each is None else number(each) for each in (ecp5.fmax_mhz, ecp5.latency_ns)
-            ]
-        rows.append((*row, *[""] * (8 - len(row))))
-    headers = (
-        "Circuit", "Latency, cycles", "LUTs, estimate", "LUTs, xcup (with sites)", "LUTs, ECP5",
-        "Registers", "Clock on ECP5, MHz", "Latency, ns",
-    )  # fmt: skip
+    """Resources and clock of each circuit."""
+    rows = [(name, *circuit_cells(circuit)) for name, circuit in circuits]
     words = (
         "LUTs by Yosys; in brackets with inverters and inputs of carry chains. Clock by nextpnr."
     )
-    return joined([tag("p", words), table(headers, rows, "Circuits", text_columns=1)])
+    return joined(
+        [tag("p", words), table(("Circuit", *CIRCUIT_HEADERS), rows, "Circuits", text_columns=1)]
+    )

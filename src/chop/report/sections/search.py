@@ -30,8 +30,14 @@ from chop.report.read.search import (
     read_search,
     template,
 )
+from chop.report.sections.exports import (
+    CIRCUIT_HEADERS,
+    StoredCircuit,
+    circuit_cells,
+    circuits_of_front,
+)
 from chop.report.sections.graph import bit_colour
-from chop.runs import BEST_SETTINGS
+from chop.runs import BEST_SETTINGS, SNAPSHOT_GRAPH
 from chop.search.metrics import METRICS, MetricInfo
 from chop.search.results.front import hypervolume_chart, importance_charts
 from chop.search.results.verification import Verified
@@ -60,7 +66,7 @@ def search_section(folder: Path, name: str, place: int) -> Section | None:
     parts = [
         tag("p", summary(search)),
         scatter(search, anchor) if search.complete else None,
-        front_table(search),
+        front_table(search, circuits_of_front(folder)),
         charts(search),
         changes(search.best) if search.is_by_layer else None,
         failures(search),
@@ -185,8 +191,8 @@ def json_block(data: Any, anchor: str) -> Markup:
     return tag("script", safe, type="application/json", id=anchor)
 
 
-def front_table(search: Search) -> Markup | None:
-    """The best configurations by their numbers."""
+def front_table(search: Search, circuits: Mapping[str, StoredCircuit]) -> Markup | None:
+    """The best configurations by their numbers; `circuits` are those of saved graphs."""
     if not search.best:
         return None
     metrics = metric_names(search)
@@ -196,14 +202,22 @@ def front_table(search: Search) -> Markup | None:
     ]
     named = [joined([name, unit]) for name, unit in zip(metrics, units, strict=True)]
     marks = search.verified
+    made = {
+        trial.number: circuit_cells(circuits[graph])
+        for trial in search.best
+        if (graph := SNAPSHOT_GRAPH.format(trial.config.get(("epoch",)))) in circuits
+    }
+    nothing = ("",) * len(CIRCUIT_HEADERS)
     rows = [
         (BEST_SETTINGS.format(place) if trial.number in search.files else "", str(trial.number),
          *(number(trial.metrics.get(name)) for name in metrics),
-         *([str(marks.get(trial.number, "no"))] if marks else []))
+         *([str(marks.get(trial.number, "no"))] if marks else []),
+         *(made.get(trial.number, nothing) if made else ()))
         for trial in search.best
         for place in [search.front.index(trial.number)]
     ]  # fmt: skip
     headers = ["File", "Trial", *named, *(["Verified in integers"] if marks else [])]
+    headers += CIRCUIT_HEADERS if made else ()
     shown = [tag("h3", "The front"), table(headers, rows, "The front"), unverified(marks)]
     return joined(shown)
 
