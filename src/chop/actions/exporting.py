@@ -75,7 +75,7 @@ def folder_beside(graph: Path, to: str) -> Path:
 def saved_graph(path: Path) -> Path:
     """The graph that a path means: itself, the newest one of a run, or the first of a search.
 
-    Settings that only name a graph, as those of learned widths do, mean that graph.
+    Settings that load a graph of a front, as those of learned widths do, mean that graph.
     """
     first = BEST_SETTINGS.format(0)
     if (path / first).is_file():
@@ -98,11 +98,10 @@ def _why_none(front: Sequence[Path]) -> str:
 
 
 def named_in(settings: Path) -> Path:
-    """The graph that settings without passes name, wherever the run was moved to."""
-    tables = read_toml(settings)
-    if tables.get("passes") or not isinstance(tables.get("load_name"), str):
+    """The graph of a front that settings load, wherever the run was moved to; else themselves."""
+    named = Path(str(read_toml(settings).get("load_name")))
+    if named.parent.name != FRONT_GRAPHS:
         return settings
-    named = Path(tables["load_name"])
     moved = settings.parent / FRONT_GRAPHS / named.name
     return moved if moved.exists() else named
 

@@ -25,6 +25,7 @@ from chop.runs import (
     read_json,
     read_stored,
 )
+from chop.search.results.accuracy import UNKNOWN, Accuracies
 from chop.search.results.front import Effects, variance_shares
 from chop.search.results.verification import Verified
 from chop.search.study.trial import SearchDescription, Trial
@@ -52,6 +53,13 @@ class BestTrial(BaseModel):
 
     number: Count
     verified: Verified | None = None
+    accuracies: Accuracies = UNKNOWN
+
+
+class StoredStart(BaseModel):
+    """What ``search.json`` says of the network that a search started from."""
+
+    start: Accuracies | None = None
 
 
 @dataclass(frozen=True)
@@ -66,6 +74,10 @@ class Search:
     """What ``best_<n>.toml`` holds, by the number of the trial."""
     verified: dict[int, Verified] = field(default_factory=dict)
     """Whether the best trials were seen to compute what their integers do, by their numbers."""
+    judged: dict[int, Accuracies] = field(default_factory=dict)
+    """The accuracies of the best trials with their intervals, on test rows as well."""
+    start: Accuracies | None = None
+    """The same of the network that the search started from."""
 
     @cached_property
     def complete(self) -> list[Trial]:
@@ -73,11 +85,9 @@ class Search:
 
     @property
     def best(self) -> list[Trial]:
-        """The trials on the front, by what was searched for last: usually what they cost."""
+        """The trials on the front, in the order of their files."""
         known = {trial.number: trial for trial in self.trials}
-        found = [known[number] for number in self.front if number in known]
-        *_, by = ("", *self.problem.metrics)
-        return sorted(found, key=lambda trial: trial.metrics.get(by, 0.0))
+        return [known[number] for number in self.front if number in known]
 
     @property
     def is_by_layer(self) -> bool:
@@ -111,7 +121,16 @@ def read_search(folder: Path) -> Search:
         if (text := _text(folder / BEST_SETTINGS.format(place))) is not None
     }
     verified = {point.number: point.verified for point in points if point.verified is not None}
-    return Search(trials, front, read_problem(folder), files, verified)
+    judged = {point.number: point.accuracies for point in points if point.accuracies != UNKNOWN}
+    return Search(trials, front, read_problem(folder), files, verified, judged, read_start(folder))
+
+
+def read_start(folder: Path) -> Accuracies | None:
+    """The accuracies of the network that a search started from, if they are stored."""
+    path = folder / SEARCH_RECORD
+    if not path.is_file():
+        return None
+    return read_stored(StoredStart, path, f"{folder.name}/{path.name}").start
 
 
 def _trial(row: Any, where: str) -> Trial:

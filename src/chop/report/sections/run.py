@@ -226,7 +226,7 @@ def learning_curves(run: RunFolder) -> Section | None:
     accuracy, epochs = best_epoch(rows).get("val_acc_epoch"), counted(len(rows), "epoch")
     label = "Epochs" if accuracy is None else "Validation accuracy"
     value = number(len(rows)) if accuracy is None else percent(accuracy)
-    tile = Tile(label, value, f"best of {epochs}")
+    tile = Tile(label, value, f"of the trained network, best of {epochs}")
     return Section("training", "Learning curves", joined(parts), (tile,))
 
 
@@ -323,7 +323,9 @@ def tested(run: RunFolder) -> Section | None:
     newest, *older = [(path.name, confusion(result)) for path, result in found]
     parts += [newest[1]] if newest[1] else []
     parts += [folded(f"Confusion matrix of {name}", body) for name, body in older if body]
-    tile = Tile(TILES.get(best.split, TILES["test"]), percent(best.accuracy), best.interval)
+    network = run.short(best.load_name) or "the model as it was"
+    detail = ", ".join(filter(None, (best.interval, f"of {network}")))
+    tile = Tile(TILES.get(best.split, TILES["test"]), percent(best.accuracy), detail)
     return Section("test", "Test results", joined(parts), (tile,))
 
 

@@ -39,11 +39,13 @@ from chop.report.sections.exports import (
 from chop.report.sections.graph import bit_colour
 from chop.runs import BEST_SETTINGS, SNAPSHOT_GRAPH
 from chop.search.metrics import METRICS, MetricInfo
+from chop.search.results.accuracy import ACCURACY, UNKNOWN, Accuracies
 from chop.search.results.front import hypervolume_chart, importance_charts
 from chop.search.results.verification import Verified
 from chop.search.study.trial import Trial
 
 NO_UNIT = MetricInfo("")
+TEST_ACCURACY = joined(["test accuracy", tag("small", "95 % sure; not chosen by")])
 
 MOST_POINTS, MOST_COLUMNS, MOST_FAILURES = 3000, 24, 10
 MOST_CHOICES = 250_000  # of all configurations that are drawn
@@ -71,10 +73,29 @@ def search_section(folder: Path, name: str, place: int) -> Section | None:
         changes(search.best) if search.is_by_layer else None,
         failures(search),
     ]
-    front = "On the front" + (f", {sampler or name}" if name else "")
-    tile = Tile(front, number(len(search.front)), f"of {number(len(search.trials))} tried")
     title += f" ({name})" if name else ""
-    return Section(anchor, title, joined(parts), (tile,))
+    return Section(anchor, title, joined(parts), tiles(search, name and (sampler or name)))
+
+
+def tiles(search: Search, name: str) -> tuple[Tile, ...]:
+    """What a reader sees first: the best network of the front beside the float one."""
+    which = f", {name}" if name else ""
+    tried = f"of {counted(len(search.trials), 'configuration')} tried"
+    found = [Tile(f"On the front{which}", number(len(search.front)), tried)]
+    if search.start is not None and search.start.chosen_by is not None:
+        detail = "before the search" + _on_test_rows(search.start)
+        found.insert(0, Tile(f"Float network{which}", str(search.start.chosen_by), detail))
+    if search.front and (known := search.judged.get(search.front[0])) and known.chosen_by:
+        trial = next(each for each in search.best if each.number == search.front[0])
+        costs = [name for name in search.problem.metrics if name != ACCURACY]
+        cost = "".join(f", {number(trial.metrics.get(name))} {name}" for name in costs[:1])
+        detail = f"best_0{cost}{_on_test_rows(known)}"
+        found.insert(0, Tile(f"Best of the front{which}", str(known.chosen_by), detail))
+    return tuple(found)
+
+
+def _on_test_rows(known: Accuracies) -> str:
+    return f"; {known.test} on test rows" if known.test is not None else ""
 
 
 def summary(search: Search) -> str:
@@ -208,18 +229,32 @@ def front_table(search: Search, circuits: Mapping[str, StoredCircuit]) -> Markup
         if (graph := SNAPSHOT_GRAPH.format(trial.config.get(("epoch",)))) in circuits
     }
     nothing = ("",) * len(CIRCUIT_HEADERS)
+    tested = any(each.test for each in search.judged.values())
     rows = [
         (BEST_SETTINGS.format(place) if trial.number in search.files else "", str(trial.number),
-         *(number(trial.metrics.get(name)) for name in metrics),
+         *(_measured(name, trial.metrics.get(name), known) for name in metrics),
+         *([str(known.test or "")] if tested else []),
          *([str(marks.get(trial.number, "no"))] if marks else []),
          *(made.get(trial.number, nothing) if made else ()))
         for trial in search.best
         for place in [search.front.index(trial.number)]
+        for known in [search.judged.get(trial.number, UNKNOWN)]
     ]  # fmt: skip
-    headers = ["File", "Trial", *named, *(["Verified in integers"] if marks else [])]
-    headers += CIRCUIT_HEADERS if made else ()
+    headers = ["File", "Trial", *named, *([TEST_ACCURACY] if tested else [])]
+    headers += [*(["Verified in integers"] if marks else []), *(CIRCUIT_HEADERS if made else ())]
+    if search.start is not None:
+        start = ["float network", "", *(_measured(name, None, search.start) for name in metrics)]
+        start += [str(search.start.test or "")] if tested else []
+        rows.insert(0, (*start, *[""] * (len(headers) - len(start))))
     shown = [tag("h3", "The front"), table(headers, rows, "The front"), unverified(marks)]
     return joined(shown)
+
+
+def _measured(name: str, value: float | None, known: Accuracies) -> str:
+    """A metric; an accuracy with the interval that is 95 % sure."""
+    if name == ACCURACY and known.chosen_by is not None:
+        return str(known.chosen_by)
+    return "" if value is None else number(value)
 
 
 def unverified(marks: Mapping[int, Verified]) -> Markup | None:
