@@ -103,6 +103,7 @@ def quantised(case: Case) -> tuple[MaseGraph, float]:
 
     (x, _), (test, labels), _ = rows()
     model = copy.deepcopy(float_network(case.model, case.pruned))
+    torch.manual_seed(0)  # the same network whatever was made before it
     graph = MaseGraph(model.eval())
     name = next(str(node.target) for node in graph.nodes if node.op == "placeholder")
     graph, _ = passes.init_metadata_analysis_pass(graph)
