@@ -85,8 +85,8 @@ def check(config: RunConfig) -> None:
 def run(session: Session) -> ActionResult:
     """Transform as the command line asks; what is to be in the record of the run."""
     judged = Judged(session.data_module)
-    watch = {"watch": judged} if session.is_trained else {}
-    graph = transformed(session, session.software_folder / TRANSFORM, **watch)
+    watch = judged if session.is_trained else id
+    graph = transformed(session, session.software_folder / TRANSFORM, watch=watch)
     found = judged.compared(graph)
     facts = features_of(graph.model, session.data_module) | ({"accuracies": found} if found else {})
     return ActionResult(session.software_folder, facts)
