@@ -99,10 +99,10 @@ def _as_info(action: str | None, options: dict[str, Any]) -> dict[str, Any]:
 
 def _act(action: str, options: dict[str, Any], command: list[str]) -> int:
     from chop.actions.session import check, run_action
-    from chop.config.layers import Layers, settings_table, wants_colour
+    from chop.config.layers import Layers, settings_table, spelled_out, wants_colour
     from chop.tools.logger import only_results
 
-    layers = Layers.read(options.pop("config", None), options)
+    layers = Layers.read(options.pop("config", None), spelled_out(options))
     config = layers.config
     check(config)
     with _profiling(config.profile), only_results(config.quiet):

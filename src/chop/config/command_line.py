@@ -100,8 +100,8 @@ class Command:
         return " ".join(words)
 
 
-MODEL = Name("MODEL", "as listed by: ch info models", names="models")
-DATASET = Name("DATASET", "as listed by: ch info datasets", names="datasets")
+MODEL = Name("MODEL", "as listed by: ch info models, or my_net.py:Net", names="models")
+DATASET = Name("DATASET", "as listed by: ch info datasets, or my_data.csv", names="datasets")
 RUN = (MODEL, DATASET)
 TOPICS = (
     "models", "datasets", "formats", "passes", "spaces", "strategies", "samplers", "sw_runners",

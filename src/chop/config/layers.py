@@ -133,6 +133,24 @@ def _place(name: str) -> str:
         return name
 
 
+OWN_ROWS = {".csv": "csv", ".npz": "npz", ".parquet": "parquet"}
+"""The data set that a file of one's own is, by the end of its name."""
+
+
+def spelled_out(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What short forms on a command line stand for: ``my_net.py:Net`` and ``my_data.csv``."""
+    found = dict(options)
+    model, dataset = str(options.get("model", "")), str(options.get("dataset", ""))
+    path, _, name = model.rpartition(":")
+    if path.endswith(".py"):
+        found |= {"model": name, "imports": [*options.get("imports", ()), model]}
+    if kind := OWN_ROWS.get(Path(dataset).suffix.lower()):
+        if "dataset_path" in options:
+            raise ConfigError(f"{dataset} and --dataset-path both name the rows: leave one out")
+        found |= {"dataset": kind, "dataset_path": dataset}
+    return found
+
+
 GREY, PLAIN = "\033[38;5;8m", "\033[0m"
 COLUMN_WIDTH = 24
 

@@ -7,17 +7,52 @@ import traceback
 from pathlib import Path
 from types import ModuleType
 
-from chop.errors import ChopError, RegistrationError
+from chop.errors import ChopError, RegistrationError, suggestion
 
 PACKAGE = "chop_user"
 
 
+_MODELS: set[tuple[str, str]] = set()
+"""Files and the names in them that were made models."""
+
+
 def import_user_code(names: list[str]) -> list[ModuleType]:
-    """Import each file or module, once however often it is named."""
-    return [
-        _import_file(Path(name)) if name.endswith(".py") or "/" in name else _import(name)
-        for name in names
-    ]
+    """Import each file or module, once however often it is named.
+
+    ``my_net.py:Net`` also makes `Net` of that file a model, which needs no decorator.
+    """
+    return [_imported(name) for name in names]
+
+
+def _imported(name: str) -> ModuleType:
+    path, _, model = name.rpartition(":")
+    if path.endswith(".py"):
+        return _import_model(path, model)
+    return _import_file(Path(name)) if name.endswith(".py") or "/" in name else _import(name)
+
+
+def _import_model(path: str, name: str) -> ModuleType:
+    """Import a file, and make a class or function in it a model, unless a decorator does."""
+    from chop.models.info import MODELS, register_model
+
+    was_there = name in MODELS
+    module = _import_file(Path(path))
+    if (module.__name__, name) in _MODELS:
+        return module
+    builder = getattr(module, name, None)
+    if not callable(builder):
+        own = [key for key, value in vars(module).items() if _is_made_in(value, module)]
+        raise RegistrationError(
+            f"{path}: has no class or function {name!r}: {suggestion(name, own)}"
+        )
+    if was_there or name not in MODELS:
+        register_model(name)(builder)
+    _MODELS.add((module.__name__, name))
+    return module
+
+
+def _is_made_in(value: object, module: ModuleType) -> bool:
+    return callable(value) and getattr(value, "__module__", "") == module.__name__
 
 
 def _import_file(path: Path) -> ModuleType:
