@@ -37,7 +37,7 @@ def _import_model(path: str, name: str) -> ModuleType:
 
     was_there = name in MODELS
     module = _import_file(Path(path))
-    if (module.__name__, name) in _MODELS:
+    if was_there and (module.__name__, name) in _MODELS:
         return module
     builder = getattr(module, name, None)
     if not callable(builder):
