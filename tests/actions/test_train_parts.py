@@ -133,6 +133,22 @@ def test_the_bar_shows_the_names_of_the_labs() -> None:
     bar.close()
 
 
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_an_epoch_is_one_line_that_fits(width: int) -> None:
+    screen = io.StringIO()
+    bar = Bar(Console(file=screen, width=width))
+    bar.start(12, 3084)
+    metrics = {"train_acc_step": 0.5, "val_acc_epoch": 0.25, "val_loss_epoch": 1.5}
+    bar.advance(3084, metrics)
+    bar.end(metrics)
+    (line,) = [line for line in screen.getvalue().splitlines() if line.strip()]
+    assert len(line.rstrip()) <= width
+    assert "Epoch 12" in line
+    assert "3084/3084" in line
+    assert ("val_acc_epoch=0.250" in line) == (width >= 60)
+    assert ("train_acc_step=0.500" in line) == (width >= 120)
+
+
 def test_where_metrics_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert make_logger("none", tmp_path, "p") is None
     monkeypatch.setattr("chop.training.report.find_spec", lambda name: None)

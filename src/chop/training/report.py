@@ -91,30 +91,29 @@ class Bar:
             BarColumn,
             MofNCompleteColumn,
             TextColumn,
-            TimeElapsedColumn,
             TimeRemainingColumn,
         )
         from rich.progress import Progress as RichProgress
-        from rich.table import Column
 
         self._columns = (
             TextColumn("Epoch {task.fields[epoch]}"),
             BarColumn(bar_width=12),
             MofNCompleteColumn(),
-            TimeElapsedColumn(),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[rate]}"),
-            TextColumn("{task.fields[metrics]}", table_column=Column(no_wrap=False)),
+            TextColumn("{task.fields[facts]}"),
         )
         self._make = RichProgress
         self._console = console or Console()
         self._bar: RichProgress | None = None
         self._began = self._drawn = 0.0
+        self._taken = 0
 
     def start(self, epoch: int, steps: int | None) -> None:
         self._began = self._drawn = time.perf_counter()
         self._bar = self._make(*self._columns, console=self._console, auto_refresh=False)
-        self._bar.add_task("", total=steps, epoch=epoch, rate="", metrics="")
+        self._bar.add_task("", total=steps, epoch=epoch, facts="")
+        # What stands before the facts: the epoch, the bar, the count, the time, and blanks.
+        self._taken = len(f"Epoch {epoch}") + 12 + 2 * len(str(steps)) + 1 + len("0:00:00") + 4
         self._bar.start()
 
     def advance(self, steps: int, metrics: Metrics) -> None:
@@ -134,9 +133,10 @@ class Bar:
         assert self._bar is not None
         task = self._bar.tasks[0]
         rate = (task.completed + steps) / (time.perf_counter() - self._began)
-        self._bar.update(
-            task.id, advance=steps, rate=f"{rate:.0f}it/s", metrics=shown_metrics(metrics)
-        )
+        room = self._console.width - self._taken
+        facts = fitting(metrics, room)
+        speed = f"{rate:.0f}it/s, {facts}" if facts else f"{rate:.0f}it/s"
+        self._bar.update(task.id, advance=steps, facts=speed if len(speed) <= room else facts)
         if refresh:
             self._bar.refresh()
             self._drawn = time.perf_counter()
@@ -145,6 +145,19 @@ class Bar:
 def shown_metrics(metrics: Metrics) -> str:
     """Metrics as the labs show them."""
     return ", ".join(f"{name}={value:.3f}" for name, value in metrics.items())
+
+
+IMPORTANT = ("val_acc_epoch", "val_loss_epoch", "ebops_estimate", "train_acc_step")
+"""What a narrow line shows first; the others follow as far as they fit."""
+
+
+def fitting(metrics: Metrics, room: int) -> str:
+    """As many metrics as fit into so many characters, the important ones first."""
+    kept: Metrics = {}
+    for name in dict.fromkeys((*IMPORTANT, *metrics)):
+        more = {**kept, name: metrics[name]} if name in metrics else kept
+        kept = more if len(shown_metrics(more)) <= room else kept
+    return shown_metrics(kept)
 
 
 def make_progress(*, shown: bool) -> Progress:
