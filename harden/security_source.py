@@ -56,6 +56,7 @@ ALLOWED = {
     ("actions/session.py", "importlib.import_module"): "names from the table of actions",
     ("__init__.py", "importlib.import_module"): "the package chop.export, when it is asked for",
     ("export/onnx/code.py", "importlib.import_module"): "names that are written in the code",
+    ("callables.py", "importlib.import_module"): "names that packages of ours give",
     ("search/__init__.py", "importlib.import_module"): "names from a table in the same file",
     ("tools/__init__.py", "importlib.import_module"): "names from a table in the same file",
     ("search/study/workers.py", "socket"): "the name of this machine",
@@ -137,7 +138,10 @@ def imported(node: ast.AST) -> Iterator[tuple[str, str]]:
 
 def used(node: ast.AST, known: dict[str, str]) -> Iterator[tuple[str, str]]:
     """Names that must not even be mentioned, so that an alias does not hide a call."""
-    if isinstance(node, ast.Name) and node.id in BUILTINS and node.id not in known:
+    is_read = isinstance(node, ast.Name) and isinstance(
+        node.ctx, ast.Load
+    )  # a field may be so called
+    if isinstance(node, ast.Name) and is_read and node.id in BUILTINS and node.id not in known:
         yield node.id, "runs code"
     if isinstance(node, ast.Attribute | ast.Name):
         name = dotted(node, known)

@@ -75,8 +75,8 @@ def test_every_point_of_a_front_is_verified_on_validation_rows(
     }
     said = caplog.text
     assert f"{len(stored)} of {len(stored)} best trials compute in integers" in said
-    assert " verified\n" in said
-    assert " 20,000 rows\n" in said
+    assert "| verified" in said
+    assert "20,000 rows |" in said
     assert "Verified in integers" in page(tmp_path)
     assert "20,000 rows" in page(tmp_path)
 

@@ -11,7 +11,8 @@ from chop.errors import UnknownNameError
 
 PLAIN_TABLE: dict[str, Any] = {"tablefmt": "simple", "disable_numparse": True}
 TRAITS_WIDTH = 88  # characters of a line in a list
-MOST_LINES = 2  # of one topic, so that all of them fit on a screen
+MOST_LINES = {"metrics": 4}  # of a topic, so that all of them fit on a screen
+FEW_LINES = 2
 WIDEST = 120
 RUNNERS = ("sw_runners", "hw_runners")
 
@@ -65,21 +66,22 @@ def overview(entries: Catalogue, traits: Traits, columns: int) -> str:
     margin = max(map(len, listed)) + 2
     lines = [f"Machop {__version__}: what commands and files can name"]
     for topic, names in listed.items():
-        heads = [topic, *[""] * MOST_LINES]
-        shown = zip(heads, _names(list(names), width - margin), strict=False)
+        most = MOST_LINES.get(topic, FEW_LINES)
+        heads = [topic, *[""] * most]
+        shown = zip(heads, _names(list(names), width - margin, most), strict=False)
         lines += [f"{head:{margin}}{line}" for head, line in shown]
     more = "ch info TOPIC describes them, ch info NAME one of them, ch info all everything."
     return "\n".join([*lines, "", more]) + "\n"
 
 
-def _names(names: list[str], width: int) -> list[str]:
+def _names(names: list[str], width: int, most: int) -> list[str]:
     """Names in a few lines; those that do not fit are counted."""
     for count in range(len(names), 0, -1):
         rest = [f"… {len(names) - count} more"] if count < len(names) else []
         lines = textwrap.wrap(
             ", ".join(names[:count] + rest), width, break_long_words=False, break_on_hyphens=False
         )
-        if len(lines) <= MOST_LINES:
+        if len(lines) <= most:
             return lines
     return [f"{len(names)} of them"]
 

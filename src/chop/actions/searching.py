@@ -123,7 +123,7 @@ def search(  # noqa: PLR0913  # what a run consists of, by the names of the labs
     num_threads: int | None = None,
     imports: Sequence[str] = (),
     settings: Mapping[str, Any] | None = None,
-    verbose: bool = False,
+    verbose: bool = True,
 ) -> SearchResult:
     """Search as ``[search]`` asks; the best trials and where everything is written.
 

@@ -176,8 +176,9 @@ def search(  # noqa: PLR0913  # all but the first by name
     }
     folder = project_of(project, model) / SOFTWARE / SEARCH
     result = search_action(
-        model, None, rows, tables, save_dir=folder, seed=seed, resume=resume, pretrained=True
-    )
+        model, None, rows, tables, save_dir=folder, seed=seed, resume=resume, pretrained=True,
+        verbose=False,
+    )  # fmt: skip
     assert result.front is not None
     assert result.space is not None
     points = tuple(
