@@ -14,6 +14,7 @@ from chop.files import filled, write_text
 from chop.runs import (
     BEST_SETTINGS,
     JOURNAL,
+    SOFTWARE,
     STUDY,
     latest,
     numbered,
@@ -191,6 +192,9 @@ class SearchReport:
             logger.warning("Trial %d failed: %s", failed[0].number, failed[0].reason)
         logger.info("%s", self._table(trials, front), extra=RESULT)
         logger.info("The results are in %s", self.folder, extra=RESULT)
+        project = self.folder.parent.parent
+        if self.folder.parent.name == SOFTWARE and front.best:
+            logger.info("Next: ch report %s, or ch export --load %s --to c", project, self.folder)
         if trials and len(failed) == len(trials):
             raise SearchError(f"every trial failed; the first: {failed[0].reason}")
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from chop.training.fit import TrainingResult
     from chop.training.job import Job
+    from chop.training.state import History
 
 logger = get_logger("chop")
 
@@ -62,9 +63,21 @@ def train(  # noqa: PLR0913, PLR0917  (the labs' signature)
     result = fit(job, chosen_settings("train", plt_trainer_args, settings))
     if load_name is not None and load_type == "mz":
         save_trained_graph(job)
+    if best := best_in_words(result.history):
+        logger.info("Best %s", best)
     logger.info("Checkpoints: %s, %s", result.best, result.last, extra=RESULT)
     logger.info("Training is completed")
     return result
+
+
+def best_in_words(history: "History") -> str:
+    """The best epoch; empty where there are no validation rows."""
+    from chop.training.report import best_epoch
+
+    best = best_epoch(history) if history else {}
+    names = {"val_acc_epoch": "accuracy", "val_loss_epoch": "loss"}
+    found = [f"{words} {best[name]:.4f}" for name, words in names.items() if name in best]
+    return f"epoch {best['epoch']:.0f}: validation {', '.join(found)}" if found else ""
 
 
 def save_trained_graph(job: "Job") -> None:

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -277,6 +278,11 @@ class Report:
     def _visible(self) -> Metrics:
         chosen = ("train_acc_step", "val_acc_epoch", "val_loss_epoch", *sorted(SOMETIMES))
         return {name: self._shown[name] for name in chosen if name in self._shown}
+
+
+def best_epoch(history: "Sequence[Mapping[str, float]]") -> Mapping[str, float]:
+    """The epoch with the least validation loss."""
+    return min(history, key=lambda row: row.get("val_loss_epoch", math.inf))
 
 
 def write_table(path: Path, history: "History") -> None:

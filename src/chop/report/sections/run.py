@@ -27,7 +27,7 @@ from chop.report.html import (
     tag,
 )
 from chop.runs import Count, RunFolder, RunRecord, SettingRecord, as_stored, read_json, read_stored
-from chop.training.report import ALL_CURVES, learning_chart
+from chop.training.report import ALL_CURVES, best_epoch, learning_chart
 
 Facts = dict[str, str]
 Rows = list[dict[str, float]]
@@ -247,11 +247,6 @@ def _float(cell: object) -> float:
         return float(str(cell))
     except ValueError:
         return math.nan
-
-
-def best_epoch(rows: Rows) -> dict[str, float]:
-    """The epoch with the least validation loss."""
-    return min(rows, key=lambda row: row.get("val_loss_epoch", math.inf))
 
 
 def charts(rows: Rows) -> Markup:
