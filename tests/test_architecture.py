@@ -83,7 +83,7 @@ ROOMS = {
         "trainer",
     ),
     "report": ("html", "read", "sections", "page"),
-    "config": ("run", "command_line", "layers", "schema", "completion", "pages"),
+    "config": ("run", "export_options", "command_line", "layers", "schema", "completion", "pages"),
     "dataset": (
         "rows",
         "info", "rescale", "tables", "cache", "preprocess",

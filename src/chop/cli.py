@@ -19,6 +19,7 @@ from chop.config.command_line import (
     check_words,
     main_help,
     parse_arguments,
+    words_of,
 )
 from chop.errors import FULL_DISK, ChopError, ConfigError, UnknownNameError
 from chop.masking import masked
@@ -144,7 +145,7 @@ def _compare(options: dict[str, Any]) -> int:
     """Draw the fronts of searches on one picture."""
     from chop.actions.fronts import compare_fronts, fronts_table
 
-    named = [options[place] for place in ("model", "dataset") if options.get(place) is not None]
+    named = [word for word in words_of(options) if word is not None]
     if not named:
         raise ConfigError(
             "no run is named: write ch compare RUN_DIR, such as mase_output/<project>"

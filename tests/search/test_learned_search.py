@@ -108,6 +108,7 @@ def test_searches_are_compared_on_one_picture(
     capsys.readouterr()
     assert main(["compare", str(project), "--quiet"]) == 0
     assert capsys.readouterr().out.strip() == str(project / "fronts.png")
+    assert main(["compare", *[str(project)] * 3, "--quiet"]) == 0
     assert main(["compare", str(project / "software")]) == 0
     assert "hypervolume" in capsys.readouterr().out
 

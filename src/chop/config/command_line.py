@@ -4,9 +4,10 @@ import argparse
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 from chop import __version__
+from chop.config.export_options import CHECKED, TO, VERILOG
 from chop.config.run import GENERAL, REMOVED, Option, RunConfig, Setting, settings_of
 from chop.errors import ConfigError, suggestion
 
@@ -23,52 +24,13 @@ OUTPUT = Setting(
         "output", names="file",
     ),
 )  # fmt: skip
-EXPORT = "export"
-
-
-def of_export(name: str, kind: Any, default: Any, words: str, **limits: Any) -> Setting:
-    """A flag of ``ch export`` alone."""
-    return Setting(name, kind, default, Option(words, EXPORT, actions=(EXPORT,), **limits))
-
-
-TO = of_export(
-    "to", Literal["integer", "c", "onnx", "qonnx", "verilog"], None,
-    "form to write: the integer program itself, C99, ONNX of standard operators, ONNX with the "
-    "Quant nodes of QONNX, or SystemVerilog",
-)  # fmt: skip
-CHECKED = (
-    of_export(
-        "rows", int, 2000, "rows of codes to check the files with; 0 checks nothing", at_least=0
-    ),
-    of_export(
-        "verify", bool, False,
-        "fail where the files cannot be checked; without it a circuit is written unchecked if "
-        "there is no simulator",
-    ),
-    of_export(
-        "cut_tail", bool, False,
-        "leave off what stays in floating point at the end, such as a softmax",
-    ),
-)  # fmt: skip
-VERILOG = (
-    of_export(
-        "stages", int | None, None,
-        "pipeline registers of a circuit from inputs to outputs; by default one for each layer",
-        at_least=0,
-    ),
-    of_export(
-        "clock_ns", float | None, None,
-        "clock period in nanoseconds to place registers for, in place of --stages", above=0,
-    ),
-    of_export("stream", bool, False, "add an AXI-stream wrapper to a circuit"),
-    of_export("synthesise", bool, False, "map a circuit to devices with Yosys and nextpnr"),
-    of_export("most_luts", int, 200_000, "refuse a larger circuit", at_least=1),
-)  # fmt: skip
 OPTIONS = {"config": CONFIG, **SETTINGS} | {
     each.name: each for each in (OUTPUT, TO, *CHECKED, *VERILOG)
 }
 """All that stands on a command line with a flag: the settings and what is no setting."""
 EVERYWHERE = ("quiet", "to_debug")
+MORE = "more"
+"""Words after the second that stands by itself."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +43,14 @@ class Name:
     names: str = ""
     """As `Option.names`."""
     needed: bool = False
+    repeats: bool = False
+    """Whether any number of such words may follow."""
+
+    @property
+    def usage(self) -> str:
+        if self.repeats:
+            return f"[{self.metavar} …]"
+        return self.metavar if self.needed else f"[{self.metavar}]"
 
 
 @dataclass(frozen=True)
@@ -96,8 +66,7 @@ class Command:
     @property
     def usage(self) -> str:
         """What to write after ``ch`` and the command, the options left aside."""
-        words = [name.metavar if name.needed else f"[{name.metavar}]" for name in self.names]
-        return " ".join(words)
+        return " ".join(name.usage for name in self.names)
 
 
 MODEL = Name("MODEL", "as listed by: ch info models, or my_net.py:Net", names="models")
@@ -154,10 +123,10 @@ COMMANDS = {
         ("output", *EVERYWHERE), "the path of the page",
     ),
     "compare": Command(
-        "draw the fronts of the searches in one or two runs: ch compare RUN_DIR [RUN_DIR]",
+        "draw the fronts of the searches in some runs on one picture: ch compare RUN_DIR …",
         (
             Name("RUN_DIR", "folder of a project, as in mase_output", names="folder", needed=True),
-            Name("OTHER_DIR", "folder of another one", names="folder"),
+            Name("OTHER_DIR", "folders of others", names="folder", repeats=True),
         ),
         ("output", *EVERYWHERE), "the path of the picture",
     ),
@@ -205,6 +174,14 @@ def value_of(setting: Setting) -> str:
     return next((numbers[member] for member in members if member in numbers), other)
 
 
+def words_of(given: Mapping[str, Any]) -> list[Any]:
+    """The words that stand by themselves after the action, in their order."""
+    return [
+        *(given[place] for place in ("model", "dataset") if place in given),
+        *given.get(MORE, ()),
+    ]
+
+
 def check_words(action: str, given: Mapping[str, Any]) -> None:
     """Refuse words and options that mean nothing to a command."""
     command = COMMANDS[action]
@@ -214,7 +191,7 @@ def check_words(action: str, given: Mapping[str, Any]) -> None:
             f"unexpected argument {word!r}: write ch {action} {command.usage}".rstrip()
         )
     for name in given:
-        if name in OPTIONS and name not in (*command.options, "model", "dataset"):
+        if name in OPTIONS and name not in (*command.options, "model", "dataset", MORE):
             flag = flags_of(OPTIONS[name])[-1]
             others = [other for other, each in COMMANDS.items() if name in each.options]
             raise ConfigError(f"{flag} means nothing to {action}: it is for {', '.join(others)}")
@@ -268,9 +245,14 @@ class Parser(argparse.ArgumentParser):
 def parse_arguments(arguments: Sequence[str]) -> dict[str, Any]:
     """The options that were given, by name, as text; options may stand between the names."""
     options, unknown = build_parser().parse_known_intermixed_args(arguments)
+    found = vars(options)
+    action = found.get("action", "")
+    command = COMMANDS.get(action)
+    if command is None or not any(name.repeats for name in command.names):
+        unknown = [*found.pop(MORE, ()), *unknown]
     for argument in unknown:
-        raise ConfigError(_unknown(argument, getattr(options, "action", "")))
-    return vars(options)
+        raise ConfigError(_unknown(argument, action))
+    return found
 
 
 def build_parser() -> Parser:
@@ -278,6 +260,7 @@ def build_parser() -> Parser:
     parser = _parser("ch", f"ch {USAGE} [options]")
     for name in ("action", "model", "dataset"):
         parser.add_argument(name, nargs="?")
+    parser.add_argument(MORE, nargs="*")
     for setting in OPTIONS.values():
         if flags := flags_of(setting):
             _add_setting(parser, setting, flags)
@@ -304,7 +287,8 @@ def action_help(action: str) -> Parser:
     parser.description = sentence(command.help)
     for name in command.names:
         values = f": {', '.join(name.values)}" if name.values else ""
-        parser.add_argument(name.metavar, nargs="?", help=f"{name.help}{values}")
+        count = "*" if name.repeats else "?"
+        parser.add_argument(name.metavar, nargs=count, help=f"{name.help}{values}")
     groups: dict[str, Any] = {}
     for option in command.options:
         setting = OPTIONS[option]

@@ -40,7 +40,16 @@ class Lines(Masked):
         return f"{level} {text}"
 
 
-class CurrentStdout(logging.StreamHandler[TextIO]):
+class ToReader(logging.StreamHandler[TextIO]):
+    """Lets the program hear that nobody reads any more, as when its output goes to ``head``."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        if isinstance(sys.exc_info()[1], BrokenPipeError):
+            raise  # called where that error is handled
+        super().handleError(record)
+
+
+class CurrentStdout(ToReader):
     """Writes to whatever `sys.stdout` is now, as notebooks and tests replace it."""
 
     def __init__(self) -> None:
@@ -76,7 +85,7 @@ def only_results(wanted: bool = True) -> Iterator[None]:
         yield
         return
     handlers, level = root_logger.handlers, root_logger.level
-    shown = logging.StreamHandler(sys.stdout)
+    shown = ToReader(sys.stdout)
     shown.setFormatter(Masked())
     shown.addFilter(lambda record: record.levelno >= logging.ERROR or hasattr(record, "result"))
     root_logger.handlers, root_logger.propagate = [shown], False

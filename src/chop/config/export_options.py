@@ -1,0 +1,47 @@
+"""The options of ``ch export``, which are no settings of a run."""
+
+from typing import Any, Literal
+
+from chop.config.run import Option, Setting
+
+EXPORT = "export"
+
+
+def of_export(name: str, kind: Any, default: Any, words: str, **limits: Any) -> Setting:
+    """A flag of ``ch export`` alone."""
+    return Setting(name, kind, default, Option(words, EXPORT, actions=(EXPORT,), **limits))
+
+
+TO = of_export(
+    "to", Literal["integer", "c", "onnx", "qonnx", "verilog"], None,
+    "form to write: the integer program itself, C99, ONNX of standard operators, ONNX with the "
+    "Quant nodes of QONNX, or SystemVerilog",
+)  # fmt: skip
+CHECKED = (
+    of_export(
+        "rows", int, 2000, "rows of codes to check the files with; 0 checks nothing", at_least=0
+    ),
+    of_export(
+        "verify", bool, False,
+        "fail where the files cannot be checked; without it a circuit is written unchecked if "
+        "there is no simulator",
+    ),
+    of_export(
+        "cut_tail", bool, False,
+        "leave off what stays in floating point at the end, such as a softmax",
+    ),
+)  # fmt: skip
+VERILOG = (
+    of_export(
+        "stages", int | None, None,
+        "pipeline registers of a circuit from inputs to outputs; by default one for each layer",
+        at_least=0,
+    ),
+    of_export(
+        "clock_ns", float | None, None,
+        "clock period in nanoseconds to place registers for, in place of --stages", above=0,
+    ),
+    of_export("stream", bool, False, "add an AXI-stream wrapper to a circuit"),
+    of_export("synthesise", bool, False, "map a circuit to devices with Yosys and nextpnr"),
+    of_export("most_luts", int, 200_000, "refuse a larger circuit", at_least=1),
+)  # fmt: skip
