@@ -86,3 +86,50 @@ def test_mistakes(given: dict[str, object], message: str, tmp_path: Path) -> Non
     with pytest.raises(chop.errors.ChopError, match=message.replace("?", r"\?")):
         chop.search(torch.nn.Linear(3, 2), **given)
     assert not (tmp_path / "p").exists()
+
+
+class Inner(torch.nn.Module):
+    """Changes its input, and has a part that is called `model`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = torch.nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return -self.model(x.mul_(2))
+
+
+def loader() -> torch.utils.data.DataLoader[tuple[torch.Tensor, ...]]:
+    torch.manual_seed(1)
+    rows = torch.utils.data.TensorDataset(torch.randn(40, 3), torch.randint(2, (40,)))
+    return torch.utils.data.DataLoader(rows, 20)
+
+
+def test_a_part_called_model_is_not_taken_for_the_model() -> None:
+    net = Inner()
+    right = sum(int((net(x).argmax(1) == y).sum()) for x, y in loader())
+    assert chop.evaluate(net, loader()).right == right
+    with pytest.raises(chop.errors.ConfigError, match="evaluate takes a torch.nn.Module, not int"):
+        chop.evaluate(3, loader())
+
+
+def test_a_network_that_changes_its_rows_is_tested_on_the_rows_as_they_are(tmp_path: Path) -> None:
+    rows = [(x, y) for x, y in loader()]  # the very same tensors each time
+    before = [x.clone() for x, _ in rows]
+    found = chop.search(
+        Inner(), train=rows, val=rows, test=rows, strategy="tpe", n_trials=2, project=tmp_path / "p"
+    )
+    assert all(torch.equal(x, was) for (x, _), was in zip(rows, before, strict=True))
+    assert found.found.start.chosen_by == found.found.start.test
+    assert found.found.start.is_float
+
+
+def test_a_search_that_starts_from_a_quantised_network_does_not_call_it_float(
+    tmp_path: Path,
+) -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+    q = chop.quantize(net, torch.randn(4, 3), width=6)
+    rows = loader()
+    front = chop.search(q, train=rows, val=rows, strategy="tpe", n_trials=2, project=tmp_path / "p")
+    assert [line.split()[0] for line in str(front).splitlines()][2] == "start"
+    assert "etwork at the start" in front.report().read_text(encoding="utf-8")

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 import chop.passes as passes
 from chop.ir.graph.mase_graph import MaseGraph
+from harden.integer_networks import Network, Part
 
 ROLES = ("data_in", "weight", "bias")
-Part = Callable[[Tensor], Tensor]
 
 
 def random_format(dice: random.Random, plain: bool) -> Config:
@@ -33,20 +33,6 @@ def random_format(dice: random.Random, plain: bool) -> Config:
         config[f"{role}_rounding"] = dice.choice(["half_even", "half_up"])
         config[f"{role}_overflow"] = dice.choice(["saturate", "saturate", "wrap"])
     return {"config": config}
-
-
-class Network(nn.Module):
-    """A chain of parts, each a function that may own layers."""
-
-    def __init__(self, parts: list[Part]) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(part for part in parts if isinstance(part, nn.Module))
-        self.parts = parts
-
-    def forward(self, x: Tensor) -> Tensor:
-        for part in self.parts:
-            x = part(x)
-        return x
 
 
 class Residual(nn.Module):

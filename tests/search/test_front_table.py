@@ -2,7 +2,7 @@
 
 import pytest
 
-from chop.search.results.accuracy import Accuracies, Measured
+from chop.search.results.accuracy import Accuracies, Measured, Start
 from chop.search.results.table import Front, front_table, metrics_line
 from chop.search.results.verification import Verified
 from chop.search.study.trial import Trial
@@ -20,7 +20,7 @@ def front(points: int) -> Front:
     known = Accuracies(chosen_by=Measured.of(15_000, ROWS), test=Measured.of(1_500, 2_000))
     marks = {each.number: Verified(equal=True, rows=2_000, promised=True) for each in best}
     judged = {each.number: known for each in best}
-    return Front(best, ["accuracy", "ebops", "luts"], marks, judged, known)
+    return Front(best, ["accuracy", "ebops", "luts"], marks, judged, Start(**known.model_dump()))
 
 
 @pytest.mark.parametrize("columns", [40, 60, 80, 120])

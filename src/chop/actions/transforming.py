@@ -23,6 +23,7 @@ from chop.passes.graph import (
 )
 from chop.passes.graph.utils import deepcopy_mase_graph
 from chop.runs import GRAPH, TRANSFORM
+from chop.search.results.accuracy import Measured, copies
 from chop.tools.checkpoint_load import load_model
 from chop.tools.get_input import InputGenerator, as_example, get_cf_args, rows_for
 from chop.tools.logger import RESULT, get_logger
@@ -84,15 +85,19 @@ def check(config: RunConfig) -> None:
 
 def run(session: Session) -> ActionResult:
     """Transform as the command line asks; what is to be in the record of the run."""
-    judged = Judged(session.data_module)
-    watch = judged if session.is_trained else id
+    measured = BeforeAndAfter(session.data_module)
+    watch = measured if session.is_trained else nobody
     graph = transformed(session, session.software_folder / TRANSFORM, watch=watch)
-    found = judged.compared(graph)
+    found = measured.compared(graph)
     facts = features_of(graph.model, session.data_module) | ({"accuracies": found} if found else {})
     return ActionResult(session.software_folder, facts)
 
 
-class Judged:
+def nobody(graph: MaseGraph) -> None:
+    """Watches a graph that nobody watches."""
+
+
+class BeforeAndAfter:
     """Measures the network that comes and the one that goes, on the same validation rows."""
 
     def __init__(self, rows: Any) -> None:
@@ -109,21 +114,17 @@ class Judged:
         if self.before is None:
             return {}
         found = {"before": self.before, "after": self._measured(graph)}
-        words = [f"{_sure(each)} {name}" for name, each in found.items()]
+        sure = {name: Measured.of(each.right, each.rows) for name, each in found.items()}
         logger.info(
-            "Accuracy on the same %s validation rows: %s", f"{self.before.rows:,}",
-            ", ".join(words), extra=RESULT,
+            "Accuracy on the same %s validation %s: %s before, %s after", f"{self.before.rows:,}",
+            self.before.unit, *sure.values(), extra=RESULT,
         )  # fmt: skip
-        return {
-            name: {"accuracy": each.accuracy, "rows": each.rows, "interval": list(each.interval)}
-            for name, each in found.items()
-        }
+        return {name: each.model_dump() for name, each in sure.items()}
 
     def _measured(self, graph: MaseGraph) -> Evaluation:
-        rows = rows_for(graph.model, self.rows)
-        batches = rows.val_dataloader()
+        rows = first_rows(rows_for(graph.model, self.rows).val_dataloader(), MOST_ROWS)
         device = next((value.device for value in graph.model.parameters()), "cpu")
-        return evaluate(graph.model, first_rows(batches, MOST_ROWS), device)
+        return evaluate(graph.model, copies(rows), device)
 
 
 def first_rows(batches: Iterable[Any], most: int) -> Iterator[Any]:
@@ -136,17 +137,12 @@ def first_rows(batches: Iterable[Any], most: int) -> Iterator[Any]:
         yield features, labels
 
 
-def _sure(found: Evaluation) -> str:
-    low, high = found.interval
-    return f"{found.accuracy:.4f} ±{(high - low) / 2:.4f}"
-
-
 def transformed(
     session: Session,
     folder: Path,
     *,
     save: bool = True,
-    watch: Callable[[MaseGraph], object] = id,
+    watch: Callable[[MaseGraph], None] = nobody,
 ) -> MaseGraph:
     """The graph that the passes of a configuration make; as `transform`."""
     config = session.config
@@ -175,7 +171,7 @@ def transform(  # noqa: PLR0913  # what a run consists of, by the names of the l
     *,
     save_dir: str | Path,
     save: bool = True,
-    watch: Callable[[MaseGraph], object] = id,
+    watch: Callable[[MaseGraph], None] = nobody,
     task: str = "cls",
     load_name: str | None = None,
     load_type: str = "mz",

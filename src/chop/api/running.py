@@ -9,6 +9,7 @@ from torch import nn
 from chop.actions.reporting import report as write_page
 from chop.actions.testing import test
 from chop.actions.training import train as train_action
+from chop.errors import ConfigError
 from chop.runs import SOFTWARE, TRAINING
 
 if TYPE_CHECKING:
@@ -21,6 +22,14 @@ PROJECTS = "mase_output"
 def project_of(project: str | Path | None, model: nn.Module) -> Path:
     """The folder of a project: as it was given, else ``mase_output/<class of the model>``."""
     return Path(project) if project is not None else Path(PROJECTS) / type(model).__name__
+
+
+def module_of(model: Any, caller: str) -> nn.Module:
+    """A module itself, or that of what `chop.quantize` and `chop.search` give."""
+    found = model if isinstance(model, nn.Module) else getattr(model, "model", None)
+    if not isinstance(found, nn.Module):
+        raise ConfigError(f"{caller} takes a torch.nn.Module, not {type(model).__name__}")
+    return found
 
 
 def splits(**given: Any) -> dict[str, Any]:
@@ -45,6 +54,7 @@ def train(
         project: the folder of the run; by default ``mase_output/<class of the model>``.
         settings: as for `chop.actions.train`: optimizer, weight_decay, scheduler, seed, resume …
     """
+    model = module_of(model, "train")
     folder = project_of(project, model) / SOFTWARE / TRAINING
     settings |= {"max_epochs": epochs, "learning_rate": learning_rate}
     rows = splits(train=train, val=val)
@@ -58,7 +68,7 @@ def evaluate(model: nn.Module, data: Iterable[Any], **settings: Any) -> "Evaluat
         model: a module, or what `chop.quantize` gives.
         settings: as for `chop.actions.test`; ``exact=True`` computes in integers.
     """
-    return test(getattr(model, "model", model), data_module=splits(test=data), **settings)
+    return test(module_of(model, "evaluate"), data_module=splits(test=data), **settings)
 
 
 def report(project: str | Path, output: str | Path | None = None) -> Path:

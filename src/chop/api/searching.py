@@ -1,6 +1,7 @@
 """`chop.search`: a front of quantised networks from any module and any loaders."""
 
 import base64
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 from torch import fx, nn
 
 from chop.actions.searching import search as search_action
-from chop.api.running import project_of, report, splits
+from chop.api.running import module_of, project_of, report, splits
 from chop.errors import ConfigError, UnknownNameError
 from chop.export.exporting import Exported, export
 from chop.export.verilog.target import Hardware
@@ -31,7 +32,6 @@ LEARNED = "learned"
 OBJECTIVES = ("accuracy", "ebops")
 WIDTHS = (3, 4, 6, 8)
 PICTURE = "front.png"
-TERMINAL = 100
 
 
 @dataclass(frozen=True, repr=False)
@@ -121,7 +121,7 @@ class FrontOfNetworks(Sequence[Point]):
         return report(self.folder.parent.parent)
 
     def __repr__(self) -> str:
-        return front_table(self.found, TERMINAL)
+        return front_table(self.found, shutil.get_terminal_size().columns)
 
     def _repr_html_(self) -> str:
         """The table and the picture, for notebooks."""
@@ -169,7 +169,8 @@ def search(  # noqa: PLR0913  # all but the first by name
     """
     if (train is None or val is None) == (data is None):
         raise ConfigError("search: give train= and val=, or data=")
-    rows = data or splits(train=train, val=val, test=test)
+    model = module_of(model, "search")
+    rows = splits(train=train, val=val, test=test) if data is None else data
     tables = {
         "strategy": {**strategy_tables(strategy, setup), **runner_tables(objectives)},
         "search_space": space_tables(model, strategy, widths),

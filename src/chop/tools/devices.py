@@ -77,7 +77,7 @@ def forward_operations(model: nn.Module, features: Tensor, axes: int = 1) -> tup
         axes: of what is predicted: 1 for a class for each row, 2 for one for each token.
     """
     with OperationCounter() as counter, torch.no_grad(), _plain_attention():
-        logits = model(features)
+        logits = model(features.clone())  # a model may change what it is given
     if not isinstance(logits, Tensor) or logits.ndim != axes + 1:
         each = "row" if axes == 1 else "token"
         raise ValueError(f"it does not return one row of numbers for each {each}")

@@ -119,7 +119,10 @@ class TextTrainer:
         return TrainOutput(int(last["step"]), metrics["train_loss"], metrics)
 
     def evaluate(self) -> dict[str, float]:
-        """Loss, accuracy and, of a language model, perplexity on the test rows."""
+        """Loss, accuracy and, of a language model, perplexity.
+
+        On test rows, or on validation rows where there are no others.
+        """
         split = "test" if "test" in self.data.splits() else "val"
         began = time.perf_counter()
         found = evaluate_job(self._job(), self.settings, split)

@@ -25,7 +25,7 @@ from chop.runs import (
     read_json,
     read_stored,
 )
-from chop.search.results.accuracy import UNKNOWN, Accuracies
+from chop.search.results.accuracy import UNKNOWN, Accuracies, Start
 from chop.search.results.front import Effects, variance_shares
 from chop.search.results.verification import Verified
 from chop.search.study.trial import SearchDescription, Trial
@@ -59,7 +59,7 @@ class BestTrial(BaseModel):
 class StoredStart(BaseModel):
     """What ``search.json`` says of the network that a search started from."""
 
-    start: Accuracies | None = None
+    start: Start | None = None
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Search:
     """Whether the best trials were seen to compute what their integers do, by their numbers."""
     judged: dict[int, Accuracies] = field(default_factory=dict)
     """The accuracies of the best trials with their intervals, on test rows as well."""
-    start: Accuracies | None = None
+    start: Start | None = None
     """The same of the network that the search started from."""
 
     @cached_property
@@ -125,7 +125,7 @@ def read_search(folder: Path) -> Search:
     return Search(trials, front, read_problem(folder), files, verified, judged, read_start(folder))
 
 
-def read_start(folder: Path) -> Accuracies | None:
+def read_start(folder: Path) -> Start | None:
     """The accuracies of the network that a search started from, if they are stored."""
     path = folder / SEARCH_RECORD
     if not path.is_file():

@@ -39,7 +39,7 @@ from chop.report.sections.exports import (
 from chop.report.sections.graph import bit_colour
 from chop.runs import BEST_SETTINGS, SNAPSHOT_GRAPH
 from chop.search.metrics import METRICS, MetricInfo
-from chop.search.results.accuracy import ACCURACY, UNKNOWN, Accuracies
+from chop.search.results.accuracy import ACCURACY, UNKNOWN, Accuracies, Start
 from chop.search.results.front import hypervolume_chart, importance_charts
 from chop.search.results.verification import Verified
 from chop.search.study.trial import Trial
@@ -84,7 +84,8 @@ def tiles(search: Search, name: str) -> tuple[Tile, ...]:
     found = [Tile(f"On the front{which}", number(len(search.front)), tried)]
     if search.start is not None and search.start.chosen_by is not None:
         detail = "before the search" + _on_test_rows(search.start)
-        found.insert(0, Tile(f"Float network{which}", str(search.start.chosen_by), detail))
+        label = f"{name_of_start(search.start).capitalize()}{which}"
+        found.insert(0, Tile(label, str(search.start.chosen_by), detail))
     if search.front and (known := search.judged.get(search.front[0])) and known.chosen_by:
         trial = next(each for each in search.best if each.number == search.front[0])
         costs = [name for name in search.problem.metrics if name != ACCURACY]
@@ -92,6 +93,11 @@ def tiles(search: Search, name: str) -> tuple[Tile, ...]:
         detail = f"best_0{cost}{_on_test_rows(known)}"
         found.insert(0, Tile(f"Best of the front{which}", str(known.chosen_by), detail))
     return tuple(found)
+
+
+def name_of_start(start: Start) -> str:
+    """What the network is called that a search started from."""
+    return "float network" if start.is_float else "network at the start"
 
 
 def _on_test_rows(known: Accuracies) -> str:
@@ -243,7 +249,11 @@ def front_table(search: Search, circuits: Mapping[str, StoredCircuit]) -> Markup
     headers = ["File", "Trial", *named, *([TEST_ACCURACY] if tested else [])]
     headers += [*(["Verified in integers"] if marks else []), *(CIRCUIT_HEADERS if made else ())]
     if search.start is not None:
-        start = ["float network", "", *(_measured(name, None, search.start) for name in metrics)]
+        start = [
+            name_of_start(search.start),
+            "",
+            *(_measured(name, None, search.start) for name in metrics),
+        ]
         start += [str(search.start.test or "")] if tested else []
         rows.insert(0, (*start, *[""] * (len(headers) - len(start))))
     shown = [tag("h3", "The front"), table(headers, rows, "The front"), unverified(marks)]

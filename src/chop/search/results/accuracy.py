@@ -3,13 +3,15 @@
 Test rows are looked at when the search is over: nothing is chosen by them.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict
 
+from chop.dataset.rows import IGNORED
+from chop.nn.quantized import QuantizedModule
 from chop.search.results.known import KnownPoint, known_points
 from chop.search.spaces.space import SearchContext, SearchSpace
 from chop.search.study.trial import Trial
@@ -17,7 +19,7 @@ from chop.tools.logger import get_logger
 from chop.training.metrics import evaluate, wilson_interval
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 logger = get_logger("chop")
 
@@ -54,6 +56,12 @@ class Accuracies(BaseModel):
     test: Measured | None = None
 
 
+class Start(Accuracies):
+    """The same of the network that a search started from, which need not be a float one."""
+
+    is_float: bool = True
+
+
 Judged = Mapping[int, Accuracies]
 """What is known of trials, by their numbers."""
 UNKNOWN = Accuracies()
@@ -81,7 +89,7 @@ class Judge:
 
     def of_front(self, best: Sequence[Trial], known: Judged) -> dict[int, Accuracies]:
         """The accuracies of the best trials; those that were `known` are not measured again."""
-        rows = sum(len(labels) for _, labels in self.chosen_by)
+        rows = sum(predictions_in(labels) for _, labels in self.chosen_by)
         found = {}
         for place, trial in enumerate(best):
             share = trial.software.get(ACCURACY)
@@ -92,13 +100,15 @@ class Judge:
             found[trial.number] = Accuracies(chosen_by=chosen_by, test=test)
         return found
 
-    def of_start(self, model: "nn.Module | None") -> Accuracies | None:
+    def of_start(self, model: "nn.Module | None") -> Start | None:
         """The same of the network that the search started from."""
         if model is None:
             return None
-        found = evaluate(model, self.chosen_by, self.context.device)
-        return Accuracies(
-            chosen_by=Measured.of(found.right, found.rows), test=self._tested(lambda: model)
+        found = evaluate(model, copies(self.chosen_by), self.context.device)
+        return Start(
+            chosen_by=Measured.of(found.right, found.rows),
+            test=self._tested(lambda: model),
+            is_float=not any(isinstance(part, QuantizedModule) for part in model.modules()),
         )
 
     def _model(self, trial: Trial) -> "nn.Module":
@@ -107,9 +117,20 @@ class Judge:
     def _tested(self, build: "Callable[[], nn.Module]") -> Measured | None:
         if not self.context.data_module.dataset_info.test_split_available:
             return None
-        batches = self.context.batches(TEST_ROWS, None)
-        found = evaluate(build(), batches, self.context.device)
+        batches = self.context.data_module.test_dataloader()  # not kept: there may be many rows
+        found = evaluate(build(), copies(batches), self.context.device)
         return Measured.of(found.right, found.rows)
+
+
+def predictions_in(labels: "Tensor") -> int:
+    """How many predictions labels ask for: one for each row, or for each token that has one."""
+    return len(labels) if labels.ndim == 1 else int((labels != IGNORED).sum())
+
+
+def copies(batches: "Iterable[tuple[Tensor, Tensor]]") -> "Iterator[tuple[Tensor, Tensor]]":
+    """Batches whose inputs a model may change."""
+    for features, labels in batches:
+        yield features.clone(), labels
 
 
 class Point(KnownPoint):

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from chop.runs import BEST, BEST_SETTINGS, TRIALS
-from chop.search.results.accuracy import ACCURACY, UNKNOWN, Accuracies, Judged
+from chop.search.results.accuracy import ACCURACY, UNKNOWN, Accuracies, Judged, Start
 from chop.search.results.verification import Marks
 from chop.search.study.trial import Trial
 
 MOST_ROWS = 5
-FLOAT = "float"
+FLOAT, START = "float", "start"
 NO_VALUE = "-"
 
 
@@ -19,14 +19,14 @@ class Front:
 
     Args:
         metrics: the names of the objectives.
-        start: the accuracies of the float network.
+        start: the accuracies of the network that the search started from.
     """
 
     best: Sequence[Trial]
     metrics: Sequence[str]
     verified: Marks = field(default_factory=dict)
     judged: Judged = field(default_factory=dict)
-    start: Accuracies | None = None
+    start: Start | None = None
 
     def shown(self) -> list[int]:
         """The places of the points in the table: the ends of the front, and some between."""
@@ -64,7 +64,7 @@ def _columns(front: Front) -> dict[str, list[str]]:
     head = [] if front.start is None else [front.start]
     names = [BEST_SETTINGS.format(place).partition(".")[0] for place in places]
     found = {
-        "": [FLOAT for _ in head] + names,
+        "": [FLOAT if each.is_float else START for each in head] + names,
         "trial": [NO_VALUE for _ in head] + [str(trial.number) for trial in trials],
     }
     for metric in front.metrics:
