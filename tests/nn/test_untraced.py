@@ -98,6 +98,19 @@ def test_calibration_without_a_graph(model: Branching) -> None:
     assert not any(layer.quant.is_open for layer in fitted.untraced.layers.values())
 
 
+def test_what_no_batch_has_reached_is_said(
+    model: Branching, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = ROWS if ROWS.sum() > 0 else -ROWS
+    chop.quantize(model, width=8, trace=False, calibrate=[(rows, None)])
+    unseen = [each.message for each in caplog.records if each.levelno == logging.WARNING]
+    words = "no batch of calibrate has come there; its scales are the usual ones"
+    assert unseen == [f"layer 'other': {words}"]
+    caplog.clear()
+    chop.quantize(model, width=8, trace=False, calibrate=[(ROWS, None), (-ROWS, None)])
+    assert not [each for each in caplog.records if each.levelno == logging.WARNING]
+
+
 def test_it_says_what_it_cannot(model: Branching, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "chop"):
         q = chop.quantize(model, width=8, trace=False)

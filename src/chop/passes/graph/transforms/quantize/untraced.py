@@ -1,5 +1,6 @@
 """The rules of the quantise pass for a model without a graph, and its calibration."""
 
+import logging
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +24,8 @@ from chop.passes.graph.transforms.quantize.observe import (
 )
 from chop.passes.graph.transforms.quantize.plan import DEFAULT, WHERE, QuantizeArgs
 from chop.passes.graph.transforms.quantize.ranges import Calibration, Tally
+
+logger = logging.getLogger("chop")
 
 CANNOT = ("counting by node", "saving as a graph", "integer programs", "exports", "search")
 """What needs a graph, which an untraced model has not."""
@@ -157,6 +160,8 @@ def calibrate_untraced(
         rounding.looks = None
         fits = looks.fits() if looks.again else {}
         for name, layer in done.layers.items():
+            if looks.again and (name, "data_in") not in looks.tallies:
+                say_unseen(f"layer {name!r}", layer.quant)
             layer.quant = closed(layer.quant, name, fits)
         rounding.configs = {
             site: quant and closed(quant, str(site), fits)
@@ -165,11 +170,21 @@ def calibrate_untraced(
         rounding.choose = with_usual_scales(rounding.choose)
 
 
+def say_unseen(what: str, quant: QuantConfig) -> None:
+    """Warn of scales that no batch has shown."""
+    if any(fmt.is_open for fmt in quant.operands.values()):
+        logger.warning(
+            "%s: no batch of calibrate has come there; its scales are the usual ones", what
+        )
+
+
 def with_usual_scales(choose: Chooser) -> Chooser:
     """The same choice with the usual scale where none was found: no batch has come that way."""
 
     def chosen(op: Op, name: str | None) -> QuantConfig | None:
         quant = choose(op, name)
+        if quant is not None:
+            say_unseen(f"a call of {op.name}", quant)
         return quant and closed(quant, "", {})
 
     return chosen
