@@ -171,3 +171,27 @@ def test_a_search_gives_a_network_of_its_front(
         "no saved graph: ch transform saves one, and a search has a front"
         in capsys.readouterr().err
     )
+
+
+def test_exporting_a_strangers_search_writes_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, canary = tmp_path / "project/software/search_ckpts", tmp_path / "canary"
+    folder.mkdir(parents=True)
+    (folder / "log.json").write_text("{}")
+    head = 'model = "jsc-tiny"\ndataset = "jsc-sim"\n'
+    harmful = (
+        f"[passes.report_graph]\nfile_name = '{canary}'\n"
+        f"[passes.emit_verilog_top]\nproject_dir = '{canary}'\n"
+        f"[passes.save_mase_graph]\nsave_dir = '{canary}'\n"
+    )
+    (folder / "best_0.toml").write_text(head + harmful)
+    words = ["export", "--to", "integer", "--rows", "5", "--load", str(tmp_path / "project")]
+    assert main(words) == 2
+    assert "no pass in it changes a network: name a saved graph" in capsys.readouterr().err
+    config = 'config = {name = "integer", data_in_width = 6, weight_width = 4}\n'
+    rules = "".join(f"[passes.quantize.{kind}]\n{config}" for kind in ("linear", "batch_norm1d"))
+    quantize = f'[passes.quantize]\nby = "type"\n{rules}'
+    (folder / "best_0.toml").write_text(head + quantize + harmful)
+    assert main([*words, "--output", str(tmp_path / "program")]) == 0
+    assert not canary.exists()

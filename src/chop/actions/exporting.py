@@ -16,6 +16,7 @@ from chop.export.verilog.target import Hardware
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.lowering import IntegerProgram, load_program
 from chop.lowering.stored import PROGRAM
+from chop.passes import PASSES
 from chop.runs import BEST_SETTINGS, EXPORT, FRONT_GRAPHS, SOFTWARE, open_run
 from chop.tools.checkpoint_load import load_graph
 
@@ -97,6 +98,13 @@ def _why_none(front: Sequence[Path]) -> str:
     return f"a search saved {len(front)} graphs, of its whole front: name one, such as {front[0]}"
 
 
+def changes_only(name: str) -> bool:
+    """Whether a pass changes the network, and takes no path to write to."""
+    schema = PASSES[name].schema
+    fields = schema.model_fields.values() if schema else ()
+    return PASSES[name].kind == "transform" and not any("Path" in str(f.annotation) for f in fields)
+
+
 def named_in(settings: Path) -> Path:
     """The graph of a front that settings load, wherever the run was moved to; else themselves."""
     named = Path(str(read_toml(settings).get("load_name")))
@@ -114,8 +122,15 @@ def loaded(path: Path, load_type: str) -> MaseGraph | IntegerProgram:
 
 
 def made_by(settings: Path) -> MaseGraph:
-    """What ``ch transform --config`` would save; nothing of it is kept."""
-    config = replace(Layers.read(str(settings), {}).config, quiet=True)  # as loud as export is
+    """The network that settings make; nothing but the export is written.
+
+    Who exports a run takes its files for data, so that passes which write files are not run.
+    """
+    config = Layers.read(str(settings), {}).config
+    changing = {name: args for name, args in config.passes.items() if changes_only(name)}
+    if not changing:
+        raise CheckpointError(f"{settings}: no pass in it changes a network: name a saved graph")
+    config = replace(config, passes=changing, quiet=True)  # as loud as export is
     session.check(config)
     with tempfile.TemporaryDirectory() as scratch:
         opened = session.open_session(config, {}, transforming)
