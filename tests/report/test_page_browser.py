@@ -6,6 +6,7 @@ Screenshots are kept in the folder that CHOP_SCREENSHOTS names, for people to lo
 import json
 import os
 import re
+import shutil
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -80,6 +81,8 @@ SAID = """new Promise((done) => {
     : setTimeout(() => look(left - 1), 20));
   look(250);
 })"""
+CLIPPED = """[...document.querySelectorAll(".cards")]
+  .filter((each) => each.scrollWidth > each.clientWidth).map((each) => each.ariaLabel)"""
 TOO_WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 LOOKS: dict[str, dict[str, Any]] = {
     "light": {"prefers_color_scheme": "light"},
@@ -216,14 +219,33 @@ def test_axes_can_be_any_metric_and_keep_what_is_chosen(browser: Browser) -> Non
     options = browser.run(
         "[...document.querySelector('.axis-x').options].map((each) => each.textContent)"
     )
-    assert options == ["loss", "accuracy", "average_bitwidth", "memory_density"]
+    assert options == ["accuracy", "average_bitwidth", "loss", "memory_density"]
     before = detail(browser)
     browser.run("document.querySelector('.axis-x').focus()")
-    browser.press("ArrowDown")
+    browser.press("ArrowDown", times=2)
     assert labels(browser)[0].startswith("memory_density (times denser")
-    browser.press("ArrowUp", times=3)
+    browser.press("ArrowUp")
     assert labels(browser)[0].startswith("loss (nats)")
     assert detail(browser) == before
+
+
+def test_costs_of_several_sizes_are_drawn_by_their_ratios(
+    chrome: Browser, run_folder: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(run_folder / "software/search_ckpts", tmp_path / "p/software/search_ckpts")
+    path = tmp_path / "p/software/search_ckpts/log.json"
+    log = json.loads(path.read_text())
+    for place, trial in enumerate(log.values()):
+        trial["user_attrs_hardware_metrics"]["average_bitwidth"] = 2.0 * 2**place
+    path.write_text(json.dumps(log))
+    chrome.open(report(tmp_path / "p"))
+    numbers = "[...document.querySelectorAll('.plot text:not(.label)')].map((e) => e.textContent)"
+    shown = chrome.run(numbers)
+    assert [each for each in shown if each in ("1", "10", "100", "1,000", "10,000")]
+    assert any(each.startswith("float network: 0.") for each in shown)
+    line = chrome.run("Number(document.querySelector('.plot .baseline').getAttribute('y1'))")
+    assert 0 < line < chrome.run("document.querySelector('.plot svg').viewBox.baseVal.height")
+    assert chrome.complaints == []
 
 
 def test_colours_can_be_chosen(browser: Browser) -> None:
@@ -247,6 +269,8 @@ def test_it_can_be_read_by_everyone(
     chrome.open(page_file, **LOOKS[look])
     chrome.run("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
     assert chrome.run(TOO_WIDE) == 0
+    if look.startswith("phone"):
+        assert chrome.run(CLIPPED) == []
     assert chrome.run(CONTRASTS) == []
     assert chrome.run(BARE) == []
     assert chrome.run(UNLABELLED) == []

@@ -108,7 +108,7 @@ def test_the_search_has_front_hypervolume_importance_and_changes(
     assert sorted(front) == sorted(entry["number"] for entry in best.values())
     assert len(data["trials"]) == 12
     assert [metric["name"] for metric in data["metrics"]] == [
-        "loss", "accuracy", "average_bitwidth", "memory_density",
+        "accuracy", "average_bitwidth", "loss", "memory_density",
     ]  # fmt: skip
     words = page.texts["search-0"]
     for part in ("12 distinct configurations", "Hypervolume", "What matters for accuracy",

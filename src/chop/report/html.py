@@ -117,28 +117,55 @@ def is_usable(value: object) -> bool:
 
 
 def table(
-    headers: Sequence[object], rows: Iterable[Sequence[object]], label: str, text_columns: int = 1
+    headers: Sequence[object],
+    rows: Iterable[Sequence[object]],
+    label: str,
+    text_columns: int = 1,
+    *,
+    is_matrix: bool = False,
 ) -> Markup:
-    """A table in a box that scrolls by itself where the page is narrow.
+    """A table; where the page is narrow each row is a card, and a matrix scrolls in its box.
 
     Args:
         label: what the table shows, for those who cannot see it.
         text_columns: how many columns, from the left, are text; the others are numbers.
+        is_matrix: whether rows mean little without those above and below them.
     """
-    head = tag("tr", *(_cell("th", each, i >= text_columns) for i, each in enumerate(headers)))
-    body = [
-        tag("tr", *(_cell("td", each, i >= text_columns) for i, each in enumerate(row)))
-        for row in rows
+    numbers = ["number" if place >= text_columns else None for place in range(len(headers))]
+    head = [
+        tag("th", each, class_=kind, scope="col")
+        for each, kind in zip(headers, numbers, strict=True)
     ]
-    inner = tag("table", tag("thead", head), tag("tbody", *body))
-    return tag("div", inner, class_="scroll", tabindex=0, role="region", aria_label=label)
+    names = [None if is_matrix else plain_text(each) for each in headers]
+    body = [
+        tag("tr", *(_cell(*each) for each in zip(row, numbers, names, strict=True))) for row in rows
+    ]
+    inner = tag("table", tag("thead", tag("tr", *head)), tag("tbody", *body))
+    kind = "scroll" if is_matrix else "scroll cards"
+    return tag("div", inner, class_=kind, tabindex=0, role="region", aria_label=label)
 
 
-def _cell(kind: str, value: object, is_number: bool) -> Markup:
-    scope = "col" if kind == "th" else None
-    if isinstance(value, Markup) and value.startswith(("<td", "<th")):
-        return value
-    return tag(kind, value, class_="number" if is_number else None, scope=scope)
+def _cell(value: object, kind: str | None, name: str | None) -> Markup:
+    """A cell; `name` is what its column is called, for cards, which have no head."""
+    if not (isinstance(value, Markup) and value.startswith(("<td", "<th"))):
+        return tag("td", value, class_=kind, data_label=name)
+    labelled = "" if name is None else f' data-label="{escaped(name)}"'
+    return Markup(f"{value[:3]}{labelled}{value[3:]}")
+
+
+def plain_text(words: object) -> str:
+    """What a reader sees of a header, its unit after a comma."""
+    if not isinstance(words, Markup):
+        return str(words)
+    return html.unescape(re.sub(r"<[^>]*>", "", words.replace("<small>", ", ")))
+
+
+def filled(
+    headers: Sequence[object], rows: Sequence[Sequence[object]]
+) -> tuple[list[object], list[list[object]]]:
+    """Headers and rows without the columns in which no row says anything."""
+    kept = [place for place in range(len(headers)) if any(row[place] for row in rows)]
+    return [headers[at] for at in kept], [[row[at] for at in kept] for row in rows]
 
 
 def folded(title: str, *children: object, is_open: bool = False, is_minor: bool = False) -> Markup:

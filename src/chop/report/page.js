@@ -2,6 +2,7 @@
 (() => {
   const SVG = "http://www.w3.org/2000/svg";
   const SHAPES = { front: 6, dominated: 3.6, "out of bounds": 4.5 };
+  const LONG_RANGE = 8; // times the least: from here on an axis of costs is logarithmic
   const REACH = 26; // pixels from a dot at which the pointer still means it
 
   /* Everything from the data goes in as text, never as HTML. */
@@ -41,6 +42,25 @@
       found.push(Number((k * step).toPrecision(12)));
     }
     return found;
+  }
+
+  /* Round numbers of which each is some times the one before. */
+  function logTicks(low, high) {
+    for (const factors of [[1, 2, 5], [1, 3], [1]]) {
+      const ladder = [];
+      for (let p = Math.floor(Math.log10(low)); p <= Math.ceil(Math.log10(high)) + 1; p += 1) {
+        ladder.push(...factors.map((each) => Number((each * 10 ** p).toPrecision(12))));
+      }
+      const first = ladder.findLastIndex((each) => each <= low);
+      const last = ladder.findIndex((each, place) => place > first && each >= high);
+      if (last - first < 7 || factors.length === 1) return ladder.slice(first, last + 1);
+    }
+    return [];
+  }
+
+  /* Costs that differ by an order of magnitude are compared by their ratios. */
+  function isLogarithmic(metric, low, high) {
+    return metric.direction === "minimize" && low > 0 && high > LONG_RANGE * low;
   }
 
   function key(name) {
@@ -146,6 +166,7 @@
       });
       this.svg = svg;
       this.axes(svg, trials, xi, yi, height);
+      this.baseline(svg, yi);
       this.frontLine(svg, trials, xi, yi);
       const rank = { "out of bounds": 0, dominated: 1, front: 2 };
       const back = [...trials].sort((a, b) => rank[a.g] - rank[b.g]);
@@ -166,13 +187,12 @@
     }
 
     axes(svg, trials, xi, yi, height) {
-      const range = (i) => trials.reduce(
-        ([low, high], t) => [Math.min(low, t.m[i]), Math.max(high, t.m[i])], [Infinity, -Infinity]);
-      const [xs, ys] = [ticks(...range(xi), this.width < 500 ? 4 : 6), ticks(...range(yi), 5)];
+      const range = (i, more) => [...more, ...trials.map((t) => t.m[i])].reduce(
+        ([low, high], value) => [Math.min(low, value), Math.max(high, value)], [Infinity, -Infinity]);
       const [left, right, top, bottom] = [64, this.width - 24, 12, height - 48];
-      const scale = (list, from, to) => (v) => from + ((v - list[0]) / (list.at(-1) - list[0])) * (to - from);
-      this.x = scale(xs, left, right);
-      this.y = scale(ys, bottom, top);
+      const [xs, x] = this.axis(xi, range(xi, []), this.width < 500 ? 4 : 6, left, right);
+      const [ys, y] = this.axis(yi, range(yi, this.level(yi)), 5, bottom, top);
+      [this.x, this.y, this.edges] = [x, y, [left, right]];
       for (const t of ys) {
         add(svg, "line", { x1: left, x2: right, y1: this.y(t), y2: this.y(t), class: "grid" });
         add(svg, "text", { x: left - 6, y: this.y(t) + 4, "text-anchor": "end" }, onAxis(t, ys));
@@ -187,6 +207,31 @@
       add(svg, "text", { x: (left + right) / 2, y: height - 10, ...centre }, label(this.data.metrics[xi], narrow));
       add(svg, "text", { x: 13, y: middle, transform: `rotate(-90 13 ${middle})`, ...centre },
         label(this.data.metrics[yi], narrow));
+    }
+
+    /* The ticks of an axis, and where a value is along it. */
+    axis(place, [low, high], count, from, to) {
+      const isLog = isLogarithmic(this.data.metrics[place], low, high);
+      const list = isLog ? logTicks(low, high) : ticks(low, high, count);
+      const at = isLog ? Math.log : (value) => value;
+      const [first, last] = [at(list[0]), at(list.at(-1))];
+      return [list, (value) => from + ((at(value) - first) / (last - first)) * (to - from)];
+    }
+
+    /* What the network that the search started from has on the vertical axis, if it is known. */
+    level(yi) {
+      const known = this.data.baseline.metrics || {};
+      const { name } = this.data.metrics[yi];
+      return name in known ? [known[name]] : [];
+    }
+
+    baseline(svg, yi) {
+      for (const value of this.level(yi)) {
+        const [[left, right], at] = [this.edges, this.y(value)];
+        add(svg, "line", { x1: left, x2: right, y1: at, y2: at, class: "baseline" });
+        add(svg, "text", { x: left + 6, y: at - 5, class: "baseline-name" },
+          `${this.data.baseline.name}: ${shown(value)}`);
+      }
     }
 
     /* The front is a line only where both axes are what was searched for. */

@@ -58,24 +58,30 @@ def _parts(run: RunFolder, problems: list[str]) -> Parts:
         yield "Samplers compared", partial(comparison_section, run.comparisons[0])
     yield "Test results", lambda: tested(run)
     if run.exports:
-        from chop.report.sections.exports import exports_section
+        from chop.report.sections.exports import exports_section, hardware_section
 
+        yield "Hardware", partial(hardware_section, run)
         yield "Exports", partial(exports_section, run)
-    if run.graphs:
+    if run.graphs or run.front_graphs:
         yield from _graph(run, problems)
     yield "Learning curves", lambda: learning_curves(run)
     yield "What was run", lambda: overview(records)
 
 
 def _graph(run: RunFolder, problems: list[str]) -> Parts:
-    """What the newest saved graph shows."""
+    """What the newest saved graph shows; without one, the first network of a learned front."""
     from chop.report.read.graph import read_graph
+    from chop.report.read.search import first_graphs
     from chop.report.sections import graph as views
     from chop.report.sections.widths import widths_section
 
-    newest, *older = run.graphs
-    where, others = run.name_of(newest), [run.name_of(path) for path in older]
+    where = "Graph"
     try:
+        graphs = run.graphs or first_graphs(run.front_graphs[0].parent.parent)
+        if not graphs:
+            return
+        newest, *older = graphs
+        where, others = run.name_of(newest), [run.name_of(path) for path in older]
         graph, nodes = read_graph(newest)
     except (ChopError, OSError) as error:
         problems.append(f"{where}: {error}")
@@ -85,7 +91,7 @@ def _graph(run: RunFolder, problems: list[str]) -> Parts:
     yield "Statistics", lambda: views.statistics_section(nodes)
     yield "Widths", lambda: widths_section(nodes)
     yield "Quantisation", lambda: views.weights_section(nodes, graph)
-    yield "Costs", lambda: views.costs_section(graph)
+    yield "Costs", lambda: views.costs_section(graph, where)
 
 
 def _search(folder: Path, name: str, place: int) -> Parts:

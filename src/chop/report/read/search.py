@@ -17,9 +17,11 @@ from chop.report.html import is_usable
 from chop.runs import (
     BEST,
     BEST_SETTINGS,
+    FRONT_GRAPHS,
     JOURNAL,
     LOG,
     SEARCH_RECORD,
+    SNAPSHOT_GRAPH,
     Count,
     as_stored,
     read_json,
@@ -54,6 +56,12 @@ class BestTrial(BaseModel):
     number: Count
     verified: Verified | None = None
     accuracies: Accuracies = UNKNOWN
+
+
+class BestSnapshot(BaseModel):
+    """What ties an entry of ``best.json`` to a graph that was saved while widths were learned."""
+
+    sampled_config: dict[str, Any] = Field(default_factory=dict)
 
 
 class StoredStart(BaseModel):
@@ -123,6 +131,14 @@ def read_search(folder: Path) -> Search:
     verified = {point.number: point.verified for point in points if point.verified is not None}
     judged = {point.number: point.accuracies for point in points if point.accuracies != UNKNOWN}
     return Search(trials, front, read_problem(folder), files, verified, judged, read_start(folder))
+
+
+def first_graphs(folder: Path) -> list[Path]:
+    """The saved graph of the first network on a learned front, if the front says which it is."""
+    best = read_json(folder / BEST)
+    first = next(iter(best.values()), {}) if isinstance(best, dict) else {}
+    epoch = as_stored(BestSnapshot, first, f"{folder.name}/best.json").sampled_config.get("epoch")
+    return [] if epoch is None else [folder / FRONT_GRAPHS / SNAPSHOT_GRAPH.format(epoch)]
 
 
 def read_start(folder: Path) -> Start | None:

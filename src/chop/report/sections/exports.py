@@ -5,8 +5,8 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from chop.report.html import Markup, Section, joined, number, table, tag
-from chop.runs import EXPORT, FRONT_GRAPHS, MANIFEST, RunFolder, read_stored
+from chop.report.html import Section, Tile, counted, filled, joined, number, table, tag
+from chop.runs import EXPORT, MANIFEST, RunFolder, read_stored
 
 
 class Verified(BaseModel):
@@ -51,25 +51,62 @@ class StoredExport(BaseModel):
     circuit: StoredCircuit | None = None
 
 
-def exports_section(run: RunFolder) -> Section | None:
-    """The section of all exports of a run."""
-    found = [
+def read_exports(run: RunFolder) -> list[tuple[str, StoredExport]]:
+    """The manifests of all exports of a run, by the names of their folders."""
+    return [
         (run.name_of(path.parent), read_stored(StoredExport, path, run.name_of(path)))
         for path in run.exports
     ]
+
+
+def exports_section(run: RunFolder) -> Section | None:
+    """All exports of a run, and what they were checked with."""
+    rows = [
+        (name, each.form, rows_checked(each), each.checked_with or "")
+        for name, each in read_exports(run)
+    ]
+    if not rows:
+        return None
+    headers = ("Folder", "Form", "Equal to the engine on", "Checked with")
+    return Section("exports", "Exports", table(headers, rows, "Exports", text_columns=4))
+
+
+def hardware_section(run: RunFolder) -> Section | None:
+    """What the circuits of a run take, and how fast they are."""
+    found = [(name, each, each.circuit) for name, each in read_exports(run) if each.circuit]
     if not found:
         return None
-    rows = [
-        (name, each.form, number(each.verified.rows) if each.verified.rows else "not checked",
-         each.checked_with or "")
-        for name, each in found
-    ]  # fmt: skip
-    headers = ("Folder", "Form", "Rows equal to the engine", "Checked with")
-    parts = [table(headers, rows, "Exports", text_columns=4)]
-    circuits = [(name, each.circuit) for name, each in found if each.circuit is not None]
-    if circuits:
-        parts.append(circuits_table(circuits))
-    return Section("exports", "Exports", joined(parts))
+    headers = ("Circuit", "Verified in RTL", *CIRCUIT_HEADERS)
+    rows = [(name, rows_checked(each), *circuit_cells(circuit)) for name, each, circuit in found]
+    named, shown = filled(headers, rows)
+    tiles = tuple(_tile(each, circuit) for _, each, circuit in found[:MOST_TILES])
+    body = joined([tag("p", _explained(found)), table(named, shown, "Circuits", text_columns=2)])
+    return Section("hardware", "Hardware", body, tiles)
+
+
+MOST_TILES = 2
+
+
+def _explained(found: Sequence[tuple[str, StoredExport, StoredCircuit]]) -> str:
+    """Who says what the columns hold."""
+    if not any(circuit.synthesis for _, _, circuit in found):
+        return "LUTs are estimated: ch export --to verilog --synthesise asks Yosys and nextpnr."
+    return "LUTs by Yosys; in brackets with inverters and inputs of carry chains. Clock by nextpnr."
+
+
+def _tile(export: StoredExport, circuit: StoredCircuit) -> Tile:
+    """The circuit of one network."""
+    synthesis = circuit.synthesis
+    luts = synthesis.xcup.luts if synthesis else circuit.estimated_luts
+    who = synthesis.tool if synthesis else "estimated"
+    rows = f"RTL equal on {rows_checked(export)}" if export.verified.rows else "RTL not checked"
+    detail = f"{who}; {counted(circuit.latency_cycles, 'cycle')}; {rows}"
+    return Tile(f"Circuit of {Path(export.source).stem}", f"{number(luts)} LUTs", detail)
+
+
+def rows_checked(export: StoredExport) -> str:
+    """On how many rows a form was seen to give the engine's codes."""
+    return counted(export.verified.rows, "row") if export.verified.rows else "not checked"
 
 
 CIRCUIT_HEADERS = (
@@ -89,23 +126,11 @@ def circuit_cells(circuit: StoredCircuit) -> tuple[str, ...]:
     return (*cells, *[""] * (len(CIRCUIT_HEADERS) - len(cells)))
 
 
-def circuits_of_front(folder: Path) -> dict[str, StoredCircuit]:
-    """The circuits that were made of the saved graphs of a front, by the names of the graphs."""
-    found: dict[str, StoredCircuit] = {}
+def circuits_of_front(folder: Path) -> dict[str, StoredExport]:
+    """The circuits made of a front, by the names of their saved graphs or of their settings."""
+    found: dict[str, StoredExport] = {}
     for path in sorted(folder.glob(f"{EXPORT.format('verilog')}_*/{MANIFEST}")):
         stored = read_stored(StoredExport, path, f"{folder.name}/{path.parent.name}/{path.name}")
-        source = Path(stored.source)
-        if stored.circuit is not None and source.parent.name == FRONT_GRAPHS:
-            found[source.name] = stored.circuit
+        if stored.circuit is not None:
+            found[Path(stored.source).name] = stored
     return found
-
-
-def circuits_table(circuits: Sequence[tuple[str, StoredCircuit]]) -> Markup:
-    """Resources and clock of each circuit."""
-    rows = [(name, *circuit_cells(circuit)) for name, circuit in circuits]
-    words = (
-        "LUTs by Yosys; in brackets with inverters and inputs of carry chains. Clock by nextpnr."
-    )
-    return joined(
-        [tag("p", words), table(("Circuit", *CIRCUIT_HEADERS), rows, "Circuits", text_columns=1)]
-    )

@@ -360,7 +360,7 @@ CHARTS = {
 MOST_BARS = 24
 
 
-def costs_section(graph: MaseGraph) -> Section:
+def costs_section(graph: MaseGraph, where: str) -> Section:
     """MACs, FLOPs, bit operations and bits of every layer, and of the whole model."""
     info = as_info(count(graph), backward=False)
     columns = [name for name in COLUMNS if name in info["total"]]
@@ -379,7 +379,7 @@ def costs_section(graph: MaseGraph) -> Section:
     total, tiles = info["total"], []
     if total.get("parameters"):
         bits = round(total["parameter_bits"] / total["parameters"], 2)
-        detail = f"{number(bits)} bits each on average"
+        detail = f"{number(bits)} bits each on average, of {where}"
         tiles.append(Tile("Parameters", number(total["parameters"]), detail))
     return Section("costs", "Costs per layer", joined(parts), tuple(tiles))
 

@@ -339,7 +339,7 @@ def confusion(result: StoredResult) -> Markup | None:
         "Confusion matrix: rows are the true classes, columns the predicted ones. "
         "The fuller the colour, the larger the share of the row."
     )
-    shown = table(headers, rows, "Confusion matrix")
+    shown = table(headers, rows, "Confusion matrix", is_matrix=True)
     return tag("figure", tag("h3", "Confusion matrix"), shown, tag("figcaption", words))
 
 

@@ -1,7 +1,6 @@
 """Searches: the front to explore, how it was reached, and what its configurations change."""
 
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,22 +29,13 @@ from chop.report.read.search import (
     read_search,
     template,
 )
-from chop.report.sections.exports import (
-    CIRCUIT_HEADERS,
-    StoredCircuit,
-    circuit_cells,
-    circuits_of_front,
-)
+from chop.report.sections.exports import circuits_of_front
+from chop.report.sections.front import NO_UNIT, front_table, metrics_in_order, name_of_start
 from chop.report.sections.graph import bit_colour
-from chop.runs import BEST_SETTINGS, SNAPSHOT_GRAPH
-from chop.search.metrics import METRICS, MetricInfo
-from chop.search.results.accuracy import ACCURACY, UNKNOWN, Accuracies, Start
+from chop.search.metrics import METRICS
+from chop.search.results.accuracy import ACCURACY, Accuracies
 from chop.search.results.front import hypervolume_chart, importance_charts
-from chop.search.results.verification import Verified
 from chop.search.study.trial import Trial
-
-NO_UNIT = MetricInfo("")
-TEST_ACCURACY = joined(["test accuracy", tag("small", "95 % sure; not chosen by")])
 
 MOST_POINTS, MOST_COLUMNS, MOST_FAILURES = 3000, 24, 10
 MOST_CHOICES = 250_000  # of all configurations that are drawn
@@ -92,12 +82,17 @@ def tiles(search: Search, name: str) -> tuple[Tile, ...]:
         cost = "".join(f", {number(trial.metrics.get(name))} {name}" for name in costs[:1])
         detail = f"best_0{cost}{_on_test_rows(known)}"
         found.insert(0, Tile(f"Best of the front{which}", str(known.chosen_by), detail))
+    if search.verified:
+        found.append(_verified_tile(search, which))
     return tuple(found)
 
 
-def name_of_start(start: Start) -> str:
-    """What the network is called that a search started from."""
-    return "float network" if start.is_float else "network at the start"
+def _verified_tile(search: Search, which: str) -> Tile:
+    """How many networks of the front were seen to compute what their integers do."""
+    equal = [mark for mark in search.verified.values() if mark.equal]
+    rows = f", on {number(min(mark.rows for mark in equal))} rows each" if equal else ""
+    share = f"{number(len(equal))} of {number(len(search.front))}"
+    return Tile(f"Verified in integers{which}", share, f"of the front, bit for bit{rows}")
 
 
 def _on_test_rows(known: Accuracies) -> str:
@@ -122,9 +117,10 @@ def summary(search: Search) -> str:
 
 def scatter(search: Search, anchor: str) -> Markup:
     """The plot that the page's script draws, with its data."""
-    metrics = metric_names(search)
-    chosen = [name for name in search.problem.metrics if name in metrics] or metrics
-    x, y = (chosen[1], chosen[0]) if len(chosen) > 1 else (metrics[-1], metrics[0])
+    metrics = metrics_in_order(search)
+    x, y = (
+        (metrics[1], metrics[0]) if len(search.problem.metrics) > 1 else (metrics[-1], metrics[0])
+    )
     data = plot_data(search, metrics)
     select = []
     for axis, at in (("x", x), ("y", y)):
@@ -153,11 +149,6 @@ def scatter(search: Search, anchor: str) -> Markup:
     )
 
 
-def metric_names(search: Search) -> list[str]:
-    """Everything that was measured."""
-    return list(dict.fromkeys(name for trial in search.complete for name in trial.metrics))
-
-
 def plot_data(search: Search, metrics: Sequence[str]) -> dict[str, Any]:
     """What the script needs: numbers, and choices as places in lists of options, which is small."""
     trials = thinned(search)
@@ -174,6 +165,7 @@ def plot_data(search: Search, metrics: Sequence[str]) -> dict[str, Any]:
              "direction": rules[name].direction if name in rules else ""}
             for name in metrics
         ],
+        "baseline": _baseline(search),
         "keys": [[form.names.get(part, part) for part in key] for key in keys],
         "options": [[json.loads(option) for option in each] for each in options],
         "head": form.head,
@@ -193,6 +185,14 @@ def plot_data(search: Search, metrics: Sequence[str]) -> dict[str, Any]:
             for trial in trials
         ],
     }  # fmt: skip
+
+
+def _baseline(search: Search) -> dict[str, Any]:
+    """The network that the search started from, as a line across the plot."""
+    start = search.start
+    if start is None or start.chosen_by is None:
+        return {}
+    return {"name": name_of_start(start), "metrics": {ACCURACY: start.chosen_by.accuracy}}
 
 
 def _json(value: Any) -> str:
@@ -216,62 +216,6 @@ def json_block(data: Any, anchor: str) -> Markup:
         without_halves(text).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
     )
     return tag("script", safe, type="application/json", id=anchor)
-
-
-def front_table(search: Search, circuits: Mapping[str, StoredCircuit]) -> Markup | None:
-    """The best configurations by their numbers; `circuits` are those of saved graphs."""
-    if not search.best:
-        return None
-    metrics = metric_names(search)
-    units = [
-        tag("small", unit) if (unit := METRICS.get(name, NO_UNIT).unit) else None
-        for name in metrics
-    ]
-    named = [joined([name, unit]) for name, unit in zip(metrics, units, strict=True)]
-    marks = search.verified
-    made = {
-        trial.number: circuit_cells(circuits[graph])
-        for trial in search.best
-        if (graph := SNAPSHOT_GRAPH.format(trial.config.get(("epoch",)))) in circuits
-    }
-    nothing = ("",) * len(CIRCUIT_HEADERS)
-    tested = any(each.test for each in search.judged.values())
-    rows = [
-        (BEST_SETTINGS.format(place) if trial.number in search.files else "", str(trial.number),
-         *(_measured(name, trial.metrics.get(name), known) for name in metrics),
-         *([str(known.test or "")] if tested else []),
-         *([str(marks.get(trial.number, "no"))] if marks else []),
-         *(made.get(trial.number, nothing) if made else ()))
-        for trial in search.best
-        for place in [search.front.index(trial.number)]
-        for known in [search.judged.get(trial.number, UNKNOWN)]
-    ]  # fmt: skip
-    headers = ["File", "Trial", *named, *([TEST_ACCURACY] if tested else [])]
-    headers += [*(["Verified in integers"] if marks else []), *(CIRCUIT_HEADERS if made else ())]
-    if search.start is not None:
-        start = [
-            name_of_start(search.start),
-            "",
-            *(_measured(name, None, search.start) for name in metrics),
-        ]
-        start += [str(search.start.test or "")] if tested else []
-        rows.insert(0, (*start, *[""] * (len(headers) - len(start))))
-    shown = [tag("h3", "The front"), table(headers, rows, "The front"), unverified(marks)]
-    return joined(shown)
-
-
-def _measured(name: str, value: float | None, known: Accuracies) -> str:
-    """A metric; an accuracy with the interval that is 95 % sure."""
-    if name == ACCURACY and known.chosen_by is not None:
-        return str(known.chosen_by)
-    return "" if value is None else number(value)
-
-
-def unverified(marks: Mapping[int, Verified]) -> Markup | None:
-    """Why trials were not compared with their integers, or are not what those are."""
-    reasons = Counter(mark.reason for mark in marks.values() if mark.reason)
-    words = [f"{counted(some, 'trial')}: {why}" for why, some in reasons.most_common(MOST_FAILURES)]
-    return tag("p", f"Not verified: {'; '.join(words)}.", class_="quiet") if words else None
 
 
 def charts(search: Search) -> Markup:
@@ -311,7 +255,7 @@ def changes(best: Sequence[Trial]) -> Markup | None:
     return joined(
         [
             tag("h3", "What each configuration of the front changes"),
-            table(headers, rows, "Changes layer by layer", text_columns=len(headers)),
+            table(headers, rows, "Changes layer by layer", len(headers), is_matrix=True),
             tag("p", f"{counted(left, 'further configuration')} not shown.") if left else None,
         ]
     )
