@@ -8,6 +8,7 @@ import contextlib
 import errno
 import io
 import os
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -108,7 +109,8 @@ def _act(action: str, options: dict[str, Any], command: list[str]) -> int:
     check(config)
     with _profiling(config.profile), only_results(config.quiet):
         colour = wants_colour(sys.stdout)
-        table = settings_table(layers, colour=colour, complete=config.verbose)
+        room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        table = settings_table(layers, colour=colour, complete=config.verbose, room=room)
         sys.stdout.write(table + "\n")
         sys.stdout.flush()
         run_action(action, config, layers.record(command))

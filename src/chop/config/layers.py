@@ -152,7 +152,7 @@ def spelled_out(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 GREY, PLAIN = "\033[38;5;8m", "\033[0m"
-COLUMN_WIDTH = 24
+COLUMN_WIDTHS = (24, 18, 14, 11)  # the widest that fits; `Manual Override` itself takes 15
 
 
 @dataclass(frozen=True)
@@ -249,17 +249,33 @@ def setting_named(name: str, owner: str) -> Setting:
     return SETTINGS[name]
 
 
-def settings_table(layers: Layers, *, colour: bool, complete: bool = True) -> str:
+def settings_table(
+    layers: Layers, *, colour: bool, complete: bool = True, room: int | None = None
+) -> str:
     """The table that shows who set what; values that lost are grey where colours are wanted.
 
     Args:
-        complete: list the settings that nobody has set as well.
+        complete: list the settings that nobody has changed as well.
+        room: columns of the terminal; values are wrapped until the table fits.
     """
+    given = [row for row in layers.rows() if complete or _is_changed(row)]
+    for width in COLUMN_WIDTHS:
+        table = _table(layers, [_shown(row, width, colour=colour) for row in given])
+        if room is None or len(table.partition("\n")[0]) <= room:
+            break
+    return table
+
+
+def _is_changed(row: list[Any]) -> bool:
+    """Whether a file or the command line says something else than the default."""
+    _, default, *given, _ = row
+    return any(value not in ("", default) for value in given)
+
+
+def _table(layers: Layers, rows: list[list[str]]) -> str:
     from tabulate import tabulate
 
     headers = ["Name", "Default", "Config. File", "Manual Override", "Effective"]
-    given = [row for row in layers.rows() if complete or row[2:4] != ["", ""]]
-    rows = [_shown(row, colour=colour) for row in given]
     if layers.file_name is None:
         headers, rows = _without(2, headers), [_without(2, row) for row in rows]
     return tabulate(
@@ -302,16 +318,17 @@ def _adapter(name: str) -> Any:
     return TypeAdapter(annotation)
 
 
-def _shown(row: list[Any], *, colour: bool) -> list[str]:
+def _shown(row: list[Any], width: int, *, colour: bool) -> list[str]:
     """The row as text; with colours, every given value but the winning one is grey."""
     given = [place for place, value in enumerate(row[:-1]) if value != ""]
     lost = given[1:-1] if colour else []  # the first is the name
-    return [_wrapped(str(value), grey=place in lost) for place, value in enumerate(row)]
+    values = enumerate(row[1:], start=1)
+    return [str(row[0]), *(_wrapped(str(each), width, grey=at in lost) for at, each in values)]
 
 
-def _wrapped(text: str, *, grey: bool) -> str:
+def _wrapped(text: str, width: int, *, grey: bool) -> str:
     # Not left to tabulate: its own wrapping turns the text "False" into True.
-    lines = textwrap.wrap(text, COLUMN_WIDTH) or [""]
+    lines = textwrap.wrap(text, width) or [""]
     return "\n".join(f"{GREY}{line}{PLAIN}" if grey else line for line in lines)
 
 

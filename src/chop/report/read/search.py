@@ -136,7 +136,7 @@ def read_search(folder: Path) -> Search:
 def first_graphs(folder: Path) -> list[Path]:
     """The saved graph of the first network on a learned front, if the front says which it is."""
     best = read_json(folder / BEST)
-    first = next(iter(best.values()), {}) if isinstance(best, dict) else {}
+    first: Any = next(iter(best.values()), {}) if isinstance(best, dict) else {}
     epoch = as_stored(BestSnapshot, first, f"{folder.name}/best.json").sampled_config.get("epoch")
     return [] if epoch is None else [folder / FRONT_GRAPHS / SNAPSHOT_GRAPH.format(epoch)]
 
