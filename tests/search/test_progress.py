@@ -1,8 +1,16 @@
 """What a search says while it is under way."""
 
+import io
+import re
+
+import pytest
+import rich
+from rich.console import Console
 from search_cases import Searcher
 
-from chop.search.results.files import Lines
+from chop.search.results.files import Bar, Lines
+
+ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 def test_the_ends_of_the_front_are_as_measured_and_not_as_scaled(search_with: Searcher) -> None:
@@ -12,3 +20,20 @@ def test_the_ends_of_the_front_are_as_measured_and_not_as_scaled(search_with: Se
     right = max(each["software_metrics"]["accuracy"] for each in trials)
     shown = Lines(18, ["accuracy", "average_bitwidth"]).best(store)
     assert shown.endswith(f"best accuracy {right:.4g}, average_bitwidth {bits:.4g}")
+
+
+@pytest.mark.parametrize("columns", [40, 60, 120])
+def test_a_narrow_terminal_costs_facts_before_the_bar(
+    search_with: Searcher, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    store = search_with(sampler="brute").store
+    screen = io.StringIO()
+    monkeypatch.setattr(rich, "_console", Console(file=screen, force_terminal=True))
+    with Bar(18, ["accuracy", "average_bitwidth"]) as bar:
+        bar(store)
+    lines = [line for line in re.split(r"[\r\n]", ANSI.sub("", screen.getvalue())) if line]
+    assert all(len(line) <= columns for line in lines)
+    assert re.match(r"Searching ━+ 18/18 \? left", lines[-1])
+    assert ("front of" in lines[-1]) == (columns >= 60)
+    assert ("average_bitwidth" in lines[-1]) == (columns == 120)

@@ -152,7 +152,7 @@ def spelled_out(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 GREY, PLAIN = "\033[38;5;8m", "\033[0m"
-COLUMN_WIDTHS = (24, 18, 14, 11)  # the widest that fits; `Manual Override` itself takes 15
+COLUMN_WIDTHS = (24, 18, 14, 11, 9)  # the widest that fits; `Manual Override` itself takes 15
 
 
 @dataclass(frozen=True)

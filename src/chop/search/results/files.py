@@ -270,7 +270,8 @@ def write_best(
 
 logger = get_logger("chop")
 
-REFRESH = 0.25
+BAR = 12  # characters
+REFRESH = 0.25  # seconds
 LINES_EVERY = 10.0
 
 
@@ -347,11 +348,12 @@ class Bar(Lines):
         super().__init__(total, metrics)
         self._bar = Progress(
             TextColumn("Searching"),
-            BarColumn(),
+            BarColumn(bar_width=BAR),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[left]} left, {task.fields[best]}"),
+            TextColumn("{task.fields[facts]}"),
         )
-        self._task = self._bar.add_task("search", total=total, left="?", best="")
+        self._taken = len("Searching") + BAR + 2 * len(str(total)) + len(" / ") + len("   ")
+        self._task = self._bar.add_task("search", total=total, facts="")
 
     def __enter__(self) -> "Bar":
         self._bar.start()
@@ -364,7 +366,15 @@ class Bar(Lines):
 
     def show(self, store: Store, left: str) -> None:
         done: Any = len(store.done)
-        self._bar.update(self._task, completed=done, left=left, best=self.best(store))
+        room = self._bar.console.width - self._taken
+        facts = fitting([f"{left} left", *self.best(store).split(", ")], room)
+        self._bar.update(self._task, completed=done, facts=facts)
+
+
+def fitting(facts: Sequence[str], room: int) -> str:
+    """As many of the facts as fit into so many characters, from the first on."""
+    shown = [", ".join(facts[:count]) for count in range(len(facts), 0, -1)]
+    return next((each for each in shown if len(each) <= room), "")
 
 
 def make_progress(total: int, metrics: list[str]) -> Lines:
