@@ -45,7 +45,7 @@ def name_of(page: Path) -> str:
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_what_a_page_shows_runs(page: Path, tmp_path: Path) -> None:
     for package in NEEDS.get(name_of(page), ()):
-        pytest.importorskip(package, reason="the page needs: pip install 'machop[onnx]'")
+        pytest.importorskip(package, reason="the page needs: pip install onnx onnxruntime qonnx")
     blocks = blocks_of(page)
     run = PageRun(tmp_path)
     with run.at_work():
@@ -110,8 +110,8 @@ def test_the_site_has_every_page() -> None:
 
 
 def test_the_site_builds(tmp_path: Path) -> None:
-    pytest.importorskip("mkdocs", reason="the site needs: pip install 'machop[docs]'")
-    pytest.importorskip("material", reason="the site needs: pip install 'machop[docs]'")
+    pytest.importorskip("mkdocs", reason="the site needs: pip install mkdocs-material")
+    pytest.importorskip("material", reason="the site needs: pip install mkdocs-material")
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path],
         cwd=ROOT,

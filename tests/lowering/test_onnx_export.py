@@ -20,9 +20,9 @@ from chop.export.onnx.standard import FILE, LEVELS, QuantiseDequantise, code_typ
 from chop.lowering import Engine, LoweringError, lower
 from chop.models.vision import vgg7
 
-onnx = pytest.importorskip("onnx", reason="pip install 'machop[onnx]'")
-runtime = pytest.importorskip("onnxruntime", reason="pip install 'machop[onnx]'")
-NO_QONNX = pytest.mark.skipif(not find_spec("qonnx"), reason="pip install 'machop[onnx]'")
+onnx = pytest.importorskip("onnx", reason="pip install onnx onnxruntime qonnx")
+runtime = pytest.importorskip("onnxruntime", reason="pip install onnx onnxruntime qonnx")
+NO_QONNX = pytest.mark.skipif(not find_spec("qonnx"), reason="pip install onnx onnxruntime qonnx")
 FORMS = ["onnx", pytest.param("qonnx", marks=NO_QONNX)]
 
 

@@ -22,7 +22,7 @@ from chop.models.vision import vgg7
 from chop.passes.graph import load_mase_graph_interface_pass, save_mase_graph_interface_pass
 from chop.tools.checkpoint_load import load_graph, load_model
 
-onnx = pytest.importorskip("onnx", reason="pip install 'machop[onnx]'")
+onnx = pytest.importorskip("onnx", reason="pip install onnx onnxruntime qonnx")
 DOMAIN = "qonnx.custom_op.general"
 
 

@@ -18,7 +18,7 @@ from search_cases import Searcher
 from chop.search.study.storage import Place, open_store
 
 pytestmark = pytest.mark.skipif(
-    find_spec("optuna_dashboard") is None, reason="pip install 'machop[dashboard]'"
+    find_spec("optuna_dashboard") is None, reason="pip install optuna-dashboard"
 )
 Asked = Callable[[str], Any]
 

@@ -60,7 +60,7 @@ def test_a_study_whose_maker_was_killed_is_taken_over(
         ("mysql://me:secret@host/db", "needs pymysql: pip install pymysql"),
         ("mysql+mysqldb://me:secret@host/db", "needs MySQLdb: pip install mysqlclient"),
         ("oracle+cx_oracle://me:secret@host/db", "needs cx_Oracle: pip install cx_Oracle"),
-        ("postgresql://me:secret@host/db", "needs psycopg: pip install 'machop[postgres]'"),
+        ("postgresql://me:secret@host/db", "needs psycopg: pip install 'psycopg[binary]'"),
         ("grpc://host:13000", "needs grpc: pip install grpcio"),
     ],
 )

@@ -54,6 +54,13 @@ class Requirement(NamedTuple):
     at_least: str
     extra: str
     """Empty for what everybody needs."""
+    parts: str = ""
+    """Which extras of the package itself, in brackets."""
+
+    @property
+    def remedy(self) -> str:
+        """What to type to have it; the index has another package by the name of this project."""
+        return f"pip install '{self.name}{self.parts}>={self.at_least}'"
 
 
 def doctor(*, missing_only: bool = False) -> str:
@@ -145,11 +152,15 @@ def requirements() -> list[Requirement]:
     """What the installed project says it needs."""
     found = []
     for line in requires(PROJECT) or ():
-        name = re.match(r"[\w.-]+", line)
+        name = re.match(r"([\w.-]+)(\[[\w,-]+\])?", line)
         least = re.search(r">=\s*([\w.]+)", line)
         extra = re.search(r"extra\s*==\s*['\"]([\w-]+)['\"]", line)
         if name:
-            found.append(Requirement(name[0], least[1] if least else "", extra[1] if extra else ""))
+            found.append(
+                Requirement(
+                    name[1], least[1] if least else "", extra[1] if extra else "", name[2] or ""
+                )
+            )
     return found
 
 
@@ -161,7 +172,7 @@ def packages() -> Iterator[Finding]:
         yield Finding(PROJECT, MISSING, "runs from a folder, not installed", "pip install -e .")
         return
     for each in needed:
-        yield found(each, f"pip install '{each.name}>={each.at_least}'")
+        yield found(each, each.remedy)
 
 
 def found(wanted: Requirement, remedy: str, purpose: str = "") -> Finding:
@@ -189,7 +200,7 @@ def extras() -> Iterator[Finding]:
     except PackageNotFoundError:
         optional = []
     for each in optional:
-        yield found(each, f"pip install '{PROJECT}[{each.extra}]'", f"extra {each.extra}")
+        yield found(each, each.remedy, f"extra {each.extra}")
     yield from _guarded("torchvision", torchvision)
     named = {each.name for each in optional}
     for name, (purpose, line) in OTHERS.items():
@@ -234,7 +245,7 @@ def simulated_jets() -> Iterator[Finding]:
     else:
         yield Finding(
             "jsc-sim", "damaged", f"SHA-256 {digest} is not the stated one",
-            f"pip install --force-reinstall --no-deps {PROJECT}",
+            "install chop again from its checkout or its wheel",
         )  # fmt: skip
 
 

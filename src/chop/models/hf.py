@@ -1,4 +1,4 @@
-"""Models of transformers, from a configuration, a folder or by name; an extra, `machop[text]`.
+"""Models of transformers, from a configuration, a folder or by name; the extra `text`.
 
 No code of a folder is run: a class is one of those that transformers has, and weights are read from
 safetensors. Only a name of the hub that was asked for, ``hf:NAME``, is ever looked for elsewhere.
@@ -24,7 +24,7 @@ OF_TOKENS = ("ForSequenceClassification", "ForCausalLM", "LMHeadModel")
 TOKENISERS = (
     "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.txt", "vocab.json",
 )  # fmt: skip
-INSTALL = "transformers is not installed: pip install 'machop[text]'"
+INSTALL = "transformers is not installed: pip install transformers"
 
 
 def from_transformers(source: Any) -> nn.Module:

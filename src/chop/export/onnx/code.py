@@ -27,7 +27,8 @@ def needed(package: str) -> Any:
     except ImportError:
         name = package.partition(".")[0]
         raise ConfigError(
-            f"{name} is not installed, and ONNX needs it: pip install 'machop[onnx]'"
+            f"{name} is not installed, and ONNX needs it: "
+            "pip install onnx onnxruntime onnxscript qonnx"
         ) from None
 
 

@@ -33,7 +33,7 @@ GRPC_PORT = 13000  # Optuna's own default
 PROBLEM = "problem"
 DRIVERS = {"postgresql": "psycopg", "mysql": "pymysql"}
 """What reaches a database whose URL names no driver; SQLAlchemy would take those of long ago."""
-PACKAGES = {"psycopg": "'machop[postgres]'", "MySQLdb": "mysqlclient", "grpc": "grpcio"}
+PACKAGES = {"psycopg": "'psycopg[binary]'", "MySQLdb": "mysqlclient", "grpc": "grpcio"}
 """What to install for a module, where that has another name."""
 OPENING = 0x63686F70
 """Names the lock in a PostgreSQL database that is held while one process opens it."""
