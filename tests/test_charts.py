@@ -76,3 +76,26 @@ def test_logarithmic_ticks_cover_their_range(low: float, high: float, ticks: lis
     assert log_ticks(low, high) == pytest.approx(ticks)
     chart = LineChart("t", "x", "y", {"a": [(low, 1), (high, 2)]}, logarithmic="x")
     assert "nan" not in line_chart(chart)
+
+
+def test_a_level_with_a_name_and_a_star_are_in_both_pictures(tmp_path: Path) -> None:
+    chart = LineChart(
+        "Fronts", "bits", "accuracy", {"a": [(1, 0.5), (100, 0.6)], "best": [(7, 0.55)]},
+        marks={"a": "o-", "best": "*"}, named_levels={"float, 0.75": 0.75}, logarithmic="x",
+        is_legend_above=True,
+    )  # fmt: skip
+    (panel,) = make_figure([[chart]]).axes
+    assert [words.get_text() for words in panel.texts] == ["float, 0.75"]
+    low, high = panel.get_ylim()
+    assert low < 0.5
+    assert high > 0.76  # room for the name
+    (star,) = [line for line in panel.lines if line.get_marker() == "*"]
+    assert list(star.get_xydata()[0]) == [7, 0.55]  # not beside its place
+    legend = panel.get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == ["a", "best"]
+    page = line_chart(chart)
+    assert ">float, 0.75<" in page
+    assert page.count("stroke-dasharray") == 1
+    assert page.count('r="6"') == 1
+    assert page.count('r="3"') == 2

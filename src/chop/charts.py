@@ -16,10 +16,19 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Points = Sequence[tuple[float, float]]
-Mark = Literal[".", "o", "x", "o-"]
+Mark = Literal[".", "o", "x", "o-", "*"]
+"""How points are drawn; a star stands out."""
 
 PANEL, ALONE = (5.4, 3.7), (8.0, 4.8)
 """Width and height in inches of a panel among others, and of one that is alone."""
+DPI, SHARP = 110, 200
+"""Dots per inch of pictures for a screen, and of one that may be shown larger or printed."""
+STAR: dict[str, Any] = {
+    "markersize": 17.0,
+    "markeredgecolor": "white",
+    "markeredgewidth": 1.2,
+    "zorder": 5.0,
+}
 FEW_POINTS = 15
 """Up to so many points of a line are marked by dots; a single one would be no line at all."""
 BESIDE = 0.05
@@ -52,8 +61,12 @@ class LineChart:
     logarithmic: Literal["", "x", "y"] = ""
     levels: tuple[float, ...] = ()
     """Values of y that are marked."""
+    named_levels: Mapping[str, float] = field(default_factory=dict)
+    """Values of y to compare with, such as that of a baseline; each is a line with its name."""
     legend: str = ""
     """What the names of the series are."""
+    is_legend_above: bool = False
+    """Whether the names stand in one row above the chart: few and short ones leave it its width."""
     is_ordered: bool = False
     """Whether the series are steps of one quantity: colours then run from dark to light."""
 
@@ -83,7 +96,12 @@ Rows = Sequence[Sequence[Chart]]
 
 
 def write_png(
-    path: Path, picture: "Figure | Rows", title: str = "", *, is_plain: bool = False
+    path: Path,
+    picture: "Figure | Rows",
+    title: str = "",
+    *,
+    is_plain: bool = False,
+    dpi: int = DPI,
 ) -> Path:
     """Write a picture, or rows of charts with a title above them, into a file; the file.
 
@@ -93,7 +111,7 @@ def write_png(
     """
     figure = make_figure(picture, title, is_plain) if isinstance(picture, Sequence) else picture
     with replacing(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=110)
+        figure.savefig(temporary, format="png", dpi=dpi)
     return path
 
 
@@ -114,12 +132,23 @@ def make_figure(rows: Rows, title: str = "", is_plain: bool = False) -> "Figure"
     for row, panels in zip(rows, grid, strict=True):
         for chart, panel in zip(row, panels, strict=True):
             panel.set_xlabel(chart.x)
-            panel.set_title(chart.title, fontsize="medium")
+            _title(panel, chart)
             panel.grid(alpha=0.3)
             panel.set_axisbelow(True)
             _draw(panel, chart)
-        _legend(panels, getattr(row[-1], "legend", ""))
+        _legend(panels, row[-1])
     return figure
+
+
+def _title(panel: "Axes", chart: Chart) -> None:
+    if _is_legend_above(chart):
+        panel.set_title(chart.title, fontsize="large", loc="left", pad=26)
+    else:
+        panel.set_title(chart.title, fontsize="medium")
+
+
+def _is_legend_above(chart: Chart) -> bool:
+    return isinstance(chart, LineChart) and chart.is_legend_above
 
 
 def _height(chart: Chart, usual: float) -> float:
@@ -129,11 +158,17 @@ def _height(chart: Chart, usual: float) -> float:
     return 1.4 + 0.32 * len(chart.bars if isinstance(chart, BarChart) else chart.rows)
 
 
-def _legend(panels: "Sequence[Axes]", title: str) -> None:
-    """The names of what a row of panels shows, beside the last one, where no line is."""
+def _legend(panels: "Sequence[Axes]", last: Chart) -> None:
+    """The names of what a row of panels shows, beside the last one or above it: on no line."""
+    title = getattr(last, "legend", "")
     found = [panel.get_legend_handles_labels() for panel in panels]
     handles, names = max(found, key=lambda each: len(each[1]))
-    if len(names) > 1 or (names and title):
+    if _is_legend_above(last):
+        panels[-1].legend(
+            handles, names, loc="lower left", bbox_to_anchor=(-0.01, 0.99), ncols=len(names),
+            frameon=False, borderaxespad=0.2, columnspacing=1.6, handletextpad=0.5,
+        )  # fmt: skip
+    elif len(names) > 1 or (names and title):
         beside = (1.02, 0.5)
         panels[-1].legend(handles, names, title=title, loc="center left", bbox_to_anchor=beside)
 
@@ -157,8 +192,7 @@ def _lines(panel: "Axes", chart: LineChart) -> None:
     from matplotlib.ticker import LogLocator, MaxNLocator, StrMethodFormatter
 
     ordered = colormaps["viridis"] if chart.is_ordered else None
-    for level in chart.levels:
-        panel.axhline(level, color="0.75", linewidth=0.8, zorder=0)
+    _levels(panel, chart)
     for place, name in enumerate(chart.series):
         share = 0.9 * place / max(len(chart.series) - 1, 1)
         _line(panel, chart, name, ordered(share) if ordered else f"C{place}")
@@ -175,16 +209,31 @@ def _lines(panel: "Axes", chart: LineChart) -> None:
         axis.set_major_formatter(StrMethodFormatter("{x:,g}"))
         axis.set_minor_locator(LogLocator(subs=(2, 5)))
         axis.set_minor_formatter(StrMethodFormatter("{x:,g}"))
+        axis.set_tick_params("both", length=3.5, pad=3.5)  # numbers in one row
+
+
+def _levels(panel: "Axes", chart: LineChart) -> None:
+    """Lines across the chart, some of them with names."""
+    for level in chart.levels:
+        panel.axhline(level, color="0.75", linewidth=0.8, zorder=0)
+    for name, level in chart.named_levels.items():
+        panel.axhline(level, color="0.35", linewidth=1.2, linestyle="--", zorder=1)
+        panel.annotate(name, (0, level), (6, 4), panel.get_yaxis_transform(),
+                       textcoords="offset points", color="0.25")  # fmt: skip
+        panel.margins(y=0.09)  # room for a name above the highest line
 
 
 def _line(panel: "Axes", chart: LineChart, name: str, colour: Any) -> None:
     points = chart.series[name]
-    shift = BESIDE * len(panel.lines) if len(points) == 1 else 0.0
+    shift = BESIDE * len(panel.lines) if len(points) == 1 and not chart.marks else 0.0
     xs, ys = [x + shift for x, _ in points], [y for _, y in points]
     dots = "." if len(points) <= FEW_POINTS and not chart.steps else ""
     step: Literal["post"] | None = "post" if chart.steps else None
     how = "steps-post" if step else "default"
-    panel.plot(xs, ys, chart.marks.get(name, f"{dots}-"), color=colour, label=name, drawstyle=how)
+    mark = chart.marks.get(name, f"{dots}-")
+    panel.plot(
+        xs, ys, mark, color=colour, label=name, drawstyle=how, **(STAR if mark == "*" else {})
+    )
     if band := chart.bands.get(name):
         low, high = ([y for _, y in edge] for edge in (band.low, band.high))
         if len(points) == 1:  # no area

@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections import Counter
 from pathlib import Path
 
@@ -93,6 +94,16 @@ def test_links_lead_somewhere(page: Path) -> None:
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     links = re.findall(r"\]\((?!https?:)([^)#\s]+)", text)
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_the_readme_lists_every_extra_and_installs_no_name_from_an_index() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert [name for name in project["optional-dependencies"] if f"`{name}`" not in text] == []
+    installs = [line for line in text.splitlines() if "pip install" in line]
+    assert installs
+    named = re.compile(rf"""pip install[^#\n]*\s["']?{project["name"]}\b""")  # not dist/machop-…
+    assert [line for line in installs if named.search(line)] == []
 
 
 def nav_paths(entry: object) -> list[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from chop.charts import write_png
+from chop.charts import SHARP, write_png
 from chop.errors import ConfigError
 from chop.report.read.fronts import Fronts, read_fronts
 from chop.runs import FRONTS_CHART, open_run
@@ -33,7 +33,7 @@ def compare_fronts(
     target = runs[0].folder / FRONTS_CHART if output is None else Path(output).expanduser()
     if target.is_dir():
         raise ConfigError(f"{target}: is a folder; name the PNG file to write")
-    return write_png(target, [[fronts.chart()]]).resolve(), fronts
+    return write_png(target, [[fronts.chart()]], dpi=SHARP).resolve(), fronts
 
 
 def fronts_table(fronts: Fronts) -> str:

@@ -252,7 +252,8 @@ def make_frame(chart: LineChart) -> Frame:
     """The axes around all lines of a chart."""
     around = [edge for each in chart.bands.values() for edge in (each.low, each.high)]
     places = [place for points in (*chart.series.values(), *around) for place in points]
-    xs, ys = [x for x, _ in places], [y for _, y in places] + [0.0] * chart.from_zero
+    xs = [x for x, _ in places]
+    ys = [*(y for _, y in places), *chart.named_levels.values(), *[0.0] * chart.from_zero]
     log_x, log_y = chart.logarithmic == "x", chart.logarithmic == "y"
     x_ticks = (log_ticks if log_x else partial(nice_ticks, whole=True))(min(xs), max(xs))
     y_ticks = (log_ticks if log_y else nice_ticks)(min(ys), max(ys))
@@ -299,6 +300,20 @@ def line_chart(chart: LineChart) -> Markup:
     frame = make_frame(chart)
     levels = (frame.y.at(level) for level in chart.levels)
     parts = [frame.drawn(), *(line(LEFT, at, WIDTH - RIGHT, at, "grid") for at in levels)]
+    for name, level in chart.named_levels.items():
+        at = frame.y.at(level)
+        parts += [
+            tag(
+                "line",
+                x1=LEFT,
+                y1=at,
+                x2=WIDTH - RIGHT,
+                y2=at,
+                class_="axis",
+                stroke_dasharray="5 4",
+            ),
+            text(LEFT + 5, at - 4, name, "start"),
+        ]
     for place, name in enumerate(chart.series):
         if name in chart.bands:
             parts.append(_area(frame, place, chart.bands[name], chart.steps))
@@ -333,8 +348,8 @@ def _series(
         return
     for x, y in points:
         words = tag("title", f"{name}: {number(y)} at {frame.x.label} {number(x)}")
-        at_x, at_y = frame.x.at(x), frame.y.at(y)
-        yield tag("circle", words, cx=at_x, cy=at_y, r=3, class_=f"dot s{place % COLOURS}")
+        at_x, at_y, size = frame.x.at(x), frame.y.at(y), 6 if mark == "*" else 3
+        yield tag("circle", words, cx=at_x, cy=at_y, r=size, class_=f"dot s{place % COLOURS}")
 
 
 def _places(frame: Frame, points: Points, steps: bool) -> list[tuple[float, float]]:
