@@ -15,8 +15,8 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 # Each layer may import those named after it, and itself.
 BASE = (
-    "errors", "masking", "registry", "validation", "files", "preprocessing", "runs", "charts",
-    "callables", "__init__",
+    "errors", "masking", "registry", "validation", "files", "preprocessing", "tasks", "runs",
+    "charts", "callables", "__init__",
 )  # fmt: skip
 MODELS_AND_DATA = ("dataset", "models")
 GRAPHS = ("numerics", "ops", "nn", "ir", "lowering", "passes")
@@ -28,6 +28,7 @@ LAYERS = {
     "validation": ("errors", "masking"),
     "files": ("errors",),
     "preprocessing": ("errors", "validation"),
+    "tasks": ("errors", "preprocessing"),
     "runs": ("errors", "files", "preprocessing", "validation"),
     "charts": ("files",),
     "numerics": BASE,

@@ -1,18 +1,19 @@
 """Loss, accuracy, confusion and perplexity of a model, and how a run sums them up in words."""
 
 import math
-from collections.abc import Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 import torch.nn.functional as F
 from tabulate import tabulate
 from torch import Tensor, nn
 
-from chop.dataset.rows import IGNORED
 from chop.errors import DataError
-from chop.preprocessing import Preprocessing
+from chop.preprocessing import Preprocessing, Targets, targets_of
+from chop.tasks import CLASSES, IGNORED, NUMBERS, TOKENS, Task, as_rows, restored, task_of
 
 if TYPE_CHECKING:
     from chop.lowering import Agreement
@@ -42,19 +43,19 @@ def accuracy(logits: Tensor, labels: Tensor) -> Tensor:
     return (predicted == labels).float().mean()
 
 
+def score(outputs: Tensor, labels: Tensor, targets: Targets | None = None) -> Tensor:
+    """What decides of a task for some rows: the accuracy, or the mean absolute error."""
+    if not labels.is_floating_point():
+        return accuracy(outputs, labels)
+    return (restored(outputs, targets) - as_rows(labels)).abs().mean()
+
+
 def kept(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """What is kept of a step to tell its accuracy later: of many tokens not all their scores."""
-    if logits.ndim == 2:
+    """What is kept of a step to tell its score later: of many tokens not all their scores."""
+    if logits.ndim == 2 or labels.is_floating_point():
         return logits, labels
     wanted = labels != IGNORED
     return logits.argmax(dim=-1)[wanted], labels[wanted]
-
-
-def mean_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """The mean cross entropy of the predictions."""
-    if logits.ndim > 2:
-        logits, labels = logits.flatten(0, -2), labels.flatten()
-    return F.cross_entropy(logits, labels, ignore_index=IGNORED)
 
 
 def wilson_interval(right: int, total: int, z: float = Z_95) -> tuple[float, float]:
@@ -67,8 +68,55 @@ def wilson_interval(right: int, total: int, z: float = Z_95) -> tuple[float, flo
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
+class Result(ABC):
+    """The result of running a network over labelled rows, whatever its task is."""
+
+    loss: float
+    agreement: "Agreement | None"
+    task: ClassVar[Task]
+    unit: ClassVar[str] = "rows"
+    """What is counted."""
+    digits: ClassVar[str] = ".6f"
+    """How numbers are shown."""
+
+    rows: int
+    interval: tuple[float, float]
+    """Of what decides, with 95 % confidence."""
+
+    @property
+    @abstractmethod
+    def value(self) -> float:
+        """What decides of the task: accuracy, or mean absolute error."""
+
+    @abstractmethod
+    def metrics(self) -> dict[str, float]:
+        """Everything by the names that searches have for it."""
+
+    @abstractmethod
+    def figures(self, split: str) -> dict[str, float]:
+        """What is told of the rows of a split, by the names it has there; what decides is first."""
+
+    @abstractmethod
+    def details(self, class_names: Sequence[str]) -> dict[str, Any]:
+        """What else is known, as plain values."""
+
+    @abstractmethod
+    def table(self, class_names: Sequence[str]) -> list[str]:
+        """What is known of classes or targets, as lines of text."""
+
+    def as_dict(self, class_names: Sequence[str] = (), split: str = "test") -> dict[str, Any]:
+        """The result as plain values, for JSON."""
+        return {
+            **self.figures(split),
+            "rows": self.rows,
+            f"{self.task.decides}_95_percent_interval": list(self.interval),
+            **self.details(class_names),
+            **({} if self.agreement is None else {"integers": asdict(self.agreement)}),
+        }
+
+
 @dataclass(frozen=True)
-class Evaluation:
+class Evaluation(Result):
     """The result of running a classifier over labelled rows.
 
     Args:
@@ -81,11 +129,10 @@ class Evaluation:
     confusion: Tensor
     agreement: "Agreement | None" = None
 
-    unit: ClassVar[str] = "rows"
-    """What is counted."""
+    task: ClassVar[Task] = CLASSES
 
     @property
-    def rows(self) -> int:
+    def rows(self) -> int:  # type: ignore[override]  # counted, not stored
         return int(self.confusion.sum())
 
     @property
@@ -97,7 +144,11 @@ class Evaluation:
         return self.right / self.rows if self.rows else math.nan
 
     @property
-    def interval(self) -> tuple[float, float]:
+    def value(self) -> float:
+        return self.accuracy
+
+    @property
+    def interval(self) -> tuple[float, float]:  # type: ignore[override]  # the same
         """The 95 % confidence interval of the accuracy."""
         return wilson_interval(self.right, self.rows)
 
@@ -110,26 +161,19 @@ class Evaluation:
             hit / count if count else math.nan for hit, count in zip(found, counts, strict=True)
         ]
 
+    def metrics(self) -> dict[str, float]:
+        return {"loss": self.loss, "accuracy": self.accuracy}
+
     def figures(self, split: str) -> dict[str, float]:
         """Accuracy and loss by the names they have on the rows of a split: test, val."""
         return {f"{split}_acc_epoch": self.accuracy, f"{split}_loss_epoch": self.loss}
-
-    def as_dict(self, class_names: Sequence[str] = (), split: str = "test") -> dict[str, Any]:
-        """The result as plain values, for JSON."""
-        return {
-            **self.figures(split),
-            "rows": self.rows,
-            "right": self.right,
-            "accuracy_95_percent_interval": list(self.interval),
-            **self.details(class_names),
-            **({} if self.agreement is None else {"integers": asdict(self.agreement)}),
-        }
 
     def details(self, class_names: Sequence[str]) -> dict[str, Any]:
         """What is known of each class."""
         names = names_of(len(self.per_class), class_names)
         shares = [None if math.isnan(share) else share for share in self.per_class]
         return {
+            "right": self.right,
             "per_class_accuracy": dict(zip(names, shares, strict=True)),
             "class_names": names,
             "confusion_matrix": self.confusion.tolist(),
@@ -158,7 +202,7 @@ class Evaluation:
 class TokenEvaluation(Evaluation):
     """The result of a language model; its confusion is only how many tokens are wrong and right."""
 
-    unit = "tokens"
+    unit, task = "tokens", TOKENS
 
     @property
     def right(self) -> int:
@@ -169,11 +213,14 @@ class TokenEvaluation(Evaluation):
         """The exponential of the loss: between how many words the model wavers."""
         return perplexity(self.loss)
 
+    def metrics(self) -> dict[str, float]:
+        return {**super().metrics(), "perplexity": self.perplexity}
+
     def figures(self, split: str) -> dict[str, float]:
         return {**super().figures(split), f"{split}_perplexity_epoch": self.perplexity}
 
     def details(self, class_names: Sequence[str]) -> dict[str, Any]:
-        return {"unit": self.unit}
+        return {"right": self.right, "unit": self.unit}
 
     def table(self, class_names: Sequence[str]) -> list[str]:
         return []
@@ -205,6 +252,16 @@ def summed_loss(logits: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(logits, labels, reduction="sum")
 
 
+class AnyTally(Protocol):
+    """What counts batches; `share` adds what other processes have counted."""
+
+    def add(self, outputs: Tensor, labels: Tensor) -> None: ...
+
+    def share(self, summed: Callable[[Tensor], Tensor]) -> None: ...
+
+    def result(self) -> Result: ...
+
+
 class Tally:
     """Losses and predictions summed on the device, read once at the end."""
 
@@ -228,6 +285,10 @@ class Tally:
         places = labels * self.classes + found if by_class else (found == labels).long()
         self.pairs += torch.bincount(places, minlength=len(self.pairs))
 
+    def share(self, summed: Callable[[Tensor], Tensor]) -> None:
+        """Add what other processes have counted."""
+        self.loss, self.pairs = summed(self.loss), summed(self.pairs)
+
     def result(self) -> Evaluation:
         """What was counted so far."""
         rows = int(self.pairs.sum())
@@ -237,26 +298,48 @@ class Tally:
         return Evaluation(loss, self.pairs.reshape(self.classes, self.classes).cpu())
 
 
-def tally(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> Tally:
-    """Run `model` as it is over `batches`, and count."""
-    counted = Tally()
+def tally_of(labels: Tensor, targets: Targets | None) -> AnyTally:
+    """What counts rows with such labels."""
+    if task_of(labels) is not NUMBERS:
+        return Tally()
+    from chop.training.regression import RegressionTally
+
+    return RegressionTally(targets)
+
+
+def tally(
+    model: nn.Module,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    targets: Targets | None = None,
+) -> AnyTally:
+    """Run `model` as it is over `batches`, and count; its labels tell what is counted."""
+    counted: AnyTally | None = None
     for features, labels in batches:
+        counted = counted or tally_of(labels, targets)
         counted.add(model(features), labels)
-    return counted
+    return counted or Tally()
 
 
 def evaluate(
     model: nn.Module,
     batches: Iterable[tuple[Tensor, Tensor]],
     device: torch.device | str = "cpu",
-) -> Evaluation:
-    """Evaluate `model` in evaluation mode, without gradients, and leave its mode as it was."""
+    targets: Targets | None = None,
+) -> Result:
+    """Evaluate `model` in evaluation mode, without gradients, and leave its mode as it was.
+
+    Args:
+        targets: how it scales the numbers that it predicts; by default as it says itself.
+
+    Returns:
+        a `Result`: an `Evaluation` of classes, or a `RegressionEvaluation`.
+    """
     training = model.training
     model.eval()
     try:
         with torch.inference_mode():
             moved = ((x.to(device), y.to(device)) for x, y in batches)
-            result = tally(model, moved).result()
+            result = tally(model, moved, targets or targets_of(model)).result()
     finally:
         model.train(training)
     if result.rows == 0:
@@ -295,17 +378,18 @@ ROWS = {"test": "Test rows", "val": "Validation rows", "all": "All rows"}
 
 
 def summary_of_test(
-    result: Evaluation, class_names: Sequence[str], source: str, split: str = "test"
+    result: Result, class_names: Sequence[str], source: str, split: str = "test"
 ) -> str:
-    """Accuracy with its confidence interval, loss, accuracy of each class, confusion matrix."""
-    low, high = result.interval
-    (accuracy, value), *others = result.figures(split).items()
-    width = max(len(name) for name, _ in others)
+    """What decides with its confidence interval, the loss, what is known of classes or targets."""
+    shown = result.digits
+    low, high = (format(each, ".4f" if shown == ".6f" else ".4g") for each in result.interval)
+    (decides, value), *others = result.figures(split).items()
+    width = max(len(name) for name in result.figures(split))
     lines = [
         f"{ROWS[split].replace('rows', result.unit)}: {result.rows:,}"
         + (f" ({source})" if source else ""),
-        f"{accuracy:{width}}  {value:.6f}   (95 % confidence: {low:.4f} to {high:.4f})",
-        *(f"{name:{width}}  {value:.6f}" for name, value in others),
+        f"{decides:{width}}  {value:{shown}}   (95 % confidence: {low} to {high})",
+        *(f"{name:{width}}  {value:{shown}}" for name, value in others),
         *([] if result.agreement is None else [f"In integers: {result.agreement}"]),
         *result.table(class_names),
     ]

@@ -39,13 +39,13 @@ from chop.report.sections.exports import (
 from chop.report.sections.graph import bit_colour
 from chop.runs import BEST_SETTINGS, SNAPSHOT_GRAPH
 from chop.search.metrics import METRICS, MetricInfo
-from chop.search.results.accuracy import ACCURACY, UNKNOWN, Accuracies, Start
+from chop.search.results.accuracy import SCORES, UNKNOWN, Accuracies, Start
 from chop.search.results.front import hypervolume_chart, importance_charts
 from chop.search.results.verification import Verified
 from chop.search.study.trial import Trial
 
 NO_UNIT = MetricInfo("")
-TEST_ACCURACY = joined(["test accuracy", tag("small", "95 % sure; not chosen by")])
+NOT_CHOSEN_BY = tag("small", "95 % sure; not chosen by")
 
 MOST_POINTS, MOST_COLUMNS, MOST_FAILURES = 3000, 24, 10
 MOST_CHOICES = 250_000  # of all configurations that are drawn
@@ -88,7 +88,7 @@ def tiles(search: Search, name: str) -> tuple[Tile, ...]:
         found.insert(0, Tile(label, str(search.start.chosen_by), detail))
     if search.front and (known := search.judged.get(search.front[0])) and known.chosen_by:
         trial = next(each for each in search.best if each.number == search.front[0])
-        costs = [name for name in search.problem.metrics if name != ACCURACY]
+        costs = [name for name in search.problem.metrics if name not in SCORES]
         cost = "".join(f", {number(trial.metrics.get(name))} {name}" for name in costs[:1])
         detail = f"best_0{cost}{_on_test_rows(known)}"
         found.insert(0, Tile(f"Best of the front{which}", str(known.chosen_by), detail))
@@ -235,7 +235,7 @@ def front_table(search: Search, circuits: Mapping[str, StoredCircuit]) -> Markup
         if (graph := SNAPSHOT_GRAPH.format(trial.config.get(("epoch",)))) in circuits
     }
     nothing = ("",) * len(CIRCUIT_HEADERS)
-    tested = any(each.test for each in search.judged.values())
+    tested = {each.test.metric for each in search.judged.values() if each.test}
     rows = [
         (BEST_SETTINGS.format(place) if trial.number in search.files else "", str(trial.number),
          *(_measured(name, trial.metrics.get(name), known) for name in metrics),
@@ -246,7 +246,12 @@ def front_table(search: Search, circuits: Mapping[str, StoredCircuit]) -> Markup
         for place in [search.front.index(trial.number)]
         for known in [search.judged.get(trial.number, UNKNOWN)]
     ]  # fmt: skip
-    headers = ["File", "Trial", *named, *([TEST_ACCURACY] if tested else [])]
+    headers = [
+        "File",
+        "Trial",
+        *named,
+        *(joined([f"test {name}", NOT_CHOSEN_BY]) for name in tested),
+    ]
     headers += [*(["Verified in integers"] if marks else []), *(CIRCUIT_HEADERS if made else ())]
     if search.start is not None:
         start = [
@@ -261,8 +266,8 @@ def front_table(search: Search, circuits: Mapping[str, StoredCircuit]) -> Markup
 
 
 def _measured(name: str, value: float | None, known: Accuracies) -> str:
-    """A metric; an accuracy with the interval that is 95 % sure."""
-    if name == ACCURACY and known.chosen_by is not None:
+    """A metric; what decides with the interval that is 95 % sure."""
+    if known.chosen_by is not None and known.chosen_by.metric == name:
         return str(known.chosen_by)
     return "" if value is None else number(value)
 
