@@ -77,6 +77,7 @@ ROOMS = {
     ),
     "training": (
         "settings",
+        "results",
         "batches", "metrics", "optimisers", "state", "lightning_setup", "widths",
         "report", "job",
         "module",
@@ -87,7 +88,8 @@ ROOMS = {
     "config": ("run", "export_options", "command_line", "layers", "schema", "completion", "pages"),
     "dataset": (
         "rows",
-        "info", "rescale", "tables", "cache", "preprocess",
+        "preprocess",
+        "info", "rescale", "tables", "cache",
         "download", "data_module", "given",
         "toy", "own", "physical", "vision",
     ),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from chop.training.job import MetricLogger
-    from chop.training.metrics import Result
+    from chop.training.results import Result
 
 logger = get_logger("chop")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from chop.actions.session import ActionResult, Session, chosen_settings, make_job, settings_of
 from chop.runs import GRAPH, TRAINING
-from chop.tasks import CLASSES, task_of_history
+from chop.tasks import NUMBERS, shown, task_of_history
 from chop.tools.loadable import loadable
 from chop.tools.logger import RESULT, get_logger
 
@@ -79,8 +79,8 @@ def best_in_words(history: "History") -> str:
     best = best_epoch(history) if history else {}
     task = task_of_history(history)
     names = {task.epoch_column(): task.words, "val_loss_epoch": "loss"}
-    digits = ".4f" if task is CLASSES else ".4g"
-    found = [f"{words} {best[name]:{digits}}" for name, words in names.items() if name in best]
+    text = shown if task is NUMBERS else "{:.4f}".format
+    found = [f"{words} {text(best[name])}" for name, words in names.items() if name in best]
     return f"epoch {best['epoch']:.0f}: validation {', '.join(found)}" if found else ""
 
 

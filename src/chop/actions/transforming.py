@@ -33,7 +33,8 @@ from chop.tools.get_input import (
     targets_for,
 )
 from chop.tools.logger import RESULT, get_logger
-from chop.training.metrics import Result, evaluate
+from chop.training.metrics import evaluate
+from chop.training.results import Result
 
 logger = get_logger("chop")
 

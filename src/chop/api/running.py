@@ -15,7 +15,7 @@ from chop.runs import SOFTWARE, TRAINING
 
 if TYPE_CHECKING:
     from chop.training.fit import TrainingResult
-    from chop.training.metrics import Result
+    from chop.training.results import Result
 
 PROJECTS = "mase_output"
 

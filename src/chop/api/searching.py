@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from torch import fx, nn
 
+from chop.actions.search_files import SearchResult
 from chop.actions.searching import search as search_action
 from chop.actions.session import task_of_rows
 from chop.api.running import module_of, project_of, report, splits
@@ -193,6 +194,11 @@ def search(  # noqa: PLR0913  # all but the first by name
         model, None, rows, tables, save_dir=folder, task=chosen.name, seed=seed, resume=resume,
         pretrained=True, verbose=False,
     )  # fmt: skip
+    return front_of(result)
+
+
+def front_of(result: SearchResult) -> FrontOfNetworks:
+    """What a search that has come to its end has found, as it is shown."""
     assert result.front is not None
     assert result.space is not None
     points = tuple(

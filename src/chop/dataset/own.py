@@ -10,14 +10,13 @@ from numpy.typing import NDArray
 
 from chop.dataset.cache import cached, file_sha256
 from chop.dataset.info import register_dataset
+from chop.dataset.preprocess import standardise, target_scaling
 from chop.dataset.rows import (
     DatasetRequest,
     Splits,
     paired,
     rows_fingerprint,
     seeded_split,
-    standardise,
-    target_scaling,
 )
 from chop.dataset.tables import READERS, Table, Wanted, class_indices
 from chop.errors import DataError

@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
 from chop.errors import DataError
-from chop.preprocessing import Kind, Preprocessing, Targets
+from chop.preprocessing import Preprocessing
 from chop.tasks import IGNORED
 
 NO_HOME = "~"
@@ -289,8 +289,6 @@ Labels = NDArray[np.int64]
 Indices = NDArray[np.intp]
 
 MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # 2**64 over the golden ratio: spreads every bit
-CHUNK_ROWS = 65_536
-LARGE = np.float32(1e38)  # differences of larger numbers may not fit in float32
 
 
 def distinct_rows(features: Floats, labels: Labels) -> Indices:
@@ -343,77 +341,3 @@ def carve_validation(training: Indices) -> tuple[Indices, Indices]:
     """The last tenth of the training rows set aside to validate on."""
     validations = -(-len(training) // 10)
     return training[:-validations], training[-validations:]
-
-
-def standardise(
-    train: Floats,
-    *others: Floats,
-    channels: bool = False,
-    names: Sequence[str] = (),
-    divisor: float = 1.0,
-    given: Preprocessing | None = None,
-) -> Preprocessing:
-    """Shift and scale in place so that each column of `train` has mean 0 and deviation 1.
-
-    The mean and deviation are those of `train` alone. A column that does not vary becomes 0
-    there and keeps its unit elsewhere.
-
-    Args:
-        channels: treat axis 1 of images as the columns.
-        names: of the columns.
-        divisor: what all values are divided by first.
-        given: what is done in place of all this.
-
-    Returns:
-        what was done.
-    """
-    parts = (train, *others)
-    if given is None:
-        if divisor == 1 and max(train.max(), -train.min()) > LARGE:
-            divisor = 4.0  # a power of two, which changes no ratio
-        if divisor != 1:
-            for part in parts:
-                np.divide(part, np.float32(divisor), out=part)
-        mean, deviation = scaling(train, channels)
-        kind: Kind = "channels" if channels else "features"
-        done = Preprocessing(kind, tuple(mean), tuple(deviation), names=tuple(names))
-        for part in parts:
-            scale_rows(part, done)
-        return replace(done, divisor=divisor)
-    for part in parts:
-        scale_rows(part, given)
-    return given
-
-
-def target_scaling(train: Floats, names: Sequence[str] = ()) -> Targets:
-    """How targets are scaled: by the mean and the deviation of those of the training rows."""
-    mean, deviation = scaling(train.reshape(len(train), -1), channels=False)
-    return Targets(tuple(mean), tuple(deviation), tuple(names))
-
-
-def scaling(rows: Floats, channels: bool) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The mean and the deviation that columns are scaled with: 1 of one that does not vary."""
-    mean, deviation = moments(rows, channels)
-    least = np.maximum(1e-6 * np.abs(mean), np.finfo(np.float32).tiny)
-    deviation[deviation <= least] = 1.0  # below what float32 can hold apart
-    return mean, deviation
-
-
-def moments(rows: Floats, channels: bool) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The mean and the deviation of each column, or of each channel of images."""
-    axes = tuple(axis for axis in range(rows.ndim) if axis != 1) if channels else (0,)
-    mean = rows.mean(axis=axes, dtype=np.float64, keepdims=True)
-    squares = np.zeros_like(mean)
-    for start in range(0, len(rows), CHUNK_ROWS):  # a whole float64 copy could fill the memory
-        away = rows[start : start + CHUNK_ROWS] - mean
-        squares += np.square(away, out=away).sum(axis=axes, keepdims=True)
-    return mean.ravel(), np.sqrt(squares * (mean.size / rows.size)).ravel()
-
-
-def scale_rows(rows: Floats, how: Preprocessing) -> None:
-    """Do to rows in place what was done to others, by the same operations in the same order."""
-    shape = (1, -1, *[1] * (rows.ndim - 2))
-    if how.divisor != 1:
-        np.divide(rows, np.float32(how.divisor), out=rows)
-    np.subtract(rows, np.array(how.mean, np.float32).reshape(shape), out=rows)
-    np.divide(rows, np.array(how.scale, np.float32).reshape(shape), out=rows)

@@ -145,8 +145,12 @@ class SearchConfig(Schema):
 
     @property
     def metrics(self) -> dict[str, Metric]:
-        """The metrics in the order of the objectives: sorted by name, as the original has them."""
-        return dict(sorted(self.strategy.metrics.items()))
+        """The metrics in the order of the objectives: sorted by name, as the original has them.
+
+        Errors of a regression come first: the best trials are sorted by the first objective.
+        """
+        stated = self.strategy.metrics
+        return {name: stated[name] for name in sorted(stated, key=_place)}
 
     @property
     def directions(self) -> list[Direction]:
@@ -230,6 +234,10 @@ def check_runners(config: SearchConfig, task: str) -> None:
                 f"search.strategy.sw_runner: {runner.name} is not for {task_named(task).name}; "
                 f"write {there if is_regression else ' or '.join(fitting)}"
             )
+
+
+def _place(metric: str) -> tuple[bool, str]:
+    return metric not in NUMBERS.metrics, metric
 
 
 def _name_in(raw: Mapping[str, Any], table: str) -> Any:

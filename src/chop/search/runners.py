@@ -37,12 +37,13 @@ from chop.search.metrics import METRICS, MetricInfo
 from chop.search.spaces.space import Candidate
 from chop.search.study.trial import Metrics
 from chop.tasks import NUMBERS, task_named
-from chop.training.metrics import Result, asked, evaluate, perplexity, summed_loss
-from chop.training.regression import RegressionTally
+from chop.training.metrics import asked, evaluate, perplexity, summed_loss
+from chop.training.results import RegressionTally, Result
 from chop.training.settings import TrainingSettings
 from chop.validation import parse
 
 Helper = Callable[[Candidate, Any], bool]
+Stated = Sequence[str | MetricInfo]
 
 
 class RunnerArgs(BaseModel):
@@ -64,7 +65,7 @@ class Runner:
         self,
         function: Callable[..., Metrics],
         name: str,
-        metrics: Sequence[str | MetricInfo],
+        metrics: Stated,
         helper: Helper | None = None,
         regression: bool | None = None,
     ) -> None:
@@ -103,26 +104,18 @@ Declare = Callable[[Callable[..., Metrics]], Callable[..., Metrics]]
 
 
 def software_runner(
-    name: str,
-    metrics: Sequence[str | MetricInfo],
-    helper: Helper | None = None,
-    regression: bool | None = None,
+    name: str, metrics: Stated, helper: Helper | None = None, regression: bool | None = None
 ) -> Declare:
     """Declare what measures how well a candidate does its work."""
     return _declare(SW_RUNNERS, name, metrics, helper=helper, regression=regression)
 
 
-def hardware_runner(name: str, metrics: Sequence[str | MetricInfo]) -> Declare:
+def hardware_runner(name: str, metrics: Stated) -> Declare:
     """Declare what measures what a candidate costs."""
     return _declare(HW_RUNNERS, name, metrics)
 
 
-def _declare(
-    registry: Registry[Runner],
-    name: str,
-    metrics: Sequence[str | MetricInfo],
-    **more: Any,
-) -> Declare:
+def _declare(registry: Registry[Runner], name: str, metrics: Stated, **more: Any) -> Declare:
     def add(function: Callable[..., Metrics]) -> Callable[..., Metrics]:
         registry.add(name, Runner(function, name, metrics, **more))
         return function

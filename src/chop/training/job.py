@@ -34,7 +34,8 @@ from chop.tools.devices import device_of, forward_operations, using_threads
 from chop.tools.get_input import rows_for, targets_for
 from chop.tools.logger import get_logger
 from chop.training.batches import Epochs, moved, normalisable
-from chop.training.metrics import Result, evaluate
+from chop.training.metrics import evaluate
+from chop.training.results import Result
 from chop.training.settings import TrainingSettings
 
 if TYPE_CHECKING:

@@ -1,10 +1,9 @@
 """Loss, accuracy, confusion and perplexity of a model, and how a run sums them up in words."""
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -14,11 +13,10 @@ from torch import Tensor, nn
 from chop.errors import DataError
 from chop.preprocessing import Preprocessing, Targets, targets_of
 from chop.tasks import CLASSES, IGNORED, NUMBERS, TOKENS, Task, as_rows, restored, task_of
+from chop.training.results import Z_95, AnyTally, RegressionTally, Result
 
 if TYPE_CHECKING:
     from chop.lowering import Agreement
-
-Z_95 = 1.959963984540054  # standard deviations on either side that hold 95 % of a normal curve
 
 
 def asked(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -66,53 +64,6 @@ def wilson_interval(right: int, total: int, z: float = Z_95) -> tuple[float, flo
     middle = (share + weight / 2) / (1 + weight)
     half = z * math.sqrt(share * (1 - share) / total + weight / (4 * total)) / (1 + weight)
     return max(0.0, middle - half), min(1.0, middle + half)
-
-
-class Result(ABC):
-    """The result of running a network over labelled rows, whatever its task is."""
-
-    loss: float
-    agreement: "Agreement | None"
-    task: ClassVar[Task]
-    unit: ClassVar[str] = "rows"
-    """What is counted."""
-    digits: ClassVar[str] = ".6f"
-    """How numbers are shown."""
-
-    rows: int
-    interval: tuple[float, float]
-    """Of what decides, with 95 % confidence."""
-
-    @property
-    @abstractmethod
-    def value(self) -> float:
-        """What decides of the task: accuracy, or mean absolute error."""
-
-    @abstractmethod
-    def metrics(self) -> dict[str, float]:
-        """Everything by the names that searches have for it."""
-
-    @abstractmethod
-    def figures(self, split: str) -> dict[str, float]:
-        """What is told of the rows of a split, by the names it has there; what decides is first."""
-
-    @abstractmethod
-    def details(self, class_names: Sequence[str]) -> dict[str, Any]:
-        """What else is known, as plain values."""
-
-    @abstractmethod
-    def table(self, class_names: Sequence[str]) -> list[str]:
-        """What is known of classes or targets, as lines of text."""
-
-    def as_dict(self, class_names: Sequence[str] = (), split: str = "test") -> dict[str, Any]:
-        """The result as plain values, for JSON."""
-        return {
-            **self.figures(split),
-            "rows": self.rows,
-            f"{self.task.decides}_95_percent_interval": list(self.interval),
-            **self.details(class_names),
-            **({} if self.agreement is None else {"integers": asdict(self.agreement)}),
-        }
 
 
 @dataclass(frozen=True)
@@ -252,16 +203,6 @@ def summed_loss(logits: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(logits, labels, reduction="sum")
 
 
-class AnyTally(Protocol):
-    """What counts batches; `share` adds what other processes have counted."""
-
-    def add(self, outputs: Tensor, labels: Tensor) -> None: ...
-
-    def share(self, summed: Callable[[Tensor], Tensor]) -> None: ...
-
-    def result(self) -> Result: ...
-
-
 class Tally:
     """Losses and predictions summed on the device, read once at the end."""
 
@@ -300,11 +241,7 @@ class Tally:
 
 def tally_of(labels: Tensor, targets: Targets | None) -> AnyTally:
     """What counts rows with such labels."""
-    if task_of(labels) is not NUMBERS:
-        return Tally()
-    from chop.training.regression import RegressionTally
-
-    return RegressionTally(targets)
+    return RegressionTally(targets) if task_of(labels) is NUMBERS else Tally()
 
 
 def tally(

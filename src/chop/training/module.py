@@ -16,7 +16,7 @@ from chop.nn.quantizers import loss_terms
 from chop.preprocessing import preprocessing_of, targets_of
 from chop.tasks import task_of
 from chop.training.batches import Batch, Epochs, groups, moved, normalisable
-from chop.training.metrics import Result, kept, score, tally
+from chop.training.metrics import kept, score, tally
 from chop.training.optimisers import (
     decays_too_fast,
     learning_rate,
@@ -26,6 +26,7 @@ from chop.training.optimisers import (
     step_function,
 )
 from chop.training.report import Outcome, Report
+from chop.training.results import Result
 from chop.training.settings import TrainingSettings
 from chop.training.state import (
     WIDTHS,

@@ -6,13 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chop.dataset.info import register_dataset
+from chop.dataset.preprocess import standardise, target_scaling
 from chop.dataset.rows import (
     DatasetRequest,
     Splits,
     paired,
     rows_fingerprint,
-    standardise,
-    target_scaling,
 )
 
 SEED = 1991

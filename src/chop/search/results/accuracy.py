@@ -16,9 +16,10 @@ from chop.nn.quantized import QuantizedModule
 from chop.search.results.known import KnownPoint, known_points
 from chop.search.spaces.space import SearchContext, SearchSpace
 from chop.search.study.trial import Trial
-from chop.tasks import CLASSES, IGNORED, NUMBERS, task_named
+from chop.tasks import CLASSES, IGNORED, NUMBERS, shown, task_named
 from chop.tools.logger import get_logger
-from chop.training.metrics import Result, evaluate, wilson_interval
+from chop.training.metrics import evaluate, wilson_interval
+from chop.training.results import Result
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -66,7 +67,7 @@ class Measured(BaseModel):
         half = (self.high - self.low) / 2
         if self.metric == ACCURACY:
             return f"{self.value:.4f} ±{half:.4f}"
-        return f"{self.value:.4g} ±{half:.2g}"
+        return f"{shown(self.value)} ±{shown(half, 2)}"
 
 
 class Accuracies(BaseModel):

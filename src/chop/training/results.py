@@ -1,9 +1,13 @@
-"""Errors of a network that predicts numbers, in the units of the labels."""
+"""What comes of running a network over labelled rows, and that of one that predicts numbers.
+
+Errors are in the units of the labels. The results of classifiers are in `metrics`.
+"""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 from tabulate import tabulate
@@ -11,10 +15,69 @@ from torch import Tensor
 
 from chop.preprocessing import Targets
 from chop.tasks import NUMBERS, Task, as_rows, restored
-from chop.training.metrics import Z_95, Result
 
 if TYPE_CHECKING:
     from chop.lowering import Agreement
+
+
+Z_95 = 1.959963984540054  # standard deviations on either side that hold 95 % of a normal curve
+
+
+class Result(ABC):
+    """The result of running a network over labelled rows, whatever its task is."""
+
+    loss: float
+    agreement: "Agreement | None"
+    task: ClassVar[Task]
+    unit: ClassVar[str] = "rows"
+    """What is counted."""
+    digits: ClassVar[str] = ".6f"
+    """How numbers are shown."""
+
+    rows: int
+    interval: tuple[float, float]
+    """Of what decides, with 95 % confidence."""
+
+    @property
+    @abstractmethod
+    def value(self) -> float:
+        """What decides of the task: accuracy, or mean absolute error."""
+
+    @abstractmethod
+    def metrics(self) -> dict[str, float]:
+        """Everything by the names that searches have for it."""
+
+    @abstractmethod
+    def figures(self, split: str) -> dict[str, float]:
+        """What is told of the rows of a split, by the names it has there; what decides is first."""
+
+    @abstractmethod
+    def details(self, class_names: Sequence[str]) -> dict[str, Any]:
+        """What else is known, as plain values."""
+
+    @abstractmethod
+    def table(self, class_names: Sequence[str]) -> list[str]:
+        """What is known of classes or targets, as lines of text."""
+
+    def as_dict(self, class_names: Sequence[str] = (), split: str = "test") -> dict[str, Any]:
+        """The result as plain values, for JSON."""
+        return {
+            **self.figures(split),
+            "rows": self.rows,
+            f"{self.task.decides}_95_percent_interval": list(self.interval),
+            **self.details(class_names),
+            **({} if self.agreement is None else {"integers": asdict(self.agreement)}),
+        }
+
+
+class AnyTally(Protocol):
+    """What counts batches; `share` adds what other processes have counted."""
+
+    def add(self, outputs: Tensor, labels: Tensor) -> None: ...
+
+    def share(self, summed: Callable[[Tensor], Tensor]) -> None: ...
+
+    def result(self) -> Result: ...
 
 
 @dataclass(frozen=True)
