@@ -130,7 +130,7 @@ TOKENS = Task(
 )  # fmt: skip
 NUMBERS = Task(
     ("reg", "regression"),
-    squared_error, "mean squared error, targets standardised",
+    squared_error, "mean squared error",
     ("mae", "rmse", "mse", "r2"), "mae", "minimize",
     "mae", "mean absolute error", "units of the target",
     numbers_predicted,

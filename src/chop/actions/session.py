@@ -316,13 +316,12 @@ def task_of_rows(data: Any) -> Task:
     """
     import torch
 
-    from chop.dataset import MaseDataModule
-    from chop.dataset.given import as_data_module, is_batch
+    from chop.dataset.given import GivenRows, as_data_module, is_batch
 
-    if isinstance(data, MaseDataModule) or hasattr(data, "dataset_info"):
+    if hasattr(data, "dataset_info") and not isinstance(data, GivenRows):
         info = data.dataset_info
         return NUMBERS if info.regression else TOKENS if info.causal_LM else CLASSES
-    rows = as_data_module(data, "train")
+    rows = data if isinstance(data, GivenRows) else as_data_module(data, "train")
     with torch.random.fork_rng(devices=[]):
         first: Any = next(iter(rows.needed(rows.splits()[0])), None)
     is_numbers = is_batch(first) and task_of(first[1]) is NUMBERS

@@ -249,7 +249,7 @@ def runner_tables(objectives: Sequence[str], task: Task) -> dict[str, Any]:
     measured = {
         each.name: (kind, runner.name)
         for kind, registry in (("hw_runner", HW_RUNNERS), ("sw_runner", SW_RUNNERS))
-        for runner in reversed(registry.values())  # the first that measures something wins
+        for runner in reversed([*registry.values()])  # the first that measures something wins
         if runner.regression in (None, task is NUMBERS)
         for each in runner.metrics
     }

@@ -21,7 +21,7 @@ METRICS = {
     metric.name: metric
     for metric in (
         MetricInfo("accuracy", "fraction of rows", "maximize"),
-        MetricInfo("loss", "nats, or squares of standardised targets", "minimize"),
+        MetricInfo("loss", "nats", "minimize"),
         MetricInfo("mae", "units of the target", "minimize"),
         MetricInfo("rmse", "units of the target", "minimize"),
         MetricInfo("mse", "squared units of the target", "minimize"),

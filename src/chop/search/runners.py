@@ -165,7 +165,7 @@ def lm_evaluation(candidate: Candidate, args: EvaluationArgs) -> dict[str, float
     return {"loss": loss, "accuracy": accuracy, "perplexity": perplexity(loss)}
 
 
-@software_runner("regression_evaluation", ("loss", *NUMBERS.metrics), regression=True)
+@software_runner("regression_evaluation", NUMBERS.metrics, regression=True)
 def regression_evaluation(candidate: Candidate, args: EvaluationArgs) -> dict[str, float]:
     """Errors of predicted numbers in their own units, and the share of variance explained."""
     counted = RegressionTally(candidate.context.targets)
@@ -284,7 +284,7 @@ def basic_train(candidate: Candidate, args: TrainArgs) -> dict[str, float]:
     return {name: found[name] for name in ("loss", "accuracy")}
 
 
-@software_runner("regression_train", ("loss", *NUMBERS.metrics), regression=True)
+@software_runner("regression_train", NUMBERS.metrics, regression=True)
 def regression_train(candidate: Candidate, args: TrainArgs) -> dict[str, float]:
     """The same of a network that predicts numbers: its errors after some epochs of training."""
     return trained(candidate, args).metrics()

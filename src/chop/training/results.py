@@ -144,7 +144,7 @@ class RegressionEvaluation(Result):
         return self.mae
 
     def metrics(self) -> dict[str, float]:
-        return {"loss": self.loss} | {name: getattr(self, name) for name in NUMBERS.metrics}
+        return {name: getattr(self, name) for name in NUMBERS.metrics}
 
     def figures(self, split: str) -> dict[str, float]:
         shown = ("mae", "rmse", "r2", "loss")
