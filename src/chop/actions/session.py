@@ -192,7 +192,7 @@ def _data_module(config: RunConfig) -> "MaseDataModule":
         model_name=config.model,
         path=config.dataset_path,
         label_column=config.label_column,
-        regression=task_named(config.task) is NUMBERS,
+        task=config.task,
         seed=config.seed,
     )
 

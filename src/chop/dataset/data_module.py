@@ -18,6 +18,7 @@ from chop.dataset.rescale import rescaled
 from chop.dataset.rows import DatasetRequest, Splits, checked, default_cache_dir
 from chop.errors import ConfigError, DataError, UnknownNameError
 from chop.preprocessing import Preprocessing
+from chop.tasks import NUMBERS, task_named
 
 CHUNK_ROWS = 16_384  # rows gathered at a time: large enough to be quick, small enough for the cache
 
@@ -175,7 +176,7 @@ class MaseDataModule:
         path: the file or folder to read in place of a download.
         label_column: the column of `path` that holds the classes, or the numbers to be predicted;
             several of those are parted by commas.
-        regression: labels of `path` are numbers to be predicted.
+        task: ``regression`` says that labels of `path` are numbers to be predicted.
         cache_dir: where downloads and preprocessed rows are kept (`CHOP_CACHE` by default).
     """
 
@@ -191,13 +192,14 @@ class MaseDataModule:
         *,
         path: str | os.PathLike[str] | None = None,
         label_column: str | None = None,
-        regression: bool = False,
+        task: str = "cls",
         seed: int = 0,
         cache_dir: str | os.PathLike[str] | None = None,
     ) -> None:
         self.name = name.lower()
         if self.name not in DATASETS:
             raise UnknownNameError("data set", name, DATASETS)
+        regression = task_named(task) is NUMBERS
         if regression and DATASETS[self.name].info.num_classes is not None:
             raise ConfigError(f"data set {self.name!r} has classes: write task 'cls'")
         self.batch_size = _at_least(1, batch_size, "batch_size")

@@ -297,6 +297,16 @@ def rows_of(info: DataInfo, name: str) -> tuple[int, int]:
     return info.num_features, outputs
 
 
+def class_rows_of(info: DataInfo, name: str, end: str) -> tuple[int, int]:
+    """As `rows_of`, for a model whose `end` lets no output be negative, as targets are."""
+    if getattr(info, "num_targets", None) is not None:
+        raise ConfigError(
+            f"model {name!r} ends in a {end}, so it cannot predict numbers below their mean: take "
+            "'jsc-mlp' or 'toy_mlp'"
+        )
+    return rows_of(info, name)
+
+
 def images_of(info: DataInfo, name: str) -> tuple[tuple[int, int, int], int]:
     """The size `(channels, height, width)` of an image and the number of outputs."""
     outputs = outputs_of(info)
