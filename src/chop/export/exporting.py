@@ -98,8 +98,7 @@ def export(  # noqa: PLR0913  (each is a choice of its own)
     count = min(len(tensor) for tensor in codes.values())
     with tempfile.TemporaryDirectory() as scratch:
         (files := Path(scratch) / to).mkdir()  # a temporary folder is for nobody else
-        facts: dict[str, Any] = {"source": source, **scaling_of(graph)}
-        facts |= write(program, files) or {}
+        facts = {"source": source} | scaling_of(graph) | (write(program, files) or {})
         tool = CHECKS[to](files, engine, codes) if count else None
         origin = "given inputs" if inputs is not None else f"random codes, seed {SEED}"
         facts["verified"] = {"rows": count, "against": "engine", "source": origin}
