@@ -257,7 +257,8 @@ def runner_tables(objectives: Sequence[str], task: Task) -> dict[str, Any]:
         direction = METRICS[metric].direction if metric in METRICS else None
         if metric not in measured or direction is None:
             known = [name for name in measured if name in METRICS and METRICS[name].direction]
-            raise UnknownNameError(f"objective of {task.name}", metric, known)
+            where = f"task {task.name!r}" if task is NUMBERS else ""
+            raise UnknownNameError("objective", metric, known, where)
         kind, runner = measured[metric]
         found[kind].setdefault(runner, {})
         found["metrics"][metric] = {"direction": direction}

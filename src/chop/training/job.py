@@ -166,8 +166,9 @@ def evaluate_job(
                 result = evaluate(model, batches, device_of(settings.accelerator), targets)
     if not math.isfinite(result.loss):
         raise TrainingError(
-            f"the {split} loss is {result.loss}: some outputs of the model, or some targets, are "
-            "not finite numbers"
+            f"the {split} loss is {result.loss}: some "
+            f"{'targets or outputs' if job.task is NUMBERS else 'scores'} of the model are not "
+            "finite numbers"
         )
     return result
 

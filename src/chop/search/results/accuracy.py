@@ -8,9 +8,9 @@ Test rows are looked at when the search is over: nothing is chosen by them.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, model_serializer, model_validator
 
 from chop.nn.quantized import QuantizedModule
 from chop.search.results.known import KnownPoint, known_points
@@ -34,16 +34,31 @@ MOST_POINTS = 50
 
 
 class Measured(BaseModel):
-    """A score, the rows that it was found on, and the interval that is 95 % sure."""
+    """A score, the rows that it was found on, and the interval that is 95 % sure.
 
-    model_config = ConfigDict(frozen=True, populate_by_name=True)
+    Files have the value under the name of the metric: ``{"accuracy": 0.75, "rows": …}``.
+    """
+
+    model_config = ConfigDict(frozen=True)
 
     metric: str = ACCURACY
-    value: float = Field(validation_alias=AliasChoices("value", ACCURACY))
-    """Files of earlier versions call it accuracy."""
+    value: float
     rows: int
     low: float
     high: float
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read(cls, stored: Any) -> Any:
+        known = isinstance(stored, Mapping) and next((n for n in SCORES if n in stored), None)
+        if not known:
+            return stored
+        rest = {name: each for name, each in stored.items() if name != known}
+        return {"metric": known, "value": stored[known], **rest}
+
+    @model_serializer
+    def _plain(self) -> dict[str, float | int]:
+        return {self.metric: self.value, "rows": self.rows, "low": self.low, "high": self.high}
 
     @classmethod
     def of(cls, right: int, rows: int) -> "Measured":
@@ -120,11 +135,12 @@ class Judge:
             chosen_by = (
                 before.chosen_by if share is None else Measured.of(round(share * rows), rows)
             )
-            test, build = before.test, partial(self._model, trial)
+            test = before.test
             if test is None and place < MOST_POINTS:
-                test = self._tested(build)
+                test = self._tested(partial(self._model, trial))
             if chosen_by is None and self.is_regression and place < MOST_POINTS:
-                chosen_by = self._measured(build(), self.chosen_by)  # a mean tells no interval
+                # A mean tells no interval, so the rows are measured again.
+                chosen_by = self._measured(self._model(trial), self.chosen_by)
             found[trial.number] = Accuracies(chosen_by=chosen_by, test=test)
         return found
 
