@@ -31,7 +31,8 @@ import chop.training.fit as fitting
 from chop.actions import train
 from chop.dataset.data_module import TensorLoader
 from chop.models import get_model, get_model_info
-from chop.training.report import Bar, make_logger
+from chop.training.job import make_logger
+from chop.training.report import Bar
 
 ROWS, VALIDATION_ROWS, FEATURES, CLASSES, BATCH = 789_444, 197_362, 16, 5, 256
 MODELS = ("jsc-tiny", "jsc-mlp")

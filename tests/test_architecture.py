@@ -15,8 +15,8 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 # Each layer may import those named after it, and itself.
 BASE = (
-    "errors", "masking", "registry", "validation", "files", "preprocessing", "runs", "charts",
-    "callables", "__init__",
+    "errors", "masking", "registry", "validation", "files", "preprocessing", "tasks", "runs",
+    "charts", "callables", "__init__",
 )  # fmt: skip
 MODELS_AND_DATA = ("dataset", "models")
 GRAPHS = ("numerics", "ops", "nn", "ir", "lowering", "passes")
@@ -28,6 +28,7 @@ LAYERS = {
     "validation": ("errors", "masking"),
     "files": ("errors",),
     "preprocessing": ("errors", "validation"),
+    "tasks": ("errors", "preprocessing"),
     "runs": ("errors", "files", "preprocessing", "validation"),
     "charts": ("files",),
     "numerics": BASE,
@@ -76,6 +77,7 @@ ROOMS = {
     ),
     "training": (
         "settings",
+        "results",
         "batches", "metrics", "optimisers", "state", "lightning_setup", "widths",
         "report", "job",
         "module",
@@ -86,7 +88,8 @@ ROOMS = {
     "config": ("run", "export_options", "command_line", "layers", "schema", "completion", "pages"),
     "dataset": (
         "rows",
-        "info", "rescale", "tables", "cache", "preprocess",
+        "preprocess",
+        "info", "rescale", "tables", "cache",
         "download", "data_module", "given",
         "toy", "own", "physical", "vision",
     ),

@@ -1,7 +1,8 @@
 """What is done to features before a network sees them: a value that stays with the network.
 
 A network works only on rows that were scaled as those it was trained on. So the constants are
-kept with rows, checkpoints and saved graphs, from which other rows can be scaled alike.
+kept with rows, checkpoints and saved graphs, from which other rows can be scaled alike. Where
+numbers are predicted, what they are scaled with is kept in the same place.
 """
 
 import hashlib
@@ -16,12 +17,45 @@ from chop.errors import CheckpointError, ChopError, DataError
 from chop.validation import parse
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 ATTRIBUTE = "_chop_preprocessing"
 """Where a network has it."""
 Kind = Literal["features", "channels"]
 NAME_SHOWN = 40  # characters of a name that may come from a file
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Numbers to be predicted, of which a network gives ``(y - mean) / scale``.
+
+    Labels are never scaled in a data set. Losses scale them, and whoever shows or measures
+    predictions takes them back to the units of the labels.
+    """
+
+    mean: tuple[float, ...]
+    scale: tuple[float, ...]
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _keep_constants(self, "targets")
+
+    def scaled(self, labels: "Tensor") -> "Tensor":
+        """Labels, one row each, in the units of the network."""
+        return (labels - labels.new_tensor(self.mean)) / labels.new_tensor(self.scale)
+
+    def restored(self, outputs: "Tensor") -> "Tensor":
+        """What the network gives, one row each, in the units of the labels."""
+        return outputs * outputs.new_tensor(self.scale) + outputs.new_tensor(self.mean)
+
+    def __str__(self) -> str:
+        """One line for people."""
+        count = len(self.mean)
+        name = self.names[0] if self.names else "target 0"
+        return (
+            f"{count} target{'s' if count > 1 else ''}, standardised for training ({name!r:.40}: "
+            f"mean {self.mean[0]:.4g}, deviation {self.scale[0]:.4g}{', …' if count > 1 else ''})"
+        )
 
 
 @dataclass(frozen=True)
@@ -34,6 +68,7 @@ class Preprocessing:
         names: of the features, where they have any.
         in_graph: the network does this itself, as its first step, and takes rows as they were
             measured.
+        targets: how the numbers are scaled that the network predicts, if they are.
     """
 
     kind: Kind
@@ -42,22 +77,11 @@ class Preprocessing:
     divisor: float = 1.0
     names: tuple[str, ...] = ()
     in_graph: bool = False
+    targets: Targets | None = None
 
     def __post_init__(self) -> None:
-        for name in ("mean", "scale"):
-            values = tuple(_single(value, name) for value in getattr(self, name))
-            object.__setattr__(self, name, values)
         object.__setattr__(self, "divisor", _single(self.divisor, "divisor"))
-        object.__setattr__(self, "names", tuple(str(name) for name in self.names))
-        if not self.mean or len(self.mean) != len(self.scale):
-            raise DataError(
-                f"preprocessing: {len(self.mean)} means and {len(self.scale)} scales; give one of "
-                "each for every feature or channel"
-            )
-        if self.names and len(self.names) != len(self.mean):
-            raise DataError(f"preprocessing: {len(self.names)} names for {len(self.mean)} means")
-        if min(*self.scale, self.divisor) <= 0:
-            raise DataError("preprocessing: a scale or divisor is not above 0 in float32")
+        _keep_constants(self, self.kind, self.divisor)
 
     @property
     def constants(self) -> tuple[object, ...]:
@@ -73,7 +97,8 @@ class Preprocessing:
     def identity(self) -> "Preprocessing":
         """The same features as they were measured."""
         count = len(self.mean)
-        return Preprocessing(self.kind, (0.0,) * count, (1.0,) * count, names=self.names)
+        zeros, ones = (0.0,) * count, (1.0,) * count
+        return Preprocessing(self.kind, zeros, ones, names=self.names, targets=self.targets)
 
     @property
     def of_rows(self) -> "Preprocessing":
@@ -99,6 +124,10 @@ class Preprocessing:
     def as_plain(self) -> dict[str, Any]:
         """Dictionaries, lists and numbers, which JSON holds exactly."""
         values = asdict(self)
+        if self.targets is None:
+            del values["targets"]
+        else:
+            values["targets"] = {name: list(each) for name, each in values["targets"].items()}
         return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
 
     def __str__(self) -> str:
@@ -123,6 +152,12 @@ def preprocessing_of(model: "nn.Module") -> Preprocessing | None:
     if found is None and isinstance(model, fx.GraphModule):
         found = model.meta.get(ATTRIBUTE)
     return found if isinstance(found, Preprocessing) else None
+
+
+def targets_of(model: "nn.Module") -> Targets | None:
+    """How the numbers are scaled that `model` predicts; None if they are not, or are classes."""
+    known = preprocessing_of(model)
+    return None if known is None else known.targets
 
 
 def set_preprocessing(model: "nn.Module", preprocessing: Preprocessing | None) -> None:
@@ -151,6 +186,23 @@ def from_plain(plain: object, where: object) -> Preprocessing | None:
         return parse(Preprocessing, plain, "its entries")
     except ChopError as error:
         raise CheckpointError(f"{where}: its preprocessing makes no sense: {error}") from None
+
+
+def _keep_constants(owner: Preprocessing | Targets, kind: str, divisor: float = 1.0) -> None:
+    """Check the means, scales and names of columns, and hold the numbers as float32 does."""
+    for name in ("mean", "scale"):
+        values = tuple(_single(value, name) for value in getattr(owner, name))
+        object.__setattr__(owner, name, values)
+    object.__setattr__(owner, "names", tuple(str(name) for name in owner.names))
+    if not owner.mean or len(owner.mean) != len(owner.scale):
+        raise DataError(
+            f"preprocessing: {len(owner.mean)} means and {len(owner.scale)} scales of {kind}; give "
+            "one of each for every column"
+        )
+    if owner.names and len(owner.names) != len(owner.mean):
+        raise DataError(f"preprocessing: {len(owner.names)} names for {len(owner.mean)} means")
+    if min(*owner.scale, divisor) <= 0:
+        raise DataError("preprocessing: a scale or divisor is not above 0 in float32")
 
 
 def _single(value: float, name: str) -> float:

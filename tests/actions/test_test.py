@@ -95,7 +95,9 @@ def test_rows_are_where_the_model_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a device that computes nothing, as there is none here that does."""
     seen = {}
 
-    def look(model: nn.Module, batches: Iterator[Any], device: torch.device) -> Evaluation:
+    def look(
+        model: nn.Module, batches: Iterator[Any], device: torch.device, targets: Any
+    ) -> Evaluation:
         (weight,) = model.parameters()
         features, labels = next(batches)
         seen.update(model=weight.device, rows=features.device, labels=labels.device, asked=device)

@@ -13,8 +13,9 @@ from chop.dataset.data_module import TensorLoader
 from chop.errors import ConfigError
 from chop.tools.devices import SMALL_FLOPS, forward_operations, using_threads
 from chop.training.batches import normalisable
+from chop.training.job import make_logger
 from chop.training.optimisers import make_optimiser, step_function
-from chop.training.report import Bar, make_logger
+from chop.training.report import Bar
 from chop.training.settings import TrainingSettings
 from chop.training.state import random_state, restore_random_state
 
@@ -151,7 +152,7 @@ def test_an_epoch_is_one_line_that_fits(width: int) -> None:
 
 def test_where_metrics_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert make_logger("none", tmp_path, "p") is None
-    monkeypatch.setattr("chop.training.report.find_spec", lambda name: None)
+    monkeypatch.setattr("chop.training.job.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'machop\[wandb\]'"):
         make_logger("wandb", tmp_path, "p")
 

@@ -127,7 +127,10 @@ def test_mistakes_on_the_command_line_name_the_flag(name: str, text: str, messag
         (["a", "b", "c"], "unexpected argument 'c': write ch train [MODEL] [DATASET] [options]"),
         (
             ["--task"],
-            "--task: a value must follow: classification or cls or language_modeling or lm",
+            (
+                "--task: a value must follow: classification or cls or language_modeling or lm or "
+                "regression or reg"
+            ),
         ),
         (["--cpu"], "--num-workers: a value must follow: a whole number"),
         (["--resume=yes"], "--resume takes no value: leave out ='yes'"),

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from chop.dataset import MaseDataModule
-from chop.dataset.rows import IGNORED
 from chop.dataset.toy.grammar import (
     AUXILIARIES,
     DETERMINERS,
@@ -19,6 +18,7 @@ from chop.dataset.toy.grammar import (
 from chop.dataset.toy.words import WordTokenizer
 from chop.errors import DataError
 from chop.models import get_model
+from chop.tasks import IGNORED
 from chop.training.fit import fit_in_memory
 from chop.training.job import Job
 from chop.training.settings import TrainingSettings

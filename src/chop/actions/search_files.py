@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 logger = get_logger("chop")
 
-EVALUATION = "basic_evaluation"
-"""The runner whose accuracy is that of a classifier as it is."""
+EVALUATIONS = ("basic_evaluation", "regression_evaluation")
+"""The runners that measure a network as it is."""
 
 
 def study_place(config: SearchConfig, save_dir: Path, resume: bool) -> tuple[Place, Path]:
@@ -173,7 +173,7 @@ class SearchReport:
         marks = verify_best(space, best, strategy.verify, known_marks(self.folder, best))
         front = replace(front, verified=marks)
         for runner, args in self.config.software():
-            if isinstance(args, EvaluationArgs) and runner.name == EVALUATION:
+            if isinstance(args, EvaluationArgs) and runner.name in EVALUATIONS:
                 judge = Judge(space, args.data_loader, args.num_samples)
                 judged = judge.of_front(best, known_accuracies(self.folder, best))
                 front = replace(front, judged=judged, start=judge.of_start(self.found.start()))

@@ -16,6 +16,7 @@ from chop.actions.session import (
     UNTRAINED,
     ActionResult,
     Session,
+    check_labels,
     facts_of,
     features_of,
     rows_of,
@@ -24,11 +25,11 @@ from chop.actions.session import (
 from chop.config.layers import na_to_none
 from chop.config.run import RunConfig
 from chop.files import one_at_a_time, writable_folder
-from chop.models.info import LANGUAGE
 from chop.runs import COMPARISON, SEARCH
-from chop.search.config import SearchConfig, StrategySetup, parse_search
+from chop.search.config import SearchConfig, StrategySetup, check_runners, parse_search
 from chop.search.spaces.space import SPACES, SearchContext, SearchSpace, key_of, make_space
 from chop.search.sweeps.hyperparameters import CHOICES
+from chop.tasks import NUMBERS, TOKENS, task_named
 from chop.tools.checkpoint_load import load_model
 from chop.tools.devices import device_of, forward_operations, using_threads
 from chop.tools.get_input import rows_for
@@ -49,8 +50,8 @@ NO_DIFFERENCE = {"log_every_n_steps", "num_threads"}
 
 
 def check(config: RunConfig) -> None:
-    """Refuse a space, a sampler, a runner or a metric that does not exist."""
-    parse_search(config.search)
+    """Refuse a space, a sampler, a runner or a metric that does not exist, or is of no use here."""
+    check_runners(parse_search(config.search), config.task)
 
 
 def run(session: Session) -> ActionResult | None:
@@ -172,6 +173,8 @@ def make_context(  # noqa: PLR0913  # the same
     cf_args: Mapping[str, Any] | None = None,
 ) -> SearchContext:
     """What a search works on: the model with its weights, the data and the settings."""
+    check_runners(config, task)
+    check_labels(task, data_module)
     if load_name is not None:
         model = load_model(load_name, load_type, model)
     elif not (pretrained or config.starts_untrained):
@@ -187,7 +190,8 @@ def operations_of(context: SearchContext) -> int:
     """The operations of one batch, which tell how many threads it is worth."""
     features = next(iter(context.dummy_in.values()))
     model = context.pristine().to(features.device)
-    return forward_operations(model, features, 2 if context.task in LANGUAGE else 1)[0]
+    axes = {TOKENS.name: 2, NUMBERS.name: 0}.get(task_named(context.task).name, 1)
+    return forward_operations(model, features, axes)[0]
 
 
 class SearchJob:

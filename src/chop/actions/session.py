@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 from chop.actions import ACTIONS
 from chop.catalogue import stored
 from chop.config.run import RunConfig
-from chop.errors import ConfigError, UnknownNameError
+from chop.errors import ConfigError, DataError, UnknownNameError
 from chop.files import nothing_left_behind, writable_folder
 from chop.runs import SOFTWARE, write_record
+from chop.tasks import CLASSES, NUMBERS, TOKENS, Task, task_named, task_of
 from chop.tools.logger import get_logger, root_logger
 from chop.validation import parse
 
@@ -34,6 +35,11 @@ logger = get_logger("chop")
 
 ELSEWHERE = {"model": ("hf:",), "dataset": ()}
 """How names begin of what is in no table."""
+WRONG_LABELS = {
+    False: "labels are real numbers, not classes; to predict numbers give task='regression'",
+    True: "task 'regression': labels must be real numbers, not whole ones: give labels.float()",
+}
+"""What is wrong with labels, by whether numbers are to be predicted."""
 UNTRAINED = (
     "No weights were loaded: the network is UNTRAINED and its results mean nothing. "
     "Name a checkpoint with --load and --load-type."
@@ -186,6 +192,7 @@ def _data_module(config: RunConfig) -> "MaseDataModule":
         model_name=config.model,
         path=config.dataset_path,
         label_column=config.label_column,
+        task=config.task,
         seed=config.seed,
     )
 
@@ -273,19 +280,23 @@ def make_job(  # noqa: PLR0913  # what training and testing have in common
         "fingerprint": getattr(rows, "fingerprint", None),
         "batch_size": rows.batch_size,
     }
-    return Job(model, rows, name=name, record={**(record or {}), **facts}, **more)
+    record = {**(record or {}), **facts}
+    return Job(model, rows, name=name, task=task_named(task), record=record, **more)
 
 
 def check_task(task: str, model_info: "MaseModelInfo | None", data: "MaseDatasetInfo") -> None:
     """Refuse a task that is none, or that the model or the rows are not made for."""
-    from chop.models.info import CLASSIFICATION, LANGUAGE, MaseModelInfo
-
-    either = MaseModelInfo("", "manual", "nlp", sequence_classification=True, causal_LM=True)
-    (model_info or either).check_task(task)
-    if data.causal_LM and task in CLASSIFICATION:
+    if model_info is not None:
+        model_info.check_task(task)
+    wanted = task_named(task)
+    if data.causal_LM and wanted is not TOKENS:
         raise ConfigError(f"data set {data.name!r} has text to be continued: write task 'lm'")
-    if not data.causal_LM and data.num_classes is not None and task in LANGUAGE:
+    if not data.causal_LM and data.num_classes is not None and wanted is not CLASSES:
         raise ConfigError(f"data set {data.name!r} has classes: write task 'cls'")
+    if data.regression and wanted is not NUMBERS:
+        raise ConfigError(
+            f"data set {data.name!r} has numbers to be predicted: write task 'regression'"
+        )
 
 
 def check_padding(model: "nn.Module", data: "MaseDatasetInfo") -> None:
@@ -296,6 +307,31 @@ def check_padding(model: "nn.Module", data: "MaseDatasetInfo") -> None:
             f"data set {data.name!r} is padded with token {data.pad_token_id}, but the model has "
             f"pad_token_id {pad}: set that in its config.json"
         )
+
+
+def task_of_rows(data: Any) -> Task:
+    """The task that labels of loaders are of: real numbers are targets, whole ones are classes.
+
+    One batch is looked at; random numbers stay as they were.
+    """
+    import torch
+
+    from chop.dataset.given import GivenRows, as_data_module, is_batch
+
+    if hasattr(data, "dataset_info") and not isinstance(data, GivenRows):
+        info = data.dataset_info
+        return NUMBERS if info.regression else TOKENS if info.causal_LM else CLASSES
+    rows = data if isinstance(data, GivenRows) else as_data_module(data, "train")
+    with torch.random.fork_rng(devices=[]):
+        first: Any = next(iter(rows.needed(rows.splits()[0])), None)
+    is_numbers = is_batch(first) and task_of(first[1]) is NUMBERS
+    return NUMBERS if is_numbers else CLASSES
+
+
+def check_labels(task: str, data: Any) -> None:
+    """Refuse labels of loaders that are not of the task that is named."""
+    if (task_of_rows(data) is NUMBERS) != (task_named(task) is NUMBERS):
+        raise DataError(WRONG_LABELS[task_named(task) is NUMBERS])
 
 
 def known_preprocessing(model: "nn.Module", data_module: Any) -> "Preprocessing | None":

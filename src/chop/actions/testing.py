@@ -1,4 +1,4 @@
-"""Test a classifier on rows it has not seen."""
+"""Test a network on rows it has not seen."""
 
 # ruff: noqa: PT028  (the lab's `test` is an action, not a test function)
 
@@ -23,8 +23,8 @@ from chop.tools.logger import RESULT, get_logger
 if TYPE_CHECKING:
     from torch import nn
 
-    from chop.training.metrics import Evaluation
-    from chop.training.report import MetricLogger
+    from chop.training.job import MetricLogger
+    from chop.training.results import Result
 
 logger = get_logger("chop")
 
@@ -41,7 +41,7 @@ def test(  # noqa: PLR0913, PLR0917  (the labs' signature)
     load_name: str | os.PathLike[str] | None = None,
     load_type: str = "mz",
     **settings: Any,
-) -> "Evaluation":
+) -> "Result":
     """Evaluate `model` on the test rows; print the result and store it under `save_path`.
 
     Args:
@@ -81,7 +81,7 @@ def test(  # noqa: PLR0913, PLR0917  (the labs' signature)
 
 def run(session: Session) -> None:
     """Test as the command line asks."""
-    from chop.training.report import make_test_logger
+    from chop.training.job import make_test_logger
 
     config, folder = session.config, session.software_folder
     if config.load_name is None and not config.is_pretrained:

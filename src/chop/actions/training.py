@@ -1,4 +1,4 @@
-"""Train a classifier, and keep its best and its last epoch."""
+"""Train a network, and keep its best and its last epoch."""
 
 import os
 from collections.abc import Mapping
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from chop.actions.session import ActionResult, Session, chosen_settings, make_job, settings_of
 from chop.runs import GRAPH, TRAINING
+from chop.tasks import NUMBERS, shown, task_of_history
 from chop.tools.loadable import loadable
 from chop.tools.logger import RESULT, get_logger
 
@@ -43,6 +44,7 @@ def train(  # noqa: PLR0913, PLR0917  (the labs' signature)
     Args:
         model_info: its name is that of the model; without it, the class of `model` names it.
         data_module: ours, a Lightning data module, or loaders: ``(train, val)``, a dictionary.
+        task: cls for classes, lm for text to be continued, regression for numbers.
         plt_trainer_args: what the labs hand to Lightning: max_epochs, devices, accelerator, …
         load_name: weights or a graph to start from.
         settings: further fields of `TrainingSettings`, such as `scheduler` or `seed`; `resume`
@@ -75,8 +77,10 @@ def best_in_words(history: "History") -> str:
     from chop.training.report import best_epoch
 
     best = best_epoch(history) if history else {}
-    names = {"val_acc_epoch": "accuracy", "val_loss_epoch": "loss"}
-    found = [f"{words} {best[name]:.4f}" for name, words in names.items() if name in best]
+    task = task_of_history(history)
+    names = {task.epoch_column(): task.words, "val_loss_epoch": "loss"}
+    text = shown if task is NUMBERS else "{:.4f}".format
+    found = [f"{words} {text(best[name])}" for name, words in names.items() if name in best]
     return f"epoch {best['epoch']:.0f}: validation {', '.join(found)}" if found else ""
 
 
@@ -93,7 +97,7 @@ def save_trained_graph(job: "Job") -> None:
 
 def run(session: Session) -> ActionResult:
     """Train as the command line asks; what is to be in the record of the run."""
-    from chop.training.report import make_logger
+    from chop.training.job import make_logger
 
     config, folder = session.config, session.software_folder
     result = train(

@@ -25,9 +25,16 @@ from chop.passes.graph.utils import deepcopy_mase_graph
 from chop.runs import GRAPH, TRANSFORM
 from chop.search.results.accuracy import Measured, copies
 from chop.tools.checkpoint_load import load_model
-from chop.tools.get_input import InputGenerator, as_example, get_cf_args, rows_for
+from chop.tools.get_input import (
+    InputGenerator,
+    as_example,
+    get_cf_args,
+    rows_for,
+    targets_for,
+)
 from chop.tools.logger import RESULT, get_logger
-from chop.training.metrics import Evaluation, evaluate
+from chop.training.metrics import evaluate
+from chop.training.results import Result
 
 logger = get_logger("chop")
 
@@ -102,7 +109,7 @@ class BeforeAndAfter:
 
     def __init__(self, rows: Any) -> None:
         self.rows = rows
-        self.before: Evaluation | None = None
+        self.before: Result | None = None
 
     def __call__(self, graph: MaseGraph) -> None:
         """Measure the network before the first pass."""
@@ -114,17 +121,19 @@ class BeforeAndAfter:
         if self.before is None:
             return {}
         found = {"before": self.before, "after": self._measured(graph)}
-        sure = {name: Measured.of(each.right, each.rows) for name, each in found.items()}
+        sure = {name: Measured.by(each) for name, each in found.items()}
+        words = self.before.task.words
         logger.info(
-            "Accuracy on the same %s validation %s: %s before, %s after", f"{self.before.rows:,}",
-            self.before.unit, *sure.values(), extra=RESULT,
+            "%s on the same %s validation %s: %s before, %s after", words[0].upper() + words[1:],
+            f"{self.before.rows:,}", self.before.unit, *sure.values(), extra=RESULT,
         )  # fmt: skip
         return {name: each.model_dump() for name, each in sure.items()}
 
-    def _measured(self, graph: MaseGraph) -> Evaluation:
+    def _measured(self, graph: MaseGraph) -> Result:
         rows = first_rows(rows_for(graph.model, self.rows).val_dataloader(), MOST_ROWS)
         device = next((value.device for value in graph.model.parameters()), "cpu")
-        return evaluate(graph.model, copies(rows), device)
+        targets = targets_for(graph.model, self.rows)
+        return evaluate(graph.model, copies(rows), device, targets)
 
 
 def first_rows(batches: Iterable[Any], most: int) -> Iterator[Any]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from chop.actions.reporting import report as write_page
+from chop.actions.session import task_of_rows
 from chop.actions.testing import test
 from chop.actions.training import train as train_action
 from chop.errors import ConfigError
@@ -14,7 +15,7 @@ from chop.runs import SOFTWARE, TRAINING
 
 if TYPE_CHECKING:
     from chop.training.fit import TrainingResult
-    from chop.training.metrics import Evaluation
+    from chop.training.results import Result
 
 PROJECTS = "mase_output"
 
@@ -37,11 +38,12 @@ def splits(**given: Any) -> dict[str, Any]:
     return {name: loader for name, loader in given.items() if loader is not None}
 
 
-def train(
+def train(  # noqa: PLR0913  # all but the first by name
     model: nn.Module,
     train: Iterable[Any],
     val: Iterable[Any] | None = None,
     *,
+    task: str | None = None,
     epochs: int = 20,
     learning_rate: float = 1e-3,
     project: str | Path | None = None,
@@ -51,6 +53,8 @@ def train(
 
     Args:
         train, val: loaders of pairs (inputs, labels).
+        task: ``classification``, ``language_modeling`` or ``regression``. By default labels tell
+            it: real numbers (a float dtype) are to be predicted, whole numbers are classes.
         project: the folder of the run; by default ``mase_output/<class of the model>``.
         settings: as for `chop.actions.train`: optimizer, weight_decay, scheduler, seed, resume …
     """
@@ -58,17 +62,26 @@ def train(
     folder = project_of(project, model) / SOFTWARE / TRAINING
     settings |= {"max_epochs": epochs, "learning_rate": learning_rate}
     rows = splits(train=train, val=val)
-    return train_action(model, data_module=rows, save_path=folder, **settings)
+    task = task or task_of_rows(rows).name
+    return train_action(model, data_module=rows, task=task, save_path=folder, **settings)
 
 
-def evaluate(model: nn.Module, data: Iterable[Any], **settings: Any) -> "Evaluation":
-    """Accuracy, loss and confusion of a model on a loader of pairs (inputs, labels).
+def evaluate(
+    model: nn.Module, data: Iterable[Any], *, task: str | None = None, **settings: Any
+) -> "Result":
+    """How good a model is on a loader of pairs (inputs, labels).
+
+    Of a classifier the result has accuracy, loss and confusion; of a regression the mean absolute
+    error (`mae`), `rmse`, `mse` and `r2`.
 
     Args:
         model: a module, or what `chop.quantize` gives.
+        task: as for `train`.
         settings: as for `chop.actions.test`; ``exact=True`` computes in integers.
     """
-    return test(module_of(model, "evaluate"), data_module=splits(test=data), **settings)
+    rows = splits(test=data)
+    task = task or task_of_rows(rows).name
+    return test(module_of(model, "evaluate"), data_module=rows, task=task, **settings)
 
 
 def report(project: str | Path, output: str | Path | None = None) -> Path:

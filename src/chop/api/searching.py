@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, overload
 
 from torch import fx, nn
 
+from chop.actions.search_files import SearchResult
 from chop.actions.searching import search as search_action
+from chop.actions.session import task_of_rows
 from chop.api.running import module_of, project_of, report, splits
 from chop.errors import ConfigError, UnknownNameError
 from chop.export.exporting import Exported, export
@@ -20,16 +22,18 @@ from chop.ops.table import OPS
 from chop.report.html import joined, number, table, tag
 from chop.runs import EXPORT, SEARCH, SOFTWARE
 from chop.search.metrics import METRICS
+from chop.search.results.accuracy import ACCURACY, Measured
 from chop.search.results.table import Front, front_table, metrics_line
 from chop.search.runners import HW_RUNNERS, SW_RUNNERS
 from chop.search.samplers import SAMPLERS
 from chop.search.spaces.space import SearchSpace
+from chop.tasks import NUMBERS, Task, task_named
 
 if TYPE_CHECKING:
     from chop.search.study.trial import Trial
 
 LEARNED = "learned"
-OBJECTIVES = ("accuracy", "ebops")
+COST = "ebops"
 WIDTHS = (3, 4, 6, 8)
 PICTURE = "front.png"
 
@@ -56,10 +60,15 @@ class Point:
         return mark is not None and bool(mark.equal) and mark.promised
 
     @property
-    def test_accuracy(self) -> float | None:
-        """On test rows, if there are any."""
+    def test(self) -> Measured | None:
+        """What decides on test rows, with its interval, if there are any."""
         known = self.front.judged.get(self.trial.number)
-        return None if known is None or known.test is None else known.test.accuracy
+        return None if known is None else known.test
+
+    @property
+    def test_accuracy(self) -> float | None:
+        """The accuracy on test rows, if there are any; a regression has none."""
+        return self.test.value if self.test and self.test.metric == ACCURACY else None
 
     @cached_property
     def graph(self) -> MaseGraph:
@@ -128,10 +137,10 @@ class FrontOfNetworks(Sequence[Point]):
         metrics = list(self.found.metrics)
         rows = [
             [f"best_{point.place}", *(number(point.metrics[name]) for name in metrics),
-             number(point.test_accuracy), "yes" if point.is_verified else "no"]
+             str(point.test or ""), "yes" if point.is_verified else "no"]
             for point in self.points
         ]  # fmt: skip
-        heads = ["", *metrics, "test accuracy", "verified"]
+        heads = ["", *metrics, f"test {self.found.decides}", "verified"]
         picture = self.folder / PICTURE
         drawn = None
         if picture.is_file():
@@ -148,7 +157,8 @@ def search(  # noqa: PLR0913  # all but the first by name
     test: Iterable[Any] | None = None,
     data: Any = None,
     strategy: str = LEARNED,
-    objectives: Sequence[str] = OBJECTIVES,
+    task: str | None = None,
+    objectives: Sequence[str] | None = None,
     project: str | Path | None = None,
     seed: int = 0,
     resume: bool = False,
@@ -163,7 +173,9 @@ def search(  # noqa: PLR0913  # all but the first by name
         data: in place of loaders: a data module of ours or of Lightning.
         strategy: ``learned`` trains the width of every weight; else the name of a sampler, such as
             ``tpe``, which tries `widths` of each layer.
-        objectives: metrics, as listed by ``ch info runners``.
+        task: as for `train`.
+        objectives: metrics, as listed by ``ch info runners``; by default what decides of the task
+            (``accuracy``, of a regression ``mae``) and ``ebops``.
         project: the folder of the run; by default ``mase_output/<class of the model>``.
         setup: the keys of ``[search.strategy.setup]``: n_trials, cycles, epochs, float_epochs …
     """
@@ -171,15 +183,22 @@ def search(  # noqa: PLR0913  # all but the first by name
         raise ConfigError("search: give train= and val=, or data=")
     model = module_of(model, "search")
     rows = splits(train=train, val=val, test=test) if data is None else data
+    chosen = task_of_rows(rows) if task is None else task_named(task)
+    wanted = (chosen.decides, COST) if objectives is None else objectives
     tables = {
-        "strategy": {**strategy_tables(strategy, setup), **runner_tables(objectives)},
+        "strategy": {**strategy_tables(strategy, setup), **runner_tables(wanted, chosen)},
         "search_space": space_tables(model, strategy, widths),
     }
     folder = project_of(project, model) / SOFTWARE / SEARCH
     result = search_action(
-        model, None, rows, tables, save_dir=folder, seed=seed, resume=resume, pretrained=True,
-        verbose=False,
+        model, None, rows, tables, save_dir=folder, task=chosen.name, seed=seed, resume=resume,
+        pretrained=True, verbose=False,
     )  # fmt: skip
+    return front_of(result)
+
+
+def front_of(result: SearchResult) -> FrontOfNetworks:
+    """What a search that has come to its end has found, as it is shown."""
     assert result.front is not None
     assert result.space is not None
     points = tuple(
@@ -223,22 +242,24 @@ def space_tables(model: nn.Module, strategy: str, widths: Sequence[int]) -> dict
     }
 
 
-def runner_tables(objectives: Sequence[str]) -> dict[str, Any]:
+def runner_tables(objectives: Sequence[str], task: Task) -> dict[str, Any]:
     """The runners that measure the objectives, and the directions that are usually wanted."""
-    found: dict[str, Any] = {"sw_runner": {"basic_evaluation": {}}, "hw_runner": {}, "metrics": {}}
+    evaluation = "regression_evaluation" if task is NUMBERS else "basic_evaluation"
+    found: dict[str, Any] = {"sw_runner": {evaluation: {}}, "hw_runner": {}, "metrics": {}}
+    measured = {
+        each.name: (kind, runner.name)
+        for kind, registry in (("hw_runner", HW_RUNNERS), ("sw_runner", SW_RUNNERS))
+        for runner in reversed([*registry.values()])  # the first that measures something wins
+        if runner.regression in (None, task is NUMBERS)
+        for each in runner.metrics
+    }
     for metric in objectives:
-        kinds = (("sw_runner", SW_RUNNERS), ("hw_runner", HW_RUNNERS))
-        measured = [
-            (kind, runner.name)
-            for kind, registry in kinds
-            for runner in registry.values()
-            if metric in {each.name for each in runner.metrics}
-        ]
         direction = METRICS[metric].direction if metric in METRICS else None
-        if not measured or direction is None:
-            known = [name for name, each in METRICS.items() if each.direction]
-            raise UnknownNameError("objective", metric, known)
-        kind, runner = measured[0]
+        if metric not in measured or direction is None:
+            known = [name for name in measured if name in METRICS and METRICS[name].direction]
+            where = f"task {task.name!r}" if task is NUMBERS else ""
+            raise UnknownNameError("objective", metric, known, where)
+        kind, runner = measured[metric]
         found[kind].setdefault(runner, {})
         found["metrics"][metric] = {"direction": direction}
     return found

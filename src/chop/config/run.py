@@ -129,8 +129,12 @@ class RunConfig:
     """The settings of a run of ``ch``. The order is the order of the printed table."""
 
     task: Annotated[
-        Literal["classification", "cls", "language_modeling", "lm"],
-        Option("what the model is for: to tell classes, or the next token (lm)", GENERAL),
+        Literal["classification", "cls", "language_modeling", "lm", "regression", "reg"],
+        Option(
+            "what the model is for: to tell classes, or the next token (lm), or to predict numbers "
+            "(regression)",
+            GENERAL,
+        ),
     ] = "classification"
     load_name: Annotated[
         str | None,

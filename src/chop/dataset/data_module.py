@@ -18,6 +18,7 @@ from chop.dataset.rescale import rescaled
 from chop.dataset.rows import DatasetRequest, Splits, checked, default_cache_dir
 from chop.errors import ConfigError, DataError, UnknownNameError
 from chop.preprocessing import Preprocessing
+from chop.tasks import NUMBERS, task_named
 
 CHUNK_ROWS = 16_384  # rows gathered at a time: large enough to be quick, small enough for the cache
 
@@ -173,7 +174,9 @@ class MaseDataModule:
         tokenizer: as `max_token_len`.
         model_name: as `max_token_len`.
         path: the file or folder to read in place of a download.
-        label_column: the column of `path` that holds the classes.
+        label_column: the column of `path` that holds the classes, or the numbers to be predicted;
+            several of those are parted by commas.
+        task: ``regression`` says that labels of `path` are numbers to be predicted.
         cache_dir: where downloads and preprocessed rows are kept (`CHOP_CACHE` by default).
     """
 
@@ -189,12 +192,16 @@ class MaseDataModule:
         *,
         path: str | os.PathLike[str] | None = None,
         label_column: str | None = None,
+        task: str = "cls",
         seed: int = 0,
         cache_dir: str | os.PathLike[str] | None = None,
     ) -> None:
         self.name = name.lower()
         if self.name not in DATASETS:
             raise UnknownNameError("data set", name, DATASETS)
+        regression = task_named(task) is NUMBERS
+        if regression and DATASETS[self.name].info.num_classes is not None:
+            raise ConfigError(f"data set {self.name!r} has classes: write task 'cls'")
         self.batch_size = _at_least(1, batch_size, "batch_size")
         self.num_workers = _at_least(0, num_workers, "num_workers")
         self.seed = _at_least(0, seed, "seed")
@@ -208,6 +215,7 @@ class MaseDataModule:
             label_column=label_column,
             seed=self.seed,
             use_cache=load_from_cache_file,
+            regression=regression or DATASETS[self.name].info.regression,
         )
         self._splits: Splits | None = None
 
@@ -219,7 +227,10 @@ class MaseDataModule:
         """Open the rows of every split; `stage` is accepted as Lightning passes it."""
         if self._splits is None:
             where, tokens = f"data set {self.name!r}", self._entry.info.tokens
-            splits = checked(self._entry.load(self.request), where, tokens=tokens)
+            splits = checked(
+                self._entry.load(self.request), where, tokens=tokens,
+                regression=self.request.regression,
+            )  # fmt: skip
             self._check_classes(splits)
             self._splits = self._as_asked(splits)
 
@@ -247,7 +258,7 @@ class MaseDataModule:
     def _check_classes(self, splits: Splits) -> None:
         """Refuse rows that do not fit what the data set says of itself."""
         stated, found = self._entry.info, splits.facts()
-        for size in ("num_features", "image_size"):
+        for size in ("num_features", "image_size", "num_targets"):
             want, got = getattr(stated, size), found.get(size)
             if want is not None and got is not None and want != got:
                 raise DataError(f"data set {self.name!r}: {size} is {got}, not {want}")

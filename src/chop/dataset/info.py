@@ -39,18 +39,23 @@ class MaseDatasetInfo:
     sequence_classification: bool = False
     causal_LM: bool = False
     seq2seqLM: bool = False
+    regression: bool = False
     num_classes: int | None = None
+    num_targets: int | None = None
     image_size: tuple[int, ...] | None = None
     num_features: int | None = None
     nerf_config: Mapping[str, object] | None = None
     class_names: tuple[str, ...] = field(default=())
     feature_names: tuple[str, ...] = field(default=())
+    target_names: tuple[str, ...] = field(default=())
     vocab_size: int | None = None
     pad_token_id: int = 0
 
     def __post_init__(self) -> None:
         where = f"data set {self.name!r}"
-        for name in ("available_splits", "image_size", "class_names", "feature_names"):
+        for name in (
+            "available_splits", "image_size", "class_names", "feature_names", "target_names",
+        ):  # fmt: skip
             value = getattr(self, name)
             object.__setattr__(self, name, None if value is None else _as_tuple(value, name, where))
         object.__setattr__(self, "dataset_source", _source(self.dataset_source, where))
@@ -82,11 +87,16 @@ class MaseDatasetInfo:
         return self.sequence_classification or self.causal_LM or self.seq2seqLM
 
     @property
+    def num_outputs(self) -> int | None:
+        """The numbers that a network gives for a row: one for each class, or for each target."""
+        return self.num_targets if self.regression else self.num_classes
+
+    @property
     def complete(self) -> bool:
         """Whether a model can be built for it without looking at the rows."""
         sized = self.num_features is not None or self.image_size is not None
         words = self.vocab_size is not None or not self.tokens
-        return sized and words and self.num_classes is not None
+        return sized and words and self.num_outputs is not None
 
 
 @dataclass(frozen=True)
@@ -130,6 +140,7 @@ def register_dataset(
 def completed(info: MaseDatasetInfo, splits: Splits) -> MaseDatasetInfo:
     """`info` with what only the rows could tell: splits, sizes and names."""
     found = splits.facts()
+    info = replace(info, regression=info.regression or "num_targets" in found)
     open_facts = {name: value for name, value in found.items() if not getattr(info, name)}
     whole = replace(info, available_splits=tuple(splits.available), **open_facts)
     return whole if _has_kind(whole) else replace(whole, **_kind(whole.image_size))
@@ -185,6 +196,7 @@ FLAGS = (
     "sequence_classification",
     "causal_LM",
     "seq2seqLM",
+    "regression",
 )
 
 
@@ -211,14 +223,16 @@ def _check_splits(splits: tuple[str, ...], where: str) -> None:
 
 
 def _check_sizes(info: MaseDatasetInfo, where: str) -> None:
-    counts = ("num_classes", "num_features", "vocab_size")
+    counts = ("num_classes", "num_targets", "num_features", "vocab_size")
     sizes = {name: [getattr(info, name)] for name in counts}
     for name, given in (sizes | {"image_size": list(info.image_size or ())}).items():
         for size in given:
             whole = isinstance(size, int) and not isinstance(size, bool)
             if size is not None and not (whole and size > 0):
                 raise ConfigError(f"{where}: {name} must be a whole number above 0 (got {size!r})")
-    for name, size in (("class_names", info.num_classes), ("feature_names", info.num_features)):
-        count = len(getattr(info, name))
+    for kind, plural in (("class", "classes"), ("feature", "features"), ("target", "targets")):
+        count, size = len(getattr(info, f"{kind}_names")), getattr(info, f"num_{plural}")
         if count and size is not None and count != size:
-            raise ConfigError(f"{where}: {count} {name} for {size}")
+            raise ConfigError(f"{where}: {count} {kind}_names for {size}")
+    if info.regression and info.num_classes is not None:
+        raise ConfigError(f"{where}: regression has no classes: say num_targets, not num_classes")

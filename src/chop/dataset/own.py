@@ -1,20 +1,24 @@
-"""A user's own rows: a file with a column of classes, given with `--dataset-path`."""
+"""A user's own rows: a file with a column of classes or of targets, given with `--dataset-path`."""
 
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from chop.dataset.cache import cached, file_sha256
 from chop.dataset.info import register_dataset
+from chop.dataset.preprocess import standardise, target_scaling
 from chop.dataset.rows import (
     DatasetRequest,
     Splits,
     paired,
     rows_fingerprint,
     seeded_split,
-    standardise,
 )
-from chop.dataset.tables import READERS, class_indices
+from chop.dataset.tables import READERS, Table, Wanted, class_indices
 from chop.errors import DataError
 
 LEAST_ROWS = 10
@@ -36,19 +40,19 @@ def own(kind: str, request: DatasetRequest) -> Splits:
         "file": digest,
         "label": request.label_column,
         "seed": request.seed,
-    }
+    } | ({"targets": True} if request.regression else {})
     return cached(request, key, partial(_prepared, kind, request), path, {path: digest})
 
 
 def _prepared(kind: str, request: DatasetRequest) -> Splits:
     path = request.path
     assert path is not None
-    table = READERS[kind](path, request.label_column)
-    rows = len(table.classes)
+    table = READERS[kind](path, Wanted(request.label_column, request.regression))
+    rows = len(table.labels)
     if rows < LEAST_ROWS:
         some = "1 row is" if rows == 1 else f"{rows} rows are"
         raise DataError(f"{path}: {some} too few; give at least {LEAST_ROWS}")
-    labels, class_names = class_indices(table.classes, path, table.class_names)
+    labels, class_names = _labels(table, path)
     fingerprint = rows_fingerprint(table.features, labels)
     chosen = seeded_split(len(labels), request.seed)
     parts = [np.ascontiguousarray(table.features[rows]) for rows in chosen]
@@ -58,6 +62,8 @@ def _prepared(kind: str, request: DatasetRequest) -> Splits:
         names=table.feature_names,
         given=request.preprocessing,
     )
+    if request.regression and done.targets is None:
+        done = replace(done, targets=target_scaling(labels[chosen[0]], table.target_names))
     return Splits(
         *paired(parts, (labels[rows] for rows in chosen)),
         source=f"{kind}: {len(labels):,} rows, split by seed {request.seed}",
@@ -66,6 +72,13 @@ def _prepared(kind: str, request: DatasetRequest) -> Splits:
         feature_names=table.feature_names,
         preprocessing=done,
     )
+
+
+def _labels(table: Table, path: Path) -> tuple[NDArray[Any], tuple[str, ...]]:
+    """Targets as they are, or classes as indices with their names."""
+    if table.target_names:
+        return table.labels, ()
+    return class_indices(table.labels, path, table.class_names)
 
 
 LINES = {

@@ -1,5 +1,87 @@
-"""Where users' data sets find `standardise`; it lives in `chop.dataset.rows`."""
+"""How features and targets are scaled, on the training rows; users' data sets call it, too."""
 
-from chop.dataset.rows import standardise
+from collections.abc import Sequence
+from dataclasses import replace
 
-__all__ = ["standardise"]
+import numpy as np
+from numpy.typing import NDArray
+
+from chop.dataset.rows import Floats
+from chop.preprocessing import Kind, Preprocessing, Targets
+
+CHUNK_ROWS = 65_536
+LARGE = np.float32(1e38)  # differences of larger numbers may not fit in float32
+
+
+def standardise(
+    train: Floats,
+    *others: Floats,
+    channels: bool = False,
+    names: Sequence[str] = (),
+    divisor: float = 1.0,
+    given: Preprocessing | None = None,
+) -> Preprocessing:
+    """Shift and scale in place so that each column of `train` has mean 0 and deviation 1.
+
+    The mean and deviation are those of `train` alone. A column that does not vary becomes 0
+    there and keeps its unit elsewhere.
+
+    Args:
+        channels: treat axis 1 of images as the columns.
+        names: of the columns.
+        divisor: what all values are divided by first.
+        given: what is done in place of all this.
+
+    Returns:
+        what was done.
+    """
+    parts = (train, *others)
+    if given is None:
+        if divisor == 1 and max(train.max(), -train.min()) > LARGE:
+            divisor = 4.0  # a power of two, which changes no ratio
+        if divisor != 1:
+            for part in parts:
+                np.divide(part, np.float32(divisor), out=part)
+        mean, deviation = scaling(train, channels)
+        kind: Kind = "channels" if channels else "features"
+        done = Preprocessing(kind, tuple(mean), tuple(deviation), names=tuple(names))
+        for part in parts:
+            scale_rows(part, done)
+        return replace(done, divisor=divisor)
+    for part in parts:
+        scale_rows(part, given)
+    return given
+
+
+def target_scaling(train: Floats, names: Sequence[str] = ()) -> Targets:
+    """How targets are scaled: by the mean and the deviation of those of the training rows."""
+    mean, deviation = scaling(train.reshape(len(train), -1), channels=False)
+    return Targets(tuple(mean), tuple(deviation), tuple(names))
+
+
+def scaling(rows: Floats, channels: bool) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The mean and the deviation that columns are scaled with: 1 of one that does not vary."""
+    mean, deviation = moments(rows, channels)
+    least = np.maximum(1e-6 * np.abs(mean), np.finfo(np.float32).tiny)
+    deviation[deviation <= least] = 1.0  # below what float32 can hold apart
+    return mean, deviation
+
+
+def moments(rows: Floats, channels: bool) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The mean and the deviation of each column, or of each channel of images."""
+    axes = tuple(axis for axis in range(rows.ndim) if axis != 1) if channels else (0,)
+    mean = rows.mean(axis=axes, dtype=np.float64, keepdims=True)
+    squares = np.zeros_like(mean)
+    for start in range(0, len(rows), CHUNK_ROWS):  # a whole float64 copy could fill the memory
+        away = rows[start : start + CHUNK_ROWS] - mean
+        squares += np.square(away, out=away).sum(axis=axes, keepdims=True)
+    return mean.ravel(), np.sqrt(squares * (mean.size / rows.size)).ravel()
+
+
+def scale_rows(rows: Floats, how: Preprocessing) -> None:
+    """Do to rows in place what was done to others, by the same operations in the same order."""
+    shape = (1, -1, *[1] * (rows.ndim - 2))
+    if how.divisor != 1:
+        np.divide(rows, np.float32(how.divisor), out=rows)
+    np.subtract(rows, np.array(how.mean, np.float32).reshape(shape), out=rows)
+    np.divide(rows, np.array(how.scale, np.float32).reshape(shape), out=rows)

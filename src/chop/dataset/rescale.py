@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
-from chop.dataset.rows import CHUNK_ROWS, Splits, moments, scale_rows
+from chop.dataset.preprocess import CHUNK_ROWS, moments, scale_rows
+from chop.dataset.rows import Splits
 from chop.errors import DataError
 from chop.preprocessing import Preprocessing
 

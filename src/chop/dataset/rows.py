@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -15,13 +15,12 @@ from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
 from chop.errors import DataError
-from chop.preprocessing import Kind, Preprocessing
+from chop.preprocessing import Preprocessing
+from chop.tasks import IGNORED
 
 NO_HOME = "~"
 """Stands for a cache folder where there is no home directory to keep one in."""
 SPLITS = ("train", "validation", "test", "pred")
-IGNORED = -100
-"""The label of a token that nothing is asked about, as torch and transformers have it."""
 
 Rows = tuple[Any, Any] | Dataset[Any]
 """One split: `(features, labels)` as tensors or arrays, or a map-style torch data set."""
@@ -43,6 +42,7 @@ class DatasetRequest:
     """What was asked of a data set: by which name, from which file, with which seed.
 
     Args:
+        regression: whether labels are numbers to be predicted, rather than classes.
         preprocessing: how the rows are to be scaled, in place of the rows' constants. Rows of a
             function that ignores it are scaled afterwards.
         taken_as: what was found to have been done to rows whose function does not say it.
@@ -54,6 +54,7 @@ class DatasetRequest:
     label_column: str | None = None
     seed: int = 0
     use_cache: bool = True
+    regression: bool = False
     preprocessing: Preprocessing | None = None
     taken_as: Preprocessing | None = None
 
@@ -97,17 +98,26 @@ class Splits:
         names = {"class_names": self.class_names, "feature_names": self.feature_names}
         if not isinstance(self.train, TensorDataset):
             return {**names, "num_classes": len(self.class_names) or None}
-        features, _ = self.train.tensors
+        features, labels = self.train.tensors
+        if labels.is_floating_point():
+            return {**names, **_size(features), **self._target_facts(labels)}
         parts = [split for split in self.datasets().values() if isinstance(split, TensorDataset)]
         seen = max(int(part.tensors[1].max()) for part in parts) + 1
-        shape = tuple(features.shape[1:])
-        size: dict[str, Any] = {"image_size": shape}
-        if len(shape) == 1:
-            size = {"num_features": shape[0]}
+        size = _size(features)
         if not features.is_floating_point():
             tokens = [part.tensors[0] for part in parts]
             size |= {"vocab_size": max(int(each.max()) for each in tokens) + 1}
         return {**names, **size, "num_classes": len(self.class_names) or seen}
+
+    def _target_facts(self, labels: Tensor) -> dict[str, Any]:
+        """How many numbers are to be predicted, and their names."""
+        targets = self.preprocessing and self.preprocessing.targets
+        return {"num_targets": labels.shape[1], "target_names": targets.names if targets else ()}
+
+
+def _size(features: Tensor) -> dict[str, Any]:
+    shape = tuple(features.shape[1:])
+    return {"num_features": shape[0]} if len(shape) == 1 else {"image_size": shape}
 
 
 def paired(features: Iterable[Any], labels: Iterable[Any]) -> tuple[Rows, Rows, Rows]:
@@ -116,24 +126,30 @@ def paired(features: Iterable[Any], labels: Iterable[Any]) -> tuple[Rows, Rows, 
     return train, validation, test
 
 
-def checked(splits: Splits, where: str, *, tokens: bool = False) -> Splits:
+def checked(
+    splits: Splits, where: str, *, tokens: bool = False, regression: bool = False
+) -> Splits:
     """`splits` with every `(features, labels)` pair as tensors that fit together.
 
     Args:
         tokens: features are numbers of words and stay whole numbers.
+        regression: labels are real numbers, and become a row for each row.
     """
     if not isinstance(splits, Splits):
         raise DataError(f"{where}: its function must return Splits, not {type(splits).__name__}")
     if splits.train is None:
         raise DataError(f"{where}: it has no training rows")
+    pair = _token_pair if tokens else _target_pair if regression else _pair
     parts: dict[str, Any] = {
-        split: _dataset(getattr(splits, split), f"{where}, {split}", tokens)
+        split: _dataset(getattr(splits, split), f"{where}, {split}", pair)
         for split in splits.available
     }
     shapes = {tuple(part.tensors[0].shape[1:]) for part in _in_memory(parts).values()}
     if len(shapes) > 1:
         raise DataError(f"{where}: rows of different shapes in its splits: {sorted(shapes)}")
     _check_preprocessing(splits.preprocessing, shapes, where)
+    if regression:
+        _check_targets(splits.preprocessing, _in_memory(parts), where)
     named = replace(splits, **parts)
     fingerprint = splits.fingerprint or _fingerprint(_in_memory(parts))
     return replace(named, fingerprint=fingerprint, source=splits.source or f"{where}, as read")
@@ -153,11 +169,23 @@ def _check_preprocessing(done: Any, shapes: set[tuple[int, ...]], where: str) ->
             )
 
 
+def _check_targets(
+    done: Preprocessing | None, parts: Mapping[str, TensorDataset], where: str
+) -> None:
+    """Refuse numbers of targets that differ."""
+    counts = {part.tensors[1].shape[1] for part in parts.values()}
+    if done is not None and done.targets is not None and parts:
+        counts.add(len(done.targets.mean))
+    if len(counts) > 1:
+        raise DataError(f"{where}: different numbers of targets: {sorted(counts)}")
+
+
 def rows_fingerprint(features: NDArray[Any], labels: NDArray[Any]) -> str:
     """The SHA-256 of rows as they were read: a name for exactly these rows in this order."""
     digest = hashlib.sha256(f"{features.shape}".encode())
     digest.update(np.ascontiguousarray(features, np.float32).data)
-    digest.update(np.ascontiguousarray(labels, np.int64).data)
+    kind = np.float32 if labels.dtype.kind == "f" else np.int64
+    digest.update(np.ascontiguousarray(labels, kind).data)
     return digest.hexdigest()
 
 
@@ -172,7 +200,10 @@ def _in_memory(parts: Mapping[str, Any]) -> dict[str, TensorDataset]:
     return {split: part for split, part in parts.items() if isinstance(part, TensorDataset)}
 
 
-def _dataset(rows: Any, where: str, tokens: bool) -> Dataset[Any]:
+Pair = Callable[[Tensor, Tensor, str], tuple[Tensor, Tensor]]
+
+
+def _dataset(rows: Any, where: str, pair: Pair) -> Dataset[Any]:
     if isinstance(rows, Dataset):
         if not hasattr(rows, "__len__") or not hasattr(rows, "__getitem__"):
             raise DataError(f"{where}: a data set needs a length and rows by index")
@@ -181,7 +212,6 @@ def _dataset(rows: Any, where: str, tokens: bool) -> Dataset[Any]:
         features, labels = rows
     except (TypeError, ValueError):
         raise DataError(f"{where}: give (features, labels) or a torch data set") from None
-    pair = _token_pair if tokens else _pair
     return TensorDataset(*pair(_tensor(features, where), _tensor(labels, where), where))
 
 
@@ -204,13 +234,36 @@ def _pair(features: Tensor, labels: Tensor, where: str) -> tuple[Tensor, Tensor]
     if len(labels) == 0:
         raise DataError(f"{where}: it has no rows")
     if labels.is_floating_point():
-        raise DataError(f"{where}: labels must be class indices, not {labels.dtype}")
+        raise DataError(
+            f"{where}: labels must be class indices, not {labels.dtype}; to predict numbers, "
+            "register it with regression=True"
+        )
     features, labels = features.to(torch.float32), labels.to(torch.int64)
     if int(labels.min()) < 0:
         raise DataError(f"{where}: labels must be class indices from 0 (got {int(labels.min())})")
-    if not torch.isfinite(features.sum()) and not torch.isfinite(features).all():
-        raise DataError(f"{where}: some features are not finite numbers")
+    _check_finite(features, "features", where)
     return features, labels
+
+
+def _target_pair(features: Tensor, labels: Tensor, where: str) -> tuple[Tensor, Tensor]:
+    """Features and targets as float32; of each row the targets are a row."""
+    labels = labels[:, None] if labels.dim() == 1 else labels
+    if features.dim() < 2 or labels.dim() != 2 or len(features) != len(labels):
+        raise DataError(
+            f"{where}: features {tuple(features.shape)} and targets {tuple(labels.shape)} must be "
+            "(rows, …) and (rows,) or (rows, targets)"
+        )
+    if labels.numel() == 0:
+        raise DataError(f"{where}: it has no rows")
+    features, labels = features.to(torch.float32), labels.to(torch.float32)
+    _check_finite(features, "features", where)
+    _check_finite(labels, "targets", where)
+    return features, labels
+
+
+def _check_finite(values: Tensor, what: str, where: str) -> None:
+    if not torch.isfinite(values.sum()) and not torch.isfinite(values).all():
+        raise DataError(f"{where}: some {what} are not finite numbers")
 
 
 def _token_pair(tokens: Tensor, labels: Tensor, where: str) -> tuple[Tensor, Tensor]:
@@ -236,8 +289,6 @@ Labels = NDArray[np.int64]
 Indices = NDArray[np.intp]
 
 MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # 2**64 over the golden ratio: spreads every bit
-CHUNK_ROWS = 65_536
-LARGE = np.float32(1e38)  # differences of larger numbers may not fit in float32
 
 
 def distinct_rows(features: Floats, labels: Labels) -> Indices:
@@ -290,65 +341,3 @@ def carve_validation(training: Indices) -> tuple[Indices, Indices]:
     """The last tenth of the training rows set aside to validate on."""
     validations = -(-len(training) // 10)
     return training[:-validations], training[-validations:]
-
-
-def standardise(
-    train: Floats,
-    *others: Floats,
-    channels: bool = False,
-    names: Sequence[str] = (),
-    divisor: float = 1.0,
-    given: Preprocessing | None = None,
-) -> Preprocessing:
-    """Shift and scale in place so that each column of `train` has mean 0 and deviation 1.
-
-    The mean and deviation are those of `train` alone. A column that does not vary becomes 0
-    there and keeps its unit elsewhere.
-
-    Args:
-        channels: treat axis 1 of images as the columns.
-        names: of the columns.
-        divisor: what all values are divided by first.
-        given: what is done in place of all this.
-
-    Returns:
-        what was done.
-    """
-    parts = (train, *others)
-    if given is None:
-        if divisor == 1 and max(train.max(), -train.min()) > LARGE:
-            divisor = 4.0  # a power of two, which changes no ratio
-        if divisor != 1:
-            for part in parts:
-                np.divide(part, np.float32(divisor), out=part)
-        mean, deviation = moments(train, channels)
-        least = np.maximum(1e-6 * np.abs(mean), np.finfo(np.float32).tiny)
-        deviation[deviation <= least] = 1.0  # below what float32 can hold apart
-        kind: Kind = "channels" if channels else "features"
-        done = Preprocessing(kind, tuple(mean), tuple(deviation), names=tuple(names))
-        for part in parts:
-            scale_rows(part, done)
-        return replace(done, divisor=divisor)
-    for part in parts:
-        scale_rows(part, given)
-    return given
-
-
-def moments(rows: Floats, channels: bool) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The mean and the deviation of each column, or of each channel of images."""
-    axes = tuple(axis for axis in range(rows.ndim) if axis != 1) if channels else (0,)
-    mean = rows.mean(axis=axes, dtype=np.float64, keepdims=True)
-    squares = np.zeros_like(mean)
-    for start in range(0, len(rows), CHUNK_ROWS):  # a whole float64 copy could fill the memory
-        away = rows[start : start + CHUNK_ROWS] - mean
-        squares += np.square(away, out=away).sum(axis=axes, keepdims=True)
-    return mean.ravel(), np.sqrt(squares * (mean.size / rows.size)).ravel()
-
-
-def scale_rows(rows: Floats, how: Preprocessing) -> None:
-    """Do to rows in place what was done to others, by the same operations in the same order."""
-    shape = (1, -1, *[1] * (rows.ndim - 2))
-    if how.divisor != 1:
-        np.divide(rows, np.float32(how.divisor), out=rows)
-    np.subtract(rows, np.array(how.mean, np.float32).reshape(shape), out=rows)
-    np.divide(rows, np.array(how.scale, np.float32).reshape(shape), out=rows)

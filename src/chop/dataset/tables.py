@@ -1,4 +1,4 @@
-"""Tables of numbers with one column of classes, read from files of several kinds."""
+"""Tables of numbers with a column of classes or of targets, read from files of several kinds."""
 
 import csv
 import re
@@ -27,13 +27,35 @@ are measured hardly shrink, so one that unpacks to more is a trap."""
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of features and the class of each, as it is written in the file."""
+    """Rows of features and the class of each, as it is written in the file, or its targets."""
 
     features: Floats
-    classes: NDArray[Any]
+    labels: NDArray[Any]
     feature_names: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
     """All classes in their order, where the file says them; else those of the rows are sorted."""
+    target_names: tuple[str, ...] = ()
+    """Of the columns of `labels`, where these are numbers to be predicted."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which columns hold the labels, and what they are.
+
+    Args:
+        column: its name, or several names parted by commas; None looks for a usual name.
+        numbers: whether they are numbers to be predicted, rather than classes.
+    """
+
+    column: str | None = None
+    numbers: bool = False
+
+    def places(self, names: Sequence[str], path: Path, what: str = "columns") -> list[int]:
+        """Where the labels are among `names`."""
+        if self.numbers and self.column and self.column not in names:
+            asked = list(dict.fromkeys(name.strip() for name in self.column.split(",")))
+            return [label_index(names, name, path, what) for name in asked]
+        return [label_index(names, self.column, path, what)]
 
 
 @dataclass(frozen=True)
@@ -46,7 +68,7 @@ class TextLayout:
     comments: str | None = None
 
 
-def read_csv(path: Path, label_column: str | None) -> Table:
+def read_csv(path: Path, wanted: Wanted) -> Table:
     """A text file whose first line names the columns, parted by commas, semicolons or tabs."""
     with _opened(path) as stream:
         header = stream.readline()
@@ -57,10 +79,10 @@ def read_csv(path: Path, label_column: str | None) -> Table:
             names = [name.strip() for name in next(csv.reader([header], delimiter=delimiter), [])]
         except csv.Error as error:
             raise DataError(f"{path}: its first line names no columns ({error})") from None
-    return _read_text(path, TextLayout(names, delimiter, lines_before=1), label_column)
+    return _read_text(path, TextLayout(names, delimiter, lines_before=1), wanted)
 
 
-def read_arff(path: Path, label_column: str | None = "class") -> Table:
+def read_arff(path: Path, wanted: Wanted) -> Table:
     """An ARFF file as OpenML serves it: declarations, then one row a line."""
     names: list[str] = []
     with _opened(path) as stream:
@@ -72,10 +94,10 @@ def read_arff(path: Path, label_column: str | None = "class") -> Table:
                 break
         else:
             raise DataError(f"{path}: is not an ARFF file: it has no @data line")
-    return _read_text(path, TextLayout(names, ",", before, comments="%"), label_column)
+    return _read_text(path, TextLayout(names, ",", before, comments="%"), wanted)
 
 
-def read_parquet(path: Path, label_column: str | None) -> Table:
+def read_parquet(path: Path, wanted: Wanted) -> Table:
     """A Parquet file; every column but the label must hold numbers."""
     try:
         from pyarrow import ArrowException
@@ -85,49 +107,61 @@ def read_parquet(path: Path, label_column: str | None) -> Table:
     try:
         columns = read_table(path, page_checksum_verification=True)
         names = list(columns.column_names)
-        label = label_index(names, label_column, path)
+        places = wanted.places(names, path)
         arrays = [column.to_numpy() for column in columns.columns]
     except (ArrowException, OSError, ValueError, TypeError, MemoryError) as error:
         raise _unreadable(path, "Parquet", error) from None
-    for name, array in zip(names, arrays, strict=True):
-        if name != names[label] and array.dtype.kind not in "fiub":
-            raise DataError(f"{path}: column {name!r} does not hold numbers")
-    classes = arrays.pop(label)
-    features = np.empty((len(classes), len(arrays)), np.float32)
-    for index, array in enumerate(arrays):
-        features[:, index] = array
-    return _table(features, classes, _without(names, label), path)
+    others = _without(range(len(names)), places)
+    for place in (*others, *(places if wanted.numbers else ())):
+        if arrays[place].dtype.kind not in "fiub":
+            raise DataError(f"{path}: column {names[place]!r} does not hold numbers")
+    features = np.empty((len(arrays[places[0]]), len(others)), np.float32)
+    for index, place in enumerate(others):
+        features[:, index] = arrays[place]
+    labels = arrays[places[0]]
+    if wanted.numbers:
+        labels = np.column_stack([arrays[place] for place in places])
+    return _table(features, labels, names, places, path)
 
 
-def read_npz(path: Path, label_column: str | None) -> Table:
+def read_npz(path: Path, wanted: Wanted) -> Table:
     """A NumPy archive with an array of features and one of labels; pickled arrays are refused."""
     try:
         _check_unpacked(path)
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
             names = list(stored.files)
-            label = names[label_index(names, label_column, path, what="arrays")]
+            label = names[wanted.places(names, path, what="arrays")[0]]
             found = [name for name in names if name.lower() in FEATURE_ARRAYS and name != label]
             if len(found) != 1:
-                wanted = " or ".join(FEATURE_ARRAYS)
+                usual = " or ".join(FEATURE_ARRAYS)
                 raise DataError(
-                    f"{path}: needs one array called {wanted} (it has {', '.join(names)})"
+                    f"{path}: needs one array called {usual} (it has {', '.join(names)})"
                 )
-            features, classes = stored[found[0]], stored[label]
+            features, labels = stored[found[0]], stored[label]
             named = {name: _names_in(stored, name, path) for name in NAME_ARRAYS}
     except UNREADABLE as error:
         raise _unreadable(path, "NumPy archive", error) from None
     if features.dtype.kind not in "fiub":
         raise DataError(f"{path}: array {found[0]!r} does not hold numbers")
-    if classes.ndim != 1 or features.ndim not in (2, 4) or len(features) != len(classes):
+    shapes = {1: "(rows,)"} | ({2: "(rows, targets)"} if wanted.numbers else {})
+    if labels.ndim not in shapes or features.ndim not in (2, 4) or len(features) != len(labels):
         raise DataError(
             f"{path}: {found[0]} {features.shape} must be (rows, features) or (rows, channels, "
-            f"height, width) and {label} {classes.shape} (rows,)"
+            f"height, width) and {label} {labels.shape} {' or '.join(shapes.values())}"
         )
     columns = named["feature_names"]
     if columns and len(columns) != features.shape[1]:
         raise DataError(f"{path}: {len(columns)} feature_names for {features.shape[1]} features")
-    table = _table(features.astype(np.float32), classes, columns, path)
-    return replace(table, class_names=named["class_names"])
+    _check_features(features := features.astype(np.float32), columns, path)
+    if not wanted.numbers:
+        return Table(features, labels, columns, named["class_names"])
+    if labels.dtype.kind not in "fiub":
+        raise DataError(f"{path}: array {label!r} does not hold numbers")
+    numbers = labels.reshape(len(labels), -1).astype(np.float32)
+    several = [f"{label}_{place}" for place in range(numbers.shape[1])]
+    return _with_targets(
+        Table(features, numbers, columns), [label] if len(several) == 1 else several, path
+    )
 
 
 def _names_in(stored: Any, name: str, path: Path) -> tuple[str, ...]:
@@ -145,7 +179,7 @@ def _names_in(stored: Any, name: str, path: Path) -> tuple[str, ...]:
     return tuple(str(each) for each in names.astype(str))
 
 
-READERS: dict[str, Callable[[Path, str | None], Table]] = {
+READERS: dict[str, Callable[[Path, Wanted], Table]] = {
     "csv": read_csv,
     "npz": read_npz,
     "parquet": read_parquet,
@@ -239,7 +273,10 @@ def _comparable(classes: NDArray[Any], path: Path) -> NDArray[Any]:
         except ValueError:
             return text
     if not np.array_equal(numbers, np.floor(numbers)):
-        raise DataError(f"{path}: the label column holds real numbers, not classes")
+        raise DataError(
+            f"{path}: the label column holds real numbers, not classes; to predict numbers write "
+            "--task regression"
+        )
     return numbers.astype(np.int64)
 
 
@@ -257,13 +294,13 @@ def _attribute(line: str, path: Path) -> str:
     return next(name for name in found.groups() if name)
 
 
-def _read_text(path: Path, layout: TextLayout, label_column: str | None) -> Table:
-    """The numbers of every column but the label, and the label as text."""
-    label = label_index(layout.names, label_column, path)
-    others = [index for index in range(len(layout.names)) if index != label]
+def _read_text(path: Path, layout: TextLayout, wanted: Wanted) -> Table:
+    """The numbers of every column but the labels, and these as text or as numbers."""
+    places = wanted.places(layout.names, path)
+    others = list(_without(range(len(layout.names)), places))
     features = _parsed(path, layout, others, np.float32)
-    classes = _parsed(path, layout, [label], str)
-    return _table(features, classes[:, 0], _without(layout.names, label), path)
+    labels = _parsed(path, layout, places, np.float64 if wanted.numbers else str)
+    return _table(features, labels if wanted.numbers else labels[:, 0], layout.names, places, path)
 
 
 def _parsed(path: Path, layout: TextLayout, columns: list[int], kind: type) -> NDArray[Any]:
@@ -301,12 +338,33 @@ def _named_column(message: str, names: list[str]) -> str:
     return f"column {names[column]!r} does not hold numbers (row {row} says {text})"
 
 
-def _without(names: Sequence[str], index: int) -> tuple[str, ...]:
-    return (*names[:index], *names[index + 1 :])
+def _without(items: Sequence[Any], places: Sequence[int]) -> tuple[Any, ...]:
+    return tuple(item for place, item in enumerate(items) if place not in places)
 
 
-def _table(features: Floats, classes: NDArray[Any], names: tuple[str, ...], path: Path) -> Table:
-    """A table whose every feature is a finite number."""
+def _table(
+    features: Floats, labels: NDArray[Any], names: Sequence[str], places: Sequence[int], path: Path
+) -> Table:
+    """A table of columns with these names; those at `places` are the labels."""
+    columns = _without(names, places)
+    _check_features(features, columns, path)
+    if labels.ndim == 1:
+        return Table(features, labels, columns)
+    found = Table(features, labels.astype(np.float32), columns)
+    return _with_targets(found, [names[place] for place in places], path)
+
+
+def _with_targets(table: Table, names: Sequence[str], path: Path) -> Table:
+    """A table with the names of its targets, each of which must be a finite number."""
+    bad = ~np.isfinite(table.labels).all(axis=0)
+    if bad.any():
+        name = names[int(np.argmax(bad))]
+        raise DataError(f"{path}: column {name!r} has values that are missing or not finite")
+    return replace(table, target_names=tuple(names))
+
+
+def _check_features(features: Floats, names: tuple[str, ...], path: Path) -> None:
+    """Refuse a feature that is not a finite number in every row."""
     if len(features) == 0 or features.size == 0:
         raise DataError(f"{path}: has no rows of features")
     bad = ~np.isfinite(features)
@@ -315,7 +373,6 @@ def _table(features: Floats, classes: NDArray[Any], names: tuple[str, ...], path
         column = int(np.argmax(bad.any(axis=axes)))
         name = names[column] if names else str(column)
         raise DataError(f"{path}: column {name!r} has values that are missing or not finite")
-    return Table(features, classes, names)
 
 
 def _unreadable(path: Path, kind: str, error: Exception) -> DataError:

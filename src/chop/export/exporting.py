@@ -49,6 +49,12 @@ class Exported:
         return rows
 
 
+def scaling_of(graph: MaseGraph | IntegerProgram) -> dict[str, Any]:
+    """How rows were scaled that a graph was trained on, and numbers that it predicts, if known."""
+    known = graph.preprocessing if isinstance(graph, MaseGraph) else None
+    return {"preprocessing": known.as_plain()} if known is not None else {}
+
+
 def export(  # noqa: PLR0913  (each is a choice of its own)
     graph: MaseGraph | IntegerProgram,
     to: str = "c",
@@ -92,7 +98,7 @@ def export(  # noqa: PLR0913  (each is a choice of its own)
     count = min(len(tensor) for tensor in codes.values())
     with tempfile.TemporaryDirectory() as scratch:
         (files := Path(scratch) / to).mkdir()  # a temporary folder is for nobody else
-        facts: dict[str, Any] = {"source": source} | (write(program, files) or {})
+        facts = {"source": source} | scaling_of(graph) | (write(program, files) or {})
         tool = CHECKS[to](files, engine, codes) if count else None
         origin = "given inputs" if inputs is not None else f"random codes, seed {SEED}"
         facts["verified"] = {"rows": count, "against": "engine", "source": origin}

@@ -36,7 +36,7 @@ class Agreement:
     different: int
     """Outputs that differ."""
     predictions: int
-    """Rows whose largest output is another."""
+    """Rows whose largest output is another; where numbers are predicted, any output."""
 
     def __add__(self, other: "Agreement") -> "Agreement":
         return replace(
@@ -66,10 +66,12 @@ class InIntegers(nn.Module):
     Args:
         model: a quantised model, which is traced if it is no graph.
         example: a batch, for its shape.
+        classes: whether the largest output of a row is what is predicted, or all of them are.
     """
 
-    def __init__(self, model: nn.Module, example: Tensor) -> None:
+    def __init__(self, model: nn.Module, example: Tensor, classes: bool = True) -> None:
         super().__init__()
+        self.classes = classes
         graph = MaseGraph(model)
         self.model = graph.model
         inputs = [node for node in graph.nodes if node.op == "placeholder"]
@@ -147,9 +149,10 @@ class InIntegers(nn.Module):
         pairs = [(simulated[node].cpu().double(), exact[node]) for node in self.cut]
         rows = len(pairs[0][0])
         apart = 0
-        if isinstance(last, Tensor) and last.dim() > 1:
-            chosen = (each.reshape(rows, -1).argmax(1) for each in (last, result))
-            apart = int((next(chosen) != next(chosen)).sum())
+        if isinstance(last, Tensor) and (last.dim() > 1 or not self.classes):
+            both = [each.reshape(rows, -1) for each in (last.cpu().double(), result.cpu().double())]
+            one, other = [each.argmax(1, keepdim=True) for each in both] if self.classes else both
+            apart = int((one != other).any(dim=1).sum())
         return replace(
             self.agreement,
             rows=rows,

@@ -13,6 +13,7 @@ from torch import nn
 from chop.errors import CheckpointError, ConfigError, RegistrationError, UnknownNameError
 from chop.models.weights import load_weights, read_state_dict
 from chop.registry import Registry, description
+from chop.tasks import CLASSES, NUMBERS, TOKENS
 
 Builder = TypeVar("Builder", bound=Callable[..., nn.Module])
 
@@ -40,8 +41,7 @@ class ModelTaskType(StrEnum):
     SPEECH = "speech"
 
 
-CLASSIFICATION = ("cls", "classification")
-LANGUAGE = ("lm", "language_modeling")
+CLASSIFICATION, LANGUAGE, REGRESSION = CLASSES.names, TOKENS.names, NUMBERS.names
 HUB = "hf:"
 """Begins the name of a model of transformers: a folder, or a name of the Hugging Face hub."""
 
@@ -105,10 +105,14 @@ class MaseModelInfo:
 
     def check_task(self, task: str) -> None:
         """Refuse a task that is none, or not one of this model."""
-        if task not in (*CLASSIFICATION, *LANGUAGE):
+        if task not in (*CLASSIFICATION, *LANGUAGE, *REGRESSION):
             raise ConfigError(
-                f"task {task!r} is not supported: a model is a classifier (cls) or a language "
-                "model (lm)"
+                f"task {task!r} is not supported: a model is a classifier (cls), a language "
+                "model (lm) or predicts numbers (regression)"
+            )
+        if task in REGRESSION and self.is_nlp_model:
+            raise ConfigError(
+                f"model {self.name!r} takes text: task must be 'cls' or 'lm' (got {task!r})"
             )
         if task in LANGUAGE and not self.causal_LM:
             raise ConfigError(
@@ -122,7 +126,11 @@ class MaseModelInfo:
 
 
 class DataInfo(Protocol):
-    """What a model must know of the data: a `MaseDatasetInfo` has these attributes."""
+    """What a model must know of the data: a `MaseDatasetInfo` has these attributes.
+
+    It also has `num_targets`, the numbers to be predicted in place of classes, and `num_outputs`,
+    which is the one or the other.
+    """
 
     @property
     def num_features(self) -> int | None: ...
@@ -227,7 +235,7 @@ def get_model(
         model, weights = by_name(name, task, data, pretrained=pretrained), checkpoint
     else:
         entry = MODELS[name]
-        model, weights = entry.build(data), _weights_file(entry, pretrained, checkpoint)
+        model, weights = _built(entry, data), _weights_file(entry, pretrained, checkpoint)
     if weights is not None:
         load_weights(model, read_state_dict(weights), f"model {name!r} from {weights}")
     return model
@@ -248,6 +256,19 @@ def get_tokenizer(name: str, checkpoint: str | os.PathLike[str] | None = None) -
     return tokenizer_of(name.removeprefix(HUB) if checkpoint is None else checkpoint)
 
 
+def _built(entry: ModelEntry, data: DataInfo) -> nn.Module:
+    """The model for a data set; one that asks for classes where there are none is told so."""
+    try:
+        return entry.build(data)
+    except TypeError:
+        if data.num_classes is not None or outputs_of(data) is None:
+            raise
+        raise ConfigError(
+            f"model {entry.info.name!r} cannot be built for regression: its data set has no "
+            f"num_classes; let it give num_outputs numbers, which is {outputs_of(data)} here"
+        ) from None
+
+
 def _weights_file(
     entry: ModelEntry, pretrained: bool, checkpoint: str | os.PathLike[str] | None
 ) -> str | os.PathLike[str] | None:
@@ -261,20 +282,38 @@ def _weights_file(
     return entry.weights
 
 
+def outputs_of(info: DataInfo) -> int | None:
+    """The numbers that a model gives for a row: one for each class, or for each target."""
+    targets: int | None = getattr(info, "num_targets", None)
+    return info.num_classes if targets is None else targets
+
+
 def rows_of(info: DataInfo, name: str) -> tuple[int, int]:
-    """The number of features and of classes, for a model that takes rows of numbers."""
+    """The number of features and of outputs, for a model that takes rows of numbers."""
     is_text = getattr(info, "vocab_size", None) is not None
-    if info.num_features is None or info.num_classes is None or is_text:
+    outputs = outputs_of(info)
+    if info.num_features is None or outputs is None or is_text:
         raise ConfigError(f"model {name!r} takes rows of features, which this data set has not")
-    return info.num_features, info.num_classes
+    return info.num_features, outputs
+
+
+def class_rows_of(info: DataInfo, name: str, end: str) -> tuple[int, int]:
+    """As `rows_of`, for a model whose `end` lets no output be negative, as targets are."""
+    if getattr(info, "num_targets", None) is not None:
+        raise ConfigError(
+            f"model {name!r} ends in a {end}, so it cannot predict numbers below their mean: take "
+            "'jsc-mlp' or 'toy_mlp'"
+        )
+    return rows_of(info, name)
 
 
 def images_of(info: DataInfo, name: str) -> tuple[tuple[int, int, int], int]:
-    """The size `(channels, height, width)` of an image and the number of classes."""
-    if info.image_size is None or len(info.image_size) != 3 or info.num_classes is None:
+    """The size `(channels, height, width)` of an image and the number of outputs."""
+    outputs = outputs_of(info)
+    if info.image_size is None or len(info.image_size) != 3 or outputs is None:
         raise ConfigError(f"model {name!r} takes images, which this data set has not")
     channels, height, width = info.image_size
-    return (channels, height, width), info.num_classes
+    return (channels, height, width), outputs
 
 
 class Tokens(NamedTuple):

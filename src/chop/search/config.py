@@ -18,6 +18,7 @@ from chop.search.strategy import Search, Strategy
 from chop.search.study.setup import STRATEGIES, Schema, StudySetup
 from chop.search.study.trial import MetricRule, SearchDescription
 from chop.search.sweeps import hyperparameters  # noqa: F401  # registers its space
+from chop.tasks import NUMBERS, task_named
 from chop.tools.logger import get_logger
 from chop.training.settings import MOST_PROCESSES
 from chop.validation import parse
@@ -144,8 +145,12 @@ class SearchConfig(Schema):
 
     @property
     def metrics(self) -> dict[str, Metric]:
-        """The metrics in the order of the objectives: sorted by name, as the original has them."""
-        return dict(sorted(self.strategy.metrics.items()))
+        """The metrics in the order of the objectives: sorted by name, as the original has them.
+
+        Errors of a regression come first: the best trials are sorted by the first objective.
+        """
+        stated = self.strategy.metrics
+        return {name: stated[name] for name in sorted(stated, key=_place)}
 
     @property
     def directions(self) -> list[Direction]:
@@ -212,6 +217,27 @@ def parse_search(raw: Mapping[str, Any]) -> SearchConfig:
     )
     _check_metrics(config)
     return config
+
+
+def check_runners(config: SearchConfig, task: str) -> None:
+    """Refuse runners that measure something else than what networks of a task are for."""
+    is_regression = task_named(task) is NUMBERS
+    fitting = {
+        name: ", ".join(each.name for each in runner.metrics)
+        for name, runner in SW_RUNNERS.items()
+        if runner.regression is is_regression
+    }
+    for runner, _ in config.software():
+        if runner.regression is not None and runner.regression is not is_regression:
+            there = " or ".join(f"{name} ({metrics})" for name, metrics in fitting.items())
+            raise ConfigError(
+                f"search.strategy.sw_runner: {runner.name} is not for {task_named(task).name}; "
+                f"write {there if is_regression else ' or '.join(fitting)}"
+            )
+
+
+def _place(metric: str) -> tuple[bool, str]:
+    return metric not in NUMBERS.metrics, metric
 
 
 def _name_in(raw: Mapping[str, Any], table: str) -> Any:

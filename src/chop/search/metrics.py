@@ -22,6 +22,10 @@ METRICS = {
     for metric in (
         MetricInfo("accuracy", "fraction of rows", "maximize"),
         MetricInfo("loss", "nats", "minimize"),
+        MetricInfo("mae", "units of the target", "minimize"),
+        MetricInfo("rmse", "units of the target", "minimize"),
+        MetricInfo("mse", "squared units of the target", "minimize"),
+        MetricInfo("r2", "share of the variance explained", "maximize"),
         MetricInfo("perplexity", "words", "minimize"),
         MetricInfo("train_accuracy", "fraction of rows", "maximize"),
         MetricInfo("train_loss", "nats", "minimize"),

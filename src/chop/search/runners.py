@@ -36,11 +36,14 @@ from chop.registry import Registry
 from chop.search.metrics import METRICS, MetricInfo
 from chop.search.spaces.space import Candidate
 from chop.search.study.trial import Metrics
+from chop.tasks import NUMBERS, task_named
 from chop.training.metrics import asked, evaluate, perplexity, summed_loss
+from chop.training.results import RegressionTally, Result
 from chop.training.settings import TrainingSettings
 from chop.validation import parse
 
 Helper = Callable[[Candidate, Any], bool]
+Stated = Sequence[str | MetricInfo]
 
 
 class RunnerArgs(BaseModel):
@@ -55,15 +58,18 @@ class Runner:
     Args:
         helper: does one part of what `function` does, for a process that has nothing else to do;
             False if there is none left.
+        regression: whether it measures networks that predict numbers; None if that does not matter.
     """
 
     def __init__(
         self,
         function: Callable[..., Metrics],
         name: str,
-        metrics: Sequence[str | MetricInfo],
+        metrics: Stated,
         helper: Helper | None = None,
+        regression: bool | None = None,
     ) -> None:
+        self.regression = regression
         self.function = function
         self.name = name
         self.metrics = tuple(
@@ -98,25 +104,20 @@ Declare = Callable[[Callable[..., Metrics]], Callable[..., Metrics]]
 
 
 def software_runner(
-    name: str, metrics: Sequence[str | MetricInfo], helper: Helper | None = None
+    name: str, metrics: Stated, helper: Helper | None = None, regression: bool | None = None
 ) -> Declare:
     """Declare what measures how well a candidate does its work."""
-    return _declare(SW_RUNNERS, name, metrics, helper)
+    return _declare(SW_RUNNERS, name, metrics, helper=helper, regression=regression)
 
 
-def hardware_runner(name: str, metrics: Sequence[str | MetricInfo]) -> Declare:
+def hardware_runner(name: str, metrics: Stated) -> Declare:
     """Declare what measures what a candidate costs."""
     return _declare(HW_RUNNERS, name, metrics)
 
 
-def _declare(
-    registry: Registry[Runner],
-    name: str,
-    metrics: Sequence[str | MetricInfo],
-    helper: Helper | None = None,
-) -> Declare:
+def _declare(registry: Registry[Runner], name: str, metrics: Stated, **more: Any) -> Declare:
     def add(function: Callable[..., Metrics]) -> Callable[..., Metrics]:
-        registry.add(name, Runner(function, name, metrics, helper))
+        registry.add(name, Runner(function, name, metrics, **more))
         return function
 
     return add
@@ -150,18 +151,29 @@ class EvaluationArgs(RunnerArgs):
     num_samples: int | None = Field(None, ge=1)
 
 
-@software_runner("basic_evaluation", metrics=("loss", "accuracy"))
+@software_runner("basic_evaluation", metrics=("loss", "accuracy"), regression=False)
 def basic_evaluation(candidate: Candidate, args: EvaluationArgs) -> dict[str, float]:
     """Mean cross entropy and micro accuracy, as training defines them."""
     loss, accuracy = evaluated(candidate, args)
     return {"loss": loss, "accuracy": accuracy}
 
 
-@software_runner("lm_evaluation", metrics=("loss", "accuracy", "perplexity"))
+@software_runner("lm_evaluation", ("loss", "accuracy", "perplexity"), regression=False)
 def lm_evaluation(candidate: Candidate, args: EvaluationArgs) -> dict[str, float]:
     """Mean cross entropy, accuracy and perplexity of the tokens of a language model."""
     loss, accuracy = evaluated(candidate, args)
     return {"loss": loss, "accuracy": accuracy, "perplexity": perplexity(loss)}
+
+
+@software_runner("regression_evaluation", NUMBERS.metrics, regression=True)
+def regression_evaluation(candidate: Candidate, args: EvaluationArgs) -> dict[str, float]:
+    """Errors of predicted numbers in their own units, and the share of variance explained."""
+    counted = RegressionTally(candidate.context.targets)
+    no_gradients = torch.inference_mode() if candidate.context.eval_mode else torch.no_grad()
+    with no_gradients:
+        for outputs, labels in candidate.predictions(args.data_loader, args.num_samples):
+            counted.add(outputs, labels)
+    return counted.result().metrics()
 
 
 def evaluated(candidate: Candidate, args: EvaluationArgs) -> tuple[float, float]:
@@ -265,9 +277,21 @@ class TrainArgs(RunnerArgs):
     num_samples: int | None = Field(None, ge=1)
 
 
-@software_runner("basic_train", metrics=("loss", "accuracy"))
+@software_runner("basic_train", metrics=("loss", "accuracy"), regression=False)
 def basic_train(candidate: Candidate, args: TrainArgs) -> dict[str, float]:
     """Loss and accuracy after some epochs of (quantisation-aware) training of a private copy."""
+    found = trained(candidate, args).metrics()
+    return {name: found[name] for name in ("loss", "accuracy")}
+
+
+@software_runner("regression_train", NUMBERS.metrics, regression=True)
+def regression_train(candidate: Candidate, args: TrainArgs) -> dict[str, float]:
+    """The same of a network that predicts numbers: its errors after some epochs of training."""
+    return trained(candidate, args).metrics()
+
+
+def trained(candidate: Candidate, args: TrainArgs) -> Result:
+    """The result of a candidate after its training."""
     from chop.training.fit import fit_in_memory
     from chop.training.job import Job
 
@@ -279,10 +303,11 @@ def basic_train(candidate: Candidate, args: TrainArgs) -> dict[str, float]:
     )
     torch.manual_seed(context.seed)
     with quietly():
-        fit_in_memory(Job(candidate.model, context.data_module, Path()), settings)
+        task = task_named(context.task)
+        fit_in_memory(Job(candidate.model, context.data_module, Path(), task=task), settings)
     batches = context.batches(args.data_loader, args.num_samples)
-    result = evaluate(candidate.model.to(context.device), batches, context.device)
-    return {"loss": result.loss, "accuracy": result.accuracy}
+    device = context.device
+    return evaluate(candidate.model.to(device), batches, device, context.targets)
 
 
 class BitwidthArgs(RunnerArgs):

@@ -71,15 +71,18 @@ def _plain_attention() -> Iterator[None]:
 
 
 def forward_operations(model: nn.Module, features: Tensor, axes: int = 1) -> tuple[int, int]:
-    """The multiplications and additions of one batch, and the classes that come out.
+    """The multiplications and additions of one batch, and the numbers that come out for each row.
 
     Args:
-        axes: of what is predicted: 1 for a class for each row, 2 for one for each token.
+        axes: of what is predicted: 1 for something for each row, 2 for each token; 0 also takes a
+            single number for each row.
     """
     with OperationCounter() as counter, torch.no_grad(), _plain_attention():
         logits = model(features.clone())  # a model may change what it is given
-    if not isinstance(logits, Tensor) or logits.ndim != axes + 1:
-        each = "row" if axes == 1 else "token"
+    if isinstance(logits, Tensor) and axes == 0 and logits.ndim == 1:
+        return counter.total, 1
+    if not isinstance(logits, Tensor) or logits.ndim != max(axes, 1) + 1:
+        each = "token" if axes == 2 else "row"
         raise ValueError(f"it does not return one row of numbers for each {each}")
     return counter.total, logits.shape[-1]
 

@@ -12,7 +12,7 @@ from chop.dataset.data_module import AnyLoader, MaseDataModule, TensorLoader
 from chop.dataset.rescale import Look, check_same_features, looked_at, stage_of, worst_column
 from chop.errors import ConfigError, UnknownNameError
 from chop.models.info import MaseModelInfo
-from chop.preprocessing import Preprocessing, preprocessing_of, set_preprocessing
+from chop.preprocessing import Preprocessing, Targets, preprocessing_of, set_preprocessing
 from chop.tools.logger import get_logger
 
 Batch = dict[str, Tensor]
@@ -124,8 +124,10 @@ def rows_for(model: nn.Module, data: Any) -> Any:
     if trained is None:
         if done is not None:
             logger.info("Features: %s", done)
+            _tell_targets(done)
         return data
     logger.info("Features of the model: %s", trained)
+    _tell_targets(trained)
     if not isinstance(data, MaseDataModule):
         logger.warning(
             "The rows come from a custom %s and are taken as they are; they must be scaled as "
@@ -141,10 +143,21 @@ def rows_for(model: nn.Module, data: Any) -> Any:
     return _unknown_rows(data, trained) if done is None else _known_rows(data, trained, done)
 
 
+def _tell_targets(known: Preprocessing) -> None:
+    if known.targets is not None:
+        logger.info("Targets: %s", known.targets)
+
+
 def remember_rows(model: nn.Module, data: Any) -> None:
     """Note on a model that is to be trained how its rows are scaled, unless it knows."""
     if preprocessing_of(model) is None:
         set_preprocessing(model, getattr(data, "preprocessing", None))
+
+
+def targets_for(model: nn.Module, data: Any) -> Targets | None:
+    """How numbers are scaled that `model` predicts: as it says, else as the rows do."""
+    known = preprocessing_of(model) or getattr(data, "preprocessing", None)
+    return None if known is None else known.targets
 
 
 def _known_rows(

@@ -125,16 +125,19 @@ def _varies(row: Tensor, model: nn.Module, layers: list[_BatchNorm]) -> bool:
 
 
 def moved(batches: Iterator[Batch], model: nn.Module) -> Iterator[Batch]:
-    """The batches where the model is, real numbers in the model's precision."""
+    """The batches where the model is, real numbers in the model's precision, classes whole."""
     real = (value for value in model.parameters() if value.is_floating_point())
     sample = next(real, torch.zeros(()))
     device, dtype = sample.device, sample.dtype
+
+    def kinds(x: Tensor, y: Tensor) -> tuple[torch.dtype, torch.dtype]:
+        labels = dtype if y.is_floating_point() else torch.int64
+        return dtype if x.is_floating_point() else x.dtype, labels
+
     return (
-        (
-            x.to(device, dtype if x.is_floating_point() else x.dtype, non_blocking=True),
-            y.to(device, torch.int64, non_blocking=True),
-        )
+        (x.to(device, of_x, non_blocking=True), y.to(device, of_y, non_blocking=True))
         for x, y in batches
+        for of_x, of_y in [kinds(x, y)]
     )
 
 

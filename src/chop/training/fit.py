@@ -145,6 +145,7 @@ def _fit(
 def fit_in_memory(job: Job, settings: TrainingSettings) -> History:
     """Train and write nothing: the metrics of the epochs, for a search that trains many times."""
     settings = on_this_machine(settings)
+    remember_rows(job.model, job.data)
     report = Report(Silent(), record=job.record)
     monitor = TRAIN_LOSS if job.validation is None else VALIDATION_LOSS
     trainer = make_trainer(settings, _early_stopping(settings, monitor), job)

@@ -1,4 +1,4 @@
-"""What to train or test, the first look at it, and the test itself.
+"""What to train or test, the first look at it, the test itself, and who is told the numbers.
 
 Nothing here imports Lightning, which takes seconds.
 """
@@ -9,9 +9,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from importlib.util import find_spec
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -25,12 +26,16 @@ from chop.errors import (
     TrainingError,
     UnknownNameError,
 )
+from chop.preprocessing import Targets
+from chop.runs import TENSORBOARD
+from chop.tasks import CLASSES, NUMBERS, Task, as_rows
 from chop.tools.compiling import compiled
 from chop.tools.devices import device_of, forward_operations, using_threads
-from chop.tools.get_input import rows_for
+from chop.tools.get_input import rows_for, targets_for
 from chop.tools.logger import get_logger
 from chop.training.batches import Epochs, moved, normalisable
-from chop.training.metrics import Evaluation, evaluate
+from chop.training.metrics import evaluate
+from chop.training.results import Result
 from chop.training.settings import TrainingSettings
 
 if TYPE_CHECKING:
@@ -52,6 +57,7 @@ class Job:
     logger: "Logger | None" = None
     record: dict[str, Any] = field(default_factory=dict)
     resume: bool = False
+    task: Task = CLASSES
 
     @cached_property
     def validation(self) -> Any | None:
@@ -73,21 +79,38 @@ def first_look(job: Job, loader: Any) -> int:
     first = next(Epochs(loader).batches(0), None)
     if first is None:
         raise DataError("there are no rows")
-    of_tokens = first[1].shape == first[0].shape and not first[0].is_floating_point()
-    if not (first[1].ndim == 1 or of_tokens) or first[1].is_floating_point():
-        shown = f"{first[1].dtype} of shape {tuple(first[1].shape)}"
-        raise DataError(f"labels must be class indices, one for each row, not {shown}")
+    check_labels(*first, job.task)
     ((features, labels),) = moved(iter([first]), job.model)
     job.model.eval()
     try:
-        operations, classes = forward_operations(job.model, features, labels.ndim)
+        axes = 0 if labels.is_floating_point() else labels.ndim
+        operations, outputs = forward_operations(job.model, features, axes)
     except (RuntimeError, ValueError, IndexError) as error:
         reason = str(error).partition("\n")[0]
         shape = tuple(features.shape)
         raise DataError(f"{job.name} cannot take a batch of shape {shape}: {reason}") from None
-    if int(labels.max()) >= classes:
-        raise DataError(f"{job.name} tells {classes} classes apart; a label is {int(labels.max())}")
+    if labels.is_floating_point():
+        wanted = as_rows(labels).shape[1]
+        if outputs != wanted:
+            raise DataError(f"{job.name} predicts {outputs} numbers, but a row has {wanted}")
+    elif int(labels.max()) >= outputs:
+        raise DataError(f"{job.name} tells {outputs} classes apart; a label is {int(labels.max())}")
     return operations
+
+
+def check_labels(features: Tensor, labels: Tensor, task: Task) -> None:
+    """Refuse labels that are not of the task."""
+    of_tokens = labels.shape == features.shape and not features.is_floating_point()
+    is_real, shown = labels.is_floating_point(), f"{labels.dtype} of shape {tuple(labels.shape)}"
+    if task is NUMBERS:
+        if not is_real or labels.ndim > 2 or len(labels) != len(features):
+            raise DataError(
+                f"labels of a regression must be real numbers, one for each row or a row of them, "
+                f"not {shown}"
+            )
+    elif is_real or not (labels.ndim == 1 or of_tokens):
+        hint = "; to predict numbers give task='regression'" if is_real else ""
+        raise DataError(f"labels must be class indices, one for each row, not {shown}{hint}")
 
 
 def check_batch_size(job: Job, loader: Any) -> None:
@@ -117,7 +140,7 @@ HALF = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
 
 def evaluate_job(
     job: Job, settings: TrainingSettings, split: str = "test", exact: bool = False
-) -> Evaluation:
+) -> Result:
     """Evaluate the model of a job on the test rows, the validation rows or all, on one device.
 
     Args:
@@ -130,26 +153,32 @@ def evaluate_job(
     if loader is None:
         raise ConfigError(f"{job.data.name} has no validation rows to measure")
     settings = on_this_machine(settings)
+    targets = targets_for(job.model, job.data)
     with (
         using_threads(settings.num_threads, first_look(job, loader)),
         ready(job.model, settings) as model,
     ):
         batches = moved(Epochs(loader).batches(0), model)
         if exact:
-            result = evaluate_in_integers(model, batches, settings)
+            result = evaluate_in_integers(model, batches, settings, targets)
         else:
             with compiled(model, settings.compile):
-                result = evaluate(model, batches, device_of(settings.accelerator))
+                result = evaluate(model, batches, device_of(settings.accelerator), targets)
     if not math.isfinite(result.loss):
         raise TrainingError(
-            f"the {split} loss is {result.loss}: some scores of the model are not finite numbers"
+            f"the {split} loss is {result.loss}: some "
+            f"{'targets or outputs' if job.task is NUMBERS else 'scores'} of the model are not "
+            "finite numbers"
         )
     return result
 
 
 def evaluate_in_integers(
-    model: nn.Module, batches: Iterator[tuple[Tensor, Tensor]], settings: TrainingSettings
-) -> Evaluation:
+    model: nn.Module,
+    batches: Iterator[tuple[Tensor, Tensor]],
+    settings: TrainingSettings,
+    targets: Targets | None = None,
+) -> Result:
     """The result of the integers that a quantised model simulates, and how the two agree."""
     from chop.lowering import InIntegers
 
@@ -159,11 +188,13 @@ def evaluate_in_integers(
         raise ConfigError(f"exact: the precision must be 32 or 64, not {settings.precision}")
     first = next(batches)
     try:
-        integers = InIntegers(model, first[0])
+        integers = InIntegers(model, first[0], classes=not first[1].is_floating_point())
     except GraphError as error:
         raise ConfigError(f"exact: the network cannot be tested in integers: {error}") from None
-    result = evaluate(integers, chain([first], batches), device_of(settings.accelerator))
-    return replace(result, agreement=integers.agreement)
+    everything, device = chain([first], batches), device_of(settings.accelerator)
+    result: Any = evaluate(integers, everything, device, targets)
+    found: Result = replace(result, agreement=integers.agreement)
+    return found
 
 
 def _loader(job: Job, split: str) -> Any:
@@ -190,3 +221,62 @@ def ready(model: nn.Module, settings: TrainingSettings) -> Iterator[nn.Module]:
     half = HALF.get(settings.precision)
     with torch.autocast(device.type, half) if half else contextlib.nullcontext():
         yield model
+
+
+class MetricLogger(Protocol):
+    """What testing needs of a logger; every one of Lightning's has it."""
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        """Note numbers."""
+
+    def finalize(self, status: str) -> None:
+        """Write what is not written yet."""
+
+
+class Scalars:
+    """Numbers in a file for TensorBoard, where Lightning's logger would put it.
+
+    Importing Lightning takes longer than testing a small network does.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "lightning_logs"
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        """Write numbers to a new version."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        taken = [each.name.removeprefix("version_") for each in self.folder.glob("version_*")]
+        version = max([int(name) for name in taken if name.isdecimal()], default=-1) + 1
+        with SummaryWriter(self.folder / f"version_{version}") as writer:
+            for name, value in metrics.items():
+                writer.add_scalar(name, value, step)
+
+    def finalize(self, status: str) -> None:
+        """Nothing is left to write."""
+
+
+def make_logger(report_to: str, folder: Path, project: str) -> "Logger | None":
+    """The logger that ``--report-to`` names, writing under `folder`."""
+    if report_to == "none":
+        return None
+    if report_to == "wandb":
+        return _wandb(folder, project)
+    from lightning.pytorch.loggers import TensorBoardLogger
+
+    return TensorBoardLogger(folder / TENSORBOARD, default_hp_metric=False)
+
+
+def make_test_logger(report_to: str, folder: Path, project: str) -> MetricLogger | None:
+    """The same for the two numbers of a test."""
+    if report_to == "tensorboard":
+        return Scalars(folder / TENSORBOARD)
+    return make_logger(report_to, folder, project)
+
+
+def _wandb(folder: Path, project: str) -> "Logger":
+    if find_spec("wandb") is None:
+        raise ConfigError("--report-to wandb: wandb is missing; run pip install 'machop[wandb]'")
+    from lightning.pytorch.loggers import WandbLogger
+
+    return WandbLogger(project=project, save_dir=folder)

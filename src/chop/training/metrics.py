@@ -1,8 +1,8 @@
 """Loss, accuracy, confusion and perplexity of a model, and how a run sums them up in words."""
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -10,14 +10,13 @@ import torch.nn.functional as F
 from tabulate import tabulate
 from torch import Tensor, nn
 
-from chop.dataset.rows import IGNORED
 from chop.errors import DataError
-from chop.preprocessing import Preprocessing
+from chop.preprocessing import Preprocessing, Targets, targets_of
+from chop.tasks import CLASSES, IGNORED, NUMBERS, TOKENS, Task, as_rows, restored, task_of
+from chop.training.results import Z_95, AnyTally, RegressionTally, Result
 
 if TYPE_CHECKING:
     from chop.lowering import Agreement
-
-Z_95 = 1.959963984540054  # standard deviations on either side that hold 95 % of a normal curve
 
 
 def asked(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -42,19 +41,19 @@ def accuracy(logits: Tensor, labels: Tensor) -> Tensor:
     return (predicted == labels).float().mean()
 
 
+def score(outputs: Tensor, labels: Tensor, targets: Targets | None = None) -> Tensor:
+    """What decides of a task for some rows: the accuracy, or the mean absolute error."""
+    if not labels.is_floating_point():
+        return accuracy(outputs, labels)
+    return (restored(outputs, targets) - as_rows(labels)).abs().mean()
+
+
 def kept(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """What is kept of a step to tell its accuracy later: of many tokens not all their scores."""
-    if logits.ndim == 2:
+    """What is kept of a step to tell its score later: of many tokens not all their scores."""
+    if logits.ndim == 2 or labels.is_floating_point():
         return logits, labels
     wanted = labels != IGNORED
     return logits.argmax(dim=-1)[wanted], labels[wanted]
-
-
-def mean_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """The mean cross entropy of the predictions."""
-    if logits.ndim > 2:
-        logits, labels = logits.flatten(0, -2), labels.flatten()
-    return F.cross_entropy(logits, labels, ignore_index=IGNORED)
 
 
 def wilson_interval(right: int, total: int, z: float = Z_95) -> tuple[float, float]:
@@ -68,7 +67,7 @@ def wilson_interval(right: int, total: int, z: float = Z_95) -> tuple[float, flo
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Evaluation(Result):
     """The result of running a classifier over labelled rows.
 
     Args:
@@ -81,11 +80,10 @@ class Evaluation:
     confusion: Tensor
     agreement: "Agreement | None" = None
 
-    unit: ClassVar[str] = "rows"
-    """What is counted."""
+    task: ClassVar[Task] = CLASSES
 
     @property
-    def rows(self) -> int:
+    def rows(self) -> int:  # type: ignore[override]  # counted, not stored
         return int(self.confusion.sum())
 
     @property
@@ -97,7 +95,11 @@ class Evaluation:
         return self.right / self.rows if self.rows else math.nan
 
     @property
-    def interval(self) -> tuple[float, float]:
+    def value(self) -> float:
+        return self.accuracy
+
+    @property
+    def interval(self) -> tuple[float, float]:  # type: ignore[override]  # the same
         """The 95 % confidence interval of the accuracy."""
         return wilson_interval(self.right, self.rows)
 
@@ -110,26 +112,19 @@ class Evaluation:
             hit / count if count else math.nan for hit, count in zip(found, counts, strict=True)
         ]
 
+    def metrics(self) -> dict[str, float]:
+        return {"loss": self.loss, "accuracy": self.accuracy}
+
     def figures(self, split: str) -> dict[str, float]:
         """Accuracy and loss by the names they have on the rows of a split: test, val."""
         return {f"{split}_acc_epoch": self.accuracy, f"{split}_loss_epoch": self.loss}
-
-    def as_dict(self, class_names: Sequence[str] = (), split: str = "test") -> dict[str, Any]:
-        """The result as plain values, for JSON."""
-        return {
-            **self.figures(split),
-            "rows": self.rows,
-            "right": self.right,
-            "accuracy_95_percent_interval": list(self.interval),
-            **self.details(class_names),
-            **({} if self.agreement is None else {"integers": asdict(self.agreement)}),
-        }
 
     def details(self, class_names: Sequence[str]) -> dict[str, Any]:
         """What is known of each class."""
         names = names_of(len(self.per_class), class_names)
         shares = [None if math.isnan(share) else share for share in self.per_class]
         return {
+            "right": self.right,
             "per_class_accuracy": dict(zip(names, shares, strict=True)),
             "class_names": names,
             "confusion_matrix": self.confusion.tolist(),
@@ -158,7 +153,7 @@ class Evaluation:
 class TokenEvaluation(Evaluation):
     """The result of a language model; its confusion is only how many tokens are wrong and right."""
 
-    unit = "tokens"
+    unit, task = "tokens", TOKENS
 
     @property
     def right(self) -> int:
@@ -169,11 +164,14 @@ class TokenEvaluation(Evaluation):
         """The exponential of the loss: between how many words the model wavers."""
         return perplexity(self.loss)
 
+    def metrics(self) -> dict[str, float]:
+        return {**super().metrics(), "perplexity": self.perplexity}
+
     def figures(self, split: str) -> dict[str, float]:
         return {**super().figures(split), f"{split}_perplexity_epoch": self.perplexity}
 
     def details(self, class_names: Sequence[str]) -> dict[str, Any]:
-        return {"unit": self.unit}
+        return {"right": self.right, "unit": self.unit}
 
     def table(self, class_names: Sequence[str]) -> list[str]:
         return []
@@ -228,6 +226,10 @@ class Tally:
         places = labels * self.classes + found if by_class else (found == labels).long()
         self.pairs += torch.bincount(places, minlength=len(self.pairs))
 
+    def share(self, summed: Callable[[Tensor], Tensor]) -> None:
+        """Add what other processes have counted."""
+        self.loss, self.pairs = summed(self.loss), summed(self.pairs)
+
     def result(self) -> Evaluation:
         """What was counted so far."""
         rows = int(self.pairs.sum())
@@ -237,26 +239,44 @@ class Tally:
         return Evaluation(loss, self.pairs.reshape(self.classes, self.classes).cpu())
 
 
-def tally(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> Tally:
-    """Run `model` as it is over `batches`, and count."""
-    counted = Tally()
+def tally_of(labels: Tensor, targets: Targets | None) -> AnyTally:
+    """What counts rows with such labels."""
+    return RegressionTally(targets) if task_of(labels) is NUMBERS else Tally()
+
+
+def tally(
+    model: nn.Module,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    targets: Targets | None = None,
+) -> AnyTally:
+    """Run `model` as it is over `batches`, and count; its labels tell what is counted."""
+    counted: AnyTally | None = None
     for features, labels in batches:
+        counted = counted or tally_of(labels, targets)
         counted.add(model(features), labels)
-    return counted
+    return counted or Tally()
 
 
 def evaluate(
     model: nn.Module,
     batches: Iterable[tuple[Tensor, Tensor]],
     device: torch.device | str = "cpu",
-) -> Evaluation:
-    """Evaluate `model` in evaluation mode, without gradients, and leave its mode as it was."""
+    targets: Targets | None = None,
+) -> Result:
+    """Evaluate `model` in evaluation mode, without gradients, and leave its mode as it was.
+
+    Args:
+        targets: how it scales the numbers that it predicts; by default as it says itself.
+
+    Returns:
+        a `Result`: an `Evaluation` of classes, or a `RegressionEvaluation`.
+    """
     training = model.training
     model.eval()
     try:
         with torch.inference_mode():
             moved = ((x.to(device), y.to(device)) for x, y in batches)
-            result = tally(model, moved).result()
+            result = tally(model, moved, targets or targets_of(model)).result()
     finally:
         model.train(training)
     if result.rows == 0:
@@ -295,17 +315,18 @@ ROWS = {"test": "Test rows", "val": "Validation rows", "all": "All rows"}
 
 
 def summary_of_test(
-    result: Evaluation, class_names: Sequence[str], source: str, split: str = "test"
+    result: Result, class_names: Sequence[str], source: str, split: str = "test"
 ) -> str:
-    """Accuracy with its confidence interval, loss, accuracy of each class, confusion matrix."""
-    low, high = result.interval
-    (accuracy, value), *others = result.figures(split).items()
-    width = max(len(name) for name, _ in others)
+    """What decides with its confidence interval, the loss, what is known of classes or targets."""
+    shown = result.digits
+    low, high = (format(each, ".4f" if shown == ".6f" else ".4g") for each in result.interval)
+    (decides, value), *others = result.figures(split).items()
+    width = max(len(name) for name in result.figures(split))
     lines = [
         f"{ROWS[split].replace('rows', result.unit)}: {result.rows:,}"
         + (f" ({source})" if source else ""),
-        f"{accuracy:{width}}  {value:.6f}   (95 % confidence: {low:.4f} to {high:.4f})",
-        *(f"{name:{width}}  {value:.6f}" for name, value in others),
+        f"{decides:{width}}  {value:{shown}}   (95 % confidence: {low} to {high})",
+        *(f"{name:{width}}  {value:{shown}}" for name, value in others),
         *([] if result.agreement is None else [f"In integers: {result.agreement}"]),
         *result.table(class_names),
     ]

@@ -13,9 +13,10 @@ from torch import Tensor, distributed, nn, optim
 from chop.errors import DataError, TrainingError
 from chop.models.weights import OURS, PREPROCESSING
 from chop.nn.quantizers import loss_terms
-from chop.preprocessing import preprocessing_of
+from chop.preprocessing import preprocessing_of, targets_of
+from chop.tasks import task_of
 from chop.training.batches import Batch, Epochs, groups, moved, normalisable
-from chop.training.metrics import Evaluation, accuracy, kept, mean_loss, tally
+from chop.training.metrics import kept, score, tally
 from chop.training.optimisers import (
     decays_too_fast,
     learning_rate,
@@ -25,6 +26,7 @@ from chop.training.optimisers import (
     step_function,
 )
 from chop.training.report import Outcome, Report
+from chop.training.results import Result
 from chop.training.settings import TrainingSettings
 from chop.training.state import (
     WIDTHS,
@@ -57,6 +59,7 @@ class TrainingModule(LightningModule):
         self.report = report
         self._resumed = resumed
         self._widths = widths_of_run(model, settings)
+        self._targets = report.targets = targets_of(model)
         self._steps_into_epoch = 0
         self._epoch_state: dict[str, Any] = {}
 
@@ -186,6 +189,7 @@ class TrainingModule(LightningModule):
         if widths is not None and widths.weight:
             terms.append(widths.loss_term)
         recent = [] if widths is None else [widths.recent]
+        targets = self._targets
 
         def take_step(group: list[Batch]) -> Outcome:
             for value in parameters:
@@ -195,7 +199,7 @@ class TrainingModule(LightningModule):
                 for batches in recent:
                     batches.append(features)
                 logits = model(features)
-                loss = mean_loss(logits, labels)
+                loss = task_of(labels).loss(logits, labels, targets)
                 for term in terms:
                     loss = loss + term()
                 loss = loss if len(group) == 1 else loss / len(group)
@@ -224,8 +228,8 @@ class TrainingModule(LightningModule):
         if not bool(total.isfinite()):
             wrong = [*(~together.isfinite()).nonzero().flatten().tolist(), len(losses) - 1]
             self._stop(step - len(losses) + 1 + wrong[0])
-        right = accuracy(torch.cat(logits), torch.cat(labels))
-        self.report.advance(len(losses), float(together.mean()), float(right))
+        mean_score = score(torch.cat(logits), torch.cat(labels), self._targets)
+        self.report.advance(len(losses), float(together.mean()), float(mean_score))
         if self.trainer.received_sigterm:
             raise SIGTERMException
 
@@ -243,9 +247,11 @@ class TrainingModule(LightningModule):
     def _likely_cause(self) -> str:
         epochs = self.trainer.train_dataloader
         assert isinstance(epochs, Epochs)
-        for features, _ in epochs.batches(self.current_epoch):
+        for features, labels in epochs.batches(self.current_epoch):
             if not bool(features.isfinite().all()):
                 return "the inputs hold NaN or infinite values; clean the data"
+            if not bool(labels.isfinite().all()):
+                return "the targets hold NaN or infinite values; clean the data"
         if self.settings.precision == "16-mixed":
             return "numbers overflow in half precision; try precision 32"
         rate = max(group["lr"] for group in self._optimiser.param_groups)
@@ -253,11 +259,10 @@ class TrainingModule(LightningModule):
             return f"the weight decay {self.settings.weight_decay:g} is most likely too high"
         return f"the learning rate {rate:g} is most likely too high; try {rate / 10:g}"
 
-    def _evaluate(self, epochs: Epochs) -> Evaluation:
+    def _evaluate(self, epochs: Epochs) -> Result:
         batches = epochs.batches(0, self.global_rank, self.trainer.world_size)
-        counted = tally(self.model, moved(batches, self.model))
-        counted.loss = self._summed(counted.loss)
-        counted.pairs = self._summed(counted.pairs)
+        counted = tally(self.model, moved(batches, self.model), self._targets)
+        counted.share(self._summed)
         return counted.result()
 
     def _record(self, metrics: dict[str, float]) -> None:

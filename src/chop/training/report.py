@@ -7,14 +7,12 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from chop.charts import LineChart, write_png
-from chop.errors import ConfigError
 from chop.files import write_text
-from chop.runs import TENSORBOARD
+from chop.tasks import CLASSES, NUMBERS, Task, task_of, task_of_history
 from chop.tools.logger import get_logger
 
 if TYPE_CHECKING:
@@ -22,6 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from torch import Tensor
 
+    from chop.preprocessing import Targets
     from chop.training.state import History
 
 
@@ -144,11 +143,17 @@ class Bar:
 
 
 def shown_metrics(metrics: Metrics) -> str:
-    """Metrics as the labs show them."""
-    return ", ".join(f"{name}={value:.3f}" for name, value in metrics.items())
+    """Metrics as the labs show them; small ones with three digits that mean something."""
+    shown = {n: f"{v:.3f}" if abs(v) >= 0.01 or v == 0 else f"{v:.3g}" for n, v in metrics.items()}
+    return ", ".join(f"{name}={text}" for name, text in shown.items())
 
 
-IMPORTANT = ("val_acc_epoch", "val_loss_epoch", "ebops_estimate", "train_acc_step")
+SCORED = (CLASSES, NUMBERS)
+"""Tasks whose columns have different names."""
+IMPORTANT = (
+    *(task.epoch_column() for task in SCORED), "val_loss_epoch", "ebops_estimate",
+    *(task.step_column for task in SCORED),
+)  # fmt: skip
 """What a narrow line shows first; the others follow as far as they fit."""
 
 
@@ -173,17 +178,33 @@ COLUMNS = (
     "step",
     "learning_rate",
     "train_loss",
-    "train_acc",
+    *(task.train_column for task in SCORED),
     "train_loss_step",
-    "train_acc_step",
+    *(task.step_column for task in SCORED),
     "val_loss_epoch",
-    "val_acc_epoch",
+    *(task.epoch_column() for task in SCORED),
+    "val_rmse_epoch",
+    "val_r2_epoch",
     "val_perplexity_epoch",
     "ebops_estimate",
     "seconds",
 )
-SOMETIMES = frozenset(("val_perplexity_epoch", "ebops_estimate"))
+EXTRA = ("ebops_estimate", "val_perplexity_epoch", "val_r2_epoch")
+"""What lines and bars show of an epoch if it is there, beside the loss and what decides."""
+SOMETIMES = frozenset((*EXTRA, "val_rmse_epoch"))
 """Columns that the table goes without if no epoch has them."""
+
+
+def columns_of(history: "Sequence[Mapping[str, float]]") -> list[str]:
+    """The columns of the table of epochs: those of other tasks are left out."""
+    given = {name for row in history for name in row}
+    task = task_of_history(history)
+    foreign = {
+        column
+        for other in SCORED if other is not task
+        for column in (other.train_column, other.step_column, other.epoch_column())
+    }  # fmt: skip
+    return [n for n in COLUMNS if n in given or (n not in SOMETIMES and n not in foreign)]
 
 
 Outcome: TypeAlias = "tuple[Tensor, Tensor, Tensor]"
@@ -197,6 +218,9 @@ class Report:
         record: what was run, stored in every checkpoint.
         table: the CSV file of the epochs; None writes none.
         history: the rows of the epochs that an earlier part of the run has done.
+
+    Attributes:
+        targets: how the network scales the numbers that it predicts, if it does.
     """
 
     def __init__(
@@ -212,26 +236,28 @@ class Report:
         self.record = record or {}
         self.table = table
         self.history: History = list(history or [])
+        self.targets: Targets | None = None
+        self._task: Task = CLASSES
         self._epoch = self._steps = 0
-        self._loss_sum = self._right_sum = self._began = 0.0
+        self._loss_sum = self._score_sum = self._began = 0.0
         self._shown: Metrics = {}
 
     def start_epoch(self, epoch: int, steps: int | None) -> None:
-        self._epoch, self._steps, self._loss_sum, self._right_sum = epoch, 0, 0.0, 0.0
+        self._epoch, self._steps, self._loss_sum, self._score_sum = epoch, 0, 0.0, 0.0
         self._began = time.perf_counter()
         self.progress.start(epoch, steps)
 
     def log_step(self, step: int, outcome: Outcome, rates: Metrics) -> None:
-        """Log the loss and accuracy of one step."""
+        """Log the loss and the score of one step."""
         self._step_metrics(outcome)
-        chosen = ("train_loss_step", "train_acc_step")
+        chosen = ("train_loss_step", self._task.step_column)
         self.log({name: self._shown[name] for name in chosen} | rates, step)
 
-    def advance(self, steps: int, loss: float, right: float) -> None:
-        """Count steps that are done, with their mean loss and accuracy."""
+    def advance(self, steps: int, loss: float, score: float) -> None:
+        """Count steps that are done, with their mean loss and what decides of the task."""
         self._steps += steps
         self._loss_sum += loss * steps
-        self._right_sum += right * steps
+        self._score_sum += score * steps
         self.progress.advance(steps, self._visible())
 
     def end_training(self, last: Outcome) -> None:
@@ -250,7 +276,7 @@ class Report:
             "step": step,
             "learning_rate": rate,
             "train_loss": self.mean_loss,
-            "train_acc": self._right_sum / max(self._steps, 1),
+            self._task.train_column: self._score_sum / max(self._steps, 1),
             "seconds": time.perf_counter() - self._began,
         } | self._shown
         self.history.append({name: row[name] for name in COLUMNS if name in row})
@@ -269,14 +295,15 @@ class Report:
         return self._loss_sum / max(self._steps, 1)
 
     def _step_metrics(self, outcome: Outcome) -> None:
-        from chop.training.metrics import accuracy  # with torch, which the page does without
+        from chop.training.metrics import score  # with torch, which the page does without
 
         loss, logits, labels = outcome
-        right = float(accuracy(logits, labels))
-        self._shown |= {"train_loss_step": float(loss), "train_acc_step": right}
+        self._task = task_of(labels)
+        found = float(score(logits, labels, self.targets))
+        self._shown |= {"train_loss_step": float(loss), self._task.step_column: found}
 
     def _visible(self) -> Metrics:
-        chosen = ("train_acc_step", "val_acc_epoch", "val_loss_epoch", *sorted(SOMETIMES))
+        chosen = (self._task.step_column, self._task.epoch_column(), "val_loss_epoch", *EXTRA)
         return {name: self._shown[name] for name in chosen if name in self._shown}
 
 
@@ -288,9 +315,7 @@ def best_epoch(history: "Sequence[Mapping[str, float]]") -> Mapping[str, float]:
 def write_table(path: Path, history: "History") -> None:
     """Write the epochs as CSV."""
     text = io.StringIO()
-    given = {name for row in history for name in row}
-    columns = [name for name in COLUMNS if name in given or name not in SOMETIMES]
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer = csv.DictWriter(text, columns_of(history), lineterminator="\n")
     writer.writeheader()
     writer.writerows(history)
     write_text(path, text.getvalue())
@@ -306,21 +331,33 @@ class Curves:
     from_zero: bool = False
 
 
-LOSS = Curves(
-    "Loss", "cross entropy (nats)", {"training": "train_loss", "validation": "val_loss_epoch"}
-)
-ACCURACY = Curves(
-    "Accuracy", "fraction of rows", {"training": "train_acc", "validation": "val_acc_epoch"}
-)
+def loss_curves(task: Task) -> Curves:
+    """The loss of a task."""
+    columns = {"training": "train_loss", "validation": "val_loss_epoch"}
+    return Curves("Loss", task.loss_unit, columns)
+
+
+def score_curves(task: Task) -> Curves:
+    """What decides of a task."""
+    columns = {"training": task.train_column, "validation": task.epoch_column()}
+    return Curves(task.words[0].upper() + task.words[1:], task.unit, columns)
+
+
+LOSS, ACCURACY = loss_curves(CLASSES), score_curves(CLASSES)
 BITS = Curves("Cost", "EBOPs (estimate)", {"bits": "ebops_estimate"}, from_zero=True)
-ALL_CURVES = (
-    LOSS,
-    ACCURACY,
+FURTHER = (
+    Curves("R²", "share of the variance explained", {"validation": "val_r2_epoch"}),
     Curves("Perplexity", "words", {"validation": "val_perplexity_epoch"}),
     BITS,
     Curves("Learning rate", "learning rate", {"learning rate": "learning_rate"}, from_zero=True),
     Curves("Time", "seconds per epoch", {"seconds": "seconds"}, from_zero=True),
 )
+
+
+def curves_of(history: Sequence[Mapping[str, float]]) -> list[Curves]:
+    """All curves that a training of its task may have."""
+    task = task_of_history(history)
+    return [loss_curves(task), score_curves(task), *FURTHER]
 
 
 def learning_chart(history: Sequence[Mapping[str, float]], curves: Curves) -> LineChart:
@@ -334,66 +371,8 @@ def learning_chart(history: Sequence[Mapping[str, float]], curves: Curves) -> Li
 
 
 def draw_curves(history: "History", path: Path, title: str) -> None:
-    """Draw loss and accuracy over the epochs, and the cost of bits where they are learned."""
-    loss, accuracy, bits = (learning_chart(history, curves) for curves in (LOSS, ACCURACY, BITS))
-    row = [loss, accuracy, *([bits] if bits.series else [])]
+    """Draw loss and what decides over the epochs, and the cost of bits where they are learned."""
+    loss, score, *_ = curves_of(history)
+    charts = [learning_chart(history, curves) for curves in (loss, score, BITS)]
+    row = [*charts[:2], *(chart for chart in charts[2:] if chart.series)]
     write_png(path, [row], title, is_plain=True)
-
-
-class MetricLogger(Protocol):
-    """What testing needs of a logger; every one of Lightning's has it."""
-
-    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        """Note numbers."""
-
-    def finalize(self, status: str) -> None:
-        """Write what is not written yet."""
-
-
-class Scalars:
-    """Numbers in a file for TensorBoard, where Lightning's logger would put it.
-
-    Importing Lightning takes longer than testing a small network does.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder / "lightning_logs"
-
-    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        """Write numbers to a new version."""
-        from torch.utils.tensorboard import SummaryWriter
-
-        taken = [each.name.removeprefix("version_") for each in self.folder.glob("version_*")]
-        version = max([int(name) for name in taken if name.isdecimal()], default=-1) + 1
-        with SummaryWriter(self.folder / f"version_{version}") as writer:
-            for name, value in metrics.items():
-                writer.add_scalar(name, value, step)
-
-    def finalize(self, status: str) -> None:
-        """Nothing is left to write."""
-
-
-def make_logger(report_to: str, folder: Path, project: str) -> "Logger | None":
-    """The logger that ``--report-to`` names, writing under `folder`."""
-    if report_to == "none":
-        return None
-    if report_to == "wandb":
-        return _wandb(folder, project)
-    from lightning.pytorch.loggers import TensorBoardLogger
-
-    return TensorBoardLogger(folder / TENSORBOARD, default_hp_metric=False)
-
-
-def make_test_logger(report_to: str, folder: Path, project: str) -> MetricLogger | None:
-    """The same for the two numbers of a test."""
-    if report_to == "tensorboard":
-        return Scalars(folder / TENSORBOARD)
-    return make_logger(report_to, folder, project)
-
-
-def _wandb(folder: Path, project: str) -> "Logger":
-    if find_spec("wandb") is None:
-        raise ConfigError("--report-to wandb: wandb is missing; run pip install 'machop[wandb]'")
-    from lightning.pytorch.loggers import WandbLogger
-
-    return WandbLogger(project=project, save_dir=folder)

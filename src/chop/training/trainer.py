@@ -126,7 +126,7 @@ class TextTrainer:
         split = "test" if "test" in self.data.splits() else "val"
         began = time.perf_counter()
         found = evaluate_job(self._job(), self.settings, split)
-        result = {"eval_loss": found.loss, "eval_accuracy": found.accuracy}
+        result = {"eval_loss": found.loss, "eval_accuracy": found.value}
         if isinstance(found, TokenEvaluation):
             result["eval_perplexity"] = found.perplexity
         return {**result, "eval_runtime": time.perf_counter() - began}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from chop.dataset.rows import Floats, Labels
-from chop.dataset.tables import Table, read_arff, read_parquet
+from chop.dataset.tables import Table, Wanted, read_arff, read_parquet
 from chop.errors import DataError
 
 FEATURES = (
@@ -62,9 +62,9 @@ def read_jets(path: Path) -> Jets:
     if start == HDF5_START:
         return _read_hdf5(path)
     if start.startswith(PARQUET_START):
-        return _from_table(read_parquet(path, "class"), "Parquet", path)
+        return _from_table(read_parquet(path, Wanted("class")), "Parquet", path)
     if start.lstrip()[:1] in (b"%", b"@"):
-        return _from_table(read_arff(path), "ARFF", path)
+        return _from_table(read_arff(path, Wanted("class")), "ARFF", path)
     raise DataError(f"{path}: is neither HDF5 nor ARFF nor Parquet, so it is no JSC file")
 
 
@@ -150,7 +150,7 @@ def _from_table(table: Table, kind: str, path: Path) -> Jets:
     missing = [name for name in FEATURES if name not in places]
     if missing:
         raise DataError(f"{path}: lacks the columns {', '.join(missing)}")
-    names = np.char.strip(table.classes.astype(str), " '\"\r")
+    names = np.char.strip(table.labels.astype(str), " '\"\r")
     unknown = set(np.unique(names)) - set(CLASSES)
     if unknown:
         raise DataError(f"{path}: unknown classes {', '.join(sorted(unknown))} in 'class'")

@@ -12,6 +12,7 @@ from chop.dataset.cache import cached, file_sha256
 from chop.dataset.download import fetch, recorded
 from chop.dataset.info import register_dataset
 from chop.dataset.physical.jets import CLASSES, FEATURES, check_cernbox, read_jets
+from chop.dataset.preprocess import standardise
 from chop.dataset.rows import (
     DatasetRequest,
     Splits,
@@ -20,7 +21,6 @@ from chop.dataset.rows import (
     original_split,
     paired,
     rows_fingerprint,
-    standardise,
 )
 from chop.errors import DataError
 

@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from chop.dataset.info import register_dataset
 from chop.dataset.physical.jets import CLASSES, FEATURES
-from chop.dataset.rows import DatasetRequest, Splits, rows_fingerprint, standardise
+from chop.dataset.preprocess import standardise
+from chop.dataset.rows import DatasetRequest, Splits, rows_fingerprint
 
 TRAIN_END, VALIDATION_END = 60_000, 80_000
 

@@ -1,3 +1,3 @@
-"""Data sets that the package makes itself, small enough to understand: random images, sentences."""
+"""Data sets that the package makes itself: random images, sentences, numbers of a formula."""
 
-from chop.dataset.toy import agreement, tiny  # noqa: F401  (register their data sets)
+from chop.dataset.toy import agreement, friedman, tiny  # noqa: F401  (register their data sets)

@@ -7,8 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chop.dataset.info import register_dataset
-from chop.dataset.rows import IGNORED, Splits
+from chop.dataset.rows import Splits
 from chop.dataset.toy.grammar import LENGTH, VOCABULARY, Sentence, distinct_sentences, padded
+from chop.tasks import IGNORED
 
 SEED = 17
 SIZES = (8_000, 1_000, 2_000)

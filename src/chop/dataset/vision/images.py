@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from chop.dataset.cache import cached, file_sha256
 from chop.dataset.download import fetch, has_md5
+from chop.dataset.preprocess import standardise
 from chop.dataset.rows import (
     DatasetRequest,
     Splits,
     carve_validation,
     paired,
     rows_fingerprint,
-    standardise,
 )
 from chop.errors import DataError
 

@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from chop.models.info import DataInfo, register_model, rows_of
+from chop.models.info import DataInfo, class_rows_of, register_model
 
 
 @register_model("jsc-rs1923", model_source="physical", task_type="physical")
@@ -15,7 +15,7 @@ class JSC_rs1923(nn.Module):
 
     def __init__(self, info: DataInfo) -> None:
         super().__init__()
-        features, classes = rows_of(info, "jsc-rs1923")
+        features, classes = class_rows_of(info, "jsc-rs1923", "sigmoid")
         self.stem = nn.Sequential(_conv(1, 8), nn.ReLU(), _conv(8, 16), nn.ReLU())
         self.residual = nn.Sequential(_conv(16, 16), nn.ReLU(), _conv(16, 16))
         self.relu = nn.ReLU()

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from chop.models.info import DataInfo, register_model, rows_of
+from chop.models.info import DataInfo, class_rows_of, register_model, rows_of
 
 FACTS = {"model_source": "physical", "task_type": "physical"}
 
@@ -45,7 +45,7 @@ class JSC_Tiny(SequentialBlocks):
     """One linear layer 16-5 with a closing ReLU: 117 parameters, the network of Lab 1."""
 
     def __init__(self, info: DataInfo) -> None:
-        features, classes = rows_of(info, "jsc-tiny")
+        features, classes = class_rows_of(info, "jsc-tiny", "ReLU")
         super().__init__([*normalised([features, classes], IN_PLACE), IN_PLACE()])
 
 
@@ -96,6 +96,6 @@ class JSC_MLP(SequentialBlocks):
 
 def _closed(info: DataInfo, name: str, hidden: list[int], relu: Relu) -> list[nn.Module]:
     """A chain whose class scores are themselves normalised and cut off at 0."""
-    features, classes = rows_of(info, name)
+    features, classes = class_rows_of(info, name, "ReLU")
     chain = normalised([features, *hidden, classes], relu)
     return [*chain, nn.BatchNorm1d(classes), relu()]

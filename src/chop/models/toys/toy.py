@@ -1,10 +1,10 @@
-"""Toy networks for images of any size."""
+"""Toy networks for images and rows of any size."""
 
 from math import prod
 
 from torch import Tensor, nn
 
-from chop.models.info import DataInfo, images_of, register_model
+from chop.models.info import DataInfo, images_of, register_model, rows_of
 
 FACTS = {"model_source": "toy", "task_type": "vision"}
 
@@ -66,6 +66,30 @@ def _conv_block(channels_in: int, channels_out: int) -> nn.Sequential:
         nn.BatchNorm2d(channels_out),
         nn.ReLU(),
     )
+
+
+class ToyMLP(nn.Module):
+    """Two hidden layers of 32, for rows of numbers."""
+
+    def __init__(self, num_features: int, num_outputs: int) -> None:
+        super().__init__()
+        self.seq_blocks = nn.Sequential(
+            nn.Linear(num_features, 32),
+            nn.ReLU(),
+            nn.Linear(32, 32),
+            nn.ReLU(),
+            nn.Linear(32, num_outputs),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.seq_blocks(x)
+        return scores
+
+
+@register_model("toy_mlp", model_source="toy", task_type="physical")
+def toy_mlp(info: DataInfo) -> ToyMLP:
+    """Two hidden layers of 32 with ReLU, for rows of numbers: classes or regression."""
+    return ToyMLP(*rows_of(info, "toy_mlp"))
 
 
 @register_model("toy", **FACTS)

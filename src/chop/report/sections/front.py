@@ -8,12 +8,12 @@ from chop.report.read.search import Search
 from chop.report.sections.exports import CIRCUIT_HEADERS, StoredExport, circuit_cells, rows_checked
 from chop.runs import BEST_SETTINGS, SNAPSHOT_GRAPH
 from chop.search.metrics import METRICS, MetricInfo
-from chop.search.results.accuracy import ACCURACY, UNKNOWN, Accuracies, Start
+from chop.search.results.accuracy import UNKNOWN, Accuracies, Start
 from chop.search.results.verification import Verified
 from chop.search.study.trial import Trial
 
 NO_UNIT = MetricInfo("")
-TEST_ACCURACY = joined(["test accuracy", tag("small", "95 % sure; not chosen by")])
+NOT_CHOSEN_BY = tag("small", "95 % sure; not chosen by")
 MOST_REASONS = 10
 
 
@@ -23,7 +23,7 @@ def front_table(search: Search, circuits: Mapping[str, StoredExport]) -> Markup 
         return None
     metrics = metrics_in_order(search)
     headers = [
-        "Network", *map(_with_unit, metrics), TEST_ACCURACY, "Verified in integers",
+        "Network", *map(_with_unit, metrics), _tested(search), "Verified in integers",
         "Verified in RTL", *CIRCUIT_HEADERS, "Trial",
     ]  # fmt: skip
     rows = [_row(search, trial, metrics, circuits) for trial in search.best]
@@ -42,6 +42,12 @@ def metrics_in_order(search: Search) -> list[str]:
     measured = dict.fromkeys(name for trial in search.complete for name in trial.metrics)
     wanted = [name for name in search.problem.metrics if name in measured]
     return [*wanted, *(name for name in measured if name not in wanted)]
+
+
+def _tested(search: Search) -> Markup:
+    """The header of the score on test rows."""
+    known = [each.test for each in (*search.judged.values(), search.start) if each and each.test]
+    return joined([f"test {known[0].metric}" if known else "", NOT_CHOSEN_BY])
 
 
 def _with_unit(name: str) -> Markup:
@@ -74,8 +80,8 @@ def name_of_start(start: Start) -> str:
 
 
 def _measured(name: str, value: float | None, known: Accuracies) -> str:
-    """A metric; an accuracy with the interval that is 95 % sure."""
-    if name == ACCURACY and known.chosen_by is not None:
+    """A metric; what decides with the interval that is 95 % sure."""
+    if known.chosen_by is not None and known.chosen_by.metric == name:
         return str(known.chosen_by)
     return "" if value is None else number(value)
 

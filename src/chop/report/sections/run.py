@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pydantic import AliasChoices, BaseModel, Field
+from pydantic import AliasChoices, BaseModel, Field, model_validator
 
 from chop.errors import ChopError, DataError
 from chop.preprocessing import Preprocessing, from_plain
@@ -27,14 +27,18 @@ from chop.report.html import (
     tag,
 )
 from chop.runs import Count, RunFolder, RunRecord, SettingRecord, as_stored, read_json, read_stored
-from chop.training.report import ALL_CURVES, best_epoch, learning_chart
+from chop.tasks import CLASSES, NUMBERS, Task, task_of_history
+from chop.training.report import best_epoch, curves_of, learning_chart
 
 Facts = dict[str, str]
 Rows = list[dict[str, float]]
 
 SIMULATED = "jsc-sim"
 STAND_IN = "Simulated stand-in data, not the JSC data set: accuracies on it are not JSC results."
-TILES = {"test": "Test accuracy", "val": "Validation accuracy", "all": "Accuracy on all rows"}
+TILES = {"test": "test {}", "val": "validation {}", "all": "{} on all rows"}
+LOSSES = {CLASSES.name: "Loss (nats)", NUMBERS.name: "Loss"}
+FURTHER = {"r2": "R²", "perplexity": "Perplexity"}
+"""What else results may have."""
 ORDER = ("train", "test", "transform", "search")
 
 
@@ -223,9 +227,10 @@ def learning_curves(run: RunFolder) -> Section | None:
     newest, *older = [(run.name_of(path), charts(rows)) for path, rows in logs]
     parts = [newest[1], *(folded(f"Earlier: {name}", body) for name, body in older)]
     rows = logs[0][1]
-    accuracy, epochs = best_epoch(rows).get("val_acc_epoch"), counted(len(rows), "epoch")
-    label = "Epochs" if accuracy is None else "Validation accuracy"
-    value = number(len(rows)) if accuracy is None else percent(accuracy)
+    task = task_of_history(rows)
+    score, epochs = best_epoch(rows).get(task.epoch_column()), counted(len(rows), "epoch")
+    label = "Epochs" if score is None else f"Validation {task.words}"
+    value = number(len(rows)) if score is None else scored(task, score)
     tile = Tile(label, value, f"of the trained network, best of {epochs}")
     return Section("training", "Learning curves", joined(parts), (tile,))
 
@@ -254,32 +259,40 @@ def charts(rows: Rows) -> Markup:
     best, seconds = best_epoch(rows), sum(row.get("seconds", 0.0) for row in rows)
     words = f"{counted(len(rows), 'epoch')} in {number(round(seconds, 1))} s."
     if "val_loss_epoch" in best:
-        accuracy = percent(best.get("val_acc_epoch", math.nan))
+        task = task_of_history(rows)
+        score = scored(task, best.get(task.epoch_column(), math.nan))
         words += (
             f" The best is epoch {number(best['epoch'])}: validation loss "
-            f"{number(best['val_loss_epoch'])}, accuracy {accuracy}."
+            f"{number(best['val_loss_epoch'])}, {task.words} {score}."
         )
-    found = [learning_chart(rows, curves) for curves in ALL_CURVES]
+    found = [learning_chart(rows, curves) for curves in curves_of(rows)]
     figures = [line_chart(chart) for chart in found if chart.series]
     return joined([tag("p", words), tag("div", *figures, class_="charts")])
+
+
+def scored(task: Task, value: float) -> str:
+    """What decides of a task: an accuracy is a percentage, an error a number."""
+    return percent(value) if task is not NUMBERS else number(value)
+
+
+def in_split(stem: str) -> AliasChoices:
+    """The names of a figure in the results of all splits."""
+    return AliasChoices(*(f"{split}_{stem}_epoch" for split in TILES))
 
 
 class StoredResult(BaseModel):
     """What ``ch test`` stores."""
 
-    accuracy: float = Field(
-        validation_alias=AliasChoices(*(f"{split}_acc_epoch" for split in TILES))
-    )
-    loss: float | None = Field(
-        None, validation_alias=AliasChoices(*(f"{split}_loss_epoch" for split in TILES))
-    )
-    perplexity: float | None = Field(
-        None, validation_alias=AliasChoices(*(f"{split}_perplexity_epoch" for split in TILES))
-    )
+    accuracy: float | None = Field(None, validation_alias=in_split(CLASSES.stem))
+    mae: float | None = Field(None, validation_alias=in_split(NUMBERS.stem))
+    r2: float | None = Field(None, validation_alias=in_split("r2"))
+    loss: float | None = Field(None, validation_alias=in_split("loss"))
+    perplexity: float | None = Field(None, validation_alias=in_split("perplexity"))
     unit: str = ""
     """What is counted, if it is not rows: tokens of a language model."""
     rows: Count
     accuracy_95_percent_interval: tuple[float, float] | None = None
+    mae_95_percent_interval: tuple[float, float] | None = None
     per_class_accuracy: dict[str, float | None] = Field(default_factory=dict)
     class_names: list[str] = Field(default_factory=list)
     confusion_matrix: list[list[Count]] = Field(default_factory=list)
@@ -287,12 +300,27 @@ class StoredResult(BaseModel):
     split: str = "test"
     preprocessing: dict[str, Any] | None = None
 
+    @model_validator(mode="after")
+    def _has_a_score(self) -> "StoredResult":
+        if self.accuracy is None and self.mae is None:
+            raise ValueError("it has neither an accuracy nor a mean absolute error")
+        return self
+
+    @property
+    def task(self) -> Task:
+        return CLASSES if self.mae is None else NUMBERS
+
+    @property
+    def score(self) -> str:
+        """What decides."""
+        value = self.accuracy if self.mae is None else self.mae
+        return scored(self.task, math.nan if value is None else value)
+
     @property
     def interval(self) -> str:
-        if self.accuracy_95_percent_interval is None:
-            return ""
-        low, high = self.accuracy_95_percent_interval
-        return f"{percent(low)} to {percent(high)}"
+        """That of what decides, if it is known."""
+        found = self.accuracy_95_percent_interval or self.mae_95_percent_interval
+        return " to ".join(scored(self.task, each) for each in found or ())
 
 
 def tested(run: RunFolder) -> Section | None:
@@ -300,19 +328,22 @@ def tested(run: RunFolder) -> Section | None:
     found = [(path, read_stored(StoredResult, path)) for path in run.test_results]
     if not found:
         return None
-    headers = ["Result", "Tested", "Accuracy", "95 % confidence", "Loss (nats)", "Rows"]
+    best_path, best = found[0]
+    words = best.task.words
+    headers = ["Result", "Tested", words[0].upper() + words[1:], "95 % confidence",
+               LOSSES[best.task.name], "Rows"]  # fmt: skip
     rows = [
         [path.name, run.short(result.load_name) or "the model as it was",
-         percent(result.accuracy), result.interval, number(result.loss),
+         result.score, result.interval, number(result.loss),
          f"{number(result.rows)} {result.split} {result.unit}".rstrip()]
         for path, result in found
     ]  # fmt: skip
-    if any(result.perplexity is not None for _, result in found):
-        headers.append("Perplexity")
-        for row, (_, result) in zip(rows, found, strict=True):
-            row.append(number(result.perplexity))
+    for field, header in FURTHER.items():
+        if any(getattr(result, field) is not None for _, result in found):
+            headers.append(header)
+            for row, (_, result) in zip(rows, found, strict=True):
+                row.append(number(getattr(result, field)))
     parts = [table(headers, rows, "Test results", text_columns=2)]
-    best_path, best = found[0]
     known = from_plain(best.preprocessing, best_path.name)
     parts += [tag("p", f"Features of {best_path.name}: {known}.")] if known else []
     newest, *older = [(path.name, confusion(result)) for path, result in found]
@@ -320,7 +351,8 @@ def tested(run: RunFolder) -> Section | None:
     parts += [folded(f"Confusion matrix of {name}", body) for name, body in older if body]
     network = run.short(best.load_name) or "the model as it was"
     detail = ", ".join(filter(None, (best.interval, f"of {network}")))
-    tile = Tile(TILES.get(best.split, TILES["test"]), percent(best.accuracy), detail)
+    label = TILES.get(best.split, TILES["test"]).format(best.task.words)
+    tile = Tile(label[0].upper() + label[1:], best.score, detail)
     return Section("test", "Test results", joined(parts), (tile,))
 
 

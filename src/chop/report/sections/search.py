@@ -33,7 +33,7 @@ from chop.report.sections.exports import circuits_of_front
 from chop.report.sections.front import NO_UNIT, front_table, metrics_in_order, name_of_start
 from chop.report.sections.graph import bit_colour
 from chop.search.metrics import METRICS
-from chop.search.results.accuracy import ACCURACY, Accuracies
+from chop.search.results.accuracy import SCORES, Accuracies
 from chop.search.results.front import hypervolume_chart, importance_charts
 from chop.search.study.trial import Trial
 
@@ -78,7 +78,7 @@ def tiles(search: Search, name: str) -> tuple[Tile, ...]:
         found.insert(0, Tile(label, str(search.start.chosen_by), detail))
     if search.front and (known := search.judged.get(search.front[0])) and known.chosen_by:
         trial = next(each for each in search.best if each.number == search.front[0])
-        costs = [name for name in search.problem.metrics if name != ACCURACY]
+        costs = [name for name in search.problem.metrics if name not in SCORES]
         cost = "".join(f", {number(trial.metrics.get(name))} {name}" for name in costs[:1])
         detail = f"best_0{cost}{_on_test_rows(known)}"
         found.insert(0, Tile(f"Best of the front{which}", str(known.chosen_by), detail))
@@ -192,7 +192,10 @@ def _baseline(search: Search) -> dict[str, Any]:
     start = search.start
     if start is None or start.chosen_by is None:
         return {}
-    return {"name": name_of_start(start), "metrics": {ACCURACY: start.chosen_by.accuracy}}
+    return {
+        "name": name_of_start(start),
+        "metrics": {start.chosen_by.metric: start.chosen_by.value},
+    }
 
 
 def _json(value: Any) -> str:

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from chop.errors import TrainingError
@@ -16,12 +15,14 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.nn.learned import LearnedWidths
 from chop.numerics.trained import Codes, TrainedQuantizer, scale_of
 from chop.passes.graph import freeze_transform_pass
+from chop.preprocessing import Targets
 from chop.search.learned.networks import make_adam, train_epoch
 from chop.search.learned.rows import Rows
 from chop.search.learned.schedule import Schedule
 from chop.search.learned.setup import LearnedSetup
 from chop.search.learned.state import fitting, optimiser_state, read_state, write_state
 from chop.search.spaces.space import Batch
+from chop.training.metrics import tally
 
 State = dict[str, Tensor]
 LEAST_BITS = 4
@@ -38,6 +39,14 @@ def _at_least(quantizer: TrainedQuantizer, values: Tensor) -> bool:
     quantizer.frac_width.clamp_(min=wanted)
     quantizer.highest = max(quantizer.highest, wanted)
     return has_risen
+
+
+@torch.no_grad()
+def score_of(model: nn.Module, batches: Iterable[Batch], targets: Targets | None) -> float:
+    """What decides of a task, of a network in evaluation mode: accuracy, mean absolute error."""
+    model.eval()
+    copies = ((features.clone(), labels) for features, labels in batches)
+    return tally(model, copies, targets).result().value
 
 
 class Learning:
@@ -95,7 +104,7 @@ class Learning:
         """Take one step without changing anything; raise if some width cannot learn from it."""
         self.model.train()
         features, targets = next(self.rows.batches(0, self.model))
-        loss = F.cross_entropy(self.model(features), targets) + self.widths.cost
+        loss = self.rows.loss(self.model(features), targets) + self.widths.cost
         loss.backward()  # type: ignore[no-untyped-call]
         bits = self.widths.parameters_of_bits()
         if not bool(loss.isfinite()) or any(each.grad is None for each in bits):
@@ -114,7 +123,7 @@ class Learning:
         steps, widths = max(self.rows.steps, 1), self.widths
         batches = self.rows.batches(self.first_epoch + epoch, self.model)
         loss = train_epoch(
-            self.model, batches, self.optimiser,
+            self.model, batches, self.optimiser, self.rows.loss,
             lambda step: self.schedule.rate_factor(epoch + step / steps),
             lambda: widths.cost * weight,
         )  # fmt: skip
@@ -137,17 +146,10 @@ class Learning:
     def _is_finite(self) -> bool:
         return all(bool(value.isfinite().all()) for value in self.model.parameters())
 
-    def accuracy(self, batches: Iterable[Batch]) -> float:
-        """The share of rows that the network gets right as it would be frozen now."""
+    def score(self, batches: Iterable[Batch]) -> float:
+        """How good the network is as it would be frozen now, by what decides of its task."""
         self.widths.calibrate(self.sample)
-        self.model.eval()
-        right = rows = 0
-        with torch.no_grad():
-            for features, labels in batches:
-                scores = self.model(features.clone())
-                right += int((scores.argmax(dim=1) == labels).count_nonzero())
-                rows += len(labels)
-        return right / rows
+        return score_of(self.model, batches, self.rows.scaling)
 
     def frozen(self, state: State, batches: Iterable[Tensor]) -> MaseGraph:
         """The network of a snapshot in plain formats, with ranges that batches show."""

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, fx, nn, optim
 
 from chop.errors import ConfigError, TrainingError, UnknownNameError
@@ -96,16 +95,16 @@ def perceptron(context: SearchContext, hidden: list[int]) -> nn.Module:
 
 
 def classes_of(context: SearchContext, model: nn.Module | None = None) -> int:
-    """How many scores a network, by default that of the search, gives for a row."""
+    """How many numbers a network, by default that of the search, gives for a row."""
     features = next(iter(context.dummy_in.values()))
     network = context.pristine() if model is None else model
     with torch.no_grad():
         scores = network.to(features.device).eval()(features[:2].clone())
-    return int(scores.shape[-1])
+    return 1 if scores.ndim == 1 else int(scores.shape[-1])
 
 
 def check_teacher(teacher: nn.Module, context: SearchContext) -> None:
-    """Refuse a teacher that does not fit the rows, or tells other classes apart."""
+    """Refuse a teacher that does not fit the rows, or says something else of them."""
     wanted = classes_of(context)
     try:
         found = classes_of(context, teacher)
@@ -113,7 +112,7 @@ def check_teacher(teacher: nn.Module, context: SearchContext) -> None:
         reason = str(error).partition("\n")[0]
         raise ConfigError(f"the teacher cannot take the rows: {reason}") from None
     if found != wanted:
-        raise ConfigError(f"the teacher tells {found} classes apart, the network {wanted}")
+        raise ConfigError(f"the teacher gives {found} numbers for a row, the network {wanted}")
 
 
 def make_adam(groups: Iterable[tuple[Iterable[Tensor], float]]) -> optim.Adam:
@@ -127,16 +126,18 @@ def make_adam(groups: Iterable[tuple[Iterable[Tensor], float]]) -> optim.Adam:
     return optimiser
 
 
-def train_epoch(
+def train_epoch(  # what a training consists of
     model: nn.Module,
     batches: Iterable[Batch],
     optimiser: optim.Optimizer,
+    loss_of: Callable[[Tensor, Tensor], Tensor],
     factor: Callable[[int], float],
     cost: Callable[[], Tensor] | None = None,
 ) -> float:
     """Train for one epoch; the mean loss, which need not be a finite number.
 
     Args:
+        loss_of: the loss of outputs and targets.
         factor: what the rates of a step are multiplied by.
         cost: what is added to the loss of a step.
     """
@@ -147,7 +148,7 @@ def train_epoch(
         share = factor(step)
         for group in optimiser.param_groups:
             group["lr"] = group[OWN_RATE] * share
-        loss = F.cross_entropy(model(features), targets)
+        loss = loss_of(model(features), targets)
         if cost is not None:
             loss = loss + cost()
         for value in parameters:
@@ -184,7 +185,7 @@ class FloatTraining:
 
             self.model.train()
             batches = rows.batches(epoch, self.model)
-            loss = train_epoch(self.model, batches, self.optimiser, factor)
+            loss = train_epoch(self.model, batches, self.optimiser, rows.loss, factor)
             if not math.isfinite(loss):
                 raise TrainingError(
                     f"{self.name}: the loss is not a finite number in epoch {epoch + 1}: the "

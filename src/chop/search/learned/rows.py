@@ -1,6 +1,8 @@
 """The rows that a network learns from, and what it is to say of each."""
 
 from collections.abc import Iterator
+from functools import cached_property
+from itertools import islice
 from typing import Any
 
 import torch
@@ -9,11 +11,14 @@ from torch import Tensor, nn
 
 from chop.dataset.data_module import TensorLoader, permutation
 from chop.search.spaces.space import Batch, SearchContext
+from chop.tasks import NUMBERS, as_rows, task_named
 from chop.training.batches import Epochs, normalisable
 
 AT_ONCE = 2**17
 """Elements of the rows that are run at once where no gradients are needed: many small batches of a
 small network take four times as long."""
+MOST_BATCHES = 256
+"""Batches that tell how much targets vary."""
 SHUFFLED = 2**31
 """Stands for an epoch when rows are drawn for something else than training."""
 
@@ -47,10 +52,27 @@ class Rows:
         self.device, self.seed = context.device, context.seed
         self.teacher = teacher
         self.share = share
+        self.scaling = context.targets
+        self.is_regression = task_named(context.task) is NUMBERS
         self.loader: Any = context.data_module.train_dataloader()
         if isinstance(self.loader, TensorLoader):
             self.loader = self._in_memory(self.loader)
         self.steps = Epochs(self.loader).steps() or 0
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """What a network loses on some of these rows."""
+        if not self.is_regression:
+            return F.cross_entropy(outputs, targets)
+        return (as_rows(outputs) - targets).square().mean() / self.variance
+
+    @cached_property
+    def variance(self) -> float:
+        """Of targets that nobody has scaled, so that the cost of bits means the same for all."""
+        if self.scaling is not None:
+            return 1.0
+        batches = Epochs(self.loader).batches(0)
+        found = torch.cat([labels for _, labels in islice(batches, MOST_BATCHES)])
+        return float(found.double().var(dim=0).mean()) or 1.0
 
     def _in_memory(self, loader: TensorLoader) -> TensorLoader:
         """The rows with their targets; what is left over after whole batches waits an epoch."""
@@ -67,11 +89,16 @@ class Rows:
         return batch[0].to(self.device), batch[1].to(self.device)
 
     def _targets(self, features: Tensor, labels: Tensor) -> Tensor:
-        """Labels, or shares of classes where there is a teacher."""
+        """Labels, or a mixture with what a teacher says: shares of classes, or numbers."""
+        if self.is_regression:
+            labels = as_rows(labels) if self.scaling is None else self.scaling.scaled(labels)
         if self.teacher is None:
             return labels
         with torch.no_grad():
-            predicted = self.teacher(features.clone()).softmax(1)
+            predicted = self.teacher(features.clone())
+        if self.is_regression:
+            return self.share * as_rows(predicted) + (1 - self.share) * labels
+        predicted = predicted.softmax(1)
         ones = F.one_hot(labels, predicted.shape[1])
         mixed: Tensor = self.share * predicted + (1 - self.share) * ones
         return mixed

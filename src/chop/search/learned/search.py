@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import nn
 
 from chop.errors import ChopError, ConfigError, SearchError, TrainingError
@@ -16,7 +15,7 @@ from chop.files import held, write_text
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.graph import save_mase_graph_interface_pass
 from chop.runs import FRONT_GRAPHS, LEARNING, LEARNING_TABLE
-from chop.search.learned.learning import Kept, Learning
+from chop.search.learned.learning import Kept, Learning, score_of
 from chop.search.learned.networks import (
     FloatTraining,
     check_teacher,
@@ -37,6 +36,7 @@ from chop.search.strategy import Measure, Progress, Strategy
 from chop.search.study.store import Store
 from chop.search.study.trial import TrialRequest
 from chop.search.study.workers import at_any_moment, held_back
+from chop.tasks import CLASSES, NUMBERS, shown, task_named
 from chop.tools.get_input import remember_rows
 from chop.tools.logger import get_logger
 from chop.training.optimisers import trainable
@@ -46,8 +46,12 @@ if TYPE_CHECKING:
 
 logger = get_logger("chop")
 
-WIDE = 0.02
-"""Half the interval of an accuracy from which on points of a front are chosen by chance."""
+CERTAINTY = {
+    CLASSES.decides: (0.5, 0.02, "an accuracy"),
+    NUMBERS.decides: (math.sqrt(math.pi / 2 - 1), 0.05, "a mean absolute error"),
+}
+"""Of what decides: the deviation of one row (of an error relative to its mean, if it is normal),
+half the interval from which on points of a front are chosen by chance, and its name."""
 SURE = 1.96
 """Standard deviations on each side that 95 of 100 measurements lie within."""
 
@@ -56,7 +60,7 @@ class LearnedSearch(Strategy):
     """Trains the network, its teacher and its widths, and measures snapshots.
 
     Of the snapshots of a cycle those become trials that no earlier one is better than, by the
-    accuracy on validation rows and the estimated cost; their trials have the exact figures.
+    score on validation rows and the estimated cost; their trials have the exact figures.
     """
 
     def __init__(
@@ -77,6 +81,7 @@ class LearnedSearch(Strategy):
         if self.context.folder is None:
             raise SearchError("widths are learned in a folder: name one")
         self.kept = Kept(self.context.folder / LEARNING)
+        self.task = task_named(self.context.task)
         self.validation = self._validation_rows()
         self.rehearse()
 
@@ -89,12 +94,13 @@ class LearnedSearch(Strategy):
             )
         found = self.context.batches("val_dataloader", None)
         rows = sum(len(labels) for _, labels in found)
-        interval = SURE * math.sqrt(0.25 / max(rows, 1))
-        if interval > WIDE:
+        deviation, wide, words = CERTAINTY[self.task.decides]
+        interval = SURE * deviation / math.sqrt(max(rows, 1))
+        if interval > wide:
             logger.warning(
-                "%d validation rows are few to choose points by: an accuracy is known to "
+                "%d validation rows are few to choose points by: %s is known to "
                 "±%.1f %% only (95 %%); points that are closer are chosen by chance",
-                rows, 100 * interval,
+                rows, words, 100 * interval,
             )  # fmt: skip
         return joined(found)
 
@@ -161,7 +167,7 @@ class LearnedSearch(Strategy):
             logger.info("Training the teacher for %d epochs", setup.epochs)
         training = FloatTraining("teacher", teacher, setup.learning_rate, self.kept.teacher)
         trained = training.run(Rows(self.context), setup.epochs)
-        logger.info("Teacher: validation accuracy %.4f", self._accuracy(trained))
+        logger.info("Teacher: validation %s %s", self.task.words, shown(self._score(trained)))
         return Rows(self.context, trained, setup.share)
 
     def _trained(self, rows: Rows) -> MaseGraph:
@@ -173,7 +179,7 @@ class LearnedSearch(Strategy):
             logger.info("Training the float network for %d epochs", setup.float_epochs)
             path, rate = self.kept.network, setup.float_learning_rate
             FloatTraining("float network", model, rate, path).run(rows, setup.float_epochs)
-        logger.info("Float network: validation accuracy %.4f", self._accuracy(model))
+        logger.info("Float network: validation %s %s", self.task.words, shown(self._score(model)))
         self._float = copy.deepcopy(model)
         return folded(self.context, model)
 
@@ -181,13 +187,8 @@ class LearnedSearch(Strategy):
         """The float network after its training."""
         return self._float
 
-    @torch.no_grad()
-    def _accuracy(self, model: nn.Module) -> float:
-        model.eval()
-        right = sum(
-            int((model(x.clone()).argmax(1) == y).count_nonzero()) for x, y in self.validation
-        )
-        return right / sum(len(labels) for _, labels in self.validation)
+    def _score(self, model: nn.Module) -> float:
+        return score_of(model, self.validation, self.context.targets)
 
     def _learn(self, learning: Learning, started: float) -> None:
         """All epochs that are not done; at the end of each cycle its snapshots become trials."""
@@ -222,8 +223,8 @@ class LearnedSearch(Strategy):
             "loss": loss,
         }
         if snapshot is not None:
-            accuracy = learning.accuracy(self.validation)
-            row |= {"accuracy": accuracy, "ebops": learning.estimate()}
+            row[self.task.decides] = learning.score(self.validation)
+            row["ebops"] = learning.estimate()
             write_state(self.kept.snapshot(snapshot.epoch), learning.model.state_dict())
         self.history.append(row)
         self.kept.keep(learning, epoch + 1, self.history)
@@ -232,9 +233,9 @@ class LearnedSearch(Strategy):
         self._choose(cycle, learning)
         last = self.history[-1]
         logger.info(
-            "Cycle %d of %d: cost weight %.3g, validation accuracy %.4f, about %s EBOPs",
-            cycle + 1, self.setup.cycles, last["cost_weight"], last["accuracy"],
-            f"{last['ebops']:,.0f}",
+            "Cycle %d of %d: cost weight %.3g, validation %s %s, about %s EBOPs",
+            cycle + 1, self.setup.cycles, last["cost_weight"], self.task.words,
+            shown(last[self.task.decides]), f"{last['ebops']:,.0f}",
         )  # fmt: skip
         self._write_table()
 
@@ -245,10 +246,12 @@ class LearnedSearch(Strategy):
 
     def _choose(self, cycle: int, learning: Learning) -> None:
         """Make trials of the snapshots of a cycle, counted from 0, that may be on the front."""
-        known = {row["epoch"]: row for row in self.history if "accuracy" in row}
-        upto = self.schedule.end(cycle)
+        decides, upto = self.task.decides, self.schedule.end(cycle)
+        sign = -1 if self.task.direction == "maximize" else 1
         points = {
-            epoch: (-row["accuracy"], row["ebops"]) for epoch, row in known.items() if epoch <= upto
+            row["epoch"]: (sign * row[decides], row["ebops"])
+            for row in self.history
+            if decides in row and row["epoch"] <= upto
         }
         front = set(front_of(list(points.values())))
         for snapshot in self.schedule.snapshots_of(cycle):

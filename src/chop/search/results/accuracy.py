@@ -1,4 +1,6 @@
-"""How sure the accuracies of a front are, and what the front and the float network do on test rows.
+"""How sure the scores of a front are, and what the front and the float network do on test rows.
+
+A score is what decides of a task: the accuracy of classes, the mean absolute error of numbers.
 
 Test rows are looked at when the search is over: nothing is chosen by them.
 """
@@ -6,45 +8,81 @@ Test rows are looked at when the search is over: nothing is chosen by them.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_serializer, model_validator
 
-from chop.dataset.rows import IGNORED
 from chop.nn.quantized import QuantizedModule
 from chop.search.results.known import KnownPoint, known_points
 from chop.search.spaces.space import SearchContext, SearchSpace
 from chop.search.study.trial import Trial
+from chop.tasks import CLASSES, IGNORED, NUMBERS, shown, task_named
 from chop.tools.logger import get_logger
 from chop.training.metrics import evaluate, wilson_interval
+from chop.training.results import Result
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 logger = get_logger("chop")
 
-ACCURACY, TEST_ROWS = "accuracy", "test_dataloader"
+ACCURACY, TEST_ROWS = CLASSES.decides, "test_dataloader"
+SCORES = frozenset((CLASSES.decides, NUMBERS.decides))
+"""The metrics that intervals are known of."""
 MOST_POINTS = 50
 """Points of a front that are tested: each takes as long as a trial."""
 
 
 class Measured(BaseModel):
-    """An accuracy, the rows that it was found on, and the interval that is 95 % sure."""
+    """A score, the rows that it was found on, and the interval that is 95 % sure.
+
+    Files have the value under the name of the metric: ``{"accuracy": 0.75, "rows": …}``.
+    """
 
     model_config = ConfigDict(frozen=True)
 
-    accuracy: float
+    metric: str = ACCURACY
+    value: float
     rows: int
     low: float
     high: float
 
+    @model_validator(mode="before")
+    @classmethod
+    def _read(cls, stored: Any) -> Any:
+        known = isinstance(stored, Mapping) and next((n for n in SCORES if n in stored), None)
+        if not known:
+            return stored
+        rest = {name: each for name, each in stored.items() if name != known}
+        return {"metric": known, "value": stored[known], **rest}
+
+    @model_serializer
+    def _plain(self) -> dict[str, float | int]:
+        return {self.metric: self.value, "rows": self.rows, "low": self.low, "high": self.high}
+
     @classmethod
     def of(cls, right: int, rows: int) -> "Measured":
+        """An accuracy."""
         low, high = wilson_interval(right, rows)
-        return cls(accuracy=right / rows, rows=rows, low=low, high=high)
+        return cls(value=right / rows, rows=rows, low=low, high=high)
+
+    @classmethod
+    def by(cls, found: Result) -> "Measured":
+        """What decides of a result."""
+        low, high = found.interval
+        metric, rows = found.task.decides, found.rows
+        return cls(metric=metric, value=found.value, rows=rows, low=low, high=high)
+
+    @property
+    def accuracy(self) -> float:
+        """The value by the name that it has for classes."""
+        return self.value
 
     def __str__(self) -> str:
-        return f"{self.accuracy:.4f} ±{(self.high - self.low) / 2:.4f}"
+        half = (self.high - self.low) / 2
+        if self.metric == ACCURACY:
+            return f"{self.value:.4f} ±{half:.4f}"
+        return f"{shown(self.value)} ±{shown(half, 2)}"
 
 
 class Accuracies(BaseModel):
@@ -68,7 +106,7 @@ UNKNOWN = Accuracies()
 
 
 class Judge:
-    """Measures accuracies beyond those that a search was told to measure.
+    """Measures scores beyond those that a search was told to measure.
 
     Args:
         loader, num_samples: the rows by which the search chooses.
@@ -79,7 +117,7 @@ class Judge:
         self.chosen_by = space.context.batches(loader, num_samples)
         if loader == TEST_ROWS:
             logger.warning(
-                "The search chooses by test rows, so its accuracies are too good: write "
+                "The search chooses by test rows, so its results are too good: write "
                 'data_loader = "val_dataloader" for its software runner'
             )
 
@@ -88,25 +126,34 @@ class Judge:
         return self.space.context
 
     def of_front(self, best: Sequence[Trial], known: Judged) -> dict[int, Accuracies]:
-        """The accuracies of the best trials; those that were `known` are not measured again."""
+        """The scores of the best trials; those that were `known` are not measured again."""
         rows = sum(predictions_in(labels) for _, labels in self.chosen_by)
         found = {}
         for place, trial in enumerate(best):
+            before = known.get(trial.number, UNKNOWN)
             share = trial.software.get(ACCURACY)
-            chosen_by = None if share is None else Measured.of(round(share * rows), rows)
-            test = known.get(trial.number, UNKNOWN).test
+            chosen_by = (
+                before.chosen_by if share is None else Measured.of(round(share * rows), rows)
+            )
+            test = before.test
             if test is None and place < MOST_POINTS:
                 test = self._tested(partial(self._model, trial))
+            if chosen_by is None and self.is_regression and place < MOST_POINTS:
+                # A mean tells no interval, so the rows are measured again.
+                chosen_by = self._measured(self._model(trial), self.chosen_by)
             found[trial.number] = Accuracies(chosen_by=chosen_by, test=test)
         return found
+
+    @property
+    def is_regression(self) -> bool:
+        return task_named(self.context.task) is NUMBERS
 
     def of_start(self, model: "nn.Module | None") -> Start | None:
         """The same of the network that the search started from."""
         if model is None:
             return None
-        found = evaluate(model, copies(self.chosen_by), self.context.device)
         return Start(
-            chosen_by=Measured.of(found.right, found.rows),
+            chosen_by=self._measured(model, self.chosen_by),
             test=self._tested(lambda: model),
             is_float=not any(isinstance(part, QuantizedModule) for part in model.modules()),
         )
@@ -118,13 +165,18 @@ class Judge:
         if not self.context.data_module.dataset_info.test_split_available:
             return None
         batches = self.context.data_module.test_dataloader()  # not kept: there may be many rows
-        found = evaluate(build(), copies(batches), self.context.device)
-        return Measured.of(found.right, found.rows)
+        return self._measured(build(), batches)
+
+    def _measured(self, model: "nn.Module", batches: "Iterable[tuple[Tensor, Tensor]]") -> Measured:
+        context = self.context
+        return Measured.by(evaluate(model, copies(batches), context.device, context.targets))
 
 
 def predictions_in(labels: "Tensor") -> int:
     """How many predictions labels ask for: one for each row, or for each token that has one."""
-    return len(labels) if labels.ndim == 1 else int((labels != IGNORED).sum())
+    if labels.ndim == 1 or labels.is_floating_point():
+        return len(labels)
+    return int((labels != IGNORED).sum())
 
 
 def copies(batches: "Iterable[tuple[Tensor, Tensor]]") -> "Iterator[tuple[Tensor, Tensor]]":

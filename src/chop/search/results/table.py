@@ -10,7 +10,7 @@ from chop.search.study.trial import Trial
 
 MOST_ROWS = 5
 FLOAT, START = "float", "start"
-NO_VALUE = "-"
+NO_VALUE, TEST = "-", "test "
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,12 @@ class Front:
     judged: Judged = field(default_factory=dict)
     start: Start | None = None
 
+    @property
+    def decides(self) -> str:
+        """The metric of test rows."""
+        tested = [known.test.metric for known in self.judged.values() if known.test]
+        return tested[0] if tested else ACCURACY
+
     def shown(self) -> list[int]:
         """The places of the points in the table: the ends of the front, and some between."""
         last = len(self.best) - 1
@@ -42,7 +48,8 @@ def front_table(front: Front, columns: int) -> str:
 
     found = _columns(front)
     # What matters least goes first; the name and two objectives always stay.
-    spare = ["trial", "verified", *reversed(front.metrics[2:]), "test accuracy"]
+    tested = next((name for name in found if name.startswith(TEST)), "")
+    spare = ["trial", "verified", *reversed(front.metrics[2:]), tested]
     for name in [None, *(name for name in spare if name in found)]:
         if name is not None:
             del found[name]
@@ -68,24 +75,25 @@ def _columns(front: Front) -> dict[str, list[str]]:
         "trial": [NO_VALUE for _ in head] + [str(trial.number) for trial in trials],
     }
     for metric in front.metrics:
-        first = [_accuracy(each, metric) for each in head]
+        first = [_score(each, metric) for each in head]
         rest = [_cell(trial, each, metric) for trial, each in zip(trials, known, strict=True)]
         found[metric] = first + rest
     tested = [str(each.test or NO_VALUE) for each in [*head, *known]]
     if set(tested) != {NO_VALUE}:
-        found["test accuracy"] = tested
+        found[f"{TEST}{front.decides}"] = tested
     marks = [str(front.verified.get(trial.number, "no")) for trial in trials]
     if set(marks) - {"no"}:
         found["verified"] = [NO_VALUE for _ in head] + marks
     return found
 
 
-def _accuracy(known: Accuracies, metric: str) -> str:
-    return str(known.chosen_by) if metric == ACCURACY and known.chosen_by else NO_VALUE
+def _score(known: Accuracies, metric: str) -> str:
+    sure = known.chosen_by
+    return str(sure) if sure and sure.metric == metric else NO_VALUE
 
 
 def _cell(trial: Trial, known: Accuracies, metric: str) -> str:
-    sure = _accuracy(known, metric)
+    sure = _score(known, metric)
     return number_text(trial.metrics[metric]) if sure == NO_VALUE else sure
 
 

@@ -33,8 +33,9 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.models.info import MaseModelInfo
 from chop.passes.graph import add_common_metadata_analysis_pass, init_metadata_analysis_pass
 from chop.passes.graph.analysis.quantization import calculate_avg_bits_mg_analysis_pass
+from chop.preprocessing import Targets
 from chop.registry import Registry
-from chop.tools.get_input import as_example, get_cf_args, get_dummy_input
+from chop.tools.get_input import as_example, get_cf_args, get_dummy_input, targets_for
 from chop.validation import parse
 
 Picked = dict[str, int]
@@ -192,6 +193,11 @@ class SearchContext:
             if left == 0:
                 return
 
+    @property
+    def targets(self) -> Targets | None:
+        """How numbers are scaled that networks of the search predict, if they do that."""
+        return targets_for(self.model, self.data_module)
+
     @cached_property
     def dummy_in(self) -> dict[str, Tensor]:
         """One batch of inputs, by name."""
@@ -252,7 +258,7 @@ class Candidate:
             return self.context.graph(self.model)
 
     def predictions(self, loader: str, num_samples: int | None) -> Iterator[Batch]:
-        """Class scores and labels, batch by batch."""
+        """Outputs and labels, batch by batch."""
         for features, labels in self.context.batches(loader, num_samples):
             yield self.model(features.clone()), labels  # a model may work in place
 

@@ -167,6 +167,7 @@ def train_one(candidate: Candidate, args: TrainingArgs) -> bool:
     "hyperparameter_training",
     metrics=[f"{name}{kind}" for name in TRAINED for kind in ("", *STATISTICS)],
     helper=train_one,
+    regression=False,
 )
 def hyperparameter_training(candidate: Candidate, args: TrainingArgs) -> dict[str, float]:
     """Mean, spread, best and worst of accuracy and loss over several trainings from scratch."""

@@ -186,14 +186,14 @@ class Repeats:
         with quietly():
             history = fit_in_memory(Job(model, data, Path(), context.model_info.name), settings)
         batches = context.batches(self.rows.data_loader, self.rows.num_samples)
-        result = evaluate(model.to(context.device), batches, context.device)
+        result = evaluate(model.to(context.device), batches, context.device).metrics()
         return Run(
             identity=self._identity(repeat),
             config=config,
             repeat=repeat,
             seed=seed,
-            accuracy=result.accuracy,
-            loss=result.loss,
+            accuracy=result["accuracy"],
+            loss=result["loss"],
             train_accuracy=history[-1]["train_acc"],
             train_loss=history[-1]["train_loss"],
             seconds=time.perf_counter() - began,

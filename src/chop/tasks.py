@@ -1,0 +1,169 @@
+"""What networks are for: the loss, the metrics, and how predictions are written, of each task.
+
+Labels tell the task wherever batches are: whole numbers are classes, real numbers are targets of a
+regression. So nothing below the actions is told the task by name. Nothing here imports torch at
+once, as the page of a run does without.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from chop.errors import UnknownNameError
+from chop.preprocessing import Targets
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+IGNORED = -100
+"""The label of a token that nothing is asked about, as torch and transformers have it."""
+PREDICTION = "prediction"
+"""The column of what is predicted; with several targets the name of the target follows."""
+
+Loss = Callable[["Tensor", "Tensor", Targets | None], "Tensor"]
+Columns = dict[str, list[str] | list[float]]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One row of the table of tasks.
+
+    Args:
+        names: what users call it; the first is short, the last is shown.
+        loss: the mean over outputs and labels; targets say how labels are scaled for it.
+        loss_unit: what the loss is counted in.
+        metrics: what networks are measured by, beside the loss.
+        decides: that of them which is shown first, with an interval, and which points are chosen
+            by; checkpoints are chosen by the validation loss.
+        direction: which of its values are better.
+        stem: what it is called in columns: ``train_<stem>``, ``val_<stem>_epoch``.
+        words: what it is called in sentences.
+        unit: what it is counted in.
+        predictions: columns of predictions from outputs, names of classes and scaling of targets.
+    """
+
+    names: tuple[str, ...]
+    loss: Loss
+    loss_unit: str
+    metrics: tuple[str, ...]
+    decides: str
+    direction: Literal["maximize", "minimize"]
+    stem: str
+    words: str
+    unit: str
+    predictions: Callable[["Tensor", Sequence[str], Targets | None], Columns]
+
+    @property
+    def name(self) -> str:
+        return self.names[-1]
+
+    @property
+    def step_column(self) -> str:
+        return f"train_{self.stem}_step"
+
+    @property
+    def train_column(self) -> str:
+        return f"train_{self.stem}"
+
+    def epoch_column(self, split: str = "val") -> str:
+        return f"{split}_{self.stem}_epoch"
+
+
+def cross_entropy(outputs: "Tensor", labels: "Tensor", targets: Targets | None = None) -> "Tensor":
+    """The mean cross entropy of the predictions."""
+    from torch.nn import functional as F
+
+    if outputs.ndim > 2:
+        outputs, labels = outputs.flatten(0, -2), labels.flatten()
+    return F.cross_entropy(outputs, labels, ignore_index=IGNORED)
+
+
+def squared_error(outputs: "Tensor", labels: "Tensor", targets: Targets | None = None) -> "Tensor":
+    """The mean squared error of the predictions, of standardised targets where they are scaled."""
+    outputs, labels = as_rows(outputs), as_rows(labels)
+    wanted = labels if targets is None else targets.scaled(labels)
+    return (outputs - wanted.to(outputs.dtype)).square().mean()
+
+
+def as_rows(values: "Tensor") -> "Tensor":
+    """A row of numbers for each row; a network of one target may give one number without a row."""
+    return values[:, None] if values.ndim == 1 else values
+
+
+def restored(outputs: "Tensor", targets: Targets | None) -> "Tensor":
+    """What a network gives, one row for each row, in the units of the labels."""
+    rows = as_rows(outputs)
+    return rows if targets is None else targets.restored(rows)
+
+
+def classes_predicted(
+    outputs: "Tensor", class_names: Sequence[str] = (), targets: Targets | None = None
+) -> Columns:
+    """The name of the class with the largest score, or its number if classes have no names."""
+    found = outputs.argmax(dim=1).tolist()
+    return {PREDICTION: [class_names[each] if class_names else str(each) for each in found]}
+
+
+def numbers_predicted(
+    outputs: "Tensor", class_names: Sequence[str] = (), targets: Targets | None = None
+) -> Columns:
+    """Each target in the units of the labels: a column, or one for each where there are several."""
+    columns = restored(outputs.double(), targets).t().tolist()
+    if len(columns) == 1:
+        return {PREDICTION: columns[0]}
+    known = targets.names if targets is not None and targets.names else range(len(columns))
+    return {f"{PREDICTION}_{name}": each for name, each in zip(known, columns, strict=True)}
+
+
+CLASSES = Task(
+    ("cls", "classification"),
+    cross_entropy, "cross entropy (nats)",
+    ("accuracy",), "accuracy", "maximize", "acc", "accuracy", "fraction of rows",
+    classes_predicted,
+)  # fmt: skip
+TOKENS = Task(
+    ("lm", "language_modeling"),
+    cross_entropy, "cross entropy (nats)",
+    ("accuracy", "perplexity"), "accuracy", "maximize", "acc", "accuracy", "fraction of tokens",
+    classes_predicted,
+)  # fmt: skip
+NUMBERS = Task(
+    ("reg", "regression"),
+    squared_error, "mean squared error",
+    ("mae", "rmse", "mse", "r2"), "mae", "minimize",
+    "mae", "mean absolute error", "units of the target",
+    numbers_predicted,
+)  # fmt: skip
+
+TASKS = {name: task for task in (CLASSES, TOKENS, NUMBERS) for name in task.names}
+
+
+def shown(value: float, digits: int = 4) -> str:
+    """A number with so many digits that mean something, in full where that is not too long."""
+    if not math.isfinite(value) or not SMALLEST_SHOWN <= abs(value) < LARGEST_SHOWN:
+        return f"{value:.{digits}g}"
+    places = digits - 1 - math.floor(math.log10(abs(value)))
+    return f"{round(value, places):,.{max(places, 0)}f}"
+
+
+SMALLEST_SHOWN, LARGEST_SHOWN = 1e-4, 1e9
+
+
+def task_named(name: str) -> Task:
+    """The task that users call `name`."""
+    if name not in TASKS:
+        raise UnknownNameError("task", name, TASKS)
+    return TASKS[name]
+
+
+def task_of(labels: "Tensor") -> Task:
+    """The task that labels are of: real numbers are to be predicted, whole ones are classes."""
+    if labels.is_floating_point():
+        return NUMBERS
+    return CLASSES if labels.ndim == 1 else TOKENS
+
+
+def task_of_history(history: Sequence[Mapping[str, float]]) -> Task:
+    """The task of a training, which the columns of its epochs tell."""
+    return NUMBERS if any(NUMBERS.train_column in row for row in history) else CLASSES

@@ -1,0 +1,232 @@
+"""What comes of running a network over labelled rows, and that of one that predicts numbers.
+
+Errors are in the units of the labels. The results of classifiers are in `metrics`.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import torch
+from tabulate import tabulate
+from torch import Tensor
+
+from chop.preprocessing import Targets
+from chop.tasks import NUMBERS, Task, as_rows, restored
+
+if TYPE_CHECKING:
+    from chop.lowering import Agreement
+
+
+Z_95 = 1.959963984540054  # standard deviations on either side that hold 95 % of a normal curve
+
+
+class Result(ABC):
+    """The result of running a network over labelled rows, whatever its task is."""
+
+    loss: float
+    agreement: "Agreement | None"
+    task: ClassVar[Task]
+    unit: ClassVar[str] = "rows"
+    """What is counted."""
+    digits: ClassVar[str] = ".6f"
+    """How numbers are shown."""
+
+    rows: int
+    interval: tuple[float, float]
+    """Of what decides, with 95 % confidence."""
+
+    @property
+    @abstractmethod
+    def value(self) -> float:
+        """What decides of the task: accuracy, or mean absolute error."""
+
+    @abstractmethod
+    def metrics(self) -> dict[str, float]:
+        """Everything by the names that searches have for it."""
+
+    @abstractmethod
+    def figures(self, split: str) -> dict[str, float]:
+        """What is told of the rows of a split, by the names it has there; what decides is first."""
+
+    @abstractmethod
+    def details(self, class_names: Sequence[str]) -> dict[str, Any]:
+        """What else is known, as plain values."""
+
+    @abstractmethod
+    def table(self, class_names: Sequence[str]) -> list[str]:
+        """What is known of classes or targets, as lines of text."""
+
+    def as_dict(self, class_names: Sequence[str] = (), split: str = "test") -> dict[str, Any]:
+        """The result as plain values, for JSON."""
+        return {
+            **self.figures(split),
+            "rows": self.rows,
+            f"{self.task.decides}_95_percent_interval": list(self.interval),
+            **self.details(class_names),
+            **({} if self.agreement is None else {"integers": asdict(self.agreement)}),
+        }
+
+
+class AnyTally(Protocol):
+    """What counts batches; `share` adds what other processes have counted."""
+
+    def add(self, outputs: Tensor, labels: Tensor) -> None: ...
+
+    def share(self, summed: Callable[[Tensor], Tensor]) -> None: ...
+
+    def result(self) -> Result: ...
+
+
+@dataclass(frozen=True)
+class TargetError:
+    """How well one target is predicted, in its own units."""
+
+    mae: float
+    """The mean absolute error."""
+    mse: float
+    """The mean squared error."""
+    r2: float
+    """The share of the variance that is explained; predicting the mean of the rows explains 0."""
+
+    @property
+    def rmse(self) -> float:
+        """The root of the mean squared error."""
+        return math.sqrt(self.mse)
+
+
+@dataclass(frozen=True)
+class RegressionEvaluation(Result):
+    """The result of predicting numbers; of several targets each error is the mean over them.
+
+    Args:
+        loss: the mean squared error of targets as they are scaled for training.
+        errors: of each target.
+        interval: the 95 % confidence interval of the mean absolute error.
+        names: of the targets, if they have any.
+        agreement: that of the simulation with integers, if those were evaluated.
+    """
+
+    loss: float
+    rows: int
+    errors: tuple[TargetError, ...]
+    interval: tuple[float, float]
+    names: tuple[str, ...] = ()
+    agreement: "Agreement | None" = None
+
+    task: ClassVar[Task] = NUMBERS
+    digits: ClassVar[str] = ".6g"
+
+    @property
+    def mae(self) -> float:
+        return self._mean("mae")
+
+    @property
+    def mse(self) -> float:
+        return self._mean("mse")
+
+    @property
+    def rmse(self) -> float:
+        return self._mean("rmse")
+
+    @property
+    def r2(self) -> float:
+        return self._mean("r2")
+
+    def _mean(self, name: str) -> float:
+        values: list[float] = [getattr(each, name) for each in self.errors]
+        return sum(values) / max(len(values), 1)
+
+    @property
+    def value(self) -> float:
+        return self.mae
+
+    def metrics(self) -> dict[str, float]:
+        return {name: getattr(self, name) for name in NUMBERS.metrics}
+
+    def figures(self, split: str) -> dict[str, float]:
+        shown = ("mae", "rmse", "r2", "loss")
+        return {f"{split}_{name}_epoch": getattr(self, name) for name in shown}
+
+    def details(self, class_names: Sequence[str]) -> dict[str, Any]:
+        """What is known of each target."""
+        measured = [{name: getattr(each, name) for name in NUMBERS.metrics} for each in self.errors]
+        return {
+            "task": NUMBERS.name,
+            "per_target": dict(zip(self._titles(), measured, strict=True)),
+        }
+
+    def table(self, class_names: Sequence[str]) -> list[str]:
+        """The errors of each target as lines of text, if there are several."""
+        if len(self.errors) < 2:
+            return []
+        rows = [
+            [title, f"{each.mae:.6g}", f"{each.rmse:.6g}", f"{each.r2:.4f}"]
+            for title, each in zip(self._titles(), self.errors, strict=True)
+        ]
+        headers, sides = ["target", "mae", "rmse", "r2"], ["left", "right", "right", "right"]
+        text = tabulate(rows, headers, "simple", disable_numparse=True, colalign=sides)
+        return ["", text]
+
+    def _titles(self) -> Sequence[str]:
+        return self.names or [str(place) for place in range(len(self.errors))]
+
+
+class RegressionTally:
+    """Errors of all rows summed on the device, read once at the end.
+
+    Args:
+        targets: how the network scales what it predicts.
+    """
+
+    def __init__(self, targets: Targets | None = None) -> None:
+        self.targets = targets
+        self.rows = torch.zeros((), dtype=torch.int64)
+        self.sums = torch.zeros(4, 1)
+        """Of each target: absolute errors, squared ones, labels, and squared labels."""
+        self.spread = torch.zeros(())
+        """The sum of the squares of the mean absolute error of each row."""
+
+    def add(self, outputs: Tensor, labels: Tensor) -> None:
+        """Count one batch."""
+        exact = torch.float32 if outputs.is_mps else torch.float64  # mps has no doubles
+        labels = as_rows(labels).to(exact)
+        errors = restored(outputs.to(exact), self.targets) - labels
+        # Of labels far from zero the variance would be a difference of two large numbers.
+        away = labels if self.targets is None else labels - labels.new_tensor(self.targets.mean)
+        parts = torch.stack([errors.abs(), errors.square(), away, away.square()])
+        device = outputs.device
+        self.sums = self.sums.to(device, exact) + parts.sum(dim=1)
+        self.spread = self.spread.to(device, exact) + parts[0].mean(dim=1).square().sum()
+        self.rows = self.rows.to(device) + len(labels)
+
+    def share(self, summed: Callable[[Tensor], Tensor]) -> None:
+        """Add what other processes have counted."""
+        self.rows, self.sums = summed(self.rows), summed(self.sums)
+        self.spread = summed(self.spread)
+
+    def result(self) -> RegressionEvaluation:
+        """What was counted so far."""
+        rows = int(self.rows)
+        means = self.sums.cpu().double() / max(rows, 1)
+        errors = tuple(_error(*each) for each in means.t().tolist())
+        scales = (1.0,) * len(errors) if self.targets is None else self.targets.scale
+        scaled = [e.mse / scale**2 for e, scale in zip(errors, scales, strict=True)]
+        mae = float(means[0].mean())
+        variance = max(float(self.spread) / max(rows, 1) - mae**2, 0.0)
+        half = Z_95 * math.sqrt(variance / max(rows - 1, 1))
+        return RegressionEvaluation(
+            sum(scaled) / len(scaled) if rows else math.nan, rows, errors,
+            (max(0.0, mae - half), mae + half),
+            () if self.targets is None else self.targets.names,
+        )  # fmt: skip
+
+
+def _error(absolute: float, squared: float, mean: float, square: float) -> TargetError:
+    """The errors of one target from the means over its rows."""
+    variance = max(square - mean**2, 0.0)
+    if variance > 0:
+        return TargetError(absolute, squared, 1 - squared / variance)
+    return TargetError(absolute, squared, 0.0 if squared else 1.0)
