@@ -70,7 +70,7 @@ class ShapedBlockFormat(BlockFormat):
 
 @FORMATS.register("block_fp")
 class BlockFP(ShapedBlockFormat):
-    """Block floating point: a sign and `width` - 1 bits of fraction each, one exponent a block."""
+    """Block floating point: a sign and `width` - 1 fraction bits each, one exponent per block."""
 
     label: ClassVar[str] = "BlockFP"
 
@@ -149,7 +149,7 @@ class SharedBiasFormat(ShapedBlockFormat):
 
 @FORMATS.register("block_minifloat")
 class BlockMinifloat(SharedBiasFormat):
-    """Minifloats with a hidden one and subnormals whose exponent bias is shared in blocks."""
+    """Minifloats with a hidden one and subnormals, with a shared exponent bias in each block."""
 
     label: ClassVar[str] = "BlockMinifloat"
 
@@ -185,7 +185,7 @@ class BlockMinifloat(SharedBiasFormat):
 
 @FORMATS.register("block_log")
 class BlockLog(SharedBiasFormat):
-    """Zero and powers of two whose exponent bias is shared in blocks."""
+    """Zero and powers of two, with a shared exponent bias in each block."""
 
     label: ClassVar[str] = "BlockLog"
 

@@ -323,7 +323,7 @@ def bias_of(fmt: NumberFormat, default: int) -> int:
 
 @FORMATS.register("log")
 class Log(ElementFormat):
-    """Zero and powers of two: a sign and `width` - 1 bits of exponent, of which code 0 is zero."""
+    """Zero and powers of two: a sign and `width` - 1 exponent bits; exponent code 0 means zero."""
 
     label: ClassVar[str] = "Log"
     scale_field: ClassVar[str] = "exponent_bias"

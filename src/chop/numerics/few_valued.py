@@ -108,7 +108,7 @@ def row_sums(rows: Tensor) -> Tensor:
 
 @FORMATS.register("binary")
 class Binary(FewValued):
-    """One bit: -1 and 1 where `bipolar`, else 0 and the mean of what is positive."""
+    """One bit: -1 and 1 with `bipolar`, else 0 and the mean of the positive values."""
 
     label: ClassVar[str] = "Binary"
 
@@ -144,7 +144,7 @@ class Binary(FewValued):
 
 @FORMATS.register("ternary")
 class Ternary(FewValued):
-    """Minus one, zero and one, times a scale if asked: zero where a magnitude is small."""
+    """-1, 0 and 1, optionally times a scale: zero where the magnitude is small."""
 
     label: ClassVar[str] = "Ternary"
 

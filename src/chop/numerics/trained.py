@@ -29,7 +29,7 @@ DATA_START = 3.0
 
 @FORMATS.register("integer_trained")
 class IntegerTrained(NumberFormat):
-    """Fixed point whose bits after the point are trained; those before it follow the values.
+    """Fixed point with trained fractional bits; integer bits follow the values.
 
     `frac_width` is what training starts from. `granularity` is the finest part that has a separate
     number of bits: channels of data are known to layers, elements to parameters, and anything else

@@ -22,28 +22,29 @@ PLACES = (
 )
 HEAD = """# Operations
 
-What a graph recognises, however it is written, and what each forward call costs. Operands are the
-roles that begin the keys of a configuration (`data_in_width`, `weight_frac_width`); an operation
-without operands only moves values, or is known only in floating point, and is never quantised.
+The operations that a graph recognises, however they are written, and the cost of a forward call.
+This page is generated from the table: `make generate` writes it.
+
+Operands are the roles that begin the keys of a configuration (`data_in_width`,
+`weight_frac_width`). An operation without operands only moves values, or is supported only in
+floating point, and is never quantised.
 
 How an operation is quantised, in any number format, as a module or as a function:
 
-- Each operand is rounded, then the float operation runs; `data_out_*` rounds its result as well.
-- Without its own settings a bias uses the weight's format; the second operand of a product, and
-  the query, key and value of an attention, use that of `data_in`. A missing weight is an error.
-- Formats that need no settings (`mxint8`, `binary` …) round every operand if none is mentioned,
-  else only those that are.
+- Each operand is rounded, then the float operation runs; `data_out_*` also rounds the result.
+- By default a bias uses the weight's format; the second operand of a product, and the query, key
+  and value of an attention, use that of `data_in`. A missing weight is an error.
+- Formats that need no settings (`mxint8`, `binary` …) round every operand if the rule names none,
+  otherwise only the named ones.
 - The input of `relu` is unsigned unless `data_in_signed` is set. Blocks skip the first dimension of
-  data, not of weights and biases, unless `…_skip_first_dim` is set.
+  data, but not of weights and biases, unless `…_skip_first_dim` is set.
 - Python numbers, integer and boolean tensors, attention masks and the running statistics of
   normalisations are not rounded.
-- What writes in place still does.
-- A quantised module shares parameters and buffers with the module whose place it takes. Where no
-  gradient is recorded, parameters are rounded once and compared bit by bit from then on.
+- In-place operations stay in place.
+- A quantised module shares parameters and buffers with the module that it replaces. Without
+  gradients, parameters are rounded once, and later calls only compare them bit by bit.
 
 Costs: one multiply-accumulate (MAC) is two FLOPs, a bias is free, any other arithmetic is one FLOP.
-
-This page is generated from the table: `make generate` writes it.
 
 | operation | MASE type | what it is | written as | operands | cost |
 |---|---|---|---|---|---|

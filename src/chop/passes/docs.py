@@ -11,15 +11,14 @@ INTRODUCTION = """\
 
 This page is generated from the registry: `make generate` writes it.
 
-Every pass is called as `graph, info = the_pass(graph, pass_args)`, where `pass_args` is a
-dictionary, an instance of its argument class, or left out. From a file, `[passes.<name>]` runs it.
-The dictionary is checked and never changed; `"NA"` means none. Every pass can be imported from
-`chop.passes.graph` and from `chop.passes`. A key that a pass does not have is an error, but for
-keys that the original hands over and ignores, such as `dummy_in` for a pass that runs nothing: a
-warning says once that they have no effect. Reports are written to standard output, so that a script
-shows them without setting up logging, and `info` has the same facts as values.
+Call a pass as `graph, info = the_pass(graph, pass_args)`, where `pass_args` is a dictionary, an
+instance of its argument class, or left out. In a file, `[passes.<name>]` runs it. The dictionary is
+checked and never changed; `"NA"` means None. Import passes from `chop.passes.graph` or
+`chop.passes`. An unknown key is an error, except for keys that the original passes without effect,
+such as `dummy_in` for a pass that runs nothing: these give one warning. Reports go to standard
+output, and `info` has the same facts as values.
 
-A custom pass is a decorated function in a file of yours:
+To [add a pass](howto/own-pass.md), decorate a function:
 
 ```python
 from pydantic import Field
@@ -34,10 +33,10 @@ def count_layers_analysis_pass(graph, args: CountArgs):
     return graph, {"layers": sum(node.op == "call_module" for node in graph.nodes)}
 ```
 
-Without a `PassArgs` annotation the function gets a copy of the dictionary as it is.
+Without a `PassArgs` annotation the function gets a copy of the unchecked dictionary.
 """
 KINDS: dict[Kind, str] = {
-    "analysis": "Analysis passes: they find something out and leave the model as it is",
+    "analysis": "Analysis passes: they measure or report, and do not change the model",
     "transform": "Transform passes: they change the graph",
     "interface": "Interface passes: they save and load",
 }
@@ -76,7 +75,7 @@ def describe(entry: Pass) -> str:
 def arguments_table(schema: type[PassArgs]) -> str:
     """The arguments of a pass with their types, defaults and what its class says of them."""
     said = texts_of(schema)
-    rows = ["| argument | type | default | |", "|---|---|---|---|"]
+    rows = ["| argument | type | default | meaning |", "|---|---|---|---|"]
     for name, field in schema.model_fields.items():
         kind = re.sub(r"[a-z_]+\.", "", inspect.formatannotation(field.annotation))
         kind = kind.replace("|", "\\|")

@@ -19,7 +19,7 @@ from chop.runs import (
     read_stored,
 )
 from chop.search.metrics import METRICS, Direction, MetricInfo
-from chop.search.results.accuracy import ACCURACY
+from chop.tasks import shown
 from chop.search.results.front import front_of, hypervolume, worst_of
 from chop.search.study.trial import Point, Trial, less_is_better
 
@@ -135,17 +135,17 @@ def _names(searches: Mapping[str, Search]) -> dict[str, str]:
 
 
 def _baselines(searches: Mapping[str, Search], good: str) -> dict[str, float]:
-    """The accuracies of the networks that searches started from; of one network, one."""
+    """The scores of the networks that searches started from; of one network, one."""
     starts = {
-        name: (each.start.is_float, each.start.chosen_by.accuracy)
+        name: (each.start.name, each.start.chosen_by.value)
         for name, each in searches.items()
-        if good == ACCURACY and each.start is not None and each.start.chosen_by is not None
+        if each.start is not None and each.start.chosen_by is not None
+        if each.start.chosen_by.metric == good
     }
     is_same = len(set(starts.values())) == 1
     return {
-        f"{'float network' if is_float else 'network at the start'}"
-        f"{'' if is_same else f' of {name}'}, {value:.4f}": value
-        for name, (is_float, value) in starts.items()
+        f"{network}{'' if is_same else f' of {name}'}, {shown(value)}": value
+        for name, (network, value) in starts.items()
     }
 
 

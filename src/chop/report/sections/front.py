@@ -8,7 +8,7 @@ from chop.report.read.search import Search
 from chop.report.sections.exports import CIRCUIT_HEADERS, StoredExport, circuit_cells, rows_checked
 from chop.runs import BEST_SETTINGS, SNAPSHOT_GRAPH
 from chop.search.metrics import METRICS, MetricInfo
-from chop.search.results.accuracy import UNKNOWN, Accuracies, Start
+from chop.search.results.accuracy import UNKNOWN, Accuracies
 from chop.search.results.verification import Verified
 from chop.search.study.trial import Trial
 
@@ -29,7 +29,7 @@ def front_table(search: Search, circuits: Mapping[str, StoredExport]) -> Markup 
     rows = [_row(search, trial, metrics, circuits) for trial in search.best]
     if search.start is not None:
         known = [_measured(name, None, search.start) for name in metrics]
-        start = [name_of_start(search.start), *known, str(search.start.test or "")]
+        start = [search.start.name, *known, str(search.start.test or "")]
         rows.insert(0, [*start, *[""] * (len(headers) - len(start))])
     named, shown = filled(headers, rows)
     return joined(
@@ -72,11 +72,6 @@ def _row(
         *(circuit_cells(circuit) if circuit else [""] * len(CIRCUIT_HEADERS)),
         str(trial.number),
     ]
-
-
-def name_of_start(start: Start) -> str:
-    """What the network is called that a search started from."""
-    return "float network" if start.is_float else "network at the start"
 
 
 def _measured(name: str, value: float | None, known: Accuracies) -> str:

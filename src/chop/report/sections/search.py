@@ -30,7 +30,7 @@ from chop.report.read.search import (
     template,
 )
 from chop.report.sections.exports import circuits_of_front
-from chop.report.sections.front import NO_UNIT, front_table, metrics_in_order, name_of_start
+from chop.report.sections.front import NO_UNIT, front_table, metrics_in_order
 from chop.report.sections.graph import bit_colour
 from chop.search.metrics import METRICS
 from chop.search.results.accuracy import SCORES, Accuracies
@@ -74,7 +74,7 @@ def tiles(search: Search, name: str) -> tuple[Tile, ...]:
     found = [Tile(f"On the front{which}", number(len(search.front)), tried)]
     if search.start is not None and search.start.chosen_by is not None:
         detail = "before the search" + _on_test_rows(search.start)
-        label = f"{name_of_start(search.start).capitalize()}{which}"
+        label = f"{search.start.name.capitalize()}{which}"
         found.insert(0, Tile(label, str(search.start.chosen_by), detail))
     if search.front and (known := search.judged.get(search.front[0])) and known.chosen_by:
         trial = next(each for each in search.best if each.number == search.front[0])
@@ -193,7 +193,7 @@ def _baseline(search: Search) -> dict[str, Any]:
     if start is None or start.chosen_by is None:
         return {}
     return {
-        "name": name_of_start(start),
+        "name": start.name,
         "metrics": {start.chosen_by.metric: start.chosen_by.value},
     }
 

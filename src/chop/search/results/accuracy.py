@@ -99,6 +99,11 @@ class Start(Accuracies):
 
     is_float: bool = True
 
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return "float network" if self.is_float else "network at the start"
+
 
 Judged = Mapping[int, Accuracies]
 """What is known of trials, by their numbers."""

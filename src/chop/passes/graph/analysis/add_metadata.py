@@ -34,7 +34,7 @@ from chop.passes.graph.analysis.metadata_entries import (
 
 @analysis_pass("init_metadata")
 def init_metadata_analysis_pass(graph: MaseGraph, args: MetadataArgs) -> tuple[MaseGraph, Info]:
-    """Give every node and the graph an empty record; what was recorded before is gone."""
+    """Give the graph and every node an empty record, and delete earlier records."""
     for node in graph.nodes:
         node.meta["mase"] = MaseMetadata(node)
     graph.meta["mase"] = MaseGraphMetadata()
@@ -42,14 +42,14 @@ def init_metadata_analysis_pass(graph: MaseGraph, args: MetadataArgs) -> tuple[M
 
 
 class AddCommonMetadataArgs(PassArgs):
-    """What to run the model on and what to keep of it.
+    """Which inputs to run the model on, and what to keep.
 
     Args:
         dummy_in: a value for each input, by the name of the argument or of the node. Without it
             nothing is run, unless the graph was made with `hf_input_names`: types, operations and
             parameters are known, other shapes are None.
-        add_value: whether the tensors themselves are kept, as copies that nothing overwrites.
-        force_device_meta: find shapes and dtypes without calculating; values are meta tensors.
+        add_value: keep copies of the tensors themselves.
+        force_device_meta: find shapes and dtypes without computing; values are meta tensors.
     """
 
     dummy_in: dict[str, Any] | None = None

@@ -9,7 +9,12 @@ from chop.passes.base import Info, PassArgs, analysis_pass
 
 
 class ExactnessArgs(PassArgs):
-    """What to read shapes from, and whether floating point may stand at the end."""
+    """How to find shapes, and whether floating point may remain at the end.
+
+    Args:
+        dummy_in: inputs by name, for their shapes; by default those that metadata recorded.
+        cut_tail: leave out floating-point operations at the end, such as a softmax.
+    """
 
     dummy_in: dict[str, Any] | None = None
     cut_tail: bool = True
@@ -19,9 +24,9 @@ class ExactnessArgs(PassArgs):
 def exactness_analysis_pass(graph: MaseGraph, args: ExactnessArgs) -> tuple[MaseGraph, Info]:
     """Find accumulator bits, and where float32 or float64 is exact in any order of summation.
 
-    `info` also has, for each node, whether saturation can occur, and pairs of roundings that make
-    ties: the first one bit finer than the second. Nothing is run; the statements hold for all
-    inputs. A graph that has no integer program is refused, with the node that is in the way.
+    For each node, `info` also says whether it can saturate. It lists pairs of roundings that make
+    ties, the first one bit finer than the second. Nothing is run; the results hold for all inputs.
+    A graph without an integer program is refused; the error names the node.
     """
     found = analyse(lower(graph, args.dummy_in, cut_tail=args.cut_tail))
     return graph, {

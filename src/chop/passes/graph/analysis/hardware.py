@@ -12,7 +12,16 @@ from chop.passes.base import Info, PassArgs, analysis_pass
 
 
 class HardwareArgs(PassArgs):
-    """Where registers are put, and what to read shapes from."""
+    """Where to put registers, and how to find shapes.
+
+    Args:
+        stages: pipeline registers from the inputs to the outputs; by default one for each layer
+            with sums, 0 for none.
+        clock_ns: instead of `stages`: place registers for this clock period.
+        most_luts: refuse circuits with a larger estimate of look-up tables.
+        dummy_in: inputs by name, for their shapes; by default those that metadata recorded.
+        cut_tail: leave out floating-point operations at the end, such as a softmax.
+    """
 
     stages: int | None = Field(None, ge=0)
     clock_ns: float | None = Field(None, gt=0)
@@ -27,8 +36,8 @@ def add_hardware_metadata_analysis_pass(
 ) -> tuple[MaseGraph, Info]:
     """Estimate the look-up tables and the latency of the graph as a circuit, node by node.
 
-    No tool is run. `info` has the totals; a node's share is in its metadata, under ``hardware``. A
-    node without one is part of another: a ReLU is the last gate of the layer before it.
+    No tool is run. `info` has the totals; the part of each node is in its metadata, under
+    ``hardware``. A node without one is part of another: a ReLU is part of the layer before it.
     """
     hardware = Hardware(args.stages, args.clock_ns, most_luts=args.most_luts)
     cost = cost_of(lower(graph, args.dummy_in, cut_tail=args.cut_tail), hardware)

@@ -14,7 +14,7 @@ HEADERS = ("Layer", "Trainable", "All")
 
 @analysis_pass("report_trainable_parameters")
 def report_trainable_parameters_analysis_pass(graph: MaseGraph) -> tuple[MaseGraph, Info]:
-    """Print how many parameters each layer has and how many of them learn, and the totals."""
+    """Print the number of parameters and of trainable parameters of each layer, and the totals."""
     return graph, report_parameters(graph.model)
 
 

@@ -15,7 +15,7 @@ __all__ = ["calculate_avg_bits_mg_analysis_pass", "calculate_flops_pass"]
 
 
 class CalculateAvgBitsArgs(PassArgs):
-    """What to run the graph on for its shapes; without it, those that metadata recorded."""
+    """Inputs by name, for their shapes; by default those that metadata recorded."""
 
     dummy_in: dict[str, Any] | None = None
 
@@ -26,7 +26,7 @@ def calculate_avg_bits_mg_analysis_pass(
 ) -> tuple[MaseGraph, Info]:
     """Average the bits over all parameters, and over all activations that arithmetic reads.
 
-    Each element weighs the same. What is not quantised has the width of its dtype.
+    Each element has the same weight. Unquantised elements have the width of their dtype.
     """
     counter = NodeCounter(graph, observe(graph, args.dummy_in))
     nodes = {node.name: each for node, each in counter.nodes().items()}

@@ -29,14 +29,14 @@ FX_OPS = ("placeholder", "get_attr", "call_function", "call_method", "call_modul
 
 
 class ReportGraphArgs(PassArgs):
-    """Where the report goes: a file, or standard output if there is no `file_name`."""
+    """Where the report goes: to the file `file_name`, or else to standard output."""
 
     file_name: Path | None = None
 
 
 @analysis_pass("report_graph")
 def report_graph_analysis_pass(graph: MaseGraph, args: ReportGraphArgs) -> tuple[MaseGraph, Info]:
-    """Print the graph, how many nodes of each kind it has, and its layers."""
+    """Print the graph, the number of nodes of each kind, and its layers."""
     counts = dict.fromkeys(FX_OPS, 0)
     for node in graph.nodes:
         counts[node.op] += 1
@@ -59,7 +59,7 @@ ABBREVIATED = "......"  # what the labs print in place of a tensor
 
 
 class ReportNodeMetaParamArgs(PassArgs):
-    """Which sections to show, and a file to save the table in besides printing it."""
+    """Which sections to print, and optionally a file to save the table in as well."""
 
     which: tuple[Literal["all", "common", "hardware", "software"], ...] = ("all",)
     save_path: Path | None = None
@@ -103,7 +103,7 @@ def abbreviate(value: Any) -> Any:
 
 @analysis_pass("report_node_type", requires=("common",))
 def report_node_type_analysis_pass(graph: MaseGraph, args: PassArgs) -> tuple[MaseGraph, Info]:
-    """Print the type and operation of every node and the number type of its first input."""
+    """Print the type and operation of every node and the number format of its first input."""
     rows = [[*node_cells(node), value_type(node)] for node in graph.nodes]
     show(tabulate(rows, headers=[*NODE_COLUMNS, "Value type"], tablefmt="orgtbl"))
     return graph, {"mase_types": {name: mase_type for name, _, mase_type, *_ in rows}}
@@ -117,7 +117,7 @@ def value_type(node: fx.Node) -> str:
 
 @analysis_pass("report_node_shape", requires=("common",))
 def report_node_shape_analysis_pass(graph: MaseGraph, args: PassArgs) -> tuple[MaseGraph, Info]:
-    """Print the shapes of what goes into every node and of what comes out."""
+    """Print the input and output shapes of every node."""
     shapes = {node.name: node_shapes(node) for node in graph.nodes}
     rows = [
         [name, *("\n".join(f"{key}: {shape}" for key, shape in side.items()) for side in sides)]

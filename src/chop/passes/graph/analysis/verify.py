@@ -122,7 +122,7 @@ def check(graph: MaseGraph, rules: tuple[Rule, ...]) -> Info:
 def verify_common_metadata_analysis_pass(
     graph: MaseGraph, args: PassArgs
 ) -> tuple[MaseGraph, Info]:
-    """Check that the common metadata is whole and fits the model."""
+    """Check that the common metadata is complete and fits the model."""
     return graph, check(graph, COMMON_RULES)
 
 

@@ -116,7 +116,7 @@ class SaveNodeMetaParamArgs(PassArgs):
 
     Args:
         save_path: the TOML file.
-        add_value: write tensors, such as recorded activations, to a second file beside it.
+        add_value: write tensors, such as recorded activations, to a second file next to it.
     """
 
     shorthand = "save_path"

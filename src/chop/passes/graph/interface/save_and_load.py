@@ -67,11 +67,12 @@ class SaveMaseGraphArgs(PassArgs):
     """Where and how to save a graph.
 
     Args:
-        save_dir: the folder; one that holds a graph already is left alone and the graph goes to
-            ``name-v1``, unless `replace` is set.
-        weights: "float", as they are, or "codes": quantised weights as the integer codes of their
-            format, which is what makes a 4-bit model small. Loading then gives rounded weights.
-        add_value: save recorded tensors of the metadata too; unless said, only with "float".
+        save_dir: the folder. If it holds a graph, the new graph goes to ``name-v1``, unless
+            `replace` is set.
+        weights: "float" saves float weights; "codes" saves quantised weights as the integer codes
+            of their format, which makes a 4-bit model small. Loading codes gives rounded weights.
+        add_value: save recorded tensors of the metadata too; by default only with "float".
+        replace: replace a graph that the folder already holds.
     """
 
     shorthand = "save_dir"
@@ -324,8 +325,8 @@ def load_mase_graph_interface_pass(
 ) -> tuple[MaseGraph, Info]:
     """Load a graph, its weights and its metadata from a folder.
 
-    Without a graph (None) a new one is made. A graph that is given becomes the loaded one; custom
-    layers and functions, which are no part of the files, are taken from it.
+    Give None to make a new graph. A graph that you give becomes the loaded one, and provides custom
+    layers and functions, which are not in the files.
     """
     loaded = load_mase_graph(args.load_dir, graph)
     if graph is None:

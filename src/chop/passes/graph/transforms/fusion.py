@@ -37,7 +37,7 @@ TRAINING = (
 def conv_bn_fusion_transform_pass(graph: MaseGraph) -> tuple[MaseGraph, Info]:
     """Fold each batch normalisation that follows a convolution into it.
 
-    The result equals the model in evaluation mode, in which running statistics are used.
+    The result equals the model in evaluation mode, which uses running statistics.
     """
     return graph, fuse(graph, CONVOLUTIONS, fuse_conv_bn_weights)
 
@@ -46,7 +46,7 @@ def conv_bn_fusion_transform_pass(graph: MaseGraph) -> tuple[MaseGraph, Info]:
 def linear_bn_fusion_transform_pass(graph: MaseGraph) -> tuple[MaseGraph, Info]:
     """Fold each batch normalisation that follows a linear layer into it.
 
-    The result equals the model in evaluation mode, in which running statistics are used.
+    The result equals the model in evaluation mode, which uses running statistics.
     """
     return graph, fuse(graph, LINEAR, fuse_linear_bn_weights)
 

@@ -26,14 +26,14 @@ DOWN, DROPPED, UP = "_lora_a", "_lora_dropout", "_lora_b"
 
 
 class InsertLoraArgs(PassArgs):
-    """Which layers get an adapter, of which size, and what else learns.
+    """Which layers get an adapter, of what size, and what else is trained.
 
     Args:
-        rank: the features between the two layers of an adapter.
-        alpha: the result of an adapter is multiplied by ``alpha / rank``.
-        dropout: the share of an adapter's inputs that training leaves out.
-        layers: patterns of the names of linear layers; without any, all of them.
-        train: patterns of the names of parameters that learn beside the adapters, such as
+        rank: the number of features between the two layers of an adapter.
+        alpha: the output of an adapter is multiplied by ``alpha / rank``.
+        dropout: the dropout rate of an adapter's input in training.
+        layers: patterns of the names of linear layers; by default all linear layers.
+        train: patterns of the names of parameters to train besides the adapters, such as
             ``classifier``; all others are frozen.
     """
 
@@ -60,9 +60,9 @@ class InsertLoraArgs(PassArgs):
 def insert_lora_adapter_transform_pass(
     graph: MaseGraph, args: InsertLoraArgs
 ) -> tuple[MaseGraph, Info]:
-    """Put a low-rank adapter beside linear layers, and freeze all else; results stay the same.
+    """Add low-rank adapters to linear layers and freeze other parameters; outputs do not change.
 
-    An adapter starts at zero and learns a change of the layer's weight of low rank. Run
+    An adapter starts at zero and learns a low-rank change of the layer's weight. Run
     ``add_common_metadata`` again before passes that need it.
     """
     chosen = _chosen(graph, args.layers)
@@ -165,10 +165,10 @@ def trainable_parameters(model: nn.Module) -> dict[str, int]:
 
 
 class FuseLoraArgs(PassArgs):
-    """What becomes of the other parameters.
+    """What to do with the other parameters.
 
     Args:
-        unfreeze: all parameters learn again; else they stay as they are.
+        unfreeze: make all parameters trainable again; otherwise they stay as they are.
     """
 
     unfreeze: bool = True
@@ -178,9 +178,9 @@ class FuseLoraArgs(PassArgs):
 def fuse_lora_weights_transform_pass(
     graph: MaseGraph, args: FuseLoraArgs
 ) -> tuple[MaseGraph, Info]:
-    """Fold each low-rank adapter into the weight of its layer; results are equal but for rounding.
+    """Fold each low-rank adapter into the weight of its layer; outputs are equal up to rounding.
 
-    The result is that of evaluation: the dropout of the adapters goes with them.
+    The result is that of evaluation mode, without the dropout of the adapters.
     """
     found = [(node, layer) for node in graph.nodes if (layer := _adapted(node)) is not None]
     modules = graph.modules

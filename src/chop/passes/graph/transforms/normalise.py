@@ -22,10 +22,10 @@ Step = tuple[str, Callable[..., Any], tuple[float, ...]]
 
 @transform_pass("normalise")
 def normalise_transform_pass(graph: MaseGraph) -> tuple[MaseGraph, Info]:
-    """Scale features in the graph itself, as those it was trained on, so that it takes raw ones.
+    """Make the scaling of features part of the graph, so that it takes raw features.
 
-    The nodes do what was done to the rows, operation by operation in float32, so the network
-    computes the same to the last bit. The graph is marked: rows for it are no longer scaled.
+    The new nodes repeat the scaling of the training rows, operation by operation in float32, so the
+    network computes the same bits. The graph is marked, and its rows are no longer scaled.
     """
     known = graph.preprocessing
     if known is None:

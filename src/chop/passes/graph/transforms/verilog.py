@@ -14,8 +14,16 @@ class EmitVerilogArgs(PassArgs):
     """Where to write, how to pipeline, and how much to check.
 
     Args:
-        project_dir: the files go to its ``hardware/rtl``, or ``hardware/rtl-v1`` if that is there.
-        rows: on how many rows to simulate; 0 simulates nothing.
+        project_dir: the files go to its ``hardware/rtl``, or ``hardware/rtl-v1`` if that exists.
+        stages: pipeline registers from the inputs to the outputs; by default one for each layer
+            with sums, 0 for none.
+        clock_ns: instead of `stages`: place registers for this clock period.
+        stream: add an AXI-stream wrapper.
+        synthesise: run Yosys, and nextpnr if it is installed.
+        most_luts: refuse circuits with a larger estimate of look-up tables.
+        rows: how many rows to simulate; 0 simulates nothing.
+        dummy_in: inputs by name, for their shapes; by default those that metadata recorded.
+        cut_tail: leave out floating-point operations at the end, such as a softmax.
     """
 
     shorthand: ClassVar[str | None] = "project_dir"
@@ -36,8 +44,8 @@ def emit_verilog_top_transform_pass(
 ) -> tuple[MaseGraph, Info]:
     """Write the graph as SystemVerilog, one module for each layer, simulated against the engine.
 
-    The graph stays as it is; `info` is the manifest of the files, with the latency and, if asked
-    for, the resources.
+    The graph does not change. `info` is the manifest of the files, with the latency and, with
+    `synthesise`, the resources.
     """
     from chop.export.exporting import export
     from chop.lowering import lower

@@ -82,15 +82,15 @@ class Counts:
 
 
 class CountOperationsArgs(PassArgs):
-    """What to count and where to put it.
+    """What to count, on which inputs, and where to write it.
 
     Args:
         backward: count the backward pass of training too.
-        dummy_in: inputs by name, of which only shapes and dtypes matter. Without it the shapes
-            that `add_common_metadata` recorded are used.
-        input_generator: batches by input name, usually of training rows. With them the effective
-            bit operations (EBOPs) of a quantised graph are counted, too.
-        num_samples: how many rows of them are looked at.
+        dummy_in: inputs by name, of which only shapes and dtypes matter. By default, the shapes
+            that `add_common_metadata` recorded.
+        input_generator: batches by input name, usually of training rows. With them, the effective
+            bit operations (EBOPs) of a quantised graph are counted too.
+        num_samples: how many rows of them to use.
         report: print the table.
         save_path: a file to save the table in.
     """
@@ -109,7 +109,7 @@ def count_operations_analysis_pass(
 ) -> tuple[MaseGraph, Info]:
     """Count MACs, FLOPs, bit operations, parameters and buffers of each node, per sample.
 
-    Given batches of rows, count the effective bit operations (EBOPs), too.
+    Given batches of rows, also count the effective bit operations (EBOPs).
     """
     info = as_info(count(graph, args.dummy_in), args.backward)
     if args.input_generator is not None and is_quantised(graph):

@@ -13,10 +13,11 @@ from chop.passes.graph.analysis.pruning.sparsity import (
 
 
 class AddNaturalSparsityArgs(PassArgs):
-    """What to run the graph on and whether to write what is found into the metadata.
+    """Which inputs to run the graph on, and whether to write the results into the metadata.
 
     Args:
-        dummy_in: inputs by name; without it, those that metadata recorded.
+        dummy_in: inputs by name; by default those that metadata recorded.
+        add_meta: write the fractions into the metadata of each node.
     """
 
     dummy_in: dict[str, Any] | None = None

@@ -8,11 +8,11 @@ from chop.passes.graph.analysis.pruning.sparsity import ARGUMENTS, layer_zeros, 
 
 
 class AddPruningMetadataArgs(PassArgs):
-    """What to run the graph on and what to keep.
+    """Which inputs to run the graph on, and what to keep.
 
     Args:
-        dummy_in: inputs by name; without it, those that metadata recorded.
-        add_value: keep which elements are not zero, as `mask_value`.
+        dummy_in: inputs by name; by default those that metadata recorded.
+        add_value: keep a mask of the elements that are not zero, as `mask_value`.
     """
 
     dummy_in: dict[str, Any] | None = None
@@ -23,7 +23,7 @@ class AddPruningMetadataArgs(PassArgs):
 def add_pruning_metadata_analysis_pass(
     graph: MaseGraph, args: AddPruningMetadataArgs
 ) -> tuple[MaseGraph, Info]:
-    """Record the fraction of zeros in the weight and the masked input of each weighted layer."""
+    """Record the fraction of zeros in the weight and the masked input of each layer."""
     info = {}
     for node, found in layer_zeros(graph, args.dummy_in).items():
         for operand, zeros in found._asdict().items():

@@ -27,17 +27,17 @@ Statistics = dict[str, dict[str, Any]]
 
 
 class ProfileStatisticsArgs(PassArgs):
-    """Whose statistics to collect, which ones, and from what data.
+    """Which nodes to profile, with which statistics, on which data.
 
     Args:
-        by: whether the targets are operations (`type`), node names or patterns of them.
+        by: whether the targets are operations (`type`), node names or patterns of names.
         target_weight_nodes: layers whose parameters and buffers get `weight_statistics`.
         target_activation_nodes: nodes whose inputs get `activation_statistics`.
-        weight_statistics: arguments of each statistic by its name.
+        weight_statistics: names of statistics, each with its arguments.
         activation_statistics: the same for activations.
-        input_generator: batches of inputs, needed if there are activations to profile.
-        num_samples: how many rows of the batches are fed; the last batch is cut to fit.
-        profile_output_activation: whether what these nodes give is profiled as well.
+        input_generator: batches of inputs, required to profile activations.
+        num_samples: how many rows to use; the last batch is cut to fit.
+        profile_output_activation: whether to profile the outputs of these nodes too.
     """
 
     by: By = "type"

@@ -35,9 +35,9 @@ PRUNABLE = ("linear", "conv1d", "conv2d", "conv3d")
 def prune_transform_pass(graph: MaseGraph, args: PruneArgs) -> tuple[MaseGraph, Info]:
     """Set the least important weights and layer inputs to zero.
 
-    The weights of linear layers and convolutions get masks, their inputs too if asked. A layer
-    that is pruned already is pruned again from its full weights. `info` has the sparsity achieved:
-    of each layer's weights, of all of them, and of each layer's inputs over the batches given.
+    The weights of linear layers and convolutions get masks, and with `activation` their inputs too.
+    A pruned layer is pruned again from its full weights. `info` has the sparsity achieved: of each
+    layer's weights, of all weights, and of each layer's inputs over the given batches.
     """
     info: Info = {}
     if args.weight is not None:
@@ -49,9 +49,9 @@ def prune_transform_pass(graph: MaseGraph, args: PruneArgs) -> tuple[MaseGraph, 
 
 @transform_pass("prune_detach_hook")
 def prune_detach_hook_transform_pass(graph: MaseGraph) -> tuple[MaseGraph, Info]:
-    """Leave the zeros in the weights and remove all masks, those of inputs included.
+    """Remove all masks, of weights and of inputs, and keep the zeros in the weights.
 
-    Afterwards layers are plain again: training moves pruned weights, inputs come as they are.
+    Afterwards layers are plain again: training updates pruned weights, and inputs are not masked.
     """
     modules = graph.modules
     weights = [name for name, module in modules.items() if weight_mask(module) is not None]

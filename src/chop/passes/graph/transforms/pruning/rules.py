@@ -14,16 +14,16 @@ PATTERN = re.compile(r"(\d+):(\d+)")
 
 
 class SparsityRule(PassArgs):
-    """How far to prune, in which pieces and by which measure.
+    """How much to prune, in which units and by which measure.
 
     Args:
-        sparsity: the part that becomes zero, of all pieces together (global) or of each node
-            (local); or one part for each of some nodes by name, the others staying as they are.
-        scope: whether nodes are ranked one by one or against each other.
+        sparsity: the fraction that becomes zero, over all nodes together (global) or in each node
+            (local); or a fraction for some nodes by name, the others staying unchanged.
+        scope: rank elements within each node (local) or over all nodes (global).
         granularity: single elements, whole channels (of a weight: rows, one for each output), or
             "n:m", which keeps n of every m consecutive values along the input channels.
         method: random, l1-norm or l2-norm, or a custom one in `METHODS`.
-        seed: of the random method; without one torch's generator continues.
+        seed: for the random method; without one, torch's generator is used.
     """
 
     sparsity: float | dict[str, float] | None = None
@@ -96,14 +96,14 @@ class SparsityRule(PassArgs):
 
 
 class PruneArgs(PassArgs):
-    """What to prune and how far.
+    """What to prune and how much.
 
     Args:
-        weight: how to prune weights; without it they stay as they are.
-        activation: how to prune the inputs of layers; without it they stay as they are.
-        input_generator: batches by argument name, from which activations are judged.
-        num_batches: how many of them to look at.
-        model_name: accepted because the labs pass it; nothing depends on it.
+        weight: how to prune weights; by default they are not pruned.
+        activation: how to prune the inputs of layers; by default they are not pruned.
+        input_generator: batches by argument name, on which activations are ranked.
+        num_batches: how many batches to use.
+        model_name: no effect; accepted because the labs pass it.
     """
 
     weight: SparsityRule | None = None

@@ -14,10 +14,10 @@ from chop.passes.graph.transforms.quantize.saturation import calibrated, table, 
 
 
 class CalibrateArgs(Calibration):
-    """What to observe, and how scales are chosen from it.
+    """Which rows to observe, and how to choose scales from them.
 
     Args:
-        input_generator: batches of inputs by name. Without it nothing can be calibrated.
+        input_generator: batches of inputs by name; required.
         operands: set the scales that are "auto", or all of them.
         report: print the table.
     """
@@ -31,10 +31,10 @@ class CalibrateArgs(Calibration):
 def calibrate_transform_pass(graph: MaseGraph, args: CalibrateArgs) -> tuple[MaseGraph, Info]:
     """Set the scales of number formats that are "auto" from values observed on batches.
 
-    The batches run through the network in floating point. `info` has, for each operand of each
-    quantised node, its scale, the range of its values and the share of them that saturate. More
-    than 1 % is a warning with a better scale; scales that are numbers stay, unless all are asked
-    for.
+    The batches run through the network in floating point. For each operand of each quantised node,
+    `info` has its scale, the range of its values and the share of values that saturate. A share of
+    more than 1 % gives a warning with a better scale. Scales that are numbers stay, unless
+    `operands` is "all".
     """
     modules = graph.modules
     plan: Plan = {}

@@ -22,12 +22,11 @@ from chop.passes.graph.transforms.quantize.quantize import apply_plan
 
 @transform_pass("freeze", requires=("common",))
 def freeze_transform_pass(graph: MaseGraph) -> tuple[MaseGraph, Info]:
-    """Turn formats that learn into plain ones that compute the same bits in evaluation.
+    """Replace trained formats with plain ones that compute the same bits in evaluation.
 
-    Widths and binary points become those that training has found, for each channel or element
-    where they differ. Weights without bits are zero, and so is an input channel that no weight of
-    a layer reads. The graph is changed in place; `info` has the class or function of each node
-    that was frozen.
+    Widths and binary points become the trained ones, for each channel or element where they differ.
+    Weights without bits are zero, and so is an input channel that no weight of a layer reads. The
+    graph is changed in place; `info` has the class or function of each frozen node.
     """
     modules = graph.modules
     plan: Plan = {

@@ -49,10 +49,10 @@ class QuantizeRule(PassArgs):
 
 
 class DefaultRule(QuantizeRule):
-    """The rule for nodes that no other is for.
+    """The rule for nodes without a rule of their own.
 
     Args:
-        only: the operations it is for; without it, all that can be quantised.
+        only: the operations it applies to; by default all that can be quantised.
     """
 
     only: tuple[str, ...] | None = None
@@ -62,13 +62,13 @@ class QuantizeArgs(PassArgs):
     """Rules by operation, node name or pattern, each ``{"config": {"name": ..., ...}}``.
 
     Args:
-        by: what the keys of the rules are: operations (type), names of nodes (name) or regular
-            expressions for whole names, of which the first that matches counts (regex_name).
-        default: the rule for every other node that can be quantised; with ``only = [...]`` for
-            those of some operations.
-        input_generator: batches of inputs by name, from which scales that are "auto" are set.
-        calibrate: how they are: the arguments of the pass `calibrate`.
-        outside_width: binary points outside the width are meant, so that no warning tells of them.
+        by: what the keys of the rules are: operations (type), names of nodes (name), or regular
+            expressions that match whole names, of which the first match counts (regex_name).
+        default: the rule for every other node that can be quantised; with ``only = [...]``, for
+            nodes of these operations.
+        input_generator: batches of inputs by name, on which scales that are "auto" are calibrated.
+        calibrate: the arguments of the pass `calibrate`.
+        outside_width: do not warn about binary points outside the width.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")

@@ -60,17 +60,17 @@ WAITING = (
 def quantize_transform_pass(graph: MaseGraph, args: QuantizeArgs) -> tuple[MaseGraph, Info]:
     """Compute the chosen operations in number formats.
 
-    The graph is changed in place, and only once every rule has been checked. What a rule says
-    holds whatever the node was before: ``name`` None or "NA" makes a quantised node float again,
-    so ``{"by": "type", "default": {"config": {"name": None}}}`` undoes everything. A node that no
-    rule is for stays as it is. Layers keep their float parameters and round them on the way in.
-    A function whose format has a quantiser with a state becomes a module, which owns it.
+    The graph is changed in place, after every rule has been checked. Rules apply whatever the node
+    was before: ``name`` None or "NA" makes a quantised node float again, so
+    ``{"by": "type", "default": {"config": {"name": None}}}`` undoes everything. A node without a
+    rule does not change. Layers keep their float parameters and round them when they run. A
+    function whose format has a quantiser with state becomes a module, which owns it.
 
-    Scales that are "auto" are set from `input_generator`, batches that run through the network in
-    floating point; without it they wait for the pass `calibrate`, and until then nothing can run.
+    Scales that are "auto" are calibrated on `input_generator`, batches that run through the network
+    in floating point. Without it, the graph cannot run until the pass `calibrate` sets them.
 
     `info` has the class or function of each quantised node, the nodes that became float again and,
-    if there were batches, what `calibrate` finds.
+    with batches, the results of `calibrate`.
     """
     plan = make_plan(graph, args)
     if not args.outside_width:

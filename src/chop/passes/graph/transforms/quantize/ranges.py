@@ -36,12 +36,13 @@ class Calibration(PassArgs):
 
     Args:
         method: min_max takes the finest scale at which no observed value saturates, percentile the
-            finest at which no more than a share do, mse that with the least squared error.
-        percentile: of the values, how many must not saturate; for that method only.
-        per: one scale for each tensor or for each channel, or which by operand, as in
-            ``per = {weight = "channel"}``. Channels are those of linear layers, convolutions and
-            batch normalisation in the format integer; whatever has none gets one scale.
-        num_samples: how many rows are observed, the first of the batches; none stands for all.
+            finest at which the given percentage does not saturate, mse the scale with the least
+            squared error.
+        percentile: the percentage of values that must not saturate, for the method percentile.
+        per: one scale for each tensor or for each channel, or one of these for each operand, as in
+            ``per = {weight = "channel"}``. Linear layers, convolutions and batch normalisation in
+            the format integer have channels; all others get one scale.
+        num_samples: how many rows to observe, from the first on; none means all.
     """
 
     method: Literal["min_max", "percentile", "mse"] = "mse"
