@@ -1,4 +1,4 @@
-# Two commands do everything on a machine with Python 3.11, make and git:
+# Two commands do everything on a machine with Python 3.11 to 3.13, make and git:
 #   make demo   the main job, end to end
 #   make test   format check, lint, types, the whole test suite
 
@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test harden docs format lint types generate catalogue clean
+.PHONY: demo test harden docs docs-serve notebooks notebooks-check format lint types generate catalogue clean
 
 demo: $(READY)
 	@$(BIN)/python scripts/demo.py
@@ -20,6 +20,15 @@ harden: $(READY)  ## what the tool survives, as a table: up to 45 minutes
 
 docs: $(READY)  ## the site of docs/, in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+docs-serve: $(READY)  ## the site at http://127.0.0.1:8000 with its search, or at PORT=…
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python scripts/serve_docs.py $(PORT)
+
+notebooks: $(READY)  ## run the notebooks of examples/ and store their outputs: 4 minutes; NAMES=lab2 for one
+	$(BIN)/python scripts/notebooks.py $(NAMES)
+
+notebooks-check: $(READY)  ## run them and compare with what is stored
+	$(BIN)/python scripts/notebooks.py --check $(NAMES)
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

@@ -4,8 +4,10 @@ A chart says what it shows: a title, axes with their units, named series. The ro
 facts describes it once; `write_png` draws it into a file, `chop.report.html` into the page.
 """
 
+import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -113,6 +115,18 @@ def write_png(
     with replacing(path) as temporary:
         figure.savefig(temporary, format="png", dpi=dpi)
     return path
+
+
+def embedded(picture: Path, words: str) -> str:
+    """A picture as markup that holds all of it, for notebooks; nothing if there is no such file.
+
+    Args:
+        words: what it shows, for those who cannot see it.
+    """
+    if not picture.is_file():
+        return ""
+    data = base64.b64encode(picture.read_bytes()).decode()
+    return f'<img src="data:image/png;base64,{data}" alt="{escape(words)}">'
 
 
 def make_figure(rows: Rows, title: str = "", is_plain: bool = False) -> "Figure":

@@ -11,7 +11,7 @@ from chop.search.config import SearchConfig
 from chop.search.spaces.space import SearchContext, SearchSpace, make_space
 from chop.search.strategy import Search
 from chop.search.study.storage import Place, open_store
-from chop.search.study.store import Store
+from chop.search.study.store import Store, close
 
 PTQ = "graph/quantize/mixed_precision_ptq"
 LINEAR = {
@@ -71,7 +71,7 @@ def open_together(url: str, problem: str, barrier: Any, answers: Any) -> None:
 
 def opened_together(url: str, problems: list[str]) -> list[tuple[str, str]]:
     """What becomes of processes that open one new study at the same moment."""
-    get_storage("sqlite://")  # so that all have the modules, and none is late
+    close(get_storage("sqlite://"))  # so that all have the modules, and none is late
     fork = multiprocessing.get_context("fork")
     barrier, answers = fork.Barrier(len(problems)), fork.SimpleQueue()
     processes = [

@@ -233,16 +233,21 @@ class SearchJob:
         from chop.search.study.store import store_kept
 
         is_new = not (was_there and folder == self.save_dir)
-        with undone_if_it_fails(folder, is_new) if not resume else contextlib.nullcontext():
+        with (
+            undone_if_it_fails(folder, is_new) if not resume else contextlib.nullcontext(),
+            contextlib.ExitStack() as if_it_fails,
+        ):
             space = make_space(stated.name, self.context, stated.setup, stated.seed)
             writable_folder(folder)
             problem = self.problem(space)
             store = open_store(place, list(self.config.directions), problem)
+            if_it_fails.callback(store.close)
             store.sync()
             store.free_the_dead()
             store_kept(folder, store)
             found = self.config.strategy.setup.search(space, self.config, store)
             logger.info("The search space has %s configurations", f"{found.size:,}")
+            if_it_fails.pop_all()
         task: Task | None = None
         if self.jobs > 1:
             task = make_task(

@@ -20,6 +20,7 @@ from chop.passes.graph.analysis.add_metadata import (
 from chop.passes.graph.transforms.quantize import quantize_transform_pass
 from chop.passes.graph.transforms.quantize.plan import QuantizeArgs
 from chop.passes.graph.transforms.quantize.untraced import quantize_without_graph
+from chop.report import html
 from chop.validation import parse
 
 logger = logging.getLogger("chop")
@@ -42,6 +43,31 @@ class Quantized:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.model(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        kinds = ", ".join(f"{name}: {kind}" for name, kind in self.info["quantized"].items())
+        return f"Quantized({self.graph!r}; {kinds})"
+
+    def _repr_html_(self) -> str:
+        """What is quantised and the formats of its operands as a table, for notebooks."""
+        kinds = self.info["quantized"]
+        found = {node.name: formats_of(node) for node in self.graph.fx_graph.nodes}
+        roles = list(dict.fromkeys(role for name in kinds for role in found[name]))
+        rows = [
+            [name, kind, *(found[name].get(role, "") for role in roles)]
+            for name, kind in kinds.items()
+        ]
+        return html.table(["", "computed by", *roles], rows, "What is quantised", len(roles) + 2)
+
+
+def formats_of(node: fx.Node) -> dict[str, str]:
+    """The formats of a node's operands, such as ``integer (8, 4)``, by their names."""
+    args = node.meta["mase"].parameters["common"]["args"]
+    return {
+        role: f"{each['type']} ({', '.join(map(str, each['precision']))})"
+        for role, each in args.items()
+        if isinstance(each, dict) and "precision" in each
+    }
 
 
 def quantize(  # noqa: PLR0913  # all but the first by name

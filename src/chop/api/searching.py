@@ -1,6 +1,5 @@
 """`chop.search`: a front of quantised networks from any module and any loaders."""
 
-import base64
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,16 +13,17 @@ from chop.actions.search_files import SearchResult
 from chop.actions.searching import search as search_action
 from chop.actions.session import task_of_rows
 from chop.api.running import module_of, project_of, report, splits
+from chop.charts import embedded
 from chop.errors import ConfigError, UnknownNameError
 from chop.export.exporting import Exported, export
 from chop.export.verilog.target import Hardware
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ops.table import OPS
-from chop.report.html import joined, number, table, tag
+from chop.report.html import table
 from chop.runs import EXPORT, SEARCH, SOFTWARE
 from chop.search.metrics import METRICS
 from chop.search.results.accuracy import ACCURACY, Measured
-from chop.search.results.table import Front, front_table, metrics_line
+from chop.search.results.table import Front, front_table, metrics_line, whole_columns
 from chop.search.runners import HW_RUNNERS, SW_RUNNERS
 from chop.search.samplers import SAMPLERS
 from chop.search.spaces.space import SearchSpace
@@ -134,19 +134,10 @@ class FrontOfNetworks(Sequence[Point]):
 
     def _repr_html_(self) -> str:
         """The table and the picture, for notebooks."""
-        metrics = list(self.found.metrics)
-        rows = [
-            [f"best_{point.place}", *(number(point.metrics[name]) for name in metrics),
-             str(point.test or ""), "yes" if point.is_verified else "no"]
-            for point in self.points
-        ]  # fmt: skip
-        heads = ["", *metrics, f"test {self.found.decides}", "verified"]
-        picture = self.folder / PICTURE
-        drawn = None
-        if picture.is_file():
-            data = base64.b64encode(picture.read_bytes()).decode()
-            drawn = tag("img", src=f"data:image/png;base64,{data}", alt="The front")
-        return str(joined([table(heads, rows, "The front"), drawn]))
+        columns = whole_columns(self.found)
+        rows = list(zip(*columns.values(), strict=True))
+        drawn = embedded(self.folder / PICTURE, "The front")
+        return table(list(columns), rows, "The front") + drawn
 
 
 def search(  # noqa: PLR0913  # all but the first by name

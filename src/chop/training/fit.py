@@ -12,8 +12,10 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Callback, Checkpoint, EarlyStopping
 from lightning.pytorch.utilities import rank_zero_only
+from tabulate import tabulate
 from torch import nn
 
+from chop.charts import embedded
 from chop.errors import ConfigError, TrainingError
 from chop.files import writable_folder
 from chop.models.weights import load_weights, preprocessing_in
@@ -59,6 +61,9 @@ LIGHTNING_PRECISION: dict[str, Any] = {
 }
 
 
+SHOWN = ("train_loss", "train_acc", VALIDATION_LOSS, "val_acc_epoch")
+
+
 @dataclass(frozen=True)
 class TrainingResult:
     """Where the checkpoints of a run are, the metrics of its epochs, how rows were scaled."""
@@ -67,6 +72,29 @@ class TrainingResult:
     last: Path
     history: History
     preprocessing: Preprocessing | None = None
+    curves: Path | None = None
+    """The picture of loss and accuracy over the epochs."""
+
+    def __repr__(self) -> str:
+        shown = [", ".join(f"{name} {value}" for name, value in row.items()) for row in self.rows()]
+        return f"TrainingResult({'; '.join([*shown, str(self.best)])})"
+
+    def _repr_html_(self) -> str:
+        """The best and the last epoch as a table, and the curves, for notebooks."""
+        table = tabulate(self.rows(), "keys", "html", disable_numparse=True)
+        return table + (embedded(self.curves, "Learning curves") if self.curves else "")
+
+    def rows(self) -> list[dict[str, str]]:
+        """The metrics of the best and of the last epoch, in words."""
+        if not self.history:
+            return []
+        by = next(name for name in (VALIDATION_LOSS, "train_loss") if name in self.history[-1])
+        epochs = {"best": min(self.history, key=lambda each: each[by]), "last": self.history[-1]}
+        return [
+            {"epoch": f"{epoch['epoch']:.0f} ({which})"}
+            | {name.removesuffix("_epoch"): f"{epoch[name]:.4f}" for name in epoch if name in SHOWN}
+            for which, epoch in epochs.items()
+        ]
 
 
 def fit(job: Job, settings: TrainingSettings) -> TrainingResult:
@@ -125,7 +153,7 @@ def _fit(
     monitor = TRAIN_LOSS if job.validation is None else VALIDATION_LOSS
     checkpoints = BestAndLast(job.folder, suffix, monitor)
     known = preprocessing_of(job.model)
-    result = TrainingResult(checkpoints.best, checkpoints.last, report.history, known)
+    result = TrainingResult(checkpoints.best, checkpoints.last, report.history, known, curves)
     callbacks = [checkpoints, *_early_stopping(settings, monitor)]
     module = TrainingModule(job.model, settings, report, resumed)
     trainer = make_trainer(settings, callbacks, job)

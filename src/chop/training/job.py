@@ -276,7 +276,7 @@ def make_test_logger(report_to: str, folder: Path, project: str) -> MetricLogger
 
 def _wandb(folder: Path, project: str) -> "Logger":
     if find_spec("wandb") is None:
-        raise ConfigError("--report-to wandb: wandb is missing; run pip install 'machop[wandb]'")
+        raise ConfigError("--report-to wandb: wandb is missing: pip install wandb")
     from lightning.pytorch.loggers import WandbLogger
 
     return WandbLogger(project=project, save_dir=folder)

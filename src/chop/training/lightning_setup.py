@@ -42,7 +42,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         buffer = io.BytesIO()  # torch's own writer turns a full disk into an obscure RuntimeError
         torch.save(checkpoint, buffer)
         with replacing(Path(path)) as temporary:
-            temporary.write_bytes(buffer.getbuffer())
+            temporary.write_bytes(buffer.getvalue())
 
     def load_checkpoint(
         self, path: Any, map_location: Any = None, weights_only: bool | None = None

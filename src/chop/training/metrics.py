@@ -149,6 +149,28 @@ class Evaluation(Result):
             ),
         ]
 
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name} {value}" for name, value in self.named())
+        return f"{type(self).__name__}({shown})"
+
+    def _repr_html_(self) -> str:
+        """What was measured as a table, for notebooks."""
+        return str(tabulate(self.named(), [], "html", disable_numparse=True))
+
+    def named(self) -> list[tuple[str, str]]:
+        """What was measured, in words."""
+        low, high = self.interval
+        (first, value), *others = [
+            (name.removesuffix("_epoch").strip("_"), value)
+            for name, value in self.figures("").items()
+        ]
+        return [
+            (first, f"{value:.4f} ({low:.4f} to {high:.4f})"),
+            *((name, f"{value:.4f}") for name, value in others),
+            (self.unit, f"{self.rows:,}"),
+            *([] if self.agreement is None else [("in integers", str(self.agreement))]),
+        ]
+
 
 class TokenEvaluation(Evaluation):
     """The result of a language model; its confusion is only how many tokens are wrong and right."""

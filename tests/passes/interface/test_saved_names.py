@@ -98,7 +98,9 @@ def test_names_that_a_graph_has_already_are_refused(name: str, tmp_path: Path) -
         save_mase_graph_interface_pass(MaseGraph(Set(name)), tmp_path / "out")
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(name=st.text(min_size=1, max_size=6), build=st.sampled_from(sorted(BUILDERS)))
 def test_any_name_is_refused_or_comes_back(name: str, build: str, tmp_path: Path) -> None:
     try:

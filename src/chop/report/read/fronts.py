@@ -19,9 +19,9 @@ from chop.runs import (
     read_stored,
 )
 from chop.search.metrics import METRICS, Direction, MetricInfo
-from chop.tasks import shown
 from chop.search.results.front import front_of, hypervolume, worst_of
 from chop.search.study.trial import Point, Trial, less_is_better
+from chop.tasks import shown
 
 LOGARITHMIC_FROM = 10.0
 """The largest cost over the smallest from which on the axis is logarithmic."""

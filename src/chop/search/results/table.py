@@ -105,3 +105,16 @@ def number_text(value: float) -> str:
 def metrics_line(metrics: Mapping[str, float]) -> str:
     """Metrics in one line."""
     return ", ".join(f"{name} {number_text(value)}" for name, value in metrics.items())
+
+
+class WholeFront(Front):
+    """A front that shows all its points."""
+
+    def shown(self) -> list[int]:
+        return list(range(len(self.best)))
+
+
+def whole_columns(front: Front) -> dict[str, list[str]]:
+    """The cells of a table of all points, from top to bottom, by the names of the columns."""
+    whole = WholeFront(front.best, front.metrics, front.verified, front.judged, front.start)
+    return _columns(whole)

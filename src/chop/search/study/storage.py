@@ -77,15 +77,18 @@ def open_store(
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     storage, journal = _storage(place)
-    is_new = create and _made(storage, place.study_name, directions)
-    try:
-        study = optuna.load_study(storage=storage, study_name=place.study_name)
-    except KeyError:
-        raise SearchError(f"{shown(place)}: there is no study {place.study_name!r}") from None
-    if is_new:
-        study.set_user_attr(PROBLEM, dict(problem))
-    elif problem:
-        _check_problem(study, place, problem)
+    with contextlib.ExitStack() as if_it_fails:
+        if_it_fails.callback(close, storage)
+        is_new = create and _made(storage, place.study_name, directions)
+        try:
+            study = optuna.load_study(storage=storage, study_name=place.study_name)
+        except KeyError:
+            raise SearchError(f"{shown(place)}: there is no study {place.study_name!r}") from None
+        if is_new:
+            study.set_user_attr(PROBLEM, dict(problem))
+        elif problem:
+            _check_problem(study, place, problem)
+        if_it_fails.pop_all()
     return Store(storage, study, journal)
 
 
