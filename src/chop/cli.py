@@ -9,8 +9,9 @@ import errno
 import io
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from chop.config.command_line import (
     COMMANDS,
@@ -23,6 +24,9 @@ from chop.config.command_line import (
 )
 from chop.errors import FULL_DISK, ChopError, ConfigError, UnknownNameError
 from chop.masking import masked
+
+if TYPE_CHECKING:
+    from chop.config.layers import Layers
 
 OK, BUG, MISTAKE, INTERRUPTED = 0, 1, 2, 130
 LONGEST = 500  # characters of a message; --debug shows all of it
@@ -104,15 +108,34 @@ def _act(action: str, options: dict[str, Any], command: list[str]) -> int:
     from chop.tools.logger import only_results
 
     layers = Layers.read(options.pop("config", None), spelled_out(options))
+    layers = replace(layers, project=_from_project(action, layers))
     config = layers.config
     check(config)
     with _profiling(config.profile), only_results(config.quiet):
         colour = wants_colour(sys.stdout)
         table = settings_table(layers, colour=colour, complete=config.verbose)
-        sys.stdout.write(table + "\n")
+        sys.stdout.write(table + "\n" + _taken(layers.project))
         sys.stdout.flush()
         run_action(action, config, layers.record(command))
     return OK
+
+
+def _from_project(action: str, layers: "Layers") -> dict[str, Any]:
+    """The settings that were left out and that the project of ``--load`` knows."""
+    from chop.catalogue import stored
+    from chop.tools.recorded import left_out, require_code
+
+    known = left_out(layers.effective)
+    if "model" in known and not layers.effective["imports"]:
+        load = layers.effective["load_name"]
+        require_code(known["model"], stored()["models"], load, action)
+    return known
+
+
+def _taken(known: Mapping[str, Any]) -> str:
+    """A line about settings that were taken from a project."""
+    shown = [f"{name} {value}" for name, value in known.items() if name in ("model", "dataset")]
+    return f"From project {known.get('project', '')}: {', '.join(shown)}\n" if shown else ""
 
 
 def _info(options: dict[str, Any]) -> int:
