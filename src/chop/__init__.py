@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "MaseGraph", "__version__", "evaluate", "export", "quantize", "report", "search", "sensitivity", "train"
+    "MaseGraph", "__version__", "evaluate", "export", "quantize", "report", "search",
+    "sensitivity", "train",
 ]  # fmt: skip
 
 PLACES = {

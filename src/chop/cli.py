@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chop.config.command_line import (
@@ -120,14 +121,22 @@ def _act(action: str, options: dict[str, Any], command: list[str]) -> int:
     return OK
 
 
-def _from_project(action: str, layers: "Layers") -> dict[str, Any]:
-    """The settings that were left out and that the project of ``--load`` knows."""
+def _from_project(action: str, layers: "Layers", *, graphs: bool = False) -> dict[str, Any]:
+    """The settings that were left out and that the project of ``--load`` knows.
+
+    Args:
+        graphs: whether the action can do with a graph alone, without the model it is made of.
+    """
     from chop.catalogue import stored
+    from chop.tools.loadable import GRAPH_TYPE, loadable
     from chop.tools.recorded import left_out, require_code
 
-    known = left_out(layers.effective)
-    if "model" in known and not layers.effective["imports"]:
-        load = layers.effective["load_name"]
+    given = layers.effective
+    known = left_out(given)
+    if "model" in known and not given["imports"]:
+        load = given["load_name"]
+        if graphs and loadable(Path(load))[1] == GRAPH_TYPE:
+            return {name: value for name, value in known.items() if name != "model"}
         require_code(known["model"], stored()["models"], load, action)
     return known
 
@@ -200,6 +209,38 @@ def _export(options: dict[str, Any]) -> int:
     return OK
 
 
+def _predict(options: dict[str, Any]) -> int:
+    """Write what a network predicts for the rows of a file."""
+    from chop.config.layers import Layers, checked_argument, spelled_out
+    from chop.tools.logger import only_results
+
+    *model, file = words_of(options) or [""]
+    if ".py:" in file:  # a model, with nothing after it
+        file = ""
+    given = {name: value for name, value in options.items() if name not in ("model", "dataset")}
+    output, quiet = given.pop("output", None), bool(given.get("quiet"))
+    if not file or given.get("load_name") is None:
+        what = "--load PATH" if file else "FILE"
+        raise ConfigError(f"predict: {what} is missing: write ch predict --load PATH FILE")
+    if not Path(given["load_name"]).expanduser().exists():
+        raise ConfigError(f"--load: there is no file or folder {given['load_name']}")
+    layers = Layers.read(None, spelled_out(given | ({"model": model[0]} if model else {})))
+    layers = replace(layers, project=_from_project("predict", layers, graphs=True))
+    if output is not None:
+        output = checked_argument("output", output)
+    with only_results(quiet or output == "-"):
+        from chop.actions.testing.predicting import predict, told
+        from chop.tools.user_code import import_user_code
+
+        import_user_code(layers.config.imports)
+        found = predict(layers.config, file, output, label=given.get("label_column"))
+        if found.output is not None:
+            told(found)
+    if found.output is None:
+        sys.stdout.write(found.text)
+    return OK
+
+
 def _doctor(options: dict[str, Any]) -> int:
     """Show what this machine has and what is missing."""
     from chop.actions.doctor import doctor
@@ -241,6 +282,7 @@ def _completion(options: dict[str, Any]) -> int:
 WITHOUT_SETTINGS = {
     "info": _info,
     "export": _export,
+    "predict": _predict,
     "report": _report,
     "compare": _compare,
     "doctor": _doctor,

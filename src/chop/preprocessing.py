@@ -9,7 +9,7 @@ import json
 import math
 import struct
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from chop.errors import CheckpointError, ChopError, DataError
@@ -34,6 +34,7 @@ class Preprocessing:
         names: of the features, where they have any.
         in_graph: the network does this itself, as its first step, and takes rows as they were
             measured.
+        classes: the names of the classes that the network tells apart, where they have any.
     """
 
     kind: Kind
@@ -42,6 +43,7 @@ class Preprocessing:
     divisor: float = 1.0
     names: tuple[str, ...] = ()
     in_graph: bool = False
+    classes: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         for name in ("mean", "scale"):
@@ -99,6 +101,8 @@ class Preprocessing:
     def as_plain(self) -> dict[str, Any]:
         """Dictionaries, lists and numbers, which JSON holds exactly."""
         values = asdict(self)
+        if not self.classes:
+            del values["classes"]
         return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
 
     def __str__(self) -> str:

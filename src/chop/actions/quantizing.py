@@ -138,8 +138,10 @@ def one_line_rules(
             "together: name layers only, or operations only"
         )
     products = sorted(op.name for op in OPS.values() if op.quantizable and op.multiplies)
+    is_plain = all(key.isidentifier() for key in others)
+    by_name = "name" if is_plain else "regex_name"
     return {
-        "by": "regex_name" if others and not operations else "type",
+        "by": by_name if others and not operations else "type",
         "default": {"config": usual.config(calibrated), "only": products},
         **{key: {"config": wanted.config(calibrated)} for key, wanted in others.items()},
     }

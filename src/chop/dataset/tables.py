@@ -102,7 +102,7 @@ def read_parquet(path: Path, label_column: str | None) -> Table:
 def read_npz(path: Path, label_column: str | None) -> Table:
     """A NumPy archive with an array of features and one of labels; pickled arrays are refused."""
     try:
-        _check_unpacked(path)
+        check_unpacked(path)
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
             names = list(stored.files)
             label = names[label_index(names, label_column, path, what="arrays")]
@@ -159,7 +159,7 @@ UNREADABLE = (
 """What NumPy and zipfile raise on damaged files."""
 
 
-def _check_unpacked(path: Path) -> None:
+def check_unpacked(path: Path) -> None:
     """Refuse an archive that is small only until it is unpacked."""
     with zipfile.ZipFile(path) as archive:
         unpacked = sum(part.file_size for part in archive.infolist())

@@ -201,8 +201,7 @@ def run(session: Session) -> ActionResult:
 
 def told(result: Sensitivity, config: RunConfig) -> None:
     """Print the table, what follows from it, and the next command."""
-    logger.info("Each layer alone\n%s\n%s", result.caption(), result.table(shutil.get_terminal_size().columns),
-                extra=RESULT)  # fmt: skip
+    logger.info("Each layer alone\n%r", result, extra=RESULT)
     narrow = {layer: width for layer in result.layers if (width := result.enough(layer))}
     hardest = max(result.layers, key=lambda layer: result.layers[layer][result.widths[0]].lost)
     logger.info("%d of %d layers have enough with %d bits or fewer; %s loses most",

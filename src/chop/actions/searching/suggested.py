@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 from chop.actions.quantizing import Wanted
 from chop.ops.op import Op
-from chop.ops.table import OPS
 
 SPACE = "graph/quantize/mixed_precision_ptq"
 OBJECTIVES = {"accuracy": "maximize", "bitops": "minimize"}
@@ -52,7 +51,7 @@ def seed_of(formats: Sequence[Wanted], op: Op | None = None) -> dict[str, Any]:
     """The seed that offers some widths of one format; inputs and weights choose by themselves.
 
     Args:
-        op: leave out what is said of operands inside operations, if this one has none.
+        op: leave out what is said of operands that this operation has not.
     """
     offered: dict[str, list[Any]] = {}
     for each in formats:
@@ -60,9 +59,13 @@ def seed_of(formats: Sequence[Wanted], op: Op | None = None) -> dict[str, Any]:
             known = offered.setdefault(key, [])
             if value not in known:
                 known.append(value)
-    inside = {role for each in OPS.values() for role in each.inner} - set(op.inner if op else ())
-    lacks = tuple(f"{role}_" for role in inside) if op is not None else ()
-    return {"config": {k: v for k, v in offered.items() if not k.startswith(lacks)}}
+    kept = {key: options for key, options in offered.items() if op is None or _is_of(key, op)}
+    return {"config": kept}
+
+
+def _is_of(key: str, op: Op) -> bool:
+    """Whether a key is about an operand of an operation, or about none."""
+    return key == "name" or any(key.startswith(f"{role}_") for role in (*op.roles, *op.inner))
 
 
 def search_tables(seed: Mapping[str, Any], by: str) -> dict[str, Any]:

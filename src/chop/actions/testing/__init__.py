@@ -1,4 +1,7 @@
-"""Test a classifier on rows it has not seen."""
+"""Test a classifier on rows it has not seen.
+
+`predicting` writes what a network says of rows that nobody has labelled.
+"""
 
 # ruff: noqa: PT028  (the lab's `test` is an action, not a test function)
 
