@@ -46,7 +46,7 @@ def left_out(given: Mapping[str, Any]) -> dict[str, Any]:
     if not given.get("load_name") or (given.get("model") and given.get("dataset")):
         return {}
     project = project_of(Path(given["load_name"]))
-    record = project and newest_record(project)
+    record = newest_record(project) if project is not None else None
     if project is None or record is None:
         return {}
     names = (*(OF_MODEL if not given.get("model") else ()),
@@ -67,7 +67,7 @@ def require_code(name: str, known: Mapping[str, Any], load: str, action: str) ->
     if name.lower() in known or name.startswith("hf:"):
         return
     project = project_of(Path(load))
-    record = project and newest_record(project)
+    record = newest_record(project) if project is not None else None
     words = [word for word in (record.command if record else []) if word.endswith(f".py:{name}")]
     word = words[0] if words else f"my_net.py:{name}"
     raise ConfigError(

@@ -192,7 +192,7 @@ def outputs_of(model: "nn.Module", rows: "Tensor", config: RunConfig, file: Path
     model = model.to(device)
     try:
         with torch.inference_mode():
-            parts = [model(part.to(device)).cpu() for part in rows.split(config.batch_size)]
+            parts = [model(part.to(device)).cpu() for part in torch.split(rows, config.batch_size)]
     except (RuntimeError, TypeError, ValueError) as error:
         shape = " × ".join(map(str, rows.shape[1:]))
         reason = str(error).partition("\n")[0][:120]

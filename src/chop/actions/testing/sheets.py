@@ -47,11 +47,11 @@ class Sheet:
         """The column that holds the labels, if there is one.
 
         Args:
-            asked: the name that the user has given.
+            asked: the name that it had in training; another file may have another.
             features: the columns that are none, where these have names.
         """
-        if asked is not None:
-            return asked if asked in self.names and asked not in features else None
+        if asked in self.names and asked not in features:
+            return asked
         usual = [
             name for name in self.names if name.lower() in LABEL_NAMES and name not in features
         ]
