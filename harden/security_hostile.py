@@ -401,7 +401,7 @@ HOSTILE = [
     Hostile("configuration", "YAML with an object", tagged),
     *(
         Hostile("configuration", f"imports for {action}", importing("own.py", action))
-        for action in ("train", "test", "transform", "search")
+        for action in ("train", "test", "transform", "search", "quantize", "sensitivity")
     ),
     *(
         Hostile("configuration", f"imports by {name}", importing(name, "test"))

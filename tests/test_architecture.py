@@ -85,7 +85,10 @@ ROOMS = {
         "trainer",
     ),
     "report": ("html", "read", "sections", "page"),
-    "config": ("run", "export_options", "command_line", "layers", "schema", "completion", "pages"),
+    "config": (
+        "option", "run", "export_options", "words", "command_line", "layers", "schema",
+        "completion", "pages",
+    ),
     "dataset": (
         "rows",
         "preprocess",

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "MaseGraph", "__version__", "evaluate", "export", "quantize", "report", "search", "train"
+    "MaseGraph", "__version__", "evaluate", "export", "quantize", "report", "search",
+    "sensitivity", "train",
 ]  # fmt: skip
 
 PLACES = {
@@ -18,6 +19,7 @@ PLACES = {
     "quantize": "chop.api.quantizing",
     "train": "chop.api.running",
     "evaluate": "chop.api.running",
+    "sensitivity": "chop.api.looking",
 }
 CALLABLE = ("export", "report", "search")
 """Packages that are functions, too."""

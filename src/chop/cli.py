@@ -10,8 +10,10 @@ import io
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from chop.config.command_line import (
     COMMANDS,
@@ -24,6 +26,9 @@ from chop.config.command_line import (
 )
 from chop.errors import FULL_DISK, ChopError, ConfigError, UnknownNameError
 from chop.masking import masked
+
+if TYPE_CHECKING:
+    from chop.config.layers import Layers
 
 OK, BUG, MISTAKE, INTERRUPTED = 0, 1, 2, 130
 LONGEST = 500  # characters of a message; --debug shows all of it
@@ -105,16 +110,43 @@ def _act(action: str, options: dict[str, Any], command: list[str]) -> int:
     from chop.tools.logger import only_results
 
     layers = Layers.read(options.pop("config", None), spelled_out(options))
+    layers = replace(layers, project=_from_project(action, layers))
     config = layers.config
     check(config)
     with _profiling(config.profile), only_results(config.quiet):
         colour = wants_colour(sys.stdout)
         room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         table = settings_table(layers, colour=colour, complete=config.verbose, room=room)
-        sys.stdout.write(table + "\n")
+        sys.stdout.write(table + "\n" + _taken(layers.project))
         sys.stdout.flush()
         run_action(action, config, layers.record(command))
     return OK
+
+
+def _from_project(action: str, layers: "Layers", *, graphs: bool = False) -> dict[str, Any]:
+    """The settings that were left out and that the project of ``--load`` knows.
+
+    Args:
+        graphs: whether the action can do with a graph alone, without the model it is made of.
+    """
+    from chop.catalogue import stored
+    from chop.tools.loadable import GRAPH_TYPE, loadable
+    from chop.tools.recorded import left_out, require_code
+
+    given = layers.effective
+    known = left_out(given)
+    if "model" in known and not given["imports"]:
+        load = given["load_name"]
+        if graphs and loadable(Path(load))[1] == GRAPH_TYPE:
+            return {name: value for name, value in known.items() if name != "model"}
+        require_code(known["model"], stored()["models"], load, action)
+    return known
+
+
+def _taken(known: Mapping[str, Any]) -> str:
+    """A line about settings that were taken from a project."""
+    shown = [f"{name} {value}" for name, value in known.items() if name in ("model", "dataset")]
+    return f"From project {known.get('project', '')}: {', '.join(shown)}\n" if shown else ""
 
 
 def _info(options: dict[str, Any]) -> int:
@@ -179,6 +211,38 @@ def _export(options: dict[str, Any]) -> int:
     return OK
 
 
+def _predict(options: dict[str, Any]) -> int:
+    """Write what a network predicts for the rows of a file."""
+    from chop.config.layers import Layers, checked_argument, spelled_out
+    from chop.tools.logger import only_results
+
+    *model, file = words_of(options) or [""]
+    if ".py:" in file:  # a model, with nothing after it
+        file = ""
+    given = {name: value for name, value in options.items() if name not in ("model", "dataset")}
+    output, quiet = given.pop("output", None), bool(given.get("quiet"))
+    if not file or given.get("load_name") is None:
+        what = "--load PATH" if file else "FILE"
+        raise ConfigError(f"predict: {what} is missing: write ch predict --load PATH FILE")
+    if not Path(given["load_name"]).expanduser().exists():
+        raise ConfigError(f"--load: there is no file or folder {given['load_name']}")
+    layers = Layers.read(None, spelled_out(given | ({"model": model[0]} if model else {})))
+    layers = replace(layers, project=_from_project("predict", layers, graphs=True))
+    if output is not None:
+        output = checked_argument("output", output)
+    with only_results(quiet or output == "-"):
+        from chop.actions.testing.predicting import predict, told
+        from chop.tools.user_code import import_user_code
+
+        import_user_code(layers.config.imports)
+        found = predict(layers.config, file, output, label=given.get("label_column"))
+        if found.output is not None:
+            told(found)
+    if found.output is None:
+        sys.stdout.write(found.text)
+    return OK
+
+
 def _doctor(options: dict[str, Any]) -> int:
     """Show what this machine has and what is missing."""
     from chop.actions.doctor import doctor
@@ -220,6 +284,7 @@ def _completion(options: dict[str, Any]) -> int:
 WITHOUT_SETTINGS = {
     "info": _info,
     "export": _export,
+    "predict": _predict,
     "report": _report,
     "compare": _compare,
     "doctor": _doctor,

@@ -133,6 +133,13 @@ def _locked(path: Path) -> int | None:
         os.close(descriptor)
 
 
+def seen_from_here(path: Path) -> str:
+    """A path as it can be typed here: short if it is below the working directory."""
+    with contextlib.suppress(ValueError, OSError):
+        return str(path.resolve().relative_to(Path.cwd()))
+    return str(path)
+
+
 def writable_folder(path: Path) -> Path:
     """Make a folder, with what leads to it, and make sure that files can be written in it."""
     try:

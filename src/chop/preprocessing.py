@@ -10,7 +10,7 @@ import json
 import math
 import struct
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from chop.errors import CheckpointError, ChopError, DataError
@@ -69,6 +69,7 @@ class Preprocessing:
         in_graph: the network does this itself, as its first step, and takes rows as they were
             measured.
         targets: how the numbers are scaled that the network predicts, if they are.
+        classes: the names of the classes that the network tells apart, where they have any.
     """
 
     kind: Kind
@@ -78,6 +79,7 @@ class Preprocessing:
     names: tuple[str, ...] = ()
     in_graph: bool = False
     targets: Targets | None = None
+    classes: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "divisor", _single(self.divisor, "divisor"))
@@ -128,6 +130,8 @@ class Preprocessing:
             del values["targets"]
         else:
             values["targets"] = {name: list(each) for name, each in values["targets"].items()}
+        if not self.classes:
+            del values["classes"]
         return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
 
     def __str__(self) -> str:

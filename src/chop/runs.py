@@ -28,6 +28,7 @@ SOFTWARE, REPORT, FRONTS_CHART = "software", "report.html", "fronts.png"
 # In software/: the folders of train, test, transform and search.
 TRAINING, TESTS, TRANSFORM = "training_ckpts", "checkpoints", "transform"
 SEARCH, COMPARISON = "search_ckpts", "comparison"
+SENSITIVITY = "sensitivity"
 TENSORBOARD = "tensorboard"
 # In the folder of a training run; a graph that was trained or transformed is a folder.
 BEST_CHECKPOINT, LAST_CHECKPOINT = "best.ckpt", "last.ckpt"
@@ -49,6 +50,8 @@ LEARNING, LEARNING_TABLE = "learning", "learning.csv"
 # In the folder of a comparison:
 COMPARISON_FILE, COMPARISON_TABLE = "comparison.json", "comparison.csv"
 COMPARISON_CHART = "comparison.png"
+# In the folder of what layers lose by themselves, with a search that follows from it:
+LAYERS_TABLE, LAYERS_FILE, SUGGESTED = "layers.csv", "layers.json", "search.toml"
 # Beside the results of every action:
 RUN_RECORD = "run_{}.json"
 

@@ -11,18 +11,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from chop.errors import UnknownNameError
-from chop.preprocessing import Targets
+from chop.preprocessing import Preprocessing, Targets
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 IGNORED = -100
 """The label of a token that nothing is asked about, as torch and transformers have it."""
-PREDICTION = "prediction"
-"""The column of what is predicted; with several targets the name of the target follows."""
+PREDICTION, CLASS_NUMBER, PROBABILITY = "prediction", "class_number", "probability"
+"""The columns of what is predicted; with several targets the name of the target follows."""
 
 Loss = Callable[["Tensor", "Tensor", Targets | None], "Tensor"]
-Columns = dict[str, list[str] | list[float]]
+Columns = dict[str, list[str]]
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,9 @@ class Task:
         stem: what it is called in columns: ``train_<stem>``, ``val_<stem>_epoch``.
         words: what it is called in sentences.
         unit: what it is counted in.
-        predictions: columns of predictions from outputs, names of classes and scaling of targets.
+        runner: the software runner of searches that measures it.
+        predictions: the columns of a table of predictions, from the outputs of a network and what
+            it knows of classes and targets; None if predictions are no rows of a table.
     """
 
     names: tuple[str, ...]
@@ -52,7 +54,8 @@ class Task:
     stem: str
     words: str
     unit: str
-    predictions: Callable[["Tensor", Sequence[str], Targets | None], Columns]
+    runner: str
+    predictions: Callable[["Tensor", Preprocessing | None], Columns] | None
 
     @property
     def name(self) -> str:
@@ -97,43 +100,52 @@ def restored(outputs: "Tensor", targets: Targets | None) -> "Tensor":
     return rows if targets is None else targets.restored(rows)
 
 
-def classes_predicted(
-    outputs: "Tensor", class_names: Sequence[str] = (), targets: Targets | None = None
-) -> Columns:
-    """The name of the class with the largest score, or its number if classes have no names."""
-    found = outputs.argmax(dim=1).tolist()
-    return {PREDICTION: [class_names[each] if class_names else str(each) for each in found]}
+def classes_predicted(outputs: "Tensor", known: Preprocessing | None) -> Columns:
+    """The class of the largest score as labels have it, its number, and how probable it is.
+
+    The number is left out where it is what labels have.
+    """
+    names = known.classes if known is not None else ()
+    probability, places = outputs.float().softmax(dim=1).max(dim=1)
+    numbers = [str(place) for place in range(outputs.shape[1])]
+    named = list(names) if len(names) == len(numbers) else numbers
+    found: list[int] = places.tolist()
+    number: Columns = {} if named == numbers else {CLASS_NUMBER: [numbers[at] for at in found]}
+    shares = [f"{share:.6f}" for share in probability.tolist()]
+    return {PREDICTION: [named[place] for place in found], **number, PROBABILITY: shares}
 
 
-def numbers_predicted(
-    outputs: "Tensor", class_names: Sequence[str] = (), targets: Targets | None = None
-) -> Columns:
+def numbers_predicted(outputs: "Tensor", known: Preprocessing | None) -> Columns:
     """Each target in the units of the labels: a column, or one for each where there are several."""
-    columns = restored(outputs.double(), targets).t().tolist()
+    targets = None if known is None else known.targets
+    columns = [
+        [f"{value:.7g}" for value in each]
+        for each in restored(outputs.double(), targets).t().tolist()
+    ]
     if len(columns) == 1:
         return {PREDICTION: columns[0]}
-    known = targets.names if targets is not None and targets.names else range(len(columns))
-    return {f"{PREDICTION}_{name}": each for name, each in zip(known, columns, strict=True)}
+    names = targets.names if targets is not None and targets.names else range(len(columns))
+    return {f"{PREDICTION}_{name}": each for name, each in zip(names, columns, strict=True)}
 
 
 CLASSES = Task(
     ("cls", "classification"),
     cross_entropy, "cross entropy (nats)",
     ("accuracy",), "accuracy", "maximize", "acc", "accuracy", "fraction of rows",
-    classes_predicted,
+    "basic_evaluation", classes_predicted,
 )  # fmt: skip
 TOKENS = Task(
     ("lm", "language_modeling"),
     cross_entropy, "cross entropy (nats)",
     ("accuracy", "perplexity"), "accuracy", "maximize", "acc", "accuracy", "fraction of tokens",
-    classes_predicted,
+    "basic_evaluation", None,
 )  # fmt: skip
 NUMBERS = Task(
     ("reg", "regression"),
     squared_error, "mean squared error",
     ("mae", "rmse", "mse", "r2"), "mae", "minimize",
     "mae", "mean absolute error", "units of the target",
-    numbers_predicted,
+    "regression_evaluation", numbers_predicted,
 )  # fmt: skip
 
 TASKS = {name: task for task in (CLASSES, TOKENS, NUMBERS) for name in task.names}

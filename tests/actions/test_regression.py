@@ -21,11 +21,11 @@ from chop.lowering import InIntegers
 from chop.models import get_model
 from chop.models.weights import read_checkpoint
 from chop.passes.graph.interface import load_mase_graph
-from chop.preprocessing import Targets, from_plain, targets_of
+from chop.preprocessing import Preprocessing, Targets, from_plain, preprocessing_of, targets_of
 from chop.report.sections import run as sections
 from chop.runs import RunFolder
 from chop.search.results.accuracy import Measured
-from chop.tasks import NUMBERS, TASKS, shown, task_of
+from chop.tasks import TASKS, classes_predicted, numbers_predicted, shown, task_of
 from chop.training.metrics import evaluate
 from chop.training.results import RegressionEvaluation, RegressionTally
 
@@ -134,9 +134,10 @@ def test_several_targets(tmp_path: Path) -> None:
     assert found.r2 == pytest.approx((price.r2 + weight.r2) / 2)
     stored = json.loads((tmp_path / "t" / "test_results.json").read_text())
     assert list(stored["per_target"]) == ["price", "weight"]
-    columns = NUMBERS.predictions(torch.zeros(2, 2), (), targets_of(model))
+    columns = numbers_predicted(torch.zeros(2, 2), preprocessing_of(model))
     assert list(columns) == ["prediction_price", "prediction_weight"]
-    assert columns["prediction_price"] == pytest.approx([targets_of(model).mean[0]] * 2)  # type: ignore[union-attr]
+    found = [float(each) for each in columns["prediction_price"]]
+    assert found == pytest.approx([targets_of(model).mean[0]] * 2)  # type: ignore[union-attr]
 
 
 MISTAKES = {
@@ -407,7 +408,8 @@ def test_every_task_is_one_row_of_one_table() -> None:
         assert task.decides in task.metrics
         assert TASKS[task.name] is task
     scores = torch.tensor([[0.1, 0.9], [0.8, 0.2]])
-    assert TASKS["cls"].predictions(scores, ("no", "yes"), None) == {"prediction": ["yes", "no"]}
-    assert TASKS["reg"].predictions(torch.ones(2), (), None) == {"prediction": [1.0, 1.0]}
+    known = Preprocessing("features", (0,), (1,), classes=("no", "yes"))
+    assert classes_predicted(scores, known)["prediction"] == ["yes", "no"]
+    assert numbers_predicted(torch.ones(2), None) == {"prediction": ["1", "1"]}
     texts = [shown(each) for each in (8312.4, 13.008, 1.3e-3, 2e12, 0.0)]
     assert texts == ["8,312", "13.01", "0.001300", "2e+12", "0"]

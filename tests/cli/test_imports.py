@@ -35,7 +35,7 @@ def ch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
 
 
 def test_the_commands_are_known() -> None:
-    assert WITH_CONFIG == ["train", "test", "transform", "search"]
+    assert WITH_CONFIG == ["train", "test", "transform", "search", "quantize", "sensitivity"]
 
 
 @pytest.mark.parametrize("command", WITH_CONFIG)

@@ -326,3 +326,19 @@ def test_configurations_put_together_from_parts_are_those_that_are_parsed(
             rule["bypass"] = draw.random() < 0.5
         for op in (OPS["linear"], OPS["matmul"], OPS["relu"], OPS["add"]):
             assert formats.parse(op, rule, "here") == parse_quant_config(op, rule, "here")
+
+
+def test_a_seed_that_names_nothing_is_told(
+    toy: SearchContext, caplog: pytest.LogCaptureFixture
+) -> None:
+    seed = {"default": {"name": [None]}, "linear": {"name": ["integer"], "data_in_width": [8]}}
+    with pytest.raises(ConfigError, match=r'by = "name", but no node .* is called linear'):
+        assert ptq(toy, seed, by="name").tree
+    node = next(iter(ptq(toy, {"default": MIXED}).nodes))
+    with caplog.at_level("WARNING", "chop"):
+        assert ptq(toy, {**seed, node: MIXED}, by="name").tree
+    assert "is called linear" in caplog.text
+    caplog.clear()
+    restricted = {"default": MIXED, "softmax": {"name": [None]}}
+    assert ptq(toy, restricted, by="type").tree
+    assert not caplog.text

@@ -1,5 +1,7 @@
 """What `ch` does: train, test, transform, search. Each is also a function of plain arguments.
 
+`quantizing` is a transform in one line; `searching.one_by_one` measures each layer by itself.
+
 `session` is what every action starts from: settings, model, data, output folder, random numbers.
 `comparing` runs searches side by side and `reporting` writes the page of a run; `doctor` looks at
 the machine, and `schema` describes configuration files for editors.
@@ -13,6 +15,8 @@ ACTIONS: dict[str, str] = {
     "test": "chop.actions.testing",
     "transform": "chop.actions.transforming",
     "search": "chop.actions.searching",
+    "quantize": "chop.actions.quantizing",
+    "sensitivity": "chop.actions.searching.one_by_one",
 }
 """Where each action lives. Its module has a function of the action's name, for Python, and
 `run(session)`, for the command line; a `check(config)` refuses mistakes before anything is built.

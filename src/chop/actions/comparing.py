@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chop.actions.search_files import undone_if_it_fails
 from chop.actions.searching import SearchJob, make_context, operations_of
+from chop.actions.searching.files import undone_if_it_fails
 from chop.charts import write_png
 from chop.config.layers import na_to_none
 from chop.errors import ConfigError

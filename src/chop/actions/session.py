@@ -123,7 +123,7 @@ def open_session(config: RunConfig, record: dict[str, Any], action: ModuleType) 
 
         import_user_code(config.imports)
     model_info = get_model_info(config.model)
-    data_module = _data_module(config)
+    data_module = data_module_of(config)
     check_task(config.task, model_info, data_module.dataset_info)
     if hasattr(action, "check"):
         action.check(config)
@@ -180,7 +180,8 @@ def check_counts(config: RunConfig) -> None:
             raise ConfigError(f"{name} is {count}, but this machine takes at most {MOST_PROCESSES}")
 
 
-def _data_module(config: RunConfig) -> "MaseDataModule":
+def data_module_of(config: RunConfig) -> "MaseDataModule":
+    """The data module that settings name."""
     from chop.dataset import MaseDataModule
 
     assert config.dataset is not None

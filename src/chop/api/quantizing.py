@@ -10,9 +10,9 @@ from typing import Any
 
 from torch import Tensor, fx, nn
 
+from chop.actions.quantizing import Wanted, one_line_rules, parse_wanted
 from chop.errors import ConfigError
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.ops.table import OPS
 from chop.passes.graph.analysis.add_metadata import (
     add_common_metadata_analysis_pass,
     init_metadata_analysis_pass,
@@ -76,6 +76,8 @@ def quantize(  # noqa: PLR0913  # all but the first by name
     rules: Mapping[str, Any] | None = None,
     *,
     width: int | None = None,
+    number_format: str | None = None,
+    layers: Mapping[str, int | str] | None = None,
     calibrate: Iterable[Any] | None = None,
     trace: bool = True,
     share: bool = False,
@@ -89,8 +91,10 @@ def quantize(  # noqa: PLR0913  # all but the first by name
         example: inputs by name, or one tensor for the first argument; by default the first batch
             of `calibrate`. Not needed without a graph.
         rules: the table ``[passes.quantize]`` of a TOML file, as a dictionary.
-        width: in place of rules: bits of all operands of products, in fixed point. Binary points
+        width: in place of rules: bits of all operands of products. Binary points and other scales
             come from `calibrate`; without it they are in the middle.
+        number_format: which format has this width; fixed point if nothing is said.
+        layers: other widths or formats, as ``--rule`` of ``ch quantize`` has them: ``{"fc1": 6}``.
         calibrate: batches: dictionaries of inputs by name, tensors, or pairs of inputs and labels.
         trace: make a graph. What no tracer can follow is quantised without: layers are replaced,
             and functions rounded as they are called.
@@ -99,7 +103,10 @@ def quantize(  # noqa: PLR0913  # all but the first by name
     if not isinstance(model, nn.Module):
         raise ConfigError(f"quantize takes a torch.nn.Module, not {type(model).__name__}")
     batches = None if calibrate is None else NamedBatches(calibrate, model)
-    table = {**rules_for(rules, width, batches is not None), "input_generator": batches}
+    is_short = width is not None or number_format is not None
+    usual = Wanted(number_format or Wanted().name, width) if is_short else None
+    short = rules_for(rules, usual, layers, batches is not None)
+    table = {**short, "input_generator": batches}
     own = shared_shell(model) if share else copy.deepcopy(model)
     if not trace:
         return _untraced(own, table)
@@ -126,21 +133,19 @@ def shared_shell(model: nn.Module) -> nn.Module:
 
 
 def rules_for(
-    rules: Mapping[str, Any] | None, width: int | None, calibrated: bool
+    rules: Mapping[str, Any] | None,
+    usual: Wanted | None,
+    layers: Mapping[str, int | str] | None,
+    calibrated: bool,
 ) -> dict[str, Any]:
-    """The rules that were given, or those that a width stands for."""
-    if (rules is None) == (width is None):
+    """The rules that were given, or those that a format in few words stands for."""
+    if (rules is None) == (usual is None):
         raise ConfigError("quantize: give either width=8 or rules, as in [passes.quantize]")
     if rules is not None:
         return dict(rules)
-    products = sorted(op.name for op in OPS.values() if op.quantizable and op.multiplies)
-    point = {"data_in": None, "weight": None, "scores": max(int(width or 0) - 1, 0)}
-    config: dict[str, Any] = {"name": "integer"}
-    for role, usual in point.items():
-        config[f"{role}_width"] = width
-        if calibrated or usual is not None:
-            config[f"{role}_frac_width"] = "auto" if calibrated else usual
-    return {"by": "type", "default": {"config": config, "only": products}}
+    assert usual is not None
+    others = {key: parse_wanted(str(value), usual) for key, value in (layers or {}).items()}
+    return one_line_rules(usual, others, calibrated=calibrated)
 
 
 def example_of(

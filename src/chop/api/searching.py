@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, overload
 
 from torch import fx, nn
 
-from chop.actions.search_files import SearchResult
 from chop.actions.searching import search as search_action
+from chop.actions.searching.files import SearchResult
 from chop.actions.session import task_of_rows
 from chop.api.running import module_of, project_of, report, splits
 from chop.charts import embedded
@@ -235,7 +235,7 @@ def space_tables(model: nn.Module, strategy: str, widths: Sequence[int]) -> dict
 
 def runner_tables(objectives: Sequence[str], task: Task) -> dict[str, Any]:
     """The runners that measure the objectives, and the directions that are usually wanted."""
-    evaluation = "regression_evaluation" if task is NUMBERS else "basic_evaluation"
+    evaluation = task.runner
     found: dict[str, Any] = {"sw_runner": {evaluation: {}}, "hw_runner": {}, "metrics": {}}
     measured = {
         each.name: (kind, runner.name)

@@ -3,12 +3,13 @@
 import argparse
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from chop import __version__
 from chop.config.export_options import CHECKED, TO, VERILOG
-from chop.config.run import GENERAL, REMOVED, Option, RunConfig, Setting, settings_of
+from chop.config.option import Option, Setting, settings_of
+from chop.config.run import GENERAL, REMOVED, RunConfig
+from chop.config.words import EVERYWHERE, Command, Name
 from chop.errors import ConfigError, suggestion
 
 SETTINGS = settings_of(RunConfig)
@@ -19,54 +20,18 @@ CONFIG = Setting(
 OUTPUT = Setting(
     "output", str | None, None,
     Option(
-        "file of a report or of a picture of fronts, by default in RUN_DIR, or folder of an "
-        "export, by default export_FORM beside the graph",
-        "output", names="file",
+        "file of a report or of a picture of fronts, by default in RUN_DIR; of predictions, by "
+        "default FILE_predictions.csv here, - for the terminal; or folder of an export, by "
+        "default export_FORM beside the graph",
+        "output", ("--output", "-o"), names="file",
     ),
 )  # fmt: skip
 OPTIONS = {"config": CONFIG, **SETTINGS} | {
     each.name: each for each in (OUTPUT, TO, *CHECKED, *VERILOG)
 }
 """All that stands on a command line with a flag: the settings and what is no setting."""
-EVERYWHERE = ("quiet", "to_debug")
 MORE = "more"
 """Words after the second that stands by itself."""
-
-
-@dataclass(frozen=True)
-class Name:
-    """A word that a command takes by position."""
-
-    metavar: str
-    help: str
-    values: tuple[str, ...] = ()
-    names: str = ""
-    """As `Option.names`."""
-    needed: bool = False
-    repeats: bool = False
-    """Whether any number of such words may follow."""
-
-    @property
-    def usage(self) -> str:
-        if self.repeats:
-            return f"[{self.metavar} …]"
-        return self.metavar if self.needed else f"[{self.metavar}]"
-
-
-@dataclass(frozen=True)
-class Command:
-    """One command of ``ch``."""
-
-    help: str
-    names: tuple[Name, ...] = ()
-    options: tuple[str, ...] = EVERYWHERE
-    quiet: str = ""
-    """What is shown with ``--quiet``."""
-
-    @property
-    def usage(self) -> str:
-        """What to write after ``ch`` and the command, the options left aside."""
-        return " ".join(name.usage for name in self.names)
 
 
 MODEL = Name("MODEL", "as listed by: ch info models, or my_net.py:Net", names="models")
@@ -84,6 +49,11 @@ def flags_of(setting: Setting) -> tuple[str, ...]:
     if not setting.option.group or setting.name in ("model", "dataset"):
         return ()
     return setting.option.flags or ("--" + setting.name.replace("_", "-"),)
+
+
+def main_flag(setting: Setting) -> str:
+    """The flag that stands for a setting in messages: the last long one."""
+    return next((flag for flag in reversed(flags_of(setting)) if flag.startswith("--")), "")
 
 
 def _settings_for(action: str) -> tuple[str, ...]:
@@ -117,6 +87,16 @@ COMMANDS = {
         _settings_for("search"),
         "the table of the best trials, or of the comparison, and where the results are",
     ),
+    "quantize": Command(
+        "quantise a trained model: ch quantize --load PATH --width 8", RUN,
+        _settings_for("quantize"),
+        "accuracy before and after, the cost, and where the quantised model is",
+    ),
+    "sensitivity": Command(
+        "show what each layer loses at several widths; suggest a search", RUN,
+        _settings_for("sensitivity"),
+        "the table of the layers and where the results are",
+    ),
     "report": Command(
         "write one HTML page about a run: ch report RUN_DIR",
         (Name("RUN_DIR", "folder of a project, as in mase_output", names="folder", needed=True),),
@@ -138,6 +118,18 @@ COMMANDS = {
             *(each.name for each in (*CHECKED, *VERILOG)), *EVERYWHERE,
         ),
         quiet="the folder of the files",
+    ),
+    "predict": Command(
+        "write a table of predictions: ch predict --load PATH FILE",
+        (
+            MODEL,
+            Name("FILE", "rows as CSV, NumPy archive or Parquet", names="file", needed=True),
+        ),
+        (
+            "load_name", "load_type", "output", "label_column", "batch_size", "accelerator",
+            "imports", *EVERYWHERE,
+        ),
+        "the path of the predictions",
     ),
     "doctor": Command(
         "show what this machine has, what is missing and how to get it",
@@ -192,7 +184,7 @@ def check_words(action: str, given: Mapping[str, Any]) -> None:
         )
     for name in given:
         if name in OPTIONS and name not in (*command.options, "model", "dataset", MORE):
-            flag = flags_of(OPTIONS[name])[-1]
+            flag = main_flag(OPTIONS[name])
             others = [other for other, each in COMMANDS.items() if name in each.options]
             raise ConfigError(f"{flag} means nothing to {action}: it is for {', '.join(others)}")
     for flag, name in (("--debug", "to_debug"), ("--verbose", "verbose")):

@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from chop.config.run import Option, Setting
+from chop.config.option import Option, Setting
 
 EXPORT = "export"
 

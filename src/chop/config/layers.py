@@ -6,14 +6,15 @@ import shlex
 import textwrap
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
 from chop import __version__
-from chop.config.command_line import OPTIONS, SETTINGS, flags_of
-from chop.config.run import REMOVED, RunConfig, Setting
+from chop.config.command_line import OPTIONS, SETTINGS, main_flag
+from chop.config.option import Setting
+from chop.config.run import REMOVED, RunConfig
 from chop.errors import ConfigError, UnknownNameError, suggestion
 from chop.files import regular, write_text
 from chop.masking import masked_values
@@ -162,6 +163,8 @@ class Layers:
     file: Mapping[str, Any]
     command_line: Mapping[str, Any]
     file_name: str | None = None
+    project: Mapping[str, Any] = field(default_factory=dict)
+    """What the project of ``--load`` knows and nobody has said; the lowest layer."""
 
     @classmethod
     def read(cls, file_name: str | None, command_line: Mapping[str, Any]) -> "Layers":
@@ -179,7 +182,7 @@ class Layers:
     @property
     def effective(self) -> dict[str, Any]:
         # A file tells what it needs; only the command line can have it run.
-        return {**self.file, "imports": [], **self.command_line}
+        return {**self.project, **self.file, "imports": [], **self.command_line}
 
     def record(self, command: list[str]) -> dict[str, Any]:
         """What was run and who set what, as plain values to store beside the results."""
@@ -214,8 +217,7 @@ def checked_file(path: Path) -> dict[str, Any]:
 
 def checked_argument(name: str, text: Any) -> Any:
     """What an option on the command line was given, as the value it stands for."""
-    flags = flags_of(OPTIONS[name])
-    where = flags[-1] if flags else name
+    where = main_flag(OPTIONS[name]) or name
     return checked(name, None if text == NOTHING else text, where, where, strict=False)
 
 

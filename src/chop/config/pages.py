@@ -10,14 +10,16 @@ from chop.config.command_line import (
     INFORMATION,
     OPTIONS,
     SETTINGS,
-    Command,
     flags_of,
+    main_flag,
     opposite_of,
     sentence,
     value_of,
 )
-from chop.config.run import REMOVED, Setting
+from chop.config.option import Setting
+from chop.config.run import REMOVED
 from chop.config.schema import Schema, default_of, key_rows, table_in, values_of
+from chop.config.words import Command
 
 MADE = "This page is generated from the code: `make generate` writes it."
 CLI = f"""\
@@ -113,7 +115,7 @@ def cli_page() -> str:
 
 def _command(name: str, command: Command) -> str:
     words = [f"- `{word.metavar}`: {_word(word.help, word.values)}\n" for word in command.names]
-    own = ", ".join(f"`{flags_of(OPTIONS[each])[-1]}`" for each in command.options)
+    own = ", ".join(f"`{main_flag(OPTIONS[each])}`" for each in command.options)
     heading = f"### `ch {name} {command.usage}".rstrip() + "`"
     return f"{heading}\n\n{sentence(command.help)}\n\n{''.join(words)}- Options: {own}\n"
 
@@ -156,13 +158,12 @@ def toml_page(schema: Schema) -> str:
 
 def _setting_row(name: str, schema: Schema) -> tuple[str, ...]:
     setting = SETTINGS[name]
-    flags = flags_of(setting)
     default = setting.option.default_words or _code(default_of(schema))
     return (
         f"`{name}`",
         values_of(schema),
         default,
-        _code(flags[-1] if flags else ""),
+        _code(main_flag(setting)),
         setting.option.help,
     )
 

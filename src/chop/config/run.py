@@ -1,112 +1,17 @@
-"""The settings of a run: each option is a field, whose annotation says what it takes and where.
-
-Standard library only, so that ``ch --help`` starts at once; pydantic joins when values are checked.
-"""
+"""The settings of a run: each is a field, whose annotation is its option."""
 
 import os
-from collections.abc import Mapping
-from dataclasses import Field, dataclass, field, fields
-from functools import cache
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
 
-RUNS = ("train", "test", "transform", "search")
-"""The actions that take settings."""
-
-
-@dataclass(frozen=True)
-class Option:
-    """The command-line side of a setting."""
-
-    help: str
-    group: str
-    flags: tuple[str, ...] = ()
-    actions: tuple[str, ...] = RUNS
-    """Which actions take it on the command line; a file may set it for any of them."""
-    listed: bool = True
-    """Whether the table of settings shows it."""
-    spellings: Mapping[Any, str] = field(default_factory=dict)
-    """Other spellings of values, and the one that is meant by each."""
-    repeatable: bool = False
-    names: str = ""
-    """What a value names: ``file``, ``folder``, or a topic of ``ch info`` such as ``models``."""
-    default_words: str = ""
-    """The default in words, where it depends on the machine."""
-    above: float | None = None
-    at_least: float | None = None
-    below: float | None = None
-
-    @property
-    def bounds(self) -> dict[str, Any]:
-        """The bounds that are set, by the names pydantic has for them."""
-        named = {"gt": self.above, "ge": self.at_least, "lt": self.below}
-        return {name: bound for name, bound in named.items() if bound is not None}
-
-    def usual(self, value: Any) -> Any:
-        """`value` in its usual spelling."""
-        is_word = isinstance(value, str | int) and not isinstance(value, bool)
-        return self.spellings.get(value, value) if is_word else value
-
-
-@dataclass(frozen=True)
-class Setting:
-    """One field of a settings class: its name, type, default and option."""
-
-    name: str
-    type: Any
-    default: Any
-    option: Option
-
-    @property
-    def optional(self) -> bool:
-        """Whether none is a value of the setting."""
-        return NoneType in self.type_members
-
-    @property
-    def type_members(self) -> tuple[Any, ...]:
-        """`int` and `None` of ``int | None``; the type itself where it is no union."""
-        if get_origin(self.type) in (Union, UnionType):
-            return get_args(self.type)
-        return (self.type,)
-
-    @property
-    def choices(self) -> tuple[str, ...]:
-        """The values it is limited to; empty when it is not."""
-        for member in self.type_members:
-            if get_origin(member) is Literal:
-                return get_args(member)
-        return ()
-
-    @property
-    def is_flag(self) -> bool:
-        return self.type is bool
-
-    @property
-    def default_text(self) -> str:
-        """The default as a user would write it; empty where there is none."""
-        if self.option.default_words or self.default in (None, [], {}):
-            return self.option.default_words
-        return str(self.default).lower() if self.is_flag else str(self.default)
-
-
-@cache
-def settings_of(owner: type) -> dict[str, Setting]:
-    """The settings a class declares as ``name: Annotated[type, Option(...)] = default``."""
-    hints = get_type_hints(owner, include_extras=True)
-    return {field.name: _setting(field, hints[field.name]) for field in fields(owner)}
-
-
-def _setting(field: Field[Any], hint: Any) -> Setting:
-    value_type, option = get_args(hint)
-    default = field.default_factory() if callable(field.default_factory) else field.default
-    return Setting(field.name, value_type, default, option)
-
+from chop.config.option import Option
 
 GENERAL = "general"
 TRAINER = "trainer"
 RUNTIME = "runtime"
 DATA = "data"
 PROJECT = "project"
+QUANTISING = "quantising"
 
 TRAINING = ("train", "search")  # a search may train each of its trials
 MEASURING = ("train", "test", "search")
@@ -307,6 +212,59 @@ class RunConfig:
             actions=("test",),
         ),
     ] = False
+    width: Annotated[
+        int | None,
+        Option(
+            "bits of what products are made of, inputs and weights alike; 8 if the format has no "
+            "width of its own",
+            QUANTISING,
+            above=0,
+            listed=False,
+            actions=("quantize",),
+        ),
+    ] = None
+    weight_width: Annotated[
+        int | None,
+        Option(
+            "bits of weights, where they differ from --width",
+            QUANTISING,
+            above=0,
+            listed=False,
+            actions=("quantize",),
+        ),
+    ] = None
+    number_format: Annotated[
+        str,
+        Option(
+            "number format, as listed by: ch info formats",
+            QUANTISING,
+            ("--format",),
+            names="formats",
+            listed=False,
+            actions=("quantize", "sensitivity"),
+        ),
+    ] = "integer"
+    rules: Annotated[
+        list[str],
+        Option(
+            "another width or format for some layers: fc1=6, linear=minifloat_ieee:8, out=float; "
+            "before = stands a layer, an operation or a pattern",
+            QUANTISING,
+            ("--rule",),
+            listed=False,
+            repeatable=True,
+            actions=("quantize",),
+        ),
+    ] = field(default_factory=list)
+    widths: Annotated[
+        str,
+        Option(
+            "bits to try in each layer, with commas between",
+            QUANTISING,
+            listed=False,
+            actions=("sensitivity",),
+        ),
+    ] = "2,3,4,6,8"
     is_pretrained: Annotated[
         bool, Option("start from published weights", GENERAL, ("--pretrained",))
     ] = False

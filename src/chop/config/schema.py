@@ -12,7 +12,7 @@ from typing import Any, get_args, get_origin
 
 from chop.config.command_line import SETTINGS
 from chop.config.layers import NOTHING
-from chop.config.run import Setting
+from chop.config.option import Setting
 
 FILE = Path(__file__).with_name("chop.schema.json")
 NONE = {"const": NOTHING, "description": "none"}

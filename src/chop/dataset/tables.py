@@ -127,7 +127,7 @@ def read_parquet(path: Path, wanted: Wanted) -> Table:
 def read_npz(path: Path, wanted: Wanted) -> Table:
     """A NumPy archive with an array of features and one of labels; pickled arrays are refused."""
     try:
-        _check_unpacked(path)
+        check_unpacked(path)
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
             names = list(stored.files)
             label = names[wanted.places(names, path, what="arrays")[0]]
@@ -193,7 +193,7 @@ UNREADABLE = (
 """What NumPy and zipfile raise on damaged files."""
 
 
-def _check_unpacked(path: Path) -> None:
+def check_unpacked(path: Path) -> None:
     """Refuse an archive that is small only until it is unpacked."""
     with zipfile.ZipFile(path) as archive:
         unpacked = sum(part.file_size for part in archive.infolist())

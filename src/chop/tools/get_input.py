@@ -1,6 +1,7 @@
 """Batches of inputs for passes, and rows scaled as those that a network was trained on."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -140,6 +141,7 @@ def rows_for(model: nn.Module, data: Any) -> Any:
             "The rows have other features than the model was trained on: %s; they are taken by "
             "their order", other_name,
         )  # fmt: skip
+    _warn_of_classes(data.dataset_info.class_names, trained.classes)
     return _unknown_rows(data, trained) if done is None else _known_rows(data, trained, done)
 
 
@@ -148,10 +150,28 @@ def _tell_targets(known: Preprocessing) -> None:
         logger.info("Targets: %s", known.targets)
 
 
+def _warn_of_classes(rows: tuple[str, ...], trained: tuple[str, ...]) -> None:
+    """Say that classes have other numbers than in training, where that can be seen."""
+    if rows != trained and sorted(rows) == sorted(trained):
+        logger.warning(
+            "The rows have the classes of the model in another order (%s, in training %s), so "
+            "that accuracies on them mean nothing; ch predict goes by names",
+            ", ".join(rows[:SHOWN]), ", ".join(trained[:SHOWN]),
+        )  # fmt: skip
+
+
+SHOWN = 8  # names of classes in a message
+
+
 def remember_rows(model: nn.Module, data: Any) -> None:
-    """Note on a model that is to be trained how its rows are scaled, unless it knows."""
-    if preprocessing_of(model) is None:
-        set_preprocessing(model, getattr(data, "preprocessing", None))
+    """Note on a model that is to be trained how its rows are scaled, unless it knows.
+
+    The names of the classes are those of these rows in any case.
+    """
+    known = preprocessing_of(model) or getattr(data, "preprocessing", None)
+    if known is not None:
+        names = tuple(map(str, data.dataset_info.class_names))
+        set_preprocessing(model, replace(known, classes=names))
 
 
 def targets_for(model: nn.Module, data: Any) -> Targets | None:

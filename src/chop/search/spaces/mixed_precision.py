@@ -1,5 +1,6 @@
 """Post-training quantisation with separate number formats for every node."""
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
@@ -38,7 +39,10 @@ from chop.search.spaces.space import (
     options,
 )
 
-DEFAULT = "default"
+logger = logging.getLogger("chop")
+
+DEFAULT, SEED = "default", "search.search_space.seed"
+LISTED = 12  # names that a message lists; a large network has hundreds
 UNQUANTISED: dict[str, Any] = {"name": None}
 BY_CHANNEL = ("width", "frac_width", "signed", "scale")
 """Fields that may hold lists: inside the list of options, as that is one already."""
@@ -163,6 +167,10 @@ class MixedPrecisionPTQ(SearchSpace):
                 found[name] = (repr(rule), quant)
         return found
 
+    def is_first(self, name: str) -> bool:
+        """Whether a node is the first that calls its layer."""
+        return self.first[name] == name
+
     def _chosen_scales(self) -> Fits:
         """The scale of each operand in each format that a trial may ask for, from training rows.
 
@@ -189,18 +197,43 @@ class MixedPrecisionPTQ(SearchSpace):
         return seed
 
     def _check_seed_names(self, nodes: Mapping[str, fx.Node]) -> None:
-        """A seed for nodes may stand beside seeds for types; one for neither is misspelt."""
+        """Refuse seeds for nodes that are not there or cannot be quantised, and say what is unused.
+
+        A seed for nodes may stand beside seeds for types, as in the files of the labs; of these
+        only those are used that `by` is about.
+        """
+        by_name = self.setup.by == "name"
+        types = {op.name for op in self.nodes.values()}
         for name in self.seed:
             if name not in (DEFAULT, *nodes, *OPS):
-                types = {op.name for op in self.nodes.values()}
-                known = nodes if self.setup.by == "name" else types
-                kind = "node" if self.setup.by == "name" else "operation"
-                raise UnknownNameError(kind, name, known, "search.search_space.seed")
-            if name in nodes and self.setup.by == "name" and name not in self.nodes:
-                raise ConfigError(
-                    f"search.search_space.seed.{name}: "
-                    f"{get_mase_op(nodes[name])} cannot be quantised"
-                )
+                kind, known = ("node", nodes) if by_name else ("operation", types)
+                raise UnknownNameError(kind, name, known, SEED)
+            if name in nodes and by_name and name not in self.nodes:
+                raise ConfigError(f"{SEED}.{name}: {get_mase_op(nodes[name])} cannot be quantised")
+        self._check_unused(set(self.nodes) if by_name else types)
+
+    def _check_unused(self, used: set[str]) -> None:
+        """Refuse seeds of which none is used, and warn of those that are not.
+
+        What is to stay in floating point need not be there: such a seed restricts the default.
+        """
+        named = [
+            name
+            for name, block in self.seed.items()
+            if name != DEFAULT and set(options(block["config"]["name"], name)) != {None}
+        ]
+        idle = [name for name in named if name not in used]
+        if not idle:
+            return
+        what, other = ("node", "type") if self.setup.by == "name" else ("operation", "name")
+        shown = ", ".join(sorted(used)[:LISTED]) + (", …" if len(used) > LISTED else "")
+        said = (
+            f'{SEED}: by = "{self.setup.by}", but no {what} that can be quantised is called '
+            f'{" or ".join(idle)}: name one of {shown}, or write by = "{other}"'
+        )
+        if idle == named:
+            raise ConfigError(said)
+        logger.warning("%s; the others are used", said)
 
 
 class QuantisedCandidate(Candidate):

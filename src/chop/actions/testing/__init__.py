@@ -1,4 +1,7 @@
-"""Test a network on rows it has not seen."""
+"""Test a network on rows it has not seen.
+
+`predicting` writes predictions for rows without labels.
+"""
 
 # ruff: noqa: PT028  (the lab's `test` is an action, not a test function)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chop.actions.search_files import (
+from chop.actions.searching.files import (
     SearchReport,
     SearchResult,
     study_place,

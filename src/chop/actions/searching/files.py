@@ -27,6 +27,7 @@ from chop.search.runners import EvaluationArgs
 from chop.search.spaces.space import SearchSpace
 from chop.search.study.storage import Place, shown, study_names
 from chop.search.sweeps.hyperparameters import Hyperparameters
+from chop.tasks import TASKS
 from chop.tools.logger import RESULT, get_logger
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 logger = get_logger("chop")
 
-EVALUATIONS = ("basic_evaluation", "regression_evaluation")
+EVALUATIONS = frozenset(task.runner for task in TASKS.values())
 """The runners that measure a network as it is."""
 
 
