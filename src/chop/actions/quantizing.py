@@ -20,6 +20,7 @@ from chop.passes.graph.analysis.quantization import calculate_avg_bits_mg_analys
 from chop.passes.graph.transforms.quantize.plan import QuantizeArgs, quantizable_operations
 from chop.runs import GRAPH, TRANSFORM, latest
 from chop.tools.logger import RESULT, get_logger
+from chop.tools.recorded import told_next, word_of
 from chop.validation import parse
 
 logger = get_logger("chop")
@@ -172,7 +173,8 @@ def run(session: Session) -> ActionResult:
     found = watched.compared(graph)
     place = seen_from_here(latest(session.software_folder / TRANSFORM / GRAPH))
     logger.info("Quantised model: %s", place)
-    told_next(f"ch export --load {place} --to c", f"ch test {word_of(config)}--load {place}")
+    word = word_of(config.model, config.imports)
+    told_next(f"ch export --load {place} --to c", f"ch test {word}--load {place}")
     return ActionResult(
         session.software_folder, features_of(graph.model, session.data_module) | found
     )
@@ -222,18 +224,3 @@ def cost_in_words(before: Mapping[str, float], after: Mapping[str, float]) -> st
     ]
     fewer = before["bitops"] / after["bitops"] if after["bitops"] else 1.0
     return f"{', '.join(bits)}, {after['bitops']:,.0f} BitOPs a row ({fewer:,.1f} times fewer)"
-
-
-def word_of(config: RunConfig) -> str:
-    """The model as a next command has to name it: not at all, unless a file of the user's has it.
-
-    What else a next command needs, the record of the project tells.
-    """
-    words = [each for each in config.imports if each.endswith(f":{config.model}")]
-    return f"{words[0]} " if words else ""
-
-
-def told_next(*commands: str) -> None:
-    """The last lines of a command: what to run next."""
-    for place, command in enumerate(commands):
-        logger.info("%s %s", "Next:" if place == 0 else "or:  ", command)

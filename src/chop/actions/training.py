@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chop.actions.session import ActionResult, Session, chosen_settings, make_job, settings_of
+from chop.files import seen_from_here
 from chop.runs import GRAPH, TRAINING
 from chop.tasks import NUMBERS, shown, task_of_history
 from chop.tools.loadable import loadable
 from chop.tools.logger import RESULT, get_logger
+from chop.tools.recorded import told_next, word_of
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
@@ -114,5 +116,7 @@ def run(session: Session) -> ActionResult:
         record=session.record,
         **settings_of(config),
     )
+    word, place = word_of(config.model, config.imports), seen_from_here(folder.parent)
+    told_next(f"ch test {word}--load {place}", f"ch quantize {word}--load {place} --width 8")
     known = result.preprocessing
     return ActionResult(folder, {"preprocessing": known and known.as_plain()})

@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from chop.actions.session import UNTRAINED, ActionResult, Session, facts_of, features_of, rows_of
 from chop.config.run import RunConfig
 from chop.errors import ConfigError
+from chop.files import seen_from_here
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.models import MaseModelInfo
+from chop.nn.quantized import QuantizedModule
 from chop.passes import PASSES
 from chop.passes.graph import (
     add_common_metadata_analysis_pass,
@@ -22,7 +24,7 @@ from chop.passes.graph import (
     summarize_quantization_analysis_pass,
 )
 from chop.passes.graph.utils import deepcopy_mase_graph
-from chop.runs import GRAPH, TRANSFORM
+from chop.runs import GRAPH, TRANSFORM, latest
 from chop.search.results.accuracy import Measured, copies
 from chop.tools.checkpoint_load import load_model
 from chop.tools.get_input import (
@@ -32,7 +34,8 @@ from chop.tools.get_input import (
     rows_for,
     targets_for,
 )
-from chop.tools.logger import RESULT, get_logger
+from chop.tools.logger import RESULT, get_logger, only_results
+from chop.tools.recorded import told_next, word_of
 from chop.training.metrics import evaluate
 from chop.training.results import Result
 
@@ -96,8 +99,18 @@ def run(session: Session) -> ActionResult:
     watch = measured if session.is_trained else nobody
     graph = transformed(session, session.software_folder / TRANSFORM, watch=watch)
     found = measured.compared(graph)
+    told_next(*next_commands(session, graph))
     facts = features_of(graph.model, session.data_module) | ({"accuracies": found} if found else {})
     return ActionResult(session.software_folder, facts)
+
+
+def next_commands(session: Session, graph: MaseGraph) -> list[str]:
+    """What to do with the saved graph; what is not quantised has no integers to export."""
+    place = seen_from_here(latest(session.software_folder / TRANSFORM / GRAPH))
+    word = word_of(session.config.model, session.config.imports)
+    is_quantised = any(isinstance(part, QuantizedModule) for part in graph.model.modules())
+    export = [f"ch export --load {place} --to c"] if is_quantised else []
+    return [f"ch test {word}--load {place}", *export]
 
 
 def nobody(graph: MaseGraph) -> None:
@@ -130,7 +143,9 @@ class BeforeAndAfter:
         return {name: each.model_dump() for name, each in sure.items()}
 
     def _measured(self, graph: MaseGraph) -> Result:
-        rows = first_rows(rows_for(graph.model, self.rows).val_dataloader(), MOST_ROWS)
+        with only_results():  # the passes were told how the rows are scaled, and so was the user
+            scaled = rows_for(graph.model, self.rows)
+        rows = first_rows(scaled.val_dataloader(), MOST_ROWS)
         device = next((value.device for value in graph.model.parameters()), "cpu")
         targets = targets_for(graph.model, self.rows)
         return evaluate(graph.model, copies(rows), device, targets)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from chop.config.layers import write_toml
 from chop.errors import SearchError
-from chop.files import filled, write_text
+from chop.files import filled, seen_from_here, write_text
 from chop.runs import (
     BEST_SETTINGS,
     JOURNAL,
@@ -29,6 +29,7 @@ from chop.search.study.storage import Place, shown, study_names
 from chop.search.sweeps.hyperparameters import Hyperparameters
 from chop.tasks import TASKS
 from chop.tools.logger import RESULT, get_logger
+from chop.tools.recorded import told_next
 
 if TYPE_CHECKING:
     from chop.search.results.table import Front
@@ -195,7 +196,8 @@ class SearchReport:
         logger.info("The results are in %s", self.folder, extra=RESULT)
         project = self.folder.parent.parent
         if self.folder.parent.name == SOFTWARE and front.best:
-            logger.info("Next: ch report %s, or ch export --load %s --to c", project, self.folder)
+            place = seen_from_here(self.folder)
+            told_next(f"ch report {seen_from_here(project)}", f"ch export --load {place} --to c")
         if trials and len(failed) == len(trials):
             raise SearchError(f"every trial failed; the first: {failed[0].reason}")
 

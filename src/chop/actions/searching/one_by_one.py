@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from chop.actions.quantizing import Wanted, told_next, word_of
+from chop.actions.quantizing import Wanted
 from chop.actions.searching import make_context
 from chop.actions.searching.suggested import Need, search_tables, seed_of, suggested
 from chop.actions.session import ActionResult, Session, facts_of, features_of, rows_of
@@ -33,6 +33,7 @@ from chop.search.spaces.mixed_precision import DEFAULT, UNQUANTISED, MixedPrecis
 from chop.search.spaces.space import Candidate, make_space
 from chop.tasks import CLASSES, NUMBERS, as_rows, restored
 from chop.tools.logger import RESULT, get_logger
+from chop.tools.recorded import told_next, word_of
 from chop.training.metrics import asked
 from chop.training.results import Z_95
 
@@ -229,7 +230,7 @@ def told(result: Sensitivity, config: RunConfig) -> None:
                 hardest)  # fmt: skip
     folder = seen_from_here(Path(str(result.folder)))
     logger.info("All numbers: %s and %s in %s", LAYERS_TABLE, LAYERS_FILE, folder, extra=RESULT)
-    word = word_of(config).strip()
+    word = word_of(config.model, config.imports).strip()
     code = f" --import {word}" if word else ""
     told_next(f"ch search --config {folder}/{SUGGESTED}{code}")
 
