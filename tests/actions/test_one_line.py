@@ -11,13 +11,18 @@ import pytest
 import torch
 
 import chop
-from chop.actions.quantizing import Wanted, one_line_rules, parse_rules, parse_wanted
 from chop.actions.searching.one_by_one import paired_difference, parse_widths
 from chop.actions.searching.suggested import choices
 from chop.cli import main
 from chop.errors import ConfigError, UnknownNameError
 from chop.models.info import MODELS
 from chop.numerics import FORMATS
+from chop.passes.graph.transforms.quantize.one_line import (
+    Wanted,
+    one_line_rules,
+    parse_rules,
+    parse_wanted,
+)
 from chop.passes.graph.transforms.quantize.plan import QuantizeArgs
 from chop.preprocessing import Preprocessing, preprocessing_of
 from chop.runs import read_json

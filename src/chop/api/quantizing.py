@@ -10,7 +10,6 @@ from typing import Any
 
 from torch import Tensor, fx, nn
 
-from chop.actions.quantizing import Wanted, one_line_rules, parse_wanted
 from chop.errors import ConfigError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.graph.analysis.add_metadata import (
@@ -18,6 +17,7 @@ from chop.passes.graph.analysis.add_metadata import (
     init_metadata_analysis_pass,
 )
 from chop.passes.graph.transforms.quantize import quantize_transform_pass
+from chop.passes.graph.transforms.quantize.one_line import Wanted, one_line_rules, parse_wanted
 from chop.passes.graph.transforms.quantize.plan import QuantizeArgs
 from chop.passes.graph.transforms.quantize.untraced import quantize_without_graph
 from chop.report import html

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from chop.actions.quantizing import Wanted
 from chop.actions.searching import make_context
 from chop.actions.searching.suggested import Need, search_tables, seed_of, suggested
 from chop.actions.session import ActionResult, Session, facts_of, features_of, rows_of
@@ -26,6 +25,7 @@ from chop.config.run import RunConfig
 from chop.errors import ConfigError, UnknownNameError
 from chop.files import seen_from_here, write_text
 from chop.numerics import FORMATS
+from chop.passes.graph.transforms.quantize.one_line import Wanted
 from chop.runs import LAYERS_FILE, LAYERS_TABLE, SENSITIVITY, SUGGESTED, new_folder
 from chop.search.config import parse_search
 from chop.search.results.accuracy import Measured

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from chop.actions.quantizing import Wanted
 from chop.ops.op import Op
+from chop.passes.graph.transforms.quantize.one_line import Wanted
 from chop.tasks import Task
 
 SPACE = "graph/quantize/mixed_precision_ptq"
