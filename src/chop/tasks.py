@@ -86,7 +86,7 @@ def squared_error(outputs: "Tensor", labels: "Tensor", targets: Targets | None =
     """The mean squared error of the predictions, of standardised targets where they are scaled."""
     outputs, labels = as_rows(outputs), as_rows(labels)
     wanted = labels if targets is None else targets.scaled(labels)
-    return (outputs - wanted.to(outputs.dtype)).square().mean()
+    return (outputs.to(wanted.dtype) - wanted).square().mean()  # outputs may have half precision
 
 
 def as_rows(values: "Tensor") -> "Tensor":

@@ -45,7 +45,7 @@ def score(outputs: Tensor, labels: Tensor, targets: Targets | None = None) -> Te
     """What decides of a task for some rows: the accuracy, or the mean absolute error."""
     if not labels.is_floating_point():
         return accuracy(outputs, labels)
-    return (restored(outputs, targets) - as_rows(labels)).abs().mean()
+    return (restored(outputs.to(labels.dtype), targets) - as_rows(labels)).abs().mean()
 
 
 def kept(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
