@@ -48,6 +48,10 @@ class Exported:
         rows: int = self.manifest["verified"]["rows"]
         return rows
 
+    def __repr__(self) -> str:
+        form, rows = self.manifest["form"], self.verified_rows
+        return f"Exported({self.folder}, {form}, {rows:,} rows verified)"
+
 
 def export(  # noqa: PLR0913  (each is a choice of its own)
     graph: MaseGraph | IntegerProgram,
