@@ -29,6 +29,7 @@ from PIL import Image
 FOLDER = Path(__file__).parents[1] / "examples"
 Notebook = Any
 Output = dict[str, Any]
+Apart = tuple[float, float]
 
 SECRET = "setup-of-the-check"
 """The id of a cell that is run first and not stored."""
@@ -52,9 +53,13 @@ NUMBER = re.compile(r"(?<![\w.])[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?(?![\w])")
 RULE = re.compile(r"[-=+|:]{2,}|[|]")
 PICTURE = re.compile(r"data:image/png;base64,([A-Za-z0-9+/=]+)")
 
-RELATIVE, ABSOLUTE = 0.05, 0.02
-"""How far numbers may be apart on another machine, whose sums are rounded in another order: small
-counts have to be equal, an accuracy may move by two points."""
+USUAL, LOOSE = (0.05, 0.02), (0.5, 0.1)
+"""How far numbers may be apart, as a share of the number and beyond that, on another machine, whose
+sums are rounded in another order: usually small counts have to be equal, and an accuracy may move
+by two points or so."""
+SENSITIVE = {"lab2": ("verify", "accuracy"), "lab3": ("loop",)}
+"""Cells whose numbers are looser: few bits make many points of accuracy out of the last digits of
+trained weights. Found with ATEN_CPU_CAPABILITY=default and MKL_ENABLE_INSTRUCTIONS=SSE4_2."""
 COLOURS = 64
 GREY = 0.03
 """How far two pictures may be apart on average, from 0 to 1; an empty one is further away."""
@@ -149,11 +154,14 @@ def cleaned_text(text: str, folder: Path) -> str:
     return text
 
 
-def differences(stored: Notebook, now: Notebook, until: str | None = None) -> Iterator[str]:
+def differences(
+    stored: Notebook, now: Notebook, until: str | None = None, sensitive: Sequence[str] = ()
+) -> Iterator[str]:
     """Where two notebooks do not agree, a line for each place.
 
     Args:
         until: the id of the first cell that is not compared.
+        sensitive: ids of cells whose numbers may be further apart.
     """
     pairs = zip(stored.cells, now.cells, strict=True)
     for old, new in itertools.takewhile(lambda pair: pair[0].id != until, pairs):
@@ -164,36 +172,39 @@ def differences(stored: Notebook, now: Notebook, until: str | None = None) -> It
             yield f"{old.id}: outputs {kinds[0]} are stored, now there are {kinds[1]}"
             continue
         for before, after in zip(old.outputs, new.outputs, strict=True):
-            for found in _output_differences(before, after):
+            for found in _output_differences(
+                before, after, LOOSE if old.id in sensitive else USUAL
+            ):
                 yield f"{old.id}: {found}"
 
 
-def _output_differences(old: Output, new: Output) -> Iterator[str]:
+def _output_differences(old: Output, new: Output, apart: Apart) -> Iterator[str]:
     kinds = [(each["output_type"], each.get("name"), sorted(each.get("data", ()))) for each in
              (old, new)]  # fmt: skip
     if kinds[0] != kinds[1]:
         yield f"{kinds[0]} is stored, now it is {kinds[1]}"
         return
     if "text" in old:
-        yield from text_differences(old["text"], new["text"])
+        yield from text_differences(old["text"], new["text"], apart)
     for kind, data in old.get("data", {}).items():
         if kind == "image/png":
             yield from picture_differences(data, new["data"][kind])
         elif kind == "text/html":
-            yield from html_differences(data, new["data"][kind])
+            yield from html_differences(data, new["data"][kind], apart)
         else:
-            yield from text_differences(str(data), str(new["data"][kind]))
+            yield from text_differences(str(data), str(new["data"][kind]), apart)
 
 
-def html_differences(old: str, new: str) -> Iterator[str]:
+def html_differences(old: str, new: str, apart: Apart) -> Iterator[str]:
     """Where markup differs: as text, and in its pictures."""
     pictures = [PICTURE.findall(each) for each in (old, new)]
-    yield from text_differences(*(PICTURE.sub("picture", each) for each in (old, new)))
+    before, after = (PICTURE.sub("picture", each) for each in (old, new))
+    yield from text_differences(before, after, apart)
     for before, after in zip(*pictures, strict=False):
         yield from picture_differences(before, after)
 
 
-def text_differences(old: str, new: str) -> Iterator[str]:
+def text_differences(old: str, new: str, apart: Apart = USUAL) -> Iterator[str]:
     """Where texts differ, line by line: words exactly, numbers within the tolerance.
 
     Widths of gaps and of rules do not count: they follow the lengths of numbers.
@@ -203,22 +214,21 @@ def text_differences(old: str, new: str) -> Iterator[str]:
         yield f"{len(lines[0])} lines are stored, now there are {len(lines[1])}: {new!r}"
         return
     for before, after in zip(*lines, strict=True):
-        if not _agree(before, after):
+        if not _agree(before, after, apart):
             yield f"{before!r} is stored, now it is {after!r}"
 
 
-def _agree(old: str, new: str) -> bool:
+def _agree(old: str, new: str, apart: Apart) -> bool:
     if old == new:
         return True
     words = [NUMBER.sub("#", RULE.sub(" ", line)).split() for line in (old, new)]
     if words[0] != words[1]:
         return False
-    return all(map(_close, NUMBER.findall(old), NUMBER.findall(new)))
-
-
-def _close(old: str, new: str) -> bool:
-    before, after = (float(each.replace(",", "")) for each in (old, new))
-    return abs(before - after) <= ABSOLUTE + RELATIVE * abs(before)
+    numbers = [
+        [float(each.replace(",", "")) for each in NUMBER.findall(line)] for line in (old, new)
+    ]
+    share, beyond = apart
+    return all(abs(a - b) <= beyond + share * abs(a) for a, b in zip(*numbers, strict=True))
 
 
 def without_times(text: str) -> str:
@@ -269,7 +279,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with tempfile.TemporaryDirectory() as folder:
             now = executed(stored, Path(folder))
         if options.check:
-            lines = list(differences(stored, now))
+            lines = list(differences(stored, now, sensitive=SENSITIVE.get(name, ())))
             print(f"{name}: {len(lines)} differences", *lines, sep="\n  ")
             found += len(lines)
         else:

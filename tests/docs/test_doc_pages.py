@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shlex
+import socket
 import subprocess
 import sys
 import tomllib
@@ -18,12 +19,14 @@ from doc_blocks import PAGES, ROOT, Block, PageRun, blocks_of, commands_of, is_s
 from chop.config.command_line import COMMANDS, parse_arguments
 from chop.errors import ChopError
 from chop.search.runners import HW_RUNNERS
+from scripts import serve_docs
 
 NOT_RUN = {
     "README.md": 2,
     "docs/hardware.md": 2,
+    "docs/howto/monitor.md": 3,
     "docs/howto/text.md": 1,
-    "docs/index.md": 2,
+    "docs/index.md": 3,
     "docs/labs/lab1.md": 3,
     "docs/labs/lab2.md": 1,
     "docs/labs/lab3.md": 1,
@@ -133,6 +136,19 @@ def test_the_site_builds(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert (tmp_path / "howto" / "own-model.html").is_file()
+    index = json.loads((tmp_path / "search" / "search_index.json").read_text(encoding="utf-8"))
+    found = {each["location"].partition("#")[0] for each in index["docs"]}
+    pages = {page.relative_to(ROOT / "docs") for page in PAGES if page.name != "README.md"}
+    assert found == {str(page.with_suffix(".html")) for page in pages}
+    assert list(tmp_path.glob("assets/javascripts/workers/search*.js"))  # it comes from here, too
+
+
+def test_a_port_that_is_taken_is_passed_over() -> None:
+    with socket.socket() as taken:
+        taken.bind((serve_docs.HERE, 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert serve_docs.free_port(port) > port
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,10 @@ class Exported:
         rows: int = self.manifest["verified"]["rows"]
         return rows
 
+    def __repr__(self) -> str:
+        form, rows = self.manifest["form"], self.verified_rows
+        return f"Exported({self.folder}, {form}, {rows:,} rows verified)"
+
 
 def scaling_of(graph: MaseGraph | IntegerProgram) -> dict[str, Any]:
     """How rows were scaled that a graph was trained on, and numbers that it predicts, if known."""
