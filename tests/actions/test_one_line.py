@@ -102,6 +102,22 @@ def test_quantize_is_a_transform_with_calibration(here: Path) -> None:
     assert widths == {"fc1": 4, "fc2": 6}
 
 
+def test_the_last_line_of_a_search_exports_a_network_of_ones_own(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["sensitivity", WORD, "--load", PROJECT, "--widths", "4", "--project", "found"]
+    assert main(words) == 0
+    config = Path("mase_output/found/software/sensitivity/search.toml")
+    config.write_text(config.read_text().replace("n_trials = 100", "n_trials = 3"))
+    assert main(["search", "--config", str(config), "--import", WORD]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    export = next(line.partition("or:   ch ")[2] for line in lines if "or:   ch export" in line)
+    assert export.endswith(f"--to c --import {WORD}")
+    assert main(export.partition(" --import")[0].split()) == 2  # no code runs unasked
+    assert main(export.split()) == 0
+    assert "equal to the engine on 2,000 rows" in capsys.readouterr().out
+
+
 def test_the_last_lines_can_be_run(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["quantize", WORD, "--load", PROJECT, "--project", "again"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -32,6 +32,7 @@ def export(  # noqa: PLR0913  (each is a flag of the command)
     rows: int | None = None,
     verify: bool = False,
     load_type: str = "mz",
+    imports: Sequence[str] = (),
     cut_tail: bool = False,
     **hardware: Any,
 ) -> Exported:
@@ -49,13 +50,14 @@ def export(  # noqa: PLR0913  (each is a flag of the command)
         to, cut_tail: as for `chop.export.export`.
         hardware: the fields of `chop.export.verilog.target.Hardware`, for ``"verilog"``.
         load_type: ``mz`` a graph, ``qonnx`` an ONNX file with Quant nodes.
+        imports: files of yours that settings need, such as ``my_net.py:Net``; they are run.
     """
     place = saved_graph(Path(load).expanduser())
     if verify and rows == 0:
         raise ConfigError("export: --verify and --rows 0 contradict each other")
     if rows is None:
         rows = 0 if to == "verilog" and not verify and simulator_found() is None else ROWS
-    graph = loaded(place, load_type)
+    graph = loaded(place, load_type, imports)
     target = folder_beside(place, to) if output is None else output
     where = str(place.resolve())
     circuit = Hardware(**hardware) if hardware else None
@@ -114,19 +116,20 @@ def named_in(settings: Path) -> Path:
     return moved if moved.exists() else named
 
 
-def loaded(path: Path, load_type: str) -> MaseGraph | IntegerProgram:
+def loaded(path: Path, load_type: str, imports: Sequence[str] = ()) -> MaseGraph | IntegerProgram:
     """The graph or the integer program in a folder, or the graph that settings make."""
     if path.suffix == SETTINGS:
-        return made_by(path)
+        return made_by(path, imports)
     return load_program(path) if (path / PROGRAM).is_file() else load_graph(path, load_type)
 
 
-def made_by(settings: Path) -> MaseGraph:
+def made_by(settings: Path, imports: Sequence[str] = ()) -> MaseGraph:
     """The network that settings make; nothing but the export is written.
 
     Who exports a run takes its files for data, so that passes which write files are not run.
     """
-    config = Layers.read(str(settings), {}).config
+    given = {"imports": list(imports)} if imports else {}
+    config = Layers.read(str(settings), given).config
     changing = {name: args for name, args in config.passes.items() if changes_only(name)}
     if not changing:
         raise CheckpointError(f"{settings}: no pass in it changes a network: name a saved graph")

@@ -20,9 +20,9 @@ CONFIG = Setting(
 OUTPUT = Setting(
     "output", str | None, None,
     Option(
-        "file of a report or of a picture of fronts, by default in RUN_DIR; of predictions, by "
-        "default FILE_predictions.csv here, - for the terminal; or folder of an export, by "
-        "default export_FORM beside the graph",
+        "output file of report and compare (default: in RUN_DIR) and of predict (default: "
+        "FILE_predictions.csv, - for the terminal), or folder of export (default: export_FORM next "
+        "to the graph)",
         "output", ("--output", "-o"), names="file",
     ),
 )  # fmt: skip
@@ -103,18 +103,18 @@ COMMANDS = {
         ("output", *EVERYWHERE), "the path of the page",
     ),
     "compare": Command(
-        "draw the fronts of the searches in some runs on one picture: ch compare RUN_DIR …",
+        "plot the fronts of several searches together: ch compare RUN_DIR …",
         (
             Name("RUN_DIR", "folder of a project, as in mase_output", names="folder", needed=True),
-            Name("OTHER_DIR", "folders of others", names="folder", repeats=True),
+            Name("OTHER_DIR", "more project folders", names="folder", repeats=True),
         ),
         ("output", *EVERYWHERE), "the path of the picture",
     ),
     "export": Command(
-        "write a quantised graph as integer program, C, ONNX or SystemVerilog, checked: "
+        "export a quantised graph to C, ONNX, SystemVerilog or an integer program, and check it: "
         "ch export --load PATH",
         options=(
-            "load_name", "load_type", "to", "output",
+            "load_name", "load_type", "imports", "to", "output",
             *(each.name for each in (*CHECKED, *VERILOG)), *EVERYWHERE,
         ),
         quiet="the folder of the files",
@@ -136,12 +136,12 @@ COMMANDS = {
         quiet="what is missing and the command that provides it",
     ),
     "info": Command(
-        "list what there is: " + ", ".join(TOPICS),
+        "list available " + ", ".join(TOPICS),
         (
             Name("TOPIC", "what to list; by default all", ("all", *TOPICS)),
-            Name("NAME", "one of them only; of a pass its arguments, too", names="entries"),
+            Name("NAME", "one entry, with its details", names="entries"),
         ),
-        ("imports", *EVERYWHERE), "names, one a line",
+        ("imports", *EVERYWHERE), "names, one per line",
     ),
     "schema": Command(
         "print the JSON Schema of configuration files, for editors",
@@ -201,7 +201,7 @@ examples:
 """
 USAGE = "ACTION [MODEL] [DATASET]"
 INFORMATION = {
-    "-h, --help": "show this, or after an action what it takes",
+    "-h, --help": "show this help, or that of an action",
     "-V, --version": "show the version",
     "--info [TOPIC]": "the same as: ch info TOPIC",
 }

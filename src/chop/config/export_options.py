@@ -14,7 +14,7 @@ def of_export(name: str, kind: Any, default: Any, words: str, **limits: Any) -> 
 
 TO = of_export(
     "to", Literal["integer", "c", "onnx", "qonnx", "verilog"], None,
-    "form to write: the integer program itself, C99, ONNX of standard operators, ONNX with the "
+    "format: the integer program itself, C99, ONNX with standard operators, ONNX with the "
     "Quant nodes of QONNX, or SystemVerilog",
 )  # fmt: skip
 CHECKED = (
@@ -23,12 +23,11 @@ CHECKED = (
     ),
     of_export(
         "verify", bool, False,
-        "fail where the files cannot be checked; without it a circuit is written unchecked if "
-        "there is no simulator",
+        "fail if the files cannot be checked, for example without a simulator",
     ),
     of_export(
         "cut_tail", bool, False,
-        "leave off what stays in floating point at the end, such as a softmax",
+        "drop floating-point operations at the end, such as a softmax",
     ),
 )  # fmt: skip
 VERILOG = (
@@ -43,5 +42,5 @@ VERILOG = (
     ),
     of_export("stream", bool, False, "add an AXI-stream wrapper to a circuit"),
     of_export("synthesise", bool, False, "map a circuit to devices with Yosys and nextpnr"),
-    of_export("most_luts", int, 200_000, "refuse a larger circuit", at_least=1),
+    of_export("most_luts", int, 200_000, "refuse circuits above this estimate", at_least=1),
 )  # fmt: skip

@@ -27,13 +27,13 @@ CLI = f"""\
 
 {MADE}
 
-`ch ACTION [MODEL] [DATASET] [options]`; options may stand anywhere. What an option does not set,
-the file that `--config` names does, and what that does not set has its default. `NA` means none.
+`ch ACTION [MODEL] [DATASET] [options]`; options may be anywhere. Options override the file that
+`--config` names, which overrides the defaults. `NA` means none.
 A mistake prints one line on standard error and exits with 2, a bug exits with 1, Ctrl-C with 130.
 
 Output is coloured, with a progress bar, on a terminal only; in a pipe it is plain text, and
-`NO_COLOR` makes it plain on a terminal too. `--quiet` leaves errors and what the command was run
-for:
+`NO_COLOR` makes it plain on a terminal too. `--quiet` prints only errors and
+the result:
 """
 COMPLETION = """\
 ## Completion
@@ -107,7 +107,7 @@ def cli_page() -> str:
     parts += ["## Options: information\n", _table(("option", "meaning"), alone)]
     gone = [(f"`--{name.replace('_', '-')}`", text) for name, text in REMOVED.items()]
     parts += [
-        "## Options of the original that mean nothing here\n",
+        "## Options of the original without effect\n",
         _table(("option", "why"), gone),
     ]
     return "\n".join([*parts, COMPLETION])

@@ -24,7 +24,7 @@ REMOVED = {
     "run_emit": "ch export --to verilog writes circuits",
     "skip_build": "ch export --to verilog writes circuits",
     "skip_test": "ch export --to verilog writes circuits",
-    "max_token_len": "the data set says how long its rows are",
+    "max_token_len": "the data set sets the length of its rows",
 }
 """Settings of the original that have no meaning here, and why."""
 
@@ -36,16 +36,15 @@ class RunConfig:
     task: Annotated[
         Literal["classification", "cls", "language_modeling", "lm", "regression", "reg"],
         Option(
-            "what the model is for: to tell classes, or the next token (lm), or to predict numbers "
-            "(regression)",
+            "task: classification, regression, or language modelling (lm)",
             GENERAL,
         ),
     ] = "classification"
     load_name: Annotated[
         str | None,
         Option(
-            "weights or graph to start from: a file or folder, or the folder of a project, which "
-            "stands for its best checkpoint",
+            "weights or graph to start from: a file, a folder, or a project folder (its best "
+            "checkpoint)",
             GENERAL,
             ("--load",),
             names="file",
@@ -56,7 +55,7 @@ class RunConfig:
         Option(
             "what --load names: a state dict (pt), a Lightning checkpoint (pl), "
             "a saved graph (mz), a Hugging Face folder or config.json (hf), an ONNX file with "
-            "Quant nodes (qonnx); what the name of a file shows need not be said",
+            "Quant nodes (qonnx); inferred from the file name where possible",
             GENERAL,
         ),
     ] = "mz"
@@ -113,14 +112,14 @@ class RunConfig:
         ),
     ] = -1
     accumulate_grad_batches: Annotated[
-        int, Option("batches whose gradients make one step", TRAINER, above=0, actions=TRAINING)
+        int, Option("batches to accumulate gradients over", TRAINER, above=0, actions=TRAINING)
     ] = 1
     log_every_n_steps: Annotated[
         int, Option("steps between two logged values", TRAINER, above=0, actions=("train",))
     ] = 50
     scheduler: Annotated[
         Literal["cosine", "linear", "constant"],
-        Option("course of the learning rate", TRAINER, actions=TRAINING),
+        Option("learning-rate schedule", TRAINER, actions=TRAINING),
     ] = "cosine"
     early_stopping: Annotated[
         int | None,
@@ -138,7 +137,7 @@ class RunConfig:
     num_workers: Annotated[
         int,
         Option(
-            "processes that load data which does not fit in memory",
+            "data-loading processes, for data that does not fit in memory",
             RUNTIME,
             ("--cpu", "--num-workers"),
             default_words="the cores of the machine",
@@ -180,7 +179,7 @@ class RunConfig:
     compile: Annotated[
         bool,
         Option(
-            "compile the network with torch, which needs a C++ compiler; large runs gain by it",
+            "compile the network with torch, which needs a C++ compiler; faster for large runs",
             RUNTIME,
             actions=("train", "test"),
         ),
@@ -196,8 +195,7 @@ class RunConfig:
     split: Annotated[
         Literal["test", "val", "all"],
         Option(
-            "rows that ch test measures: test rows, validation rows, or all that there are, as for "
-            "a file that was not trained on",
+            "rows that ch test measures: test, validation or all rows, as for a new file",
             DATA,
             listed=False,
             actions=("test",),
@@ -206,7 +204,7 @@ class RunConfig:
     exact: Annotated[
         bool,
         Option(
-            "test a quantised network in integers, and say how its simulation agrees with them",
+            "test a quantised network in integers, and compare it with the simulation",
             DATA,
             listed=False,
             actions=("test",),
@@ -302,7 +300,9 @@ class RunConfig:
             listed=False,
         ),
     ] = False
-    profile: Annotated[bool, Option("print where the time went", PROJECT, listed=False)] = False
+    profile: Annotated[bool, Option("print a profile of the run time", PROJECT, listed=False)] = (
+        False
+    )
     no_warnings: Annotated[bool, Option("hide warnings", PROJECT, listed=False)] = False
     passes: Annotated[
         dict[str, dict[str, Any]],

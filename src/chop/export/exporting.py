@@ -80,7 +80,7 @@ def export(  # noqa: PLR0913  (each is a choice of its own)
             itself.
         rows: on how many rows to check; 0 checks nothing, and the manifest says so.
         inputs: rows by the names of the network's inputs, to check with; without them random codes.
-        cut_tail: leave off what stays in floating point at the end.
+        cut_tail: drop floating-point operations at the end.
         source: where the graph came from, for the manifest.
         hardware: how to make the circuit, for ``"verilog"`` only.
     """

@@ -42,14 +42,14 @@ class SpaceConfig(Schema):
 
 @STRATEGIES.register(DEFAULT_STRATEGY)
 class StrategySetup(StudySetup):
-    """A sampler proposes configurations, and each is measured by itself.
+    """A sampler proposes configurations, and each is measured separately.
 
     Attributes:
         n_jobs: processes that search together.
         n_trials: configurations to evaluate, counted over the whole study; repeats do not count.
         force: enumerate a space however large it is.
         compare: samplers to be compared on the space, in place of one search with `sampler`.
-        repeats: seeds with which each of them is run.
+        repeats: seeds for each sampler.
     """
 
     n_jobs: int = Field(1, ge=1)
@@ -107,7 +107,7 @@ class StrategySetup(StudySetup):
 
 
 class Metric(MetricRule):
-    """``[search.strategy.metrics.<name>]``: the part a metric plays.
+    """``[search.strategy.metrics.<name>]``: the role of a metric.
 
     Attributes:
         scale: factor of the metric in the objective; 0 only reports it.

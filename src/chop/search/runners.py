@@ -195,9 +195,9 @@ class LatencyArgs(RunnerArgs):
     """How the time of a forward pass is taken.
 
     Attributes:
-        batch_size: rows of a pass.
-        warm_up: passes that are not counted.
-        repeats: passes that are.
+        batch_size: rows per pass.
+        warm_up: passes before the timed ones.
+        repeats: timed passes.
     """
 
     data_loader: LoaderName = Field(
@@ -311,7 +311,7 @@ def trained(candidate: Candidate, args: TrainArgs) -> Result:
 
 
 class BitwidthArgs(RunnerArgs):
-    """What to compare the stored bits with."""
+    """Reference width for memory_density."""
 
     compare_to: float = Field(32, gt=0)
 
@@ -345,12 +345,12 @@ def flops(candidate: Candidate) -> dict[str, float]:
 
 @hardware_runner("bitops", metrics=("bitops",))
 def bitops(candidate: Candidate) -> dict[str, float]:
-    """Bit operations of one sample: each multiplication times the widths that meet in it."""
+    """Bit operations of a sample: each multiplication counts the product of the two widths."""
     return {"bitops": _counts(candidate)["bitops"]}
 
 
 class CalibrationArgs(RunnerArgs):
-    """Which rows show the values that activations take: the first of a loader."""
+    """Rows to observe activations on: the first of a loader."""
 
     data_loader: LoaderName = Field(
         "train_dataloader", validation_alias=AliasChoices("data_loader", "dataloader")
@@ -360,7 +360,7 @@ class CalibrationArgs(RunnerArgs):
 
 @hardware_runner("ebops", metrics=("ebops",))
 def effective_bitops(candidate: Candidate, args: CalibrationArgs) -> dict[str, float]:
-    """Effective bit operations: each product times the bits that its weight and input really use.
+    """Effective bit operations: each product times the bits that its weight and input use.
 
     Fewer rows than asked for are no mistake: all of them are looked at.
     """

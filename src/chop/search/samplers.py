@@ -267,10 +267,12 @@ class SamplerKind:
     @property
     def traits(self) -> dict[str, str]:
         """What a user may want to know, in words."""
-        starts_over = "starts over and skips what is known"
+        starts_over = "restarts and skips known configurations"
         return {
             "learns": "yes" if self.learns else "no",
-            "resumes": "reads all results, then draws fresh" if self.learns else starts_over,
+            "resumes": "reads all results, then continues with new random numbers"
+            if self.learns
+            else starts_over,
             "seed": "decides the order" if self.seeded else "makes no difference",
             "n_trials": "sets no limit" if self.exhaustive else "counts distinct configurations",
             "needs": ", ".join(self.needs) or "nothing else",
@@ -316,7 +318,7 @@ def grid(seed: int, problem: Problem) -> Sampler:
 
 @sampler("tpe", learns=True)
 def tpe(seed: int, problem: Problem) -> Sampler:
-    """Tree-structured Parzen estimator: favours what resembles the best trials."""
+    """Tree-structured Parzen estimator: samples near the best trials."""
     from optuna.samplers import TPESampler
 
     return Learning(problem, TPESampler(seed=seed))
@@ -341,7 +343,7 @@ def nsgaiii(seed: int, problem: Problem) -> Sampler:
 
 @sampler("gp", learns=True, needs=("scipy",))
 def gp(seed: int, problem: Problem) -> Sampler:
-    """Gaussian process: few, well-considered trials; needs scipy."""
+    """Gaussian process: for few, expensive trials; needs scipy."""
     from optuna.samplers import GPSampler
 
     with _experiments():

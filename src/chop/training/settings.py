@@ -40,8 +40,8 @@ class CostSettings(BaseModel):
         name: what is counted: effective bit operations (EBOPs) of one row.
         weight: what one of them adds to the loss.
         magnitude: how strongly weights are drawn to fewer bits before the point.
-        refresh: steps after which the cost is worked out again.
-        calibration_batches: batches of which ranges are set before each validation.
+        refresh: steps between updates of the cost.
+        calibration_batches: batches to calibrate ranges on before each validation.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -54,10 +54,10 @@ class CostSettings(BaseModel):
 
 
 class TrainTable(BaseModel):
-    """What only training reads.
+    """Settings of training only.
 
     Args:
-        cost: what the bits of a network that learns its widths add to the loss.
+        cost: the cost of trained widths in the loss.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -89,7 +89,7 @@ def hyperparameters_schema() -> Schema:
         field.pop("default", None)
     properties = {name: one_or_several(training[name]) for name in sorted(CHOICES)}
     grid = {"type": "object", "properties": properties, "additionalProperties": False}
-    said = "One grid of these settings, or a table of them for each of several sweeps"
+    said = "One grid of settings, or one table for each sweep"
     return {**grid, "description": said, "additionalProperties": grid}
 
 
@@ -132,7 +132,7 @@ def sampling_schema() -> Schema:
     properties = table["properties"]
     properties["sampler"] |= samplers
     properties["compare"] |= {"items": samplers}
-    properties |= {name: {"description": "means nothing here"} for name in GONE}
+    properties |= {name: {"description": "no effect"} for name in GONE}
     return table
 
 

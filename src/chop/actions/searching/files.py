@@ -13,6 +13,7 @@ from chop.errors import SearchError
 from chop.files import filled, seen_from_here, write_text
 from chop.runs import (
     BEST_SETTINGS,
+    FRONT_GRAPHS,
     JOURNAL,
     SOFTWARE,
     STUDY,
@@ -194,12 +195,18 @@ class SearchReport:
             logger.warning("Trial %d failed: %s", failed[0].number, failed[0].reason)
         logger.info("%s", self._table(trials, front), extra=RESULT)
         logger.info("The results are in %s", self.folder, extra=RESULT)
-        project = self.folder.parent.parent
         if self.folder.parent.name == SOFTWARE and front.best:
-            place = seen_from_here(self.folder)
-            told_next(f"ch report {seen_from_here(project)}", f"ch export --load {place} --to c")
+            told_next(*self._next_commands())
         if trials and len(failed) == len(trials):
             raise SearchError(f"every trial failed; the first: {failed[0].reason}")
+
+    def _next_commands(self) -> list[str]:
+        """What to do with a front; a network that is not saved needs the code that makes it."""
+        is_saved = (self.folder / FRONT_GRAPHS).is_dir()
+        imports = () if is_saved else self.settings.get("imports", ())
+        code = "".join(f" --import {each}" for each in imports)
+        export = f"ch export --load {seen_from_here(self.folder)} --to c{code}"
+        return [f"ch report {seen_from_here(self.folder.parent.parent)}", export]
 
     def _table(self, trials: "list[Trial]", front: "Front") -> str:
         """The best trials for a reader; of a study of settings the table of the settings."""

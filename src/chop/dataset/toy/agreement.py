@@ -28,7 +28,7 @@ Rows = tuple[NDArray[np.int64], NDArray[np.int64]]
     vocab_size=len(VOCABULARY),
 )
 def agreement() -> Splits:
-    """Sentences of a small grammar, right or wrong; the words alone do not tell which."""
+    """Sentences of a small grammar, right or wrong; word order decides."""
     train, validation, test = (_both(part, seed) for seed, part in enumerate(_sentences()))
     source = f"agreement: {2 * sum(SIZES):,} sentences of a small grammar, made here"
     return Splits(train, validation, test, source=source, class_names=CLASSES)
@@ -43,7 +43,7 @@ def agreement() -> Splits:
     vocab_size=len(VOCABULARY),
 )
 def agreement_lm() -> Splits:
-    """The right sentences of the same grammar, each word to be told from those before it."""
+    """The right sentences of the same grammar, for predicting each next word."""
     train, validation, test = (_continued(part) for part in _sentences())
     source = f"agreement-lm: {sum(SIZES):,} sentences of a small grammar, made here"
     return Splits(train, validation, test, source=source, class_names=VOCABULARY)

@@ -70,13 +70,13 @@ FACTS: dict[str, Any] = {
 
 @register_dataset("cifar10", num_classes=10, class_names=CLASSES, **FACTS)
 def cifar10(request: DatasetRequest) -> Splits:
-    """Photographs of ten kinds of thing, 3×32×32, from the original binary archive."""
+    """Colour photographs of ten classes, 3×32×32, from the original binary archive."""
     return _cifar(CIFAR10, request)
 
 
 @register_dataset("cifar100", num_classes=100, **FACTS)
 def cifar100(request: DatasetRequest) -> Splits:
-    """Photographs of a hundred kinds of thing, 3×32×32, from the original binary archive."""
+    """Colour photographs of a hundred classes, 3×32×32, from the original binary archive."""
     return _cifar(CIFAR100, request)
 
 

@@ -100,7 +100,7 @@ class EncoderTiny(Transformer):
 
 @register_model("decoder-tiny", model_source="manual", task_type="nlp", causal_LM=True)
 class DecoderTiny(Transformer):
-    """Decoder of 2 layers, width 32, 4 heads, that scores each next token; it only looks back."""
+    """Decoder of 2 layers, width 32, 4 heads, with causal attention; predicts the next token."""
 
     def __init__(self, info: DataInfo, size: Size = Size()) -> None:  # noqa: B008  (it is frozen)
         super().__init__(info, "decoder-tiny", size)

@@ -12,7 +12,7 @@ WIDTH = 16
 
 
 class ToyCustomFnNet(nn.Module):
-    """A network that uses many kinds of operation, for trying passes on.
+    """A network that uses many kinds of operation, for testing passes.
 
     It flattens, adds, multiplies, subtracts, views, convolves in two and one dimensions, pools,
     and multiplies matrices with a constant and with each other.
@@ -51,5 +51,5 @@ class ToyCustomFnNet(nn.Module):
 
 @register_model("toy_custom_fn", model_source="toy", task_type="vision")
 def toy_custom_fn(info: DataInfo) -> ToyCustomFnNet:
-    """Functions and methods of many kinds in place of layers, for trying passes on."""
+    """Functions and methods of many kinds in place of layers, for testing passes."""
     return ToyCustomFnNet(*images_of(info, "toy_custom_fn"))

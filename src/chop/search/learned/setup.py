@@ -59,20 +59,20 @@ class LearnedSetup(StudySetup):
     Attributes:
         cycles: how often the learning rate restarts, each time with a larger cost weight.
         epochs: of each cycle.
-        first_epochs: of the first cycle, if others: the network has to get used to widths.
+        first_epochs: epochs of the first cycle, if different.
         snapshots: the last epochs of a cycle after which a snapshot is taken.
         cost_weight: what the EBOPs that the network starts with add to the loss: in the first
             cycle and in the last; it grows by the same factor from each to the next.
         learning_rate: of the weights at the start of a cycle; it falls along a cosine.
         bits_learning_rate: the same of the widths.
-        restart_decay: by what the rates of a cycle are those of the one before, multiplied.
-        magnitude: how strongly the cost draws weights to fewer bits before the point.
+        restart_decay: factor of the learning rates from cycle to cycle.
+        magnitude: how strongly the cost pulls weights to fewer integer bits.
         refresh: steps after which the gradient of the cost is worked out again.
         float_epochs: training of the float network before; 0 if it comes trained (``--load``).
-        float_learning_rate: at its start; it falls along a cosine.
+        float_learning_rate: initial learning rate, with cosine decay.
         normalise: give layers that a ReLU follows a batch normalisation for the float training;
             it is folded into them before widths learn.
-        calibration_rows: training rows that show which bits before the point a snapshot needs.
+        calibration_rows: training rows to calibrate the integer bits of a snapshot.
     """
 
     cycles: int = Field(19, ge=1, le=MOST_EPOCHS)

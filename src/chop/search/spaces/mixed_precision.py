@@ -49,10 +49,10 @@ BY_CHANNEL = ("width", "frac_width", "signed", "scale")
 
 
 class MixedPrecisionSetup(SpaceSetup):
-    """How seeds are given to nodes, and how scales that are "auto" are chosen.
+    """How seeds match nodes, and how scales that are "auto" are chosen.
 
     Attributes:
-        by: seeds are given to nodes by their name, or by their operation.
+        by: match nodes by name or by operation (type).
         calibrate: how scales are chosen, from rows of the training split.
     """
 

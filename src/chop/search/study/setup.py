@@ -33,8 +33,8 @@ class StudySetup(Schema):
     """Where a study is kept, what its objectives are, and when it ends.
 
     Attributes:
-        timeout: seconds after which nothing further is begun.
-        sum_scaled_metrics: one objective, the sum of the scaled metrics, in place of one each.
+        timeout: seconds after which no new trial starts.
+        sum_scaled_metrics: one objective, the sum of the scaled metrics, instead of one each.
         direction: of that sum.
         storage: where the study is kept: by default a journal file in the project folder; else the
             URL of a database (``postgresql://…``) or of an Optuna proxy (``grpc://host:port``).

@@ -30,7 +30,7 @@ SETTING = "setting"
 
 
 class HyperparametersSetup(SpaceSetup):
-    """What all trainings have in common: settings by their names, beside those that are chosen."""
+    """Fixed settings of all trainings."""
 
     fixed: dict[str, Any] = Field(default_factory=dict)
 
