@@ -203,6 +203,22 @@ def test_predictions_are_those_of_a_test(here: Path, capsys: pytest.CaptureFixtu
     assert right > 200  # so that the sums above are no accident
 
 
+def test_classes_of_another_file_have_the_numbers_of_the_training(
+    here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file of two of the three classes would number them from 0."""
+    known = [row for row in rows_of_ones_own() if row[-1] != KINDS[1]]
+    write(str(tmp_path / "two.csv"), [["a", "b", "c", "y"], *known])
+    words = [WORD, "--load", GRAPH, "--project", "two", "--label-column", "y", "--split", "all"]
+    assert main(["test", *words[:1], str(tmp_path / "two.csv"), *words[1:]]) == 0
+    tested = read_json(Path("mase_output/two/software/checkpoints/test_results.json"))
+    assert main(["predict", "--load", GRAPH, str(tmp_path / "two.csv"), "-o", "two.csv"]) == 0
+    found = read("two.csv")
+    right = sum(row["y"] == row["prediction"] for row in found)
+    assert (tested["right"], tested["rows"]) == (right, len(found))
+    assert right / len(found) > 0.6
+
+
 def test_a_graph_predicts_without_the_code_of_its_model(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -255,6 +255,12 @@ class MaseDataModule:
             twin._splits = twin._as_asked(self.splits)
         return twin
 
+    def with_classes(self, names: tuple[str, ...]) -> "MaseDataModule":
+        """The same file with its classes numbered in the order of `names`, which has them all."""
+        twin = copy.copy(self)
+        twin.request, twin._splits = replace(self.request, class_names=names), None
+        return twin
+
     def _check_classes(self, splits: Splits) -> None:
         """Refuse rows that do not fit what the data set says of itself."""
         stated, found = self._entry.info, splits.facts()

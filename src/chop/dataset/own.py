@@ -40,7 +40,9 @@ def own(kind: str, request: DatasetRequest) -> Splits:
         "file": digest,
         "label": request.label_column,
         "seed": request.seed,
-    } | ({"targets": True} if request.regression else {})
+    }
+    key |= {"targets": True} if request.regression else {}
+    key |= {"classes": list(request.class_names)} if request.class_names else {}
     return cached(request, key, partial(_prepared, kind, request), path, {path: digest})
 
 
@@ -52,7 +54,7 @@ def _prepared(kind: str, request: DatasetRequest) -> Splits:
     if rows < LEAST_ROWS:
         some = "1 row is" if rows == 1 else f"{rows} rows are"
         raise DataError(f"{path}: {some} too few; give at least {LEAST_ROWS}")
-    labels, class_names = _labels(table, path)
+    labels, class_names = _labels(table, path, request.class_names)
     fingerprint = rows_fingerprint(table.features, labels)
     chosen = seeded_split(len(labels), request.seed)
     parts = [np.ascontiguousarray(table.features[rows]) for rows in chosen]
@@ -74,11 +76,16 @@ def _prepared(kind: str, request: DatasetRequest) -> Splits:
     )
 
 
-def _labels(table: Table, path: Path) -> tuple[NDArray[Any], tuple[str, ...]]:
+def _labels(
+    table: Table, path: Path, wanted: tuple[str, ...]
+) -> tuple[NDArray[Any], tuple[str, ...]]:
     """Targets as they are, or classes as indices with their names."""
     if table.target_names:
         return table.labels, ()
-    return class_indices(table.labels, path, table.class_names)
+    labels, names = class_indices(table.labels, path, table.class_names)
+    if not wanted:
+        return labels, names
+    return np.array([wanted.index(name) for name in names], np.int64)[labels], wanted
 
 
 LINES = {

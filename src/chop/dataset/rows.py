@@ -43,6 +43,7 @@ class DatasetRequest:
 
     Args:
         regression: whether labels are numbers to be predicted, rather than classes.
+        class_names: the classes in the order that a network has them; a file may hold fewer.
         preprocessing: how the rows are to be scaled, in place of the rows' constants. Rows of a
             function that ignores it are scaled afterwards.
         taken_as: what was found to have been done to rows whose function does not say it.
@@ -55,6 +56,7 @@ class DatasetRequest:
     seed: int = 0
     use_cache: bool = True
     regression: bool = False
+    class_names: tuple[str, ...] = ()
     preprocessing: Preprocessing | None = None
     taken_as: Preprocessing | None = None
 

@@ -141,7 +141,7 @@ def rows_for(model: nn.Module, data: Any) -> Any:
             "The rows have other features than the model was trained on: %s; they are taken by "
             "their order", other_name,
         )  # fmt: skip
-    _warn_of_classes(data.dataset_info.class_names, trained.classes)
+    data = _with_classes_of(data, trained.classes)
     return _unknown_rows(data, trained) if done is None else _known_rows(data, trained, done)
 
 
@@ -150,14 +150,20 @@ def _tell_targets(known: Preprocessing) -> None:
         logger.info("Targets: %s", known.targets)
 
 
-def _warn_of_classes(rows: tuple[str, ...], trained: tuple[str, ...]) -> None:
-    """Say that classes have other numbers than in training, where that can be seen."""
-    if rows != trained and sorted(rows) == sorted(trained):
-        logger.warning(
-            "The rows have the classes of the model in another order (%s, in training %s), so "
-            "that accuracies on them mean nothing; ch predict goes by names",
-            ", ".join(rows[:SHOWN]), ", ".join(trained[:SHOWN]),
-        )  # fmt: skip
+def _with_classes_of(data: MaseDataModule, trained: tuple[str, ...]) -> MaseDataModule:
+    """The rows with the numbers that their classes had in training.
+
+    A file numbers its classes by their names, so one with fewer of them has other numbers.
+    """
+    rows = data.dataset_info.class_names
+    if rows == trained or not rows or not trained:
+        return data
+    if data.request.path is not None and set(rows) <= set(trained):
+        logger.info("The classes of the rows are numbered as in training: %s", ", ".join(trained))
+        return data.with_classes(trained)
+    shown = f"{', '.join(rows[:SHOWN])}; in training {', '.join(trained[:SHOWN])}"
+    logger.warning("The rows have other classes than the model was trained on (%s)", shown)
+    return data
 
 
 SHOWN = 8  # names of classes in a message
