@@ -37,8 +37,6 @@ WORDS = {
     "TPE": "Search the widths of each layer with TPE: the weights stay as they are",
     "learned": "Learn the width of each weight, together with the weights",
 }
-EIGHT_BITS = SEARCHES["TPE"]
-"""The passes of this file quantise to 8 bits."""
 CHECKERS = {"c": ("cc",), "verilog": ("verilator", "iverilog")}
 """Of each form that a network leaves in, the programs of which one has to be there to check it."""
 MAY_LOSE = 0.01
@@ -286,10 +284,10 @@ class Demo:
         """Train and test the float network, and the same at 8 bits."""
         heading("Train a network of four layers on jsc-sim, and test it")
         self.act("train", *NETWORK, *TRAINING)
-        self.act("test", *NETWORK, "--load", self.folder, "--quiet")
+        self.act("test", "--load", self.folder, "--quiet")
         heading("Quantise it to 8 bits, and test that, in integers as well")
-        self.act("transform", "--config", EIGHT_BITS, "--load", self.folder, "--quiet")
-        self.act("test", *NETWORK, "--load", self.eight_bits, "--exact", "--quiet")
+        self.act("quantize", "--load", self.folder, "--width", 8, "--quiet")
+        self.act("test", "--load", self.eight_bits, "--exact", "--quiet")
 
     @property
     def eight_bits(self) -> Path:
@@ -336,7 +334,7 @@ class Demo:
 
     def _eight_bits(self) -> list[str]:
         """The row of the network at 8 bits."""
-        validated = read(self.software / "run_transform.json")["accuracies"]["after"]
+        validated = read(self.software / "run_quantize.json")["accuracies"]["after"]
         tested = read(self.software / "checkpoints/test_results-v1.json")
         low, high = tested["accuracy_95_percent_interval"]
         test = with_interval({"accuracy": tested["test_acc_epoch"], "low": low, "high": high})

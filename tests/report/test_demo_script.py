@@ -137,7 +137,6 @@ def test_the_searches_can_be_drawn_on_one_picture(demo: ModuleType) -> None:
     assert rows == [{"data_loader": "val_dataloader"}] * 2
     for each in files:
         assert (each["model"], each["dataset"]) == demo.NETWORK
-    assert "quantize" in tomllib.loads((ROOT / demo.EIGHT_BITS).read_text())["passes"]
 
 
 def test_both_searches_start_from_the_network_that_was_trained(
@@ -149,7 +148,7 @@ def test_both_searches_start_from_the_network_that_was_trained(
     for name, config in demo.SEARCHES.items():
         put_search(one.place(name), trial())
         assert len(one.search(name, config)) == 1
-    actions = ["train", "test", "transform", "test", "search", "search"]
+    actions = ["train", "test", "quantize", "test", "search", "search"]
     assert [command["action"] for command in said] == actions
     loaded = [command["load_name"] for command in said if command["action"] != "train"]
     own = str(tmp_path / "p")
@@ -194,7 +193,7 @@ def test_the_last_table_has_every_kind_of_network(
     trials = [trial(0.7 - n / 100, 900 - n) for n in range(9)]
     for name in demo.SEARCHES:
         put(put_search(one.place(name), *trials) / "search.json", {"start": known})
-    put(one.software / "run_transform.json", {"accuracies": {"after": known["test"]}})
+    put(one.software / "run_quantize.json", {"accuracies": {"after": known["test"]}})
     tested = {"test_acc_epoch": 0.72, "accuracy_95_percent_interval": [0.71, 0.73]}
     integers = {"rows": 20000, "different": 0}
     put(one.software / "checkpoints/test_results-v1.json", tested | {"integers": integers})
