@@ -361,6 +361,7 @@ def test_numbers_are_quantised_looked_at_and_predicted(
     words = ["train", "toy_mlp", "houses.csv", "--label-column", "price", "--task", "regression"]
     assert main([*words, "--project", "p", "--max-epochs", "20", "--learning-rate", "0.01"]) == 0
     assert main(["quantize", "--load", PROJECT, "--width", "8"]) == 0
+    assert main(["test", "toy_mlp", "--load", PROJECT]) == 0  # the task is that of the project
     assert main(["sensitivity", "--load", PROJECT, "--widths", "2,8"]) == 0
     shown = capsys.readouterr().out
     assert "Per cent more mean absolute error (of " in shown

@@ -11,7 +11,7 @@ from chop.tools.logger import get_logger
 logger = get_logger("chop")
 
 OF_MODEL = ("model", "task")
-OF_ROWS = ("dataset", "dataset_path", "label_column", "seed")
+OF_ROWS = ("dataset", "dataset_path", "label_column", "task", "seed")
 """The seed, too: it says which rows of a file are trained on."""
 
 
@@ -52,9 +52,8 @@ def left_out(given: Mapping[str, Any]) -> dict[str, Any]:
     record = newest_record(project) if project is not None else None
     if project is None or record is None:
         return {}
-    names = (*(OF_MODEL if not given.get("model") else ()),
-             *(OF_ROWS if not given.get("dataset") else ()))  # fmt: skip
-    known = {name: record.setting(name) for name in names if not given.get(name)}
+    wanted = [*(() if given.get("model") else OF_MODEL), *(() if given.get("dataset") else OF_ROWS)]
+    known = {name: record.setting(name) for name in wanted if not given.get(name)}
     if not (given.get("project") or given.get("project_dir")):
         known |= {"project": project.name, "project_dir": str(project.parent)}
     return {name: value for name, value in known.items() if value is not None}

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from chop.errors import DataError
 from chop.preprocessing import Preprocessing, Targets, targets_of
-from chop.tasks import CLASSES, IGNORED, NUMBERS, TOKENS, Task, as_rows, restored, task_of
+from chop.tasks import CLASSES, IGNORED, NUMBERS, TOKENS, Task, as_rows, restored, shown, task_of
 from chop.training.results import Z_95, AnyTally, RegressionTally, Result
 
 if TYPE_CHECKING:
@@ -327,8 +327,8 @@ def feature_summary(known: Preprocessing) -> str:
         [known.name_of(place), f"{mean:.6g}", f"{scale:.6g}"]
         for place, (mean, scale) in enumerate(zip(known.mean, known.scale, strict=True))
     ]
-    shown, more = rows[:MOST_FEATURES], len(rows) - MOST_FEATURES
-    table = tabulate(shown, ["Feature", "Mean", "Deviation"], "simple", disable_numparse=True)
+    first, more = rows[:MOST_FEATURES], len(rows) - MOST_FEATURES
+    table = tabulate(first, ["Feature", "Mean", "Deviation"], "simple", disable_numparse=True)
     return f"{table}\n… and {more} more" if more > 0 else table
 
 
@@ -340,15 +340,16 @@ def summary_of_test(
     result: Result, class_names: Sequence[str], source: str, split: str = "test"
 ) -> str:
     """What decides with its confidence interval, the loss, what is known of classes or targets."""
-    shown = result.digits
-    low, high = (format(each, ".4f" if shown == ".6f" else ".4g") for each in result.interval)
+    digits = result.digits
+    as_text = shown if result.task is NUMBERS else "{:.4f}".format
+    low, high = map(as_text, result.interval)
     (decides, value), *others = result.figures(split).items()
     width = max(len(name) for name in result.figures(split))
     lines = [
         f"{ROWS[split].replace('rows', result.unit)}: {result.rows:,}"
         + (f" ({source})" if source else ""),
-        f"{decides:{width}}  {value:{shown}}   (95 % confidence: {low} to {high})",
-        *(f"{name:{width}}  {value:{shown}}" for name, value in others),
+        f"{decides:{width}}  {value:{digits}}   (95 % confidence: {low} to {high})",
+        *(f"{name:{width}}  {value:{digits}}" for name, value in others),
         *([] if result.agreement is None else [f"In integers: {result.agreement}"]),
         *result.table(class_names),
     ]
