@@ -84,7 +84,7 @@ ROOMS = {
         "fit",
         "trainer",
     ),
-    "report": ("html", "read", "sections", "page"),
+    "report": ("html", "svg", "read", "sections", "page"),
     "config": (
         "option", "run", "export_options", "words", "command_line", "layers", "schema",
         "completion", "pages",

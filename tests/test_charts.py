@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from chop.charts import Band, BarChart, Chart, LineChart, RankingChart, make_figure, write_png
-from chop.report.html import bar_chart, line_chart, log_ticks
+from chop.report.svg import bar_chart, line_chart, log_ticks
 from chop.training.report import draw_curves
 
 LINES = LineChart(

@@ -34,7 +34,7 @@ CONFIG = {
 
 def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "transformers", None)
-    with pytest.raises(ConfigError, match=r"pip install 'machop\[text\]'"):
+    with pytest.raises(ConfigError, match=r"pip install transformers"):
         from_transformers("folder")
 
 

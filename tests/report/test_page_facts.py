@@ -12,7 +12,7 @@ from report_pages import Page, logged, put
 
 from chop.actions.reporting import report
 from chop.numerics import FORMATS
-from chop.report.html import Axis, Markup, escaped, nice_ticks, number, tag
+from chop.report.html import Markup, escaped, number, tag
 from chop.report.read.graph import NodeFacts, rounded_tensor, sqnr
 from chop.report.read.search import Search, importances, varied_choices
 from chop.report.sections.graph import (
@@ -25,6 +25,7 @@ from chop.report.sections.graph import (
     together,
 )
 from chop.report.sections.search import MOST_POINTS, charts, json_block, plot_data, thinned
+from chop.report.svg import Axis, nice_ticks
 from chop.runs import RunFolder
 from chop.search.study.trial import SearchDescription as Problem
 from chop.search.study.trial import Trial

@@ -34,7 +34,7 @@ def own(kind: str, request: DatasetRequest) -> Splits:
         what = "is a folder; name the file" if path.is_dir() else "no such file"
         raise DataError(f"{path}: {what}")
     digest = file_sha256(path, request.cache_dir)
-    key = {
+    key: dict[str, Any] = {
         "steps": STEPS,
         "kind": kind,
         "file": digest,

@@ -66,7 +66,7 @@ def wilson_interval(right: int, total: int, z: float = Z_95) -> tuple[float, flo
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluation(Result):
     """The result of running a classifier over labelled rows.
 
@@ -147,28 +147,6 @@ class Evaluation(Result):
                 disable_numparse=True,
                 colalign=["left", *["right"] * (len(names) + 1)],
             ),
-        ]
-
-    def __repr__(self) -> str:
-        shown = ", ".join(f"{name} {value}" for name, value in self.named())
-        return f"{type(self).__name__}({shown})"
-
-    def _repr_html_(self) -> str:
-        """What was measured as a table, for notebooks."""
-        return str(tabulate(self.named(), [], "html", disable_numparse=True))
-
-    def named(self) -> list[tuple[str, str]]:
-        """What was measured, in words."""
-        low, high = self.interval
-        (first, value), *others = [
-            (name.removesuffix("_epoch").strip("_"), value)
-            for name, value in self.figures("").items()
-        ]
-        return [
-            (first, f"{value:.4f} ({low:.4f} to {high:.4f})"),
-            *((name, f"{value:.4f}") for name, value in others),
-            (self.unit, f"{self.rows:,}"),
-            *([] if self.agreement is None else [("in integers", str(self.agreement))]),
         ]
 
 

@@ -14,7 +14,7 @@ from tabulate import tabulate
 from torch import Tensor
 
 from chop.preprocessing import Targets
-from chop.tasks import NUMBERS, Task, as_rows, restored
+from chop.tasks import NUMBERS, Task, as_rows, restored, shown
 
 if TYPE_CHECKING:
     from chop.lowering import Agreement
@@ -59,6 +59,29 @@ class Result(ABC):
     def table(self, class_names: Sequence[str]) -> list[str]:
         """What is known of classes or targets, as lines of text."""
 
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name} {value}" for name, value in self.named())
+        return f"{type(self).__name__}({shown})"
+
+    def _repr_html_(self) -> str:
+        """What was measured as a table, for notebooks."""
+        return str(tabulate(self.named(), [], "html", disable_numparse=True))
+
+    def named(self) -> list[tuple[str, str]]:
+        """What was measured, in words."""
+        as_text = shown if self.task is NUMBERS else "{:.4f}".format
+        low, high = map(as_text, self.interval)
+        (first, value), *others = [
+            (name.removesuffix("_epoch").strip("_"), as_text(value))
+            for name, value in self.figures("").items()
+        ]
+        return [
+            (first, f"{value} ({low} to {high})"),
+            *others,
+            (self.unit, f"{self.rows:,}"),
+            *([] if self.agreement is None else [("in integers", str(self.agreement))]),
+        ]
+
     def as_dict(self, class_names: Sequence[str] = (), split: str = "test") -> dict[str, Any]:
         """The result as plain values, for JSON."""
         return {
@@ -97,7 +120,7 @@ class TargetError:
         return math.sqrt(self.mse)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RegressionEvaluation(Result):
     """The result of predicting numbers; of several targets each error is the mean over them.
 

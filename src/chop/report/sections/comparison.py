@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from chop.report.html import Section, joined, line_chart, number, table, tag
+from chop.report.html import Section, joined, number, table, tag
+from chop.report.svg import line_chart
 from chop.runs import read_stored
 from chop.search.comparison.plots import ReachedLevel, StoredComparison, comparison_chart
 

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from chop.report.html import Section, joined, line_chart, number, percent, table, tag
+from chop.report.html import Section, joined, number, percent, table, tag
 from chop.report.read.fronts import read_fronts
+from chop.report.svg import line_chart
 
 
 def fronts_section(folders: Mapping[str, Path]) -> Section | None:

@@ -16,20 +16,16 @@ from chop.report.html import (
     Markup,
     Section,
     Tile,
-    bar_chart,
     counted,
-    drawing,
     folded,
     joined,
-    line,
     number,
-    shortened,
     table,
     tag,
-    text,
 )
 from chop.report.read.graph import FLOAT_BITS, NodeFacts, RoundedTensor
 from chop.report.sections.exactness import in_integers
+from chop.report.svg import bar_chart, drawing, line, shortened, text
 
 Statistics = Sequence[tuple[str, str, Mapping[str, Any]]]
 """Tensor, name of the statistic, its numbers."""

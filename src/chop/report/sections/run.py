@@ -20,12 +20,12 @@ from chop.report.html import (
     folded,
     is_usable,
     joined,
-    line_chart,
     number,
     percent,
     table,
     tag,
 )
+from chop.report.svg import line_chart
 from chop.runs import Count, RunFolder, RunRecord, SettingRecord, as_stored, read_json, read_stored
 from chop.tasks import CLASSES, NUMBERS, Task, task_of_history
 from chop.training.report import best_epoch, curves_of, learning_chart

@@ -9,11 +9,9 @@ from chop.report.html import (
     Markup,
     Section,
     Tile,
-    bar_chart,
     counted,
     escaped,
     joined,
-    line_chart,
     number,
     table,
     tag,
@@ -32,6 +30,7 @@ from chop.report.read.search import (
 from chop.report.sections.exports import circuits_of_front
 from chop.report.sections.front import NO_UNIT, front_table, metrics_in_order
 from chop.report.sections.graph import bit_colour
+from chop.report.svg import bar_chart, line_chart
 from chop.search.metrics import METRICS
 from chop.search.results.accuracy import SCORES, Accuracies
 from chop.search.results.front import hypervolume_chart, importance_charts

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from chop.charts import BarChart
-from chop.report.html import Section, bar_chart, counted, folded, joined, tag
+from chop.report.html import Section, counted, folded, joined, tag
 from chop.report.read.graph import NodeFacts
+from chop.report.svg import bar_chart
 
 OPEN_CHARTS = 12
 EXPLAINED = (
