@@ -21,15 +21,15 @@ PLACES = {
     "evaluate": "chop.api.running",
     "sensitivity": "chop.api.looking",
 }
-CALLABLE = ("export", "report", "search")
-"""Packages that are functions, too."""
+MODULES = ("errors", "export", "report", "search")
+"""What is reached without an import of its own; all but the first are functions, too."""
 
 
 def __getattr__(name: str) -> Any:
     """Import what takes seconds when it is first asked for: `ch --help` must not."""
     if name in PLACES:
         return getattr(import_module(PLACES[name]), name)
-    if name in CALLABLE:
+    if name in MODULES:
         return import_module(f"chop.{name}")
     raise AttributeError(f"module 'chop' has no attribute {name!r}")
 
