@@ -198,9 +198,7 @@ def test_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(onnx_code, "import_module", missing)
     program = lower(example("jsc-tiny")[0])
     for to in ("onnx", "qonnx"):
-        with pytest.raises(
-            ConfigError, match=r"onnx is not installed.*pip install onnx "
-        ):
+        with pytest.raises(ConfigError, match=r"onnx is not installed.*pip install onnx "):
             export(program, to, tmp_path / "o")
     assert list(tmp_path.iterdir()) == []
 

@@ -10,6 +10,7 @@ from chop.tools.logger import get_logger
 
 logger = get_logger("chop")
 
+HUB = "hf:"  # as in `chop.models.info`, which imports torch
 OF_MODEL = ("model", "task")
 OF_ROWS = ("dataset", "dataset_path", "label_column", "task", "seed")
 """The seed, too: it says which rows of a file are trained on."""
@@ -60,14 +61,21 @@ def left_out(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def require_code(name: str, known: Mapping[str, Any], load: str, action: str) -> None:
-    """Refuse a model of a project that is made by a file of the user's, which is not run unasked.
+    """Refuse a model of a project that needs code or a download: neither happens unasked.
 
     Args:
         name: of the model.
         known: the models that need no code.
     """
-    if name.lower() in known or name.startswith("hf:"):
+    if name.lower() in known:
         return
+    if name.startswith(HUB):
+        if Path(name.removeprefix(HUB)).expanduser().exists():
+            return
+        raise ConfigError(
+            f"the model {name!r} of {load} is no folder here, and is fetched only if it is named: "
+            f"write ch {action} {name} --load {load} …"
+        )
     project = project_of(Path(load))
     record = newest_record(project) if project is not None else None
     words = [word for word in (record.command if record else []) if word.endswith(f".py:{name}")]
