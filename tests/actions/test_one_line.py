@@ -402,3 +402,7 @@ def test_sensitivity_in_python(tmp_path: Path) -> None:
     assert "layer with bits:" in repr(found)
     assert found.folder == tmp_path / "software" / "sensitivity"
     assert found.search["search_space"]["seed"].keys() == {"default", "_0", "_2"}
+    numbers = [(features, features[:, :2] * 3)]
+    found = chop.sensitivity(model, train=numbers, val=numbers, widths=(2, 8), project=tmp_path)
+    assert found.start.metric == "mae"
+    assert "regression_evaluation" in found.search["strategy"]["sw_runner"]

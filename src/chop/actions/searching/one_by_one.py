@@ -31,7 +31,7 @@ from chop.search.config import parse_search
 from chop.search.results.accuracy import Measured
 from chop.search.spaces.mixed_precision import DEFAULT, UNQUANTISED, MixedPrecisionPTQ
 from chop.search.spaces.space import Candidate, make_space
-from chop.tasks import CLASSES, NUMBERS, as_rows, restored
+from chop.tasks import CLASSES, NUMBERS, as_rows, restored, task_named
 from chop.tools.logger import RESULT, get_logger
 from chop.tools.recorded import told_next, word_of
 from chop.training.metrics import asked
@@ -268,7 +268,7 @@ def sensitivity(  # noqa: PLR0913  # what a run consists of, by the names of the
     info, rows = facts_of(model, model_info), rows_of(data_module, "val", "sensitivity")
     formats = [Wanted(number_format, width) for width in widths]
     seed = {DEFAULT: seed_of([Wanted(None)]), **_products(formats)}
-    task = NUMBERS if rows.dataset_info.regression else CLASSES
+    task = task_named(context.get("task", CLASSES.name))
     tables = search_tables(seed, "type", task)
     made = make_context(model, info, rows, parse_search(tables), **context)
     stated = tables["search_space"]
@@ -329,7 +329,7 @@ class Measuring:
 
     @property
     def is_regression(self) -> bool:
-        return bool(self.space.context.data_module.dataset_info.regression)
+        return task_named(self.space.context.task) is NUMBERS
 
     def candidate(self, formats: Mapping[str, dict[str, Any]]) -> Candidate:
         """The network with some layers in formats, all others as they came."""
