@@ -1,5 +1,6 @@
 """The answer of a search: the front beside the float network, what was verified, the circuits."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from chop.passes.graph import (
     init_metadata_analysis_pass,
     save_mase_graph_interface_pass,
 )
+from chop.report.html import Tile
+from chop.report.page import distinct
 
 
 def measured(accuracy: float) -> dict[str, float]:
@@ -70,7 +73,7 @@ def words_of(folder: Path, section: str) -> str:
 def test_the_front_says_accuracy_cost_and_what_was_verified(search: Path) -> None:
     text = report(search.parents[1]).read_text(encoding="utf-8")
     assert "1 of 2" in text
-    assert "of the front, bit for bit, on 50 rows each" in text
+    assert "of the front, bit for bit, on 50 rows each; of 3 configurations tried" in text
     words = words_of(search, "search-0")
     assert "float network 0.8750 ±0.0400 0.8125 ±0.0400" in words
     assert "0.7500 ±0.0400 1,000 0.1 0.6250 ±0.0400 50 rows 0" in words
@@ -120,3 +123,14 @@ def test_the_first_network_of_a_learned_front_is_drawn(search: Path) -> None:
     for epoch in (0, 1):
         save_mase_graph_interface_pass(graph, search / f"graphs/epoch_{epoch}")
     assert "graphs/epoch_0: 3 nodes" in words_of(search, "graph")
+
+
+def test_tiles_of_several_searches_say_which_but_for_what_they_share() -> None:
+    start = Tile("Float network", "0.73", "before the search")
+    one, other = Tile("Best", "0.72", "", "tpe"), Tile("Best", "0.71", "", "random")
+    starts = [replace(start, search=name) for name in ("tpe", "random")]
+    found = distinct([one, starts[0], other, starts[1]])
+    assert [tile.title for tile in found] == ["Best, tpe", "Float network", "Best, random"]
+    changed = replace(starts[1], value="0.74")
+    titles = [tile.title for tile in distinct([starts[0], changed])]
+    assert titles == ["Float network, tpe", "Float network, random"]

@@ -31,6 +31,12 @@ class Tile:
     label: str
     value: str
     detail: str = ""
+    search: str = ""
+    """Which of several searches it is about."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.label}, {self.search}" if self.search else self.label
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from importlib.resources import files
@@ -45,13 +46,13 @@ def build_page(run: RunFolder) -> str:
 def _parts(run: RunFolder, problems: list[str]) -> Parts:
     """First what came out, then the network, then how it was trained, last what was run."""
     records = read_records(run, problems)
-    for place, folder in enumerate(run.searches[:MOST_SEARCHES]):
-        yield from _search(folder, "" if len(run.searches) == 1 else folder.name, place)
     if len(run.searches) > 1:
         from chop.report.sections.fronts import fronts_section
 
         compared = {folder.name: folder for folder in run.searches[:MOST_SEARCHES]}
         yield "Searches compared", partial(fronts_section, compared)
+    for place, folder in enumerate(run.searches[:MOST_SEARCHES]):
+        yield from _search(folder, "" if len(run.searches) == 1 else folder.name, place)
     if run.comparisons:
         from chop.report.sections.comparison import comparison_section
 
@@ -109,7 +110,7 @@ def render(name: str, sections: list[Section]) -> str:
     """Sections as a page."""
     style, script = _resource("page.css"), _resource("page.js")
     order = sorted(sections, key=lambda section: not section.comes_first)
-    tiles = {tile.label: tile for section in order for tile in section.tiles}
+    tiles = distinct([tile for section in order for tile in section.tiles])
     notes = [section.note for section in sections if section.note is not None]
     head = joined(
         [
@@ -125,7 +126,7 @@ def render(name: str, sections: list[Section]) -> str:
     body = joined(
         [
             tag("a", "Skip to the content", href="#content", class_="skip"),
-            _header(name, list(tiles.values()), notes),
+            _header(name, tiles, notes),
             tag("nav", tag("ul", *links), aria_label="Contents"),
             tag("main", *map(_section, sections), id="content"),
             tag("footer", tag("p", f"Made by chop {__version__} on {when}.")),
@@ -134,6 +135,16 @@ def render(name: str, sections: list[Section]) -> str:
     )
     page = joined([tag("head", head), tag("body", body)])
     return f"<!DOCTYPE html>\n{tag('html', page, lang='en')}\n"
+
+
+def distinct(tiles: list[Tile]) -> list[Tile]:
+    """Each tile once; what several searches have in common belongs to none of them."""
+    found: dict[tuple[str, str, str], Tile] = {}
+    for tile in tiles:
+        key = (tile.label, tile.value, tile.detail)
+        is_shared = key in found and found[key].search != tile.search
+        found[key] = replace(tile, search="") if is_shared else tile
+    return list({tile.title: tile for tile in found.values()}.values())
 
 
 def _policy(script: str) -> str:
@@ -150,7 +161,7 @@ def _header(name: str, tiles: list[Tile], notes: list[Markup]) -> Markup:
     cards = [
         tag(
             "div",
-            tag("span", tile.label, class_="tile-label"),
+            tag("span", tile.title, class_="tile-label"),
             tag("strong", tile.value),
             tag("span", tile.detail, class_="quiet") if tile.detail else None,
             class_="tile",

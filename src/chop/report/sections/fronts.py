@@ -20,9 +20,9 @@ def fronts_section(folders: Mapping[str, Path]) -> Section | None:
     ]
     headers = ("Search", "On its front", f"best {fronts.good}", f"best {fronts.cost}")
     parts = [
-        tag("p", "The fronts of the searches that have these objectives, and the share of the "
-                 "hypervolume of all of them that each has reached."),
-        table((*headers, "hypervolume"), rows, "Searches compared"),
         tag("div", line_chart(fronts.chart()), class_="charts"),
+        table((*headers, "hypervolume"), rows, "Searches compared"),
+        tag("p", "Hypervolume: the share that each search has reached of that of all fronts "
+                 "together.", class_="quiet"),
     ]  # fmt: skip
     return Section("fronts", "Searches compared", joined(parts))

@@ -68,30 +68,31 @@ def search_section(folder: Path, name: str, place: int) -> Section | None:
 
 def tiles(search: Search, name: str) -> tuple[Tile, ...]:
     """What a reader sees first: the best network of the front beside the float one."""
-    which = f", {name}" if name else ""
-    tried = f"of {counted(len(search.trials), 'configuration')} tried"
-    found = [Tile(f"On the front{which}", number(len(search.front)), tried)]
+    found = [_front_tile(search, name)]
     if search.start is not None and search.start.chosen_by is not None:
         detail = "before the search" + _on_test_rows(search.start)
-        label = f"{search.start.name.capitalize()}{which}"
-        found.insert(0, Tile(label, str(search.start.chosen_by), detail))
+        value = str(search.start.chosen_by)
+        found.insert(0, Tile(search.start.name.capitalize(), value, detail, name))
     if search.front and (known := search.judged.get(search.front[0])) and known.chosen_by:
         trial = next(each for each in search.best if each.number == search.front[0])
-        costs = [name for name in search.problem.metrics if name not in SCORES]
-        cost = "".join(f", {number(trial.metrics.get(name))} {name}" for name in costs[:1])
+        costs = [each for each in search.problem.metrics if each not in SCORES]
+        cost = "".join(f", {number(trial.metrics.get(each))} {each}" for each in costs[:1])
         detail = f"best_0{cost}{_on_test_rows(known)}"
-        found.insert(0, Tile(f"Best of the front{which}", str(known.chosen_by), detail))
-    if search.verified:
-        found.append(_verified_tile(search, which))
+        found.insert(0, Tile("Best of the front", str(known.chosen_by), detail, name))
     return tuple(found)
 
 
-def _verified_tile(search: Search, which: str) -> Tile:
-    """How many networks of the front were seen to compute what their integers do."""
+def _front_tile(search: Search, name: str) -> Tile:
+    """How many networks are on the front, and were seen to compute what their integers do."""
+    size = number(len(search.front))
+    tried = f"of {counted(len(search.trials), 'configuration')} tried"
+    if not search.verified:
+        return Tile("On the front", size, tried, name)
     equal = [mark for mark in search.verified.values() if mark.equal]
     rows = f", on {number(min(mark.rows for mark in equal))} rows each" if equal else ""
-    share = f"{number(len(equal))} of {number(len(search.front))}"
-    return Tile(f"Verified in integers{which}", share, f"of the front, bit for bit{rows}")
+    share = f"{number(len(equal))} of {size}"
+    detail = f"of the front, bit for bit{rows}; {tried}"
+    return Tile("Verified in integers", share, detail, name)
 
 
 def _on_test_rows(known: Accuracies) -> str:
