@@ -9,6 +9,7 @@ import pytest
 from chop import catalogue
 from chop.actions import info
 from chop.cli import main
+from chop.errors import UnknownNameError
 from chop.search.runners import SW_RUNNERS
 
 RUNNER = '''
@@ -136,3 +137,14 @@ def test_info_alone_is_the_screen_and_all_is_everything(capsys: pytest.CaptureFi
     assert "ebops" in screen.partition("\nmetrics ")[2]
     assert main(["info", "all"]) == 0
     assert len(capsys.readouterr().out.splitlines()) > 5 * len(screen.splitlines())
+
+
+def test_metrics_are_a_topic_too() -> None:
+    text = info.info("metrics")
+    assert "mae (units of the target, less is better)" in text
+    assert info.info("metrics", "mae") == info.info("mae")
+    assert "regression_evaluation, regression_train" in info.info("mae")
+    assert info.info("latency").startswith("latency (sw_runners)")  # the runner
+    assert "luts\n" in info.info("metrics", names_only=True)
+    with pytest.raises(UnknownNameError, match="unknown metric 'acuracy': did you mean 'accuracy'"):
+        info.info("metrics", "acuracy")

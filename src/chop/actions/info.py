@@ -11,7 +11,8 @@ from chop.errors import UnknownNameError
 
 PLAIN_TABLE: dict[str, Any] = {"tablefmt": "simple", "disable_numparse": True}
 TRAITS_WIDTH = 88  # characters of a line in a list
-MOST_LINES = {"metrics": 4}  # of a topic, so that all of them fit on a screen
+METRICS = "metrics"
+MOST_LINES = {METRICS: 4}  # of a topic, so that all of them fit on a screen
 FEW_LINES = 2
 WIDEST = 120
 RUNNERS = ("sw_runners", "hw_runners")
@@ -40,13 +41,18 @@ def info(
         known, traits = catalogue.stored(), catalogue.stored_traits()
     if topic is None and not names_only:
         return overview(known, traits, shutil.get_terminal_size().columns)
+    measured = metrics_in(traits)
+    is_entry = any(topic in entries for entries in known.values())
+    if topic == METRICS or (topic in measured and not is_entry):
+        one = name if topic == METRICS else topic
+        return metrics_text(measured, [one] if one else [], names_only)
     topic = {None: "all", "model": "models", "dataset": "datasets"}.get(topic, topic)
-    if any(topic in entries for entries in known.values()):
+    if is_entry:
         topic, name = "all", topic  # ch info jsc-tiny
     # "runners" are the sw_runners and the hw_runners
     wanted = [each for each in TOPICS if topic in ("all", each, each.partition("_")[2])]
     if not wanted:
-        raise UnknownNameError("topic", str(topic), ("all", *TOPICS))
+        raise UnknownNameError("topic", str(topic), ("all", *TOPICS, METRICS))
     chosen = {each: known[each] for each in wanted}
     if name is not None:
         return _entry(name, chosen, traits)
@@ -56,12 +62,35 @@ def info(
     return "\n\n".join(tables) + "\n"
 
 
+def metrics_in(traits: Traits) -> dict[str, dict[str, str]]:
+    """What runners measure, by the name of the metric: its words by the name of the runner."""
+    found: dict[str, dict[str, str]] = {}
+    for topic in RUNNERS:
+        for runner, said in traits.get(topic, {}).items():
+            for metric in said.get("metrics", ()):
+                found.setdefault(metric["name"], {})[runner] = metric_words(metric)
+    return found
+
+
+def metrics_text(measured: dict[str, dict[str, str]], wanted: list[str], names_only: bool) -> str:
+    """Metrics with their units, the better direction and who measures them."""
+    from tabulate import tabulate
+
+    for name in wanted:
+        if name not in measured:
+            raise UnknownNameError("metric", name, measured)
+    chosen = {name: measured[name] for name in wanted or measured}
+    if names_only:
+        return "".join(f"{name}\n" for name in chosen)
+    rows = [[next(iter(each.values())), ", ".join(each)] for each in chosen.values()]
+    return tabulate(rows, [METRICS, "measured by"], **PLAIN_TABLE) + "\n"
+
+
 def overview(entries: Catalogue, traits: Traits, columns: int) -> str:
     """All topics with their names, as many as fit on a screen of so many columns."""
-    runners = [runner for topic in RUNNERS for runner in traits.get(topic, {}).values()]
-    metrics = {each["name"]: None for runner in runners for each in runner.get("metrics", ())}
+    metrics = metrics_in(traits)
     plain = [name for name in metrics if name.rpartition("_")[0] not in metrics]  # no loss_spread
-    listed: dict[str, Iterable[str]] = {**entries, "metrics": plain}
+    listed: dict[str, Iterable[str]] = {**entries, METRICS: plain}
     width = min(columns, WIDEST)
     margin = max(map(len, listed)) + 2
     lines = [f"Machop {__version__}: what commands and files can name"]
