@@ -19,16 +19,14 @@ def loadable(path: Path, load_type: str = GRAPH_TYPE) -> tuple[Path, str]:
     Args:
         path: a file, a folder, or the folder of a project, which stands for the best checkpoint of
             its newest training, or for its newest graph where nothing was trained.
-        load_type: as ``--load-type`` has it; the default gives way to what the path shows, and so
-            does any type where the path is a saved graph, which is nothing else.
+        load_type: as ``--load-type`` has it; the default gives way to what the path shows.
     """
     place = path.expanduser()
     if not place.exists():
         raise CheckpointError(f"{path}: no such file or folder")
     if (place / SOFTWARE).is_dir() or place.name == SOFTWARE:
         place = best_of_project(place)
-    is_open = load_type == GRAPH_TYPE or (place / GRAPH_FILE).is_file()
-    return place, _type_of(place) if is_open else load_type
+    return place, _type_of(place) if load_type == GRAPH_TYPE else load_type
 
 
 def best_of_project(project: Path) -> Path:
