@@ -10,7 +10,7 @@ import pytest
 from chop import cli
 from chop.config.layers import Layers, settings_table
 from chop.errors import ConfigError
-from chop.masking import masked, masked_url, without_secrets
+from chop.masking import masked, masked_url, printable, without_secrets
 from chop.report.html import escaped
 from chop.runs import write_record
 from chop.search.config import parse_search
@@ -207,3 +207,7 @@ def test_a_connection_string_is_no_file(url: str) -> None:
 def test_parts_of_a_password_are_not_repeated() -> None:
     url = "postgresql://me:hun@ter2/x@host/db"
     assert without_secrets("failed to resolve host 'ter2'", url) == "failed to resolve host '…'"
+
+
+def test_control_characters_of_files_do_not_reach_a_terminal() -> None:
+    assert printable("a\x1b[31mé\n") == "a\\x1b[31mé\\n"

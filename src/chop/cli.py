@@ -25,7 +25,7 @@ from chop.config.command_line import (
     words_of,
 )
 from chop.errors import FULL_DISK, ChopError, ConfigError, UnknownNameError
-from chop.masking import masked
+from chop.masking import masked, printable
 
 if TYPE_CHECKING:
     from chop.config.layers import Layers
@@ -72,7 +72,7 @@ def _line(message: str) -> str:
     What it says at its end is as a rule what would be right, so that is kept.
     """
     line = " ".join(message.split())
-    shown = "".join(each if each.isprintable() else repr(each)[1:-1] for each in line)
+    shown = printable(line)
     return shown if len(shown) <= LONGEST else f"{shown[: LONGEST - 100]} … {shown[-100:]}"
 
 
@@ -146,7 +146,8 @@ def _from_project(action: str, layers: "Layers", *, graphs: bool = False) -> dic
 def _taken(known: Mapping[str, Any]) -> str:
     """A line about settings that were taken from a project."""
     shown = [f"{name} {value}" for name, value in known.items() if name in ("model", "dataset")]
-    return f"From project {known.get('project', '')}: {', '.join(shown)}\n" if shown else ""
+    said = f"From project {known.get('project', '')}: {', '.join(shown)}"
+    return f"{printable(said)}\n" if shown else ""
 
 
 def _info(options: dict[str, Any]) -> int:

@@ -99,3 +99,8 @@ def _is_secret_inside(value: str) -> bool:
         if USER_INFO.search(decoded) or any(secret for secret, _ in _pieces(decoded, False)):
             return True
     return False
+
+
+def printable(text: str) -> str:
+    """Text without control characters, which a file may have brought and a terminal would obey."""
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)

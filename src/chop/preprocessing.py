@@ -29,8 +29,8 @@ NAME_SHOWN = 40  # characters of a name that may come from a file
 class Targets:
     """Numbers to be predicted, of which a network gives ``(y - mean) / scale``.
 
-    Labels are never scaled in a data set. Losses scale them, and whoever shows or measures
-    predictions takes them back to the units of the labels.
+    Labels are never scaled in a data set. Losses scale them; predictions are taken back to the
+    units of the labels before they are shown or measured.
     """
 
     mean: tuple[float, ...]

@@ -260,13 +260,13 @@ def _built(entry: ModelEntry, data: DataInfo) -> nn.Module:
     """The model for a data set; one that asks for classes where there are none is told so."""
     try:
         return entry.build(data)
-    except TypeError:
+    except TypeError as error:
         if data.num_classes is not None or outputs_of(data) is None:
             raise
         raise ConfigError(
-            f"model {entry.info.name!r} cannot be built for regression: its data set has no "
-            f"num_classes; let it give num_outputs numbers, which is {outputs_of(data)} here"
-        ) from None
+            f"model {entry.info.name!r} cannot be built for regression ({error}): its data set has "
+            f"no num_classes; let it give num_outputs numbers, which is {outputs_of(data)} here"
+        ) from error
 
 
 def _weights_file(

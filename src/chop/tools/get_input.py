@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from chop.dataset.data_module import AnyLoader, MaseDataModule, TensorLoader
 from chop.dataset.rescale import Look, check_same_features, looked_at, stage_of, worst_column
 from chop.errors import ConfigError, UnknownNameError
+from chop.masking import printable
 from chop.models.info import MaseModelInfo
 from chop.preprocessing import Preprocessing, Targets, preprocessing_of, set_preprocessing
 from chop.tools.logger import get_logger
@@ -159,11 +160,16 @@ def _with_classes_of(data: MaseDataModule, trained: tuple[str, ...]) -> MaseData
     if rows == trained or not rows or not trained:
         return data
     if data.request.path is not None and set(rows) <= set(trained):
-        logger.info("The classes of the rows are numbered as in training: %s", ", ".join(trained))
+        logger.info("The classes of the rows are numbered as in training: %s", _listed(trained))
         return data.with_classes(trained)
-    shown = f"{', '.join(rows[:SHOWN])}; in training {', '.join(trained[:SHOWN])}"
+    shown = f"{_listed(rows)}; in training {_listed(trained)}"
     logger.warning("The rows have other classes than the model was trained on (%s)", shown)
     return data
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    """Some names of classes, which come from files, for a message."""
+    return printable(", ".join(names[:SHOWN])) + (", …" if len(names) > SHOWN else "")
 
 
 SHOWN = 8  # names of classes in a message
