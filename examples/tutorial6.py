@@ -8,10 +8,10 @@ from copy import deepcopy
 from typing import Any
 
 import optuna
-from chop.nn.quantized.modules.linear import LinearBlockFP, LinearInteger
 from small_bert import accuracy, options, sentences, small_bert, trained
 from torch import nn
 
+from chop.nn.quantized.modules.linear import LinearBlockFP, LinearInteger
 from chop.tools import deepsetattr
 
 WIDTHS = (4, 6, 8)

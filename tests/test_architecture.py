@@ -23,6 +23,7 @@ GRAPHS = ("numerics", "ops", "nn", "ir", "lowering", "passes")
 LAYERS = {
     "masking": (),
     "callables": (),
+    "aliases": ("callables",),
     "errors": ("masking",),
     "registry": ("errors",),
     "validation": ("errors", "masking"),
@@ -59,7 +60,7 @@ LAYERS = {
     "api": (
         *BASE, *GRAPHS, "tools", "training", "search", "report", "config", "export", "actions",
     ),
-    "__init__": ("ir", "export", "search", "report", "api"),
+    "__init__": ("aliases", "ir", "export", "search", "report", "api"),
 }  # fmt: skip
 
 

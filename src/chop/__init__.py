@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from chop.aliases import install_aliases
+
 if TYPE_CHECKING:
     from chop import export as export
     from chop.api.quantizing import quantize as quantize
@@ -23,6 +25,8 @@ PLACES = {
 }
 MODULES = ("errors", "export", "report", "search")
 """What is reached without an import of its own; all but the first are functions, too."""
+
+install_aliases()
 
 
 def __getattr__(name: str) -> Any:

@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from circuits import needs
 from lowering_nets import example, integer
 
 import chop.passes as passes
-from chop.errors import ConfigError
+from chop.errors import ConfigError, GraphError
 from chop.export.verilog import bench
-from chop.ir.graph.mase_graph import metadata_of
+from chop.ir.graph.mase_graph import MaseGraph, metadata_of
 from chop.lowering import lower, save_program
+from chop.models.toys.toy import ToyNet
 
 RULES = dict.fromkeys(("linear", "batch_norm1d"), integer(4, 2, 3, 2))
 
@@ -31,6 +33,35 @@ def test_hardware_metadata_is_the_share_of_each_node() -> None:
     assert shares == info["nodes"]
     assert sum(shares.values()) == pytest.approx(info["luts"], abs=len(shares))
     assert shares["seq_blocks_5"] > shares["seq_blocks_2"] > 0
+
+
+def test_hardware_metadata_of_a_float_graph_says_what_is_missing(
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    graph = MaseGraph(ToyNet(image_size=(1, 2, 2), num_classes=2))
+    graph, _ = passes.init_metadata_analysis_pass(graph)
+    graph, _ = passes.add_common_metadata_analysis_pass(
+        graph, {"dummy_in": {"x": torch.ones(1, 4)}}
+    )
+    graph, info = passes.add_hardware_metadata_analysis_pass(graph, {})
+    assert "floating point" in info["reason"]
+    assert info["nodes"] == {}
+    assert info["reason"] in caplog.text
+    graph, table = passes.report_node_hardware_type_analysis_pass(graph, {})
+    assert table["luts"] == {}
+    assert "LUTs" in capsys.readouterr().out
+
+
+def test_hardware_metadata_is_reported_and_verified(capsys: pytest.CaptureFixture[str]) -> None:
+    graph, _ = example("jsc-tiny", rules=RULES)
+    graph, cost = passes.add_hardware_metadata_analysis_pass(graph, {})
+    graph, table = passes.report_node_hardware_type_analysis_pass(graph, pass_args={})
+    assert table["luts"] == cost["nodes"]
+    assert "seq_blocks_2" in capsys.readouterr().out
+    passes.verify_hardware_metadata_analysis_pass(graph)
+    metadata_of(next(iter(graph.nodes))).parameters["hardware"]["luts"] = -1
+    with pytest.raises(GraphError, match="-1 is not a number of look-up tables"):
+        passes.verify_hardware_metadata_analysis_pass(graph)
 
 
 @needs("iverilog")

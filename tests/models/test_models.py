@@ -1,5 +1,7 @@
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -233,3 +235,14 @@ def test_names_of_the_labs() -> None:
     assert info.task_type is ModelTaskType.VISION
     kinds = (info.is_vision_model, info.is_physical_model, info.is_nlp_model, info.is_nerf_model)
     assert kinds == (True, False, False, False)
+
+
+@pytest.mark.parametrize("kind", [dict, SimpleNamespace])
+def test_a_data_set_is_described_by_a_dictionary_or_by_attributes(kind: Any) -> None:
+    model = get_model("toy", "cls", kind(num_classes=3, image_size=(1, 2, 2)))
+    assert model(torch.ones(2, 4)).shape == (2, 3)
+
+
+def test_a_misspelt_size_is_said() -> None:
+    with pytest.raises(ConfigError, match="unknown key 'num_clases': did you mean 'num_classes'"):
+        get_model("toy", "cls", {"num_clases": 3})

@@ -21,7 +21,7 @@ ACTIONS: dict[str, str] = {
 """Where each action lives. Its module has a function of the action's name, for Python, and
 `run(session)`, for the command line; a `check(config)` refuses mistakes before anything is built.
 Modules are named otherwise (`training`), because importing a module `train` would put it in the
-place of the function `chop.actions.train`."""
+place of the function `chop.actions.train`; that path of the original is one of `chop.aliases`."""
 
 
 def __getattr__(name: str) -> Any:

@@ -2,7 +2,7 @@
 
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -14,6 +14,7 @@ from chop.errors import CheckpointError, ConfigError, RegistrationError, Unknown
 from chop.models.weights import load_weights, read_state_dict
 from chop.registry import Registry, description
 from chop.tasks import CLASSES, NUMBERS, TOKENS
+from chop.validation import parse
 
 Builder = TypeVar("Builder", bound=Callable[..., nn.Module])
 
@@ -146,6 +147,8 @@ class DataInfo(Protocol):
 class DataShape:
     """The data a model is built for when no data set is named."""
 
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012  # a name that pydantic reads
+
     num_features: int | None = None
     num_classes: int | None = None
     image_size: tuple[int, ...] | None = None
@@ -207,7 +210,7 @@ def get_model_info(name: str) -> MaseModelInfo:
 def get_model(
     name: str | None = None,
     task: str = "cls",
-    dataset_info: DataInfo | None = None,
+    dataset_info: DataInfo | Mapping[str, Any] | None = None,
     pretrained: bool = False,
     checkpoint: str | os.PathLike[str] | None = None,
     quant_config: Any = None,
@@ -215,7 +218,8 @@ def get_model(
     """The model called `name`, built for a data set.
 
     Args:
-        dataset_info: sizes to build for; without it those the model was made for.
+        dataset_info: sizes to build for, as attributes or as a dictionary; without it those the
+            model was made for.
         pretrained: load the weights registered with the model, or raise if there are none.
         checkpoint: a file of weights to load; given alone it may also be the model's name.
         quant_config: refused: models here are quantised by the quantize pass.
@@ -228,6 +232,8 @@ def get_model(
     facts.check_task(task)
     if quant_config is not None:
         raise ConfigError(f"model {name!r} takes no quant_config; use the quantize pass")
+    if isinstance(dataset_info, Mapping):
+        dataset_info = parse(DataShape, dataset_info, "dataset_info")
     data = dataset_info or DEFAULT_DATA.get(ModelTaskType(facts.task_type), DataShape())
     if name.startswith(HUB):
         from chop.models.hf import by_name

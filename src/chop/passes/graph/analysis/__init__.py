@@ -15,7 +15,10 @@ from chop.passes.graph.analysis.exactness import exactness_analysis_pass
 from chop.passes.graph.analysis.flops import (
     count_operations_analysis_pass,
 )
-from chop.passes.graph.analysis.hardware import add_hardware_metadata_analysis_pass
+from chop.passes.graph.analysis.hardware import (
+    add_hardware_metadata_analysis_pass,
+    report_node_hardware_type_analysis_pass,
+)
 from chop.passes.graph.analysis.parameters import report_trainable_parameters_analysis_pass
 from chop.passes.graph.analysis.pruning import (
     add_natural_sparsity_metadata_analysis_pass,
@@ -36,6 +39,7 @@ from chop.passes.graph.analysis.statistical_profiler import (
 )
 from chop.passes.graph.analysis.verify import (
     verify_common_metadata_analysis_pass,
+    verify_hardware_metadata_analysis_pass,
     verify_metadata_analysis_pass,
     verify_software_metadata_analysis_pass,
 )
@@ -54,11 +58,13 @@ __all__ = [
     "profile_statistics_analysis_pass",
     "report",
     "report_graph_analysis_pass",
+    "report_node_hardware_type_analysis_pass",
     "report_node_meta_param_analysis_pass",
     "report_node_shape_analysis_pass",
     "report_node_type_analysis_pass",
     "report_trainable_parameters_analysis_pass",
     "verify_common_metadata_analysis_pass",
+    "verify_hardware_metadata_analysis_pass",
     "verify_metadata_analysis_pass",
     "verify_software_metadata_analysis_pass",
 ]

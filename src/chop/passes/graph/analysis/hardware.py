@@ -1,14 +1,19 @@
 """What a quantised network would take as a circuit."""
 
+import logging
 from dataclasses import asdict
 from typing import Any
 
 from pydantic import Field
+from tabulate import tabulate
 
 from chop.export.verilog.target import Hardware, cost_of
 from chop.ir.graph.mase_graph import MaseGraph, metadata_of
-from chop.lowering import lower
+from chop.lowering import LoweringError, lower
 from chop.passes.base import Info, PassArgs, analysis_pass
+from chop.passes.graph.analysis.report import NODE_COLUMNS, node_cells, show
+
+logger = logging.getLogger("chop")
 
 
 class HardwareArgs(PassArgs):
@@ -38,10 +43,32 @@ def add_hardware_metadata_analysis_pass(
 
     No tool is run. `info` has the totals; the part of each node is in its metadata, under
     ``hardware``. A node without one is part of another: a ReLU is part of the layer before it.
+    A network that computes in floating point is not a circuit yet: a warning and `info` name the
+    node and what would help, and no node has a part.
     """
     hardware = Hardware(args.stages, args.clock_ns, most_luts=args.most_luts)
-    cost = cost_of(lower(graph, args.dummy_in, cut_tail=args.cut_tail), hardware)
+    try:
+        info = asdict(cost_of(lower(graph, args.dummy_in, cut_tail=args.cut_tail), hardware))
+    except LoweringError as error:
+        logger.warning("No circuit can be estimated: %s", error)
+        info = {"nodes": {}, "reason": str(error)}
+    luts = info["nodes"]
     for node in graph.nodes:
-        share = {"luts": cost.nodes[node.name]} if node.name in cost.nodes else {}
+        share = {"luts": luts[node.name]} if node.name in luts else {}
         metadata_of(node).parameters["hardware"] = share
-    return graph, asdict(cost)
+    return graph, info
+
+
+@analysis_pass("report_node_hardware_type", requires=("common",))
+def report_node_hardware_type_analysis_pass(
+    graph: MaseGraph, args: PassArgs
+) -> tuple[MaseGraph, Info]:
+    """Print the type and operation of every node and the look-up tables of its part of a circuit.
+
+    The last column is empty where a node is part of another and where `add_hardware_metadata` did
+    not run.
+    """
+    luts = {node.name: metadata_of(node).parameters["hardware"].get("luts") for node in graph.nodes}
+    rows = [[*node_cells(node), luts[node.name]] for node in graph.nodes]
+    show(tabulate(rows, headers=[*NODE_COLUMNS, "LUTs"], tablefmt="orgtbl"))
+    return graph, {"luts": {name: count for name, count in luts.items() if count is not None}}

@@ -91,6 +91,16 @@ def software_matches_common(node: fx.Node) -> Iterator[str]:
                 yield f"software {side} {name} has no dictionary of statistics"
 
 
+def hardware_is_counted(node: fx.Node) -> Iterator[str]:
+    """Hardware metadata is empty or the look-up tables of the node, which are not negative."""
+    hardware = node.meta["mase"]["hardware"]
+    luts = hardware.get("luts", 0)
+    if not set(hardware) <= {"luts"}:
+        yield f"hardware has {', '.join(sorted(set(hardware) - {'luts'}))}, which nothing reads"
+    if not isinstance(luts, int | float) or not luts >= 0:
+        yield f"hardware luts {luts!r} is not a number of look-up tables"
+
+
 COMMON_RULES: tuple[Rule, ...] = (
     is_classified,
     has_sides,
@@ -99,6 +109,7 @@ COMMON_RULES: tuple[Rule, ...] = (
     parameters_match,
 )
 SOFTWARE_RULES: tuple[Rule, ...] = (software_matches_common,)
+HARDWARE_RULES: tuple[Rule, ...] = (hardware_is_counted,)
 
 
 def tensor_entries(node: fx.Node) -> Iterator[tuple[str, Any]]:
@@ -134,7 +145,15 @@ def verify_software_metadata_analysis_pass(
     return graph, check(graph, SOFTWARE_RULES)
 
 
+@analysis_pass("verify_hardware_metadata", requires=("common",))
+def verify_hardware_metadata_analysis_pass(
+    graph: MaseGraph, args: PassArgs
+) -> tuple[MaseGraph, Info]:
+    """Check that the hardware metadata is what `add_hardware_metadata` writes."""
+    return graph, check(graph, HARDWARE_RULES)
+
+
 @analysis_pass("verify_metadata", requires=("common", "software"))
 def verify_metadata_analysis_pass(graph: MaseGraph, args: PassArgs) -> tuple[MaseGraph, Info]:
     """Check all metadata."""
-    return graph, check(graph, COMMON_RULES + SOFTWARE_RULES)
+    return graph, check(graph, COMMON_RULES + SOFTWARE_RULES + HARDWARE_RULES)
