@@ -26,15 +26,19 @@ NOT_RUN = {
     "docs/hardware.md": 2,
     "docs/howto/monitor.md": 3,
     "docs/howto/text.md": 1,
-    "docs/index.md": 3,
+    "docs/index.md": 4,
     "docs/labs/lab1.md": 3,
     "docs/labs/lab2.md": 1,
     "docs/labs/lab3.md": 1,
     "docs/reference/cli.md": 1,
     "docs/search.md": 4,
+    "docs/training.md": 1,
 }
 """How many blocks of each page are not run: this table is the list of them, and their limit."""
-REASONS = ("sets up a machine", "tests/", "needs a network", "needs a database", "needs a GPU")
+REASONS = (
+    "sets up a machine", "tests/", "needs a network", "needs a database", "needs a GPU",
+    "needs a SLURM cluster",
+)  # fmt: skip
 """One of these is in the reason of each: a test that runs it, or what no test machine has."""
 
 
@@ -70,6 +74,21 @@ def test_few_blocks_are_not_run() -> None:
     unclear = [block for block in left_out if not any(part in block.reason for part in REASONS)]
     assert [f"{block.where}: {block.reason}" for block in unclear] == []
     assert Counter(name_of(block.page) for block in left_out) == NOT_RUN
+
+
+def test_the_tour_is_run_as_part_of_the_readme() -> None:
+    readme, index = (
+        [
+            line
+            for block in blocks_of(ROOT / name)
+            if block.language == "console"
+            for line, _ in commands_of(block.text)
+        ]
+        for name in ("README.md", "docs/index.md")
+    )
+    tour = [line for line in index if line.startswith("ch ")]
+    assert len(tour) > 5
+    assert [line for line in tour if line not in readme] == []
 
 
 def test_commands_that_are_not_run_are_understood() -> None:

@@ -51,7 +51,7 @@ def test_what_was_run_is_told_with_who_set_what(page_file: Path) -> None:
 def test_numbers_are_those_of_the_files(page_file: Path, run_folder: Path) -> None:
     stored = json.loads((run_folder / "software/checkpoints/test_results.json").read_text())
     page = page_of(page_file)
-    assert f"{100 * stored['test_acc_epoch']:.2f} %" in page.texts["test"]
+    assert f"{stored['test_acc_epoch']:.4f}" in page.texts["test"]
     for count in stored["confusion_matrix"][0]:
         assert f"{count:,}" in page.texts["test"]
     assert "2 epochs" in page.texts["training"]
@@ -201,7 +201,7 @@ def test_the_newest_comes_first_and_older_ones_are_kept(tmp_path: Path) -> None:
     for version, accuracy in (("", 0.1), ("-v1", 0.2), ("-v2", 0.3), ("-v10", 0.4)):
         put(folder / f"test_results{version}.json", a_result(test_acc_epoch=accuracy))
     words = page_of(report(tmp_path / "p")).texts["test"]
-    places = [words.index(f"{accuracy}0.00 %") for accuracy in (4, 3, 2, 1)]
+    places = [words.index(f"0.{accuracy}000") for accuracy in (4, 3, 2, 1)]
     assert places == sorted(places)
 
 

@@ -24,17 +24,18 @@ def front(points: int) -> Front:
 
 
 @pytest.mark.parametrize("columns", [40, 60, 80, 120])
-@pytest.mark.parametrize("points", [1, 5, 6, 24])
+@pytest.mark.parametrize("points", [1, 5, 6, 7, 24])
 def test_it_fits(points: int, columns: int) -> None:
     lines = front_table(front(points), columns).splitlines()
     assert max(map(len, lines)) <= columns
     assert "accuracy" in lines[0]
     assert "ebops" in lines[0]
     shown = [line.split()[0] for line in lines[3:] if line.startswith("best_")]
-    assert len(shown) == min(points, 5)
+    assert len(shown) == (points if points <= 6 else 5)
     assert (shown[0], shown[-1]) == ("best_0", f"best_{points - 1}")
     assert lines[2].split()[0] == "float"
-    if points > 5:
+    assert ("more in" in lines[-1]) == (points > 6)
+    if points > 6:
         assert lines[-1] == f"{points - 5} more in best.json and trials.csv"
 
 

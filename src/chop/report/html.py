@@ -33,6 +33,8 @@ class Tile:
     detail: str = ""
     search: str = ""
     """Which of several searches it is about."""
+    rank: int = 1
+    """Which tiles give way where there are too many: those of the highest rank."""
 
     @property
     def title(self) -> str:

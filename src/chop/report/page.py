@@ -16,6 +16,7 @@ from chop.report.sections.run import learning_curves, overview, read_records, te
 from chop.runs import TRAININGS, RunFolder
 
 MOST_SEARCHES = 4
+MOST_TILES = 6
 
 
 Parts = Iterator[tuple[str, Callable[[], Section | None]]]
@@ -110,7 +111,7 @@ def render(name: str, sections: list[Section]) -> str:
     """Sections as a page."""
     style, script = _resource("page.css"), _resource("page.js")
     order = sorted(sections, key=lambda section: not section.comes_first)
-    tiles = distinct([tile for section in order for tile in section.tiles])
+    tiles = most_important(distinct([tile for section in order for tile in section.tiles]))
     notes = [section.note for section in sections if section.note is not None]
     head = joined(
         [
@@ -147,6 +148,12 @@ def distinct(tiles: list[Tile]) -> list[Tile]:
     return list({tile.title: tile for tile in found.values()}.values())
 
 
+def most_important(tiles: list[Tile]) -> list[Tile]:
+    """Return the tiles that a reader sees, in their order: at most six, of the lowest ranks."""
+    shown = sorted(tiles, key=lambda tile: tile.rank)[:MOST_TILES]
+    return [tile for tile in tiles if tile in shown]
+
+
 def _policy(script: str) -> str:
     """Nothing from anywhere, and no script but ours: what escaping should miss stays inert."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -163,8 +170,8 @@ def _header(name: str, tiles: list[Tile], notes: list[Markup]) -> Markup:
             "div",
             tag("span", tile.title, class_="tile-label"),
             tag("strong", tile.value),
-            tag("span", tile.detail, class_="quiet") if tile.detail else None,
             class_="tile",
+            title=tile.detail or None,
         )
         for tile in tiles
     ]

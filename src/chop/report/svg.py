@@ -12,6 +12,8 @@ from chop.report.html import Markup, joined, number, tag
 COLOURS = 8
 SIZES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 WIDTH, HEIGHT = 390.0, 236.0
+WHOLE_WIDTH = 760.0
+"""Of a chart that has a section to itself."""
 LEFT, RIGHT, TOP, BOTTOM = 62.0, 24.0, 10.0, 44.0
 BAR, GAP, NAMES = 17.0, 5.0, 206.0
 LONGEST_NAME = 31
@@ -81,9 +83,9 @@ class Frame:
         middle = (y.start + y.end) / 2
         return joined(
             [
-                *(line(LEFT, y.at(t), WIDTH - RIGHT, y.at(t), "grid") for t in y.ticks),
+                *(line(LEFT, y.at(t), x.end, y.at(t), "grid") for t in y.ticks),
                 *(text(LEFT - 6, y.at(t) + 4, y.shown(t), "end") for t in y.ticks),
-                line(LEFT, base, WIDTH - RIGHT, base, "axis"),
+                line(LEFT, base, x.end, base, "axis"),
                 *(text(x.at(t), base + 16, x.shown(t)) for t in x.ticks),
                 text((x.start + x.end) / 2, HEIGHT - 8, x.label, class_="label"),
                 text(14, middle, y.label, class_="label", turned=True),
@@ -91,7 +93,7 @@ class Frame:
         )
 
 
-def make_frame(chart: LineChart) -> Frame:
+def make_frame(chart: LineChart, width: float = WIDTH) -> Frame:
     """The axes around all lines of a chart."""
     around = [edge for each in chart.bands.values() for edge in (each.low, each.high)]
     places = [place for points in (*chart.series.values(), *around) for place in points]
@@ -101,7 +103,7 @@ def make_frame(chart: LineChart) -> Frame:
     x_ticks = (log_ticks if log_x else partial(nice_ticks, whole=True))(min(xs), max(xs))
     y_ticks = (log_ticks if log_y else nice_ticks)(min(ys), max(ys))
     return Frame(
-        Axis(chart.x, x_ticks, LEFT, WIDTH - RIGHT, log_x),
+        Axis(chart.x, x_ticks, LEFT, width - RIGHT, log_x),
         Axis(chart.y, y_ticks, HEIGHT - BOTTOM, TOP, log_y),
     )
 
@@ -138,11 +140,11 @@ def figure(title: str, picture: Markup, *below: object) -> Markup:
     return tag("figure", tag("h3", title), picture, *below)
 
 
-def line_chart(chart: LineChart) -> Markup:
+def line_chart(chart: LineChart, width: float = WIDTH) -> Markup:
     """Lines; every point says its values when it is pointed at."""
-    frame = make_frame(chart)
+    frame = make_frame(chart, width)
     levels = (frame.y.at(level) for level in chart.levels)
-    parts = [frame.drawn(), *(line(LEFT, at, WIDTH - RIGHT, at, "grid") for at in levels)]
+    parts = [frame.drawn(), *(line(LEFT, at, frame.x.end, at, "grid") for at in levels)]
     for name, level in chart.named_levels.items():
         at = frame.y.at(level)
         parts += [
@@ -150,7 +152,7 @@ def line_chart(chart: LineChart) -> Markup:
                 "line",
                 x1=LEFT,
                 y1=at,
-                x2=WIDTH - RIGHT,
+                x2=frame.x.end,
                 y2=at,
                 class_="axis",
                 stroke_dasharray="5 4",
@@ -163,7 +165,7 @@ def line_chart(chart: LineChart) -> Markup:
     for place, (name, points) in enumerate(chart.series.items()):
         parts += _series(frame, place, name, points, chart)
     below = _swatches(chart) if len(chart.series) > 1 else None
-    return figure(chart.title, drawing(chart.title, joined(parts)), below)
+    return figure(chart.title, drawing(chart.title, joined(parts), width), below)
 
 
 def _swatches(chart: LineChart) -> Markup:

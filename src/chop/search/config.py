@@ -166,8 +166,14 @@ class SearchConfig(Schema):
         return SearchDescription(
             space=self.search_space.name, space_size=space_size, repeats=repeats,
             sampler=self.strategy.setup.method, directions=tuple(self.directions),
-            metrics=dict(self.metrics),
+            metrics=dict(self.metrics), rows=self._loader_of_scores,
         )  # fmt: skip
+
+    @property
+    def _loader_of_scores(self) -> str | None:
+        """The rows that the software runners measure on, if all of them take the same."""
+        loaders = {getattr(args, "data_loader", None) for _, args in self.software()}
+        return loaders.pop() if len(loaders) == 1 else None
 
     @property
     def starts_untrained(self) -> bool:

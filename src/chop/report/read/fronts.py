@@ -19,6 +19,7 @@ from chop.runs import (
     read_stored,
 )
 from chop.search.metrics import METRICS, Direction, MetricInfo
+from chop.search.results.accuracy import SCORES
 from chop.search.results.front import front_of, hypervolume, worst_of
 from chop.search.study.trial import Point, Trial, less_is_better
 from chop.tasks import shown
@@ -27,6 +28,12 @@ LOGARITHMIC_FROM = 10.0
 """The largest cost over the smallest from which on the axis is logarithmic."""
 FEW_NAMES = 3
 """So many names of searches fit into one row above a chart."""
+ROWS = {
+    "train_dataloader": "training",
+    "val_dataloader": "validation",
+    "test_dataloader": "test",
+}
+"""Rows by their loaders."""
 
 
 class Manifest(BaseModel):
@@ -52,6 +59,8 @@ class Fronts:
     """Trials on fronts that were exported, by the forms."""
     subject: str = ""
     """The network and the data of all searches, if they are the same."""
+    rows: str | None = None
+    """The loader that all searches measured on, if it is the same."""
 
     def points(self, name: str) -> list[Point]:
         """The front of a search, turned so that less is better."""
@@ -93,13 +102,16 @@ class Fronts:
             marks[forms] = "*"
         return LineChart(
             f"Fronts of the searches{self.subject and f': {self.subject}'}",
-            _named(self.cost), _named(self.good), series, marks=marks,
+            _named(self.cost), _named(self.good, self.rows), series, marks=marks,
             logarithmic="x" if is_wide else "", named_levels=self.baselines,
             is_legend_above=len(series) <= FEW_NAMES,
         )  # fmt: skip
 
 
-def _named(metric: str) -> str:
+def _named(metric: str, rows: str | None = None) -> str:
+    """Return the name of an axis: a score with its rows, a cost with its unit."""
+    if metric in SCORES and rows in ROWS:
+        return f"{metric} on {ROWS[rows]} rows"
     unit = METRICS.get(metric, MetricInfo(metric)).unit
     return f"{metric}, {unit}" if unit else metric
 
@@ -120,8 +132,14 @@ def read_fronts(folders: Mapping[str, Path]) -> Fronts | None:
                 _baselines({names[name]: each for name, each in found.items()}, good),
                 _exported({folders[name]: each for name, each in found.items()}, wanted),
                 _subject([folders[name] for name in found]),
+                _common([each.problem.rows for each in found.values()]),
             )  # fmt: skip
     return None
+
+
+def _common(rows: list[str | None]) -> str | None:
+    """Return the loader that all searches measured on, if it is one."""
+    return rows[0] if len(set(rows)) == 1 else None
 
 
 def _names(searches: Mapping[str, Search]) -> dict[str, str]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from chop.report.html import Section, joined, number, percent, table, tag
 from chop.report.read.fronts import read_fronts
-from chop.report.svg import line_chart
+from chop.report.svg import WHOLE_WIDTH, line_chart
 
 
 def fronts_section(folders: Mapping[str, Path]) -> Section | None:
@@ -20,7 +20,7 @@ def fronts_section(folders: Mapping[str, Path]) -> Section | None:
     ]
     headers = ("Search", "On its front", f"best {fronts.good}", f"best {fronts.cost}")
     parts = [
-        tag("div", line_chart(fronts.chart()), class_="charts"),
+        line_chart(fronts.chart(), WHOLE_WIDTH),
         table((*headers, "hypervolume"), rows, "Searches compared"),
         tag("p", "Hypervolume: the share that each search has reached of that of all fronts "
                  "together.", class_="quiet"),

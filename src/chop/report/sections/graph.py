@@ -376,7 +376,7 @@ def costs_section(graph: MaseGraph, where: str) -> Section:
     if total.get("parameters"):
         bits = round(total["parameter_bits"] / total["parameters"], 2)
         detail = f"{number(bits)} bits each on average, of {where}"
-        tiles.append(Tile("Parameters", number(total["parameters"]), detail))
+        tiles.append(Tile("Parameters", number(total["parameters"]), detail, rank=2))
     return Section("costs", "Costs per layer", joined(parts), tuple(tiles))
 
 

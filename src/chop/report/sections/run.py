@@ -117,8 +117,8 @@ def _tiles(records: list[RunRecord]) -> tuple[Tile, ...]:
     model = next((record.setting("model") for record in records if record.setting("model")), None)
     data = next((each.setting("dataset") for each in records if each.setting("dataset")), "")
     note = "simulated stand-in" if is_simulated(records) else ""
-    tiles = [Tile("Model", str(model))] if model else []
-    return (*tiles, Tile("Data set", str(data), note)) if data else tuple(tiles)
+    subject = " on ".join(str(each) for each in (model, data) if each)
+    return (Tile("Model and data", subject, note, rank=0),) if subject else ()
 
 
 def _data(records: list[RunRecord]) -> list[Markup]:
@@ -231,7 +231,7 @@ def learning_curves(run: RunFolder) -> Section | None:
     score, epochs = best_epoch(rows).get(task.epoch_column()), counted(len(rows), "epoch")
     label = "Epochs" if score is None else f"Validation {task.words}"
     value = number(len(rows)) if score is None else scored(task, score)
-    tile = Tile(label, value, f"of the trained network, best of {epochs}")
+    tile = Tile(label, value, f"of the trained network, best of {epochs}", rank=2)
     return Section("training", "Learning curves", joined(parts), (tile,))
 
 
@@ -271,8 +271,10 @@ def charts(rows: Rows) -> Markup:
 
 
 def scored(task: Task, value: float) -> str:
-    """What decides of a task: an accuracy is a percentage, an error a number."""
-    return percent(value) if task is not NUMBERS else number(value)
+    """Return the primary metric as every part of the page writes it."""
+    if task is NUMBERS or not is_usable(value):
+        return number(value)
+    return f"{value:.4f}"
 
 
 def in_split(stem: str) -> AliasChoices:

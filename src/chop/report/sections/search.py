@@ -72,13 +72,13 @@ def tiles(search: Search, name: str) -> tuple[Tile, ...]:
     if search.start is not None and search.start.chosen_by is not None:
         detail = "before the search" + _on_test_rows(search.start)
         value = str(search.start.chosen_by)
-        found.insert(0, Tile(search.start.name.capitalize(), value, detail, name))
+        found.insert(0, Tile(search.start.name.capitalize(), value, detail, name, rank=0))
     if search.front and (known := search.judged.get(search.front[0])) and known.chosen_by:
         trial = next(each for each in search.best if each.number == search.front[0])
         costs = [each for each in search.problem.metrics if each not in SCORES]
         cost = "".join(f", {number(trial.metrics.get(each))} {each}" for each in costs[:1])
         detail = f"best_0{cost}{_on_test_rows(known)}"
-        found.insert(0, Tile("Best of the front", str(known.chosen_by), detail, name))
+        found.insert(0, Tile("Best of the front", str(known.chosen_by), detail, name, rank=0))
     return tuple(found)
 
 

@@ -37,7 +37,7 @@ class Front:
     def shown(self) -> list[int]:
         """The places of the points in the table: the ends of the front, and some between."""
         last = len(self.best) - 1
-        if last < MOST_ROWS:
+        if last <= MOST_ROWS:  # a line that says "1 more" takes the place of a row
             return list(range(last + 1))
         return [round(last * step / (MOST_ROWS - 1)) for step in range(MOST_ROWS)]
 
