@@ -34,7 +34,7 @@ def everybody():
         return {line.split()[0] for line in file}
 
 def wait():
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while len(everybody()) < int(os.environ["CREW"]) and time.monotonic() < deadline:
         time.sleep(0.01)
 

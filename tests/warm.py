@@ -53,13 +53,13 @@ class WarmRun:
     def poll(self) -> int | None:
         return self.returncode
 
-    def wait(self, timeout: float = 120) -> int:
+    def wait(self, timeout: float = 600) -> int:
         self._process.join(timeout)
         if self.returncode is None:
             raise subprocess.TimeoutExpired("ch", timeout)
         return self.returncode
 
-    def communicate(self, timeout: float = 120) -> tuple[str, str]:
+    def communicate(self, timeout: float = 600) -> tuple[str, str]:
         """Wait for the end; what it wrote to its output and to its errors."""
         self.wait(timeout)
         out, err = (Path(path).read_text(encoding="utf-8") for path in self._outputs)

@@ -127,7 +127,7 @@ def kill_midway(arguments: list[str], folder: Path) -> Path:
     config.write_text(config.read_text().replace("repeats = 2", "repeats = 2\nn_jobs = 2"))
     process = WarmRun("search", *arguments)
     comparison = folder / "killed" / "software" / "comparison"
-    journal, deadline = comparison / "study.log", time.monotonic() + 120
+    journal, deadline = comparison / "study.log", time.monotonic() + 600
     while not journal.exists() or journal.read_bytes().count(b"\n") < 40:
         assert process.poll() is None
         assert time.monotonic() < deadline

@@ -24,7 +24,7 @@ def slow(candidate):
     block = candidate.config["seq_blocks_2"]["config"]
     with open(os.environ["SEEN"], "a") as file:
         file.write(f"{os.getpid()} {sorted(block.items(), key=str)}\\n")
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 600
     crew = int(os.environ["CREW"])
     while len({line.split()[0] for line in open(os.environ["SEEN"])}) < crew:
         time.sleep(0.02)  # until so many processes are at work
@@ -76,7 +76,7 @@ class Project:
         return {line.partition(" ")[0] for line in self.evaluations()}
 
     def wait_for(self, count: int, process: WarmRun) -> None:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 600
         while len(self.evaluations()) < count:
             assert process.poll() is None, process.communicate()[0]
             assert time.monotonic() < deadline
@@ -119,7 +119,7 @@ def test_processes_share_the_work_and_take_over_from_one_that_is_killed(tmp_path
     first = project.start()
     project.wait_for(1, first)
     others = [project.start("--resume"), project.start("--resume")]
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while len(project.workers()) < 3 and time.monotonic() < deadline:
         time.sleep(0.02)
     assert {str(each.pid) for each in (first, *others)} == project.workers()
@@ -139,7 +139,7 @@ def test_ctrl_c_ends_cleanly_with_the_results_so_far(tmp_path: Path) -> None:
     process = project.start()
     project.wait_for(4, process)
     os.kill(process.pid, signal.SIGINT)
-    output = "".join(process.communicate(timeout=60))
+    output = "".join(process.communicate(timeout=600))
     assert process.returncode == 130, output
     assert "Traceback" not in output
     assert "Best trial(s):" in output

@@ -23,7 +23,7 @@ def test_two_processes_compute_what_one_does_with_twice_the_batch(tmp_path: Path
         [Path(sys.executable).with_name("ch"), *_mlp(ch(tmp_path / "two", *options, *pair))],
         capture_output=True,
         text=True,
-        timeout=250,
+        timeout=600,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")

@@ -138,7 +138,7 @@ def half(path, data):
 pathlib.Path.write_bytes = half
 """
     process = WarmRun(*ch(tmp_path), patch=patch)
-    process.communicate(timeout=120)
+    process.communicate(timeout=600)
     assert process.returncode == -signal.SIGKILL
     folder = checkpoints(tmp_path)
     assert list(folder.glob("*.tmp")) or list(folder.glob(".*.tmp")), "nothing was half written"
@@ -151,7 +151,7 @@ def test_termination(tmp_path: Path) -> None:
     process = WarmRun(*ch(tmp_path, "--max-epochs", "400"))
     wait_for(checkpoints(tmp_path) / "last.ckpt", process)
     process.terminate()
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=600)
     assert (process.returncode, err) == (128 + signal.SIGTERM, "")
     assert "Terminated; what was finished is kept" in out
 
@@ -160,7 +160,7 @@ def test_ctrl_c(tmp_path: Path, uninterrupted: Path) -> None:
     process = WarmRun(*ch(tmp_path))
     wait_for(checkpoints(tmp_path) / "last.ckpt", process)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=600)
     assert process.returncode == 130
     assert err == "ch: interrupted; what was finished is kept\n"
     assert "Detected KeyboardInterrupt" not in out

@@ -27,7 +27,7 @@ def on_terminal(*arguments: str, cwd: Path, **environment: str) -> str:
     )  # fmt: skip
     os.close(theirs)
     seen = b""
-    end = time.monotonic() + 240
+    end = time.monotonic() + 600
     while time.monotonic() < end:
         try:
             part = os.read(ours, 65536)
@@ -37,7 +37,7 @@ def on_terminal(*arguments: str, cwd: Path, **environment: str) -> str:
             break
         seen += part
     os.close(ours)
-    assert running.wait(timeout=60) == 0
+    assert running.wait(timeout=600) == 0
     return seen.decode()
 
 

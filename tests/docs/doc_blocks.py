@@ -207,7 +207,7 @@ class PageRun:
             stderr=subprocess.STDOUT,
             text=True,
             check=False,
-            timeout=120,
+            timeout=600,
         )
         self.printed = done.stdout
         return done.returncode

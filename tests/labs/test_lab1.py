@@ -13,7 +13,7 @@ def test_lab_1(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=250,
+        timeout=600,
     )
     assert (done.returncode, done.stderr) == (0, "")
     rows = {

@@ -64,7 +64,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=250,
+        timeout=600,
     )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout, folder

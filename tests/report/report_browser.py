@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-PATIENCE = 60.0  # seconds; a page that takes longer is stuck
+PATIENCE = 600.0  # seconds; a page that takes longer is stuck
 FLAGS = (
     "--headless", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",

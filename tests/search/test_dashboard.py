@@ -39,7 +39,7 @@ def dashboard() -> Iterator[Callable[[str], Asked]]:
         servers.append(subprocess.Popen([*command, *options]))
 
         def ask(path: str) -> Any:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=600) as answer:
                 content = answer.read()
                 is_json = answer.headers["Content-Type"].startswith("application/json")
                 return json.loads(content) if is_json else content.decode()
@@ -54,7 +54,7 @@ def dashboard() -> Iterator[Callable[[str], Asked]]:
 
 
 def _wait_until_up(ask: Asked, server: "subprocess.Popen[bytes]") -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while time.monotonic() < deadline:
         assert server.poll() is None
         try:

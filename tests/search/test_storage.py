@@ -90,13 +90,18 @@ def free_port() -> int:
         return port
 
 
-def test_a_proxy_that_does_not_answer_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "LONGEST_ANSWER", 0.2)
-    url = f"grpc://127.0.0.1:{free_port()}"
+def test_a_proxy_that_does_not_answer_is_one_line() -> None:
+    url = f"grpc://127.0.0.1:{free_port()}?timeout=0.2"
     with pytest.raises(ConfigError) as caught:
         open_store(Place(url, "search"), ["minimize"], {})
     expected = f"storage {url}: cannot be opened: no Optuna proxy answers within 0.2 s"
     assert str(caught.value) == expected
+
+
+@pytest.mark.parametrize("seconds", ["soon", "0", "-1", "nan", "inf"])
+def test_the_patience_with_a_proxy_is_a_number(seconds: str) -> None:
+    with pytest.raises(ConfigError, match=f"timeout is a number of seconds, not '{seconds}'"):
+        open_store(Place(f"grpc://127.0.0.1:1?timeout={seconds}", "search"), ["minimize"], {})
 
 
 @pytest.fixture

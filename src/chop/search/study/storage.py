@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import logging
+import math
 import os
 import time
 import warnings
@@ -10,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import optuna
 from optuna.exceptions import DuplicatedStudyError
@@ -39,8 +40,8 @@ OPENING = 0x63686F70
 """Names the lock in a PostgreSQL database that is held while one process opens it."""
 LONGEST_OPENING = 60
 """Seconds to wait for others to open a database."""
-LONGEST_ANSWER = 10.0
-"""Seconds in which a proxy has to answer."""
+LONGEST_ANSWER = 60.0
+"""Seconds in which a proxy has to answer, unless its URL says ``?timeout=``."""
 LIBPQ = ("postgresql+psycopg", "postgresql+psycopg2")
 LIMITS = {
     "connect_timeout": 10,  # seconds
@@ -226,13 +227,25 @@ def _proxy(url: str) -> "BaseStorage":
     from optuna.exceptions import ExperimentalWarning
     from optuna.storages import GrpcStorageProxy
 
-    parts = urlsplit(url)
+    parts, longest = urlsplit(url), _longest_answer(url)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
         proxy = GrpcStorageProxy(host=parts.hostname or "localhost", port=parts.port or GRPC_PORT)
     try:
-        proxy.wait_server_ready(LONGEST_ANSWER)
+        proxy.wait_server_ready(longest)
     except ConnectionError:
         proxy.close()
-        raise ConnectionError(f"no Optuna proxy answers within {LONGEST_ANSWER:g} s") from None
+        raise ConnectionError(f"no Optuna proxy answers within {longest:g} s") from None
     return proxy
+
+
+def _longest_answer(url: str) -> float:
+    """Return the seconds that a proxy has for its first answer."""
+    stated = parse_qs(urlsplit(url).query).get("timeout", [str(LONGEST_ANSWER)])[-1]
+    try:
+        seconds = float(stated)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise ConfigError(f"storage {url}: timeout is a number of seconds, not {stated!r}")
+    return seconds
