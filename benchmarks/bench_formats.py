@@ -16,6 +16,7 @@ from chop.numerics import FORMATS, NumberFormat
 
 SETTINGS: dict[str, dict[str, object]] = {
     "integer": {"width": 8, "frac_width": 4},
+    "integer_scaled": {"width": 8, "scale": 0.0625},
     "minifloat_ieee": {"width": 8, "exponent_width": 4},
     "minifloat_denorm": {"width": 8, "exponent_width": 4},
     "log": {"width": 8},
