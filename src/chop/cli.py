@@ -119,7 +119,7 @@ def _act(action: str, options: dict[str, Any], command: list[str]) -> int:
         table = settings_table(layers, colour=colour, complete=config.verbose, room=room)
         sys.stdout.write(table + "\n" + _taken(layers.project))
         sys.stdout.flush()
-        run_action(action, config, layers.record(command))
+        run_action(action, config, layers.record(command), fetch=layers.names_model)
     return OK
 
 

@@ -98,19 +98,24 @@ def check(config: RunConfig) -> None:
             raise ConfigError(f"{flag}: there is no file or folder {path}")
 
 
-def run_action(name: str, config: RunConfig, record: dict[str, Any]) -> None:
+def run_action(
+    name: str, config: RunConfig, record: dict[str, Any], *, fetch: bool = False
+) -> None:
     """Run an action as the command line does, on settings that have passed `check`.
 
     Args:
         record: what was run and who set what, to be stored beside the results.
+        fetch: whether a hub may be asked for the model, which only the command line can allow.
     """
     action = import_module(ACTIONS[name])
-    session = open_session(config, record, action)
+    session = open_session(config, record, action, fetch=fetch)
     with nothing_left_behind(project_folder(config)):
         keep_record(session, name, action.run(session))
 
 
-def open_session(config: RunConfig, record: dict[str, Any], action: ModuleType) -> Session:
+def open_session(
+    config: RunConfig, record: dict[str, Any], action: ModuleType, *, fetch: bool = False
+) -> Session:
     """Import the user's own code, check, seed, and build the model and the data module."""
     from chop.models import get_model, get_model_info
 
@@ -134,6 +139,7 @@ def open_session(config: RunConfig, record: dict[str, Any], action: ModuleType) 
         config.task,
         dataset_info=data_module.dataset_info,
         pretrained=config.is_pretrained,
+        fetch=fetch,
     )
     logger.info("Initialising dataset '%s'...", config.dataset)
     data_module.prepare_data()

@@ -180,6 +180,11 @@ class Layers:
         return RunConfig(**self.effective)
 
     @property
+    def names_model(self) -> bool:
+        """Whether the command line names the model, so that a hub may be asked for it."""
+        return "model" in self.command_line
+
+    @property
     def effective(self) -> dict[str, Any]:
         # A file tells what it needs; only the command line can have it run.
         return {**self.project, **self.file, "imports": [], **self.command_line}
