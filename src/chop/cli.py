@@ -76,6 +76,11 @@ def _line(message: str) -> str:
     return shown if len(shown) <= LONGEST else f"{shown[: LONGEST - 100]} … {shown[-100:]}"
 
 
+def _say(text: str) -> None:
+    """Write lines to standard output, with nothing in them that a terminal would obey."""
+    sys.stdout.write(printable(text, keep="\n\t"))
+
+
 def _run(arguments: list[str]) -> int:
     if "-h" in arguments or "--help" in arguments:
         action = next((word for word in arguments if word in COMMANDS), None)
@@ -154,7 +159,7 @@ def _info(options: dict[str, Any]) -> int:
     """List what is registered; a user's files are imported first where they are named."""
     from chop.actions.info import info
 
-    sys.stdout.write(
+    _say(
         info(
             options.get("model"),
             options.get("dataset"),
@@ -171,8 +176,8 @@ def _report(options: dict[str, Any]) -> int:
 
     if options.get("model") is None:
         raise ConfigError("no run is named: write ch report RUN_DIR, such as mase_output/<project>")
-    page = report(options["model"], options.get("output"))
-    sys.stdout.write(f"{page}\n" if options.get("quiet") else f"Report: {page}\n")
+    page = printable(str(report(options["model"], options.get("output"))))
+    _say(f"{page}\n" if options.get("quiet") else f"Report: {page}\n")
     return OK
 
 
@@ -187,7 +192,7 @@ def _compare(options: dict[str, Any]) -> int:
         )
     picture, fronts = compare_fronts(named, options.get("output"))
     shown = f"{fronts_table(fronts)}\nPicture: {picture}\n"
-    sys.stdout.write(f"{picture}\n" if options.get("quiet") else shown)
+    _say(f"{picture}\n" if options.get("quiet") else shown)
     return OK
 
 
@@ -208,7 +213,8 @@ def _export(options: dict[str, Any]) -> int:
     rows = done.verified_rows
     why = "as --rows 0 says" if given.get("rows") == 0 else "as there is no simulator"
     checked = f"equal to the engine on {rows:,} rows" if rows else f"not checked, {why}"
-    sys.stdout.write(f"{done.folder}\n" if quiet else f"Exported: {done.folder}, {checked}\n")
+    folder = printable(str(done.folder))
+    _say(f"{folder}\n" if quiet else f"Exported: {folder}, {checked}\n")
     return OK
 
 

@@ -17,7 +17,7 @@ from chop.config.option import Setting
 from chop.config.run import REMOVED, RunConfig
 from chop.errors import ConfigError, UnknownNameError, suggestion
 from chop.files import regular, write_text
-from chop.masking import masked_values
+from chop.masking import masked_values, printable
 
 MAX_BYTES = 4 * 2**20  # a configuration of this size is some other file
 DEEPEST = 32  # levels of tables and lists; a configuration has six or so
@@ -330,7 +330,8 @@ def _shown(row: list[Any], width: int, *, colour: bool) -> list[str]:
     given = [place for place, value in enumerate(row[:-1]) if value != ""]
     lost = given[1:-1] if colour else []  # the first is the name
     values = enumerate(row[1:], start=1)
-    return [str(row[0]), *(_wrapped(str(each), width, grey=at in lost) for at, each in values)]
+    texts = ((at, printable(str(each))) for at, each in values)
+    return [str(row[0]), *(_wrapped(each, width, grey=at in lost) for at, each in texts)]
 
 
 def _wrapped(text: str, width: int, *, grey: bool) -> str:
