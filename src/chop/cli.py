@@ -36,15 +36,19 @@ NO_MEMORY = "can't allocate memory"  # torch says it in a RuntimeError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``ch``; the exit code is 0, 1 for a bug, 2 for a user's mistake, 130 for Ctrl-C."""
+    """Run ``ch``; the exit code is 0, 1 for a bug, 2 for a user's mistake, 130 for Ctrl-C.
+
+    A search or training that SIGTERM ends has 143.
+    """
     arguments = sys.argv[1:] if argv is None else list(argv)
     debug = "--debug" in arguments
     make_writable()
     try:
         with flushed():
             return _run(arguments)
-    except KeyboardInterrupt:
-        return _complain("interrupted; what was finished is kept", INTERRUPTED, debug)
+    except KeyboardInterrupt as error:
+        code = getattr(error, "exit_code", INTERRUPTED)
+        return _complain("interrupted; what was finished is kept", code, debug)
     except ChopError as error:
         return _complain(str(error), MISTAKE, debug)
     except BrokenPipeError:  # the reader of a pipe, such as `head`, has seen enough
