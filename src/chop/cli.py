@@ -139,11 +139,16 @@ def _from_project(action: str, layers: "Layers", *, graphs: bool = False) -> dic
         graphs: whether the action can do with a graph alone, without the model it is made of.
     """
     from chop.catalogue import stored
+    from chop.config.layers import checked
     from chop.tools.loadable import GRAPH_TYPE, loadable
     from chop.tools.recorded import left_out, require_code
 
     given = layers.effective
-    known = left_out(given)
+    where = f"{given.get('load_name')}: the record of its project"
+    known = {
+        name: checked(name, value, f"{where}: {name}", where)
+        for name, value in left_out(given).items()
+    }
     if "model" in known and not given["imports"]:
         load = given["load_name"]
         if graphs and loadable(Path(load))[1] == GRAPH_TYPE:

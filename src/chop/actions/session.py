@@ -35,6 +35,7 @@ logger = get_logger("chop")
 
 ELSEWHERE = {"model": ("hf:",), "dataset": ()}
 """How names begin of what is in no table."""
+LONGEST_NAME = 255  # bytes of a folder's name, on every usual file system
 WRONG_LABELS = {
     False: "labels are real numbers, not classes; to predict numbers give task='regression'",
     True: "task 'regression': labels must be real numbers, not whole ones: give labels.float()",
@@ -88,14 +89,23 @@ def check(config: RunConfig) -> None:
         known = registered[f"{kind}s"]
         if not (config.imports or name.lower() in known or name.startswith(ELSEWHERE[kind])):
             raise UnknownNameError(kind, name, known)
-    if config.project == ".." or Path(config.project or "").name != (config.project or ""):
-        raise ConfigError(
-            f"--project: {config.project!r} is not the name of a folder; what leads to it is "
-            "--project-dir"
-        )
+    check_project(config.project or "")
     for path, flag in ((config.load_name, "--load"), (config.dataset_path, "--dataset-path")):
         if path is not None and not Path(path).expanduser().exists():
             raise ConfigError(f"{flag}: there is no file or folder {path}")
+
+
+def check_project(name: str) -> None:
+    """Refuse a name that no folder can have, or that leads elsewhere."""
+    if name == ".." or Path(name).name != name:
+        raise ConfigError(
+            f"--project: {name!r} is not the name of a folder; what leads to it is --project-dir"
+        )
+    if len(os.fsencode(name)) > LONGEST_NAME:
+        raise ConfigError(
+            f"--project: {name[:40]!r} … is not the name of a folder: it has more than "
+            f"{LONGEST_NAME} bytes"
+        )
 
 
 def run_action(

@@ -24,6 +24,7 @@ from chop.actions.session import (
 )
 from chop.config.layers import na_to_none
 from chop.config.run import RunConfig
+from chop.errors import ConfigError
 from chop.files import all_tried, one_at_a_time, writable_folder
 from chop.runs import COMPARISON, SEARCH
 from chop.search.config import SearchConfig, StrategySetup, check_runners, parse_search
@@ -52,6 +53,11 @@ NO_DIFFERENCE = {"log_every_n_steps", "num_threads"}
 
 def check(config: RunConfig) -> None:
     """Refuse a space, a sampler, a runner or a metric that does not exist, or is of no use here."""
+    if config.num_devices != 1:
+        raise ConfigError(
+            f"--num-devices {config.num_devices} is for training; a search uses one device, and "
+            "its processes are search.strategy.setup.n_jobs"
+        )
     check_runners(parse_search(config.search), config.task)
 
 
