@@ -186,8 +186,11 @@ class Layers:
 
     @property
     def effective(self) -> dict[str, Any]:
+        file = dict(self.file)
+        if "load_name" in file and "load_name" in self.command_line:
+            file.pop("load_type", None)  # it is said of the path in the file, not of this one
         # A file tells what it needs; only the command line can have it run.
-        return {**self.project, **self.file, "imports": [], **self.command_line}
+        return {**self.project, **file, "imports": [], **self.command_line}
 
     def record(self, command: list[str]) -> dict[str, Any]:
         """What was run and who set what, as plain values to store beside the results."""

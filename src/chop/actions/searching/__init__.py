@@ -248,7 +248,9 @@ class SearchJob:
             space = make_space(stated.name, self.context, stated.setup, stated.seed)
             writable_folder(folder)
             problem = self.problem(space)
-            store = open_store(place, list(self.config.directions), problem)
+            store = open_store(
+                place, list(self.config.directions), problem, objectives=self.config.objectives
+            )
             if_it_fails.callback(store.close)
             store.sync()
             store.free_the_dead()
