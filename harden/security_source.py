@@ -21,6 +21,9 @@ FETCHING = frozenset(
         "socket",
         "telnetlib",
         "smtplib",
+        "huggingface_hub",
+        "transformers",
+        "datasets",
     }
 )
 MODULES = {
@@ -45,11 +48,16 @@ MUST_SAY = {
     "numpy.save": ("allow_pickle", False),
 }
 """Calls that are safe only with this keyword, written out."""
+MUST_DECIDE = {"chop.models.get_model": "fetch", "chop.models.info.get_model": "fetch"}
+"""Calls that say whether a name may leave this machine."""
 DYNAMIC = frozenset({"importlib.import_module", "importlib.util.spec_from_file_location"})
 """Calls that load a module whose name is worked out."""
 ALLOWED = {
     ("dataset/download.py", "urllib.request"): "the only place that fetches, and it verifies",
     ("dataset/download.py", "http.client"): "names of the errors of fetching",
+    ("models/hub.py", "huggingface_hub"): "the only place that asks a hub, for what the user names",
+    ("models/hf.py", "transformers"): "offline, in chop.models.hub's words",
+    ("tools/tokenized.py", "datasets"): "a data set that a call names",
     ("tools/user_code.py", "importlib.import_module"): "what --import names",
     ("tools/user_code.py", "importlib.util.spec_from_file_location"): "what --import names",
     ("actions/__init__.py", "importlib.import_module"): "names from the table of actions",
@@ -166,6 +174,8 @@ def called(node: ast.AST, known: dict[str, str]) -> Iterator[tuple[str, str]]:
         keyword, value = MUST_SAY[name]
         if keyword not in given or not is_constant(given[keyword], value):
             yield name, f"does not say {keyword}={value}"
+    if name in MUST_DECIDE and MUST_DECIDE[name] not in given:
+        yield name, f"does not say {MUST_DECIDE[name]}="
     if name in DYNAMIC and not isinstance(node.args[0], ast.Constant):
         yield name, "loads a module whose name is not in the source"
 

@@ -36,15 +36,19 @@ NO_MEMORY = "can't allocate memory"  # torch says it in a RuntimeError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``ch``; the exit code is 0, 1 for a bug, 2 for a user's mistake, 130 for Ctrl-C."""
+    """Run ``ch``; the exit code is 0, 1 for a bug, 2 for a user's mistake, 130 for Ctrl-C.
+
+    A search or training that SIGTERM ends has 143.
+    """
     arguments = sys.argv[1:] if argv is None else list(argv)
     debug = "--debug" in arguments
     make_writable()
     try:
         with flushed():
             return _run(arguments)
-    except KeyboardInterrupt:
-        return _complain("interrupted; what was finished is kept", INTERRUPTED, debug)
+    except KeyboardInterrupt as error:
+        code = getattr(error, "exit_code", INTERRUPTED)
+        return _complain("interrupted; what was finished is kept", code, debug)
     except ChopError as error:
         return _complain(str(error), MISTAKE, debug)
     except BrokenPipeError:  # the reader of a pipe, such as `head`, has seen enough
@@ -74,6 +78,11 @@ def _line(message: str) -> str:
     line = " ".join(message.split())
     shown = printable(line)
     return shown if len(shown) <= LONGEST else f"{shown[: LONGEST - 100]} … {shown[-100:]}"
+
+
+def _say(text: str) -> None:
+    """Write lines to standard output, with nothing in them that a terminal would obey."""
+    sys.stdout.write(printable(text, keep="\n\t"))
 
 
 def _run(arguments: list[str]) -> int:
@@ -119,7 +128,7 @@ def _act(action: str, options: dict[str, Any], command: list[str]) -> int:
         table = settings_table(layers, colour=colour, complete=config.verbose, room=room)
         sys.stdout.write(table + "\n" + _taken(layers.project))
         sys.stdout.flush()
-        run_action(action, config, layers.record(command))
+        run_action(action, config, layers.record(command), fetch=layers.names_model)
     return OK
 
 
@@ -130,11 +139,16 @@ def _from_project(action: str, layers: "Layers", *, graphs: bool = False) -> dic
         graphs: whether the action can do with a graph alone, without the model it is made of.
     """
     from chop.catalogue import stored
+    from chop.config.layers import checked
     from chop.tools.loadable import GRAPH_TYPE, loadable
     from chop.tools.recorded import left_out, require_code
 
     given = layers.effective
-    known = left_out(given)
+    where = f"{given.get('load_name')}: the record of its project"
+    known = {
+        name: checked(name, value, f"{where}: {name}", where)
+        for name, value in left_out(given).items()
+    }
     if "model" in known and not given["imports"]:
         load = given["load_name"]
         if graphs and loadable(Path(load))[1] == GRAPH_TYPE:
@@ -154,7 +168,7 @@ def _info(options: dict[str, Any]) -> int:
     """List what is registered; a user's files are imported first where they are named."""
     from chop.actions.info import info
 
-    sys.stdout.write(
+    _say(
         info(
             options.get("model"),
             options.get("dataset"),
@@ -171,8 +185,8 @@ def _report(options: dict[str, Any]) -> int:
 
     if options.get("model") is None:
         raise ConfigError("no run is named: write ch report RUN_DIR, such as mase_output/<project>")
-    page = report(options["model"], options.get("output"))
-    sys.stdout.write(f"{page}\n" if options.get("quiet") else f"Report: {page}\n")
+    page = printable(str(report(options["model"], options.get("output"))))
+    _say(f"{page}\n" if options.get("quiet") else f"Report: {page}\n")
     return OK
 
 
@@ -187,7 +201,7 @@ def _compare(options: dict[str, Any]) -> int:
         )
     picture, fronts = compare_fronts(named, options.get("output"))
     shown = f"{fronts_table(fronts)}\nPicture: {picture}\n"
-    sys.stdout.write(f"{picture}\n" if options.get("quiet") else shown)
+    _say(f"{picture}\n" if options.get("quiet") else shown)
     return OK
 
 
@@ -208,7 +222,8 @@ def _export(options: dict[str, Any]) -> int:
     rows = done.verified_rows
     why = "as --rows 0 says" if given.get("rows") == 0 else "as there is no simulator"
     checked = f"equal to the engine on {rows:,} rows" if rows else f"not checked, {why}"
-    sys.stdout.write(f"{done.folder}\n" if quiet else f"Exported: {done.folder}, {checked}\n")
+    folder = printable(str(done.folder))
+    _say(f"{folder}\n" if quiet else f"Exported: {folder}, {checked}\n")
     return OK
 
 

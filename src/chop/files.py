@@ -47,6 +47,32 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.replace(path)
 
 
+@contextlib.contextmanager
+def all_tried(ended: BaseException | None = None) -> Iterator[None]:
+    """Go on in this block after a file that cannot be written; one error names all of them.
+
+    Args:
+        ended: what has ended the work whose results are written; if that was another file that
+            cannot be written, its line comes first.
+    """
+    global _unwritten
+    before, _unwritten = _unwritten, {}
+    try:
+        yield
+        failed = _unwritten
+    finally:
+        _unwritten = before
+    if failed:
+        names, reasons = ", ".join(map(str, failed)), ", ".join(dict.fromkeys(failed.values()))
+        first = f"{ended}; nor could these be: " if isinstance(ended, OutputError) else ""
+        intact = "" if first else "; what was there before is intact"
+        raise OutputError(f"{first}{names}: cannot be written: {reasons}{intact}") from None
+
+
+_unwritten: dict[Path, str] | None = None
+"""Files that could not be written and why, while `all_tried` collects them."""
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a whole text file."""
     write_pieces(path, [text])
@@ -75,6 +101,7 @@ def create(path: Path, text: str) -> bool:
                 raise
             temporary.replace(path)
         return True
+    return False  # it could not be written, and `all_tried` says so
 
 
 @contextlib.contextmanager
@@ -242,9 +269,12 @@ def _temporary(path: Path) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
     except OSError as error:
-        raise OutputError(
-            f"{path}: cannot be written: {error.strerror or error}; what was there before is intact"
-        ) from None
+        reason = error.strerror or str(error)
+        if _unwritten is None:
+            raise OutputError(
+                f"{path}: cannot be written: {reason}; what was there before is intact"
+            ) from None
+        _unwritten[path] = reason
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)

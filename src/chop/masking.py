@@ -1,4 +1,4 @@
-"""Passwords that stand in URLs and connection strings are never shown, wherever text is shown."""
+"""What is never shown, wherever text is shown: passwords in URLs, and orders to a terminal."""
 
 import re
 from collections.abc import Iterator
@@ -101,6 +101,17 @@ def _is_secret_inside(value: str) -> bool:
     return False
 
 
-def printable(text: str) -> str:
-    """Text without control characters, which a file may have brought and a terminal would obey."""
-    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+def printable(text: str, keep: str = "") -> str:
+    """Text without characters that a terminal would obey, which a file may have brought.
+
+    These are control characters, line ends and marks of direction; they are shown as Python
+    writes them.
+
+    Args:
+        keep: characters that are meant, such as the line ends of a table.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() or each in keep else repr(each)[1:-1] for each in text
+    )

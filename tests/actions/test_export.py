@@ -14,8 +14,9 @@ import chop.passes as passes
 from chop.actions.exporting import export
 from chop.cli import main
 from chop.config.command_line import TO
-from chop.errors import ChopError, OutputError
+from chop.errors import ChopError, ConfigError, OutputError
 from chop.export import TARGETS, exporting
+from chop.export.verilog.target import Hardware
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.lowering import Engine, lower
 
@@ -195,3 +196,17 @@ def test_exporting_a_strangers_search_writes_nothing_else(
     (folder / "best_0.toml").write_text(head + quantize + harmful)
     assert main([*words, "--output", str(tmp_path / "program")]) == 0
     assert not canary.exists()
+
+
+@pytest.mark.parametrize("name", ["", "/", ".", "..", "a/.."])
+def test_a_folder_without_a_name_is_refused(
+    name: str, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["export", "--load", str(run), "--to", "integer", "-o", name]) == 2
+    assert f"export: {name!r} is not the name of a folder to write" in capsys.readouterr().err
+
+
+def test_registers_have_a_bound() -> None:
+    with pytest.raises(ConfigError, match=r"stages must be 0 to 1,000 \(got 1001\)"):
+        Hardware(stages=1001)
+    assert Hardware(stages=1000).stages == 1000

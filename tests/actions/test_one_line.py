@@ -28,7 +28,6 @@ from chop.preprocessing import Preprocessing, preprocessing_of
 from chop.runs import read_json
 from chop.tasks import classes_predicted
 from chop.tools.checkpoint_load import load_model
-from chop.tools.recorded import require_code
 from chop.validation import parse
 
 NET = """
@@ -128,14 +127,6 @@ def test_the_last_lines_can_be_run(here: Path, capsys: pytest.CaptureFixture[str
     assert [words[0] for words in found] == ["export", "test"]
     for words in found:
         assert main(words) == 0
-
-
-def test_a_hub_is_not_asked_because_a_record_says_so(tmp_path: Path) -> None:
-    with pytest.raises(
-        ConfigError, match=r"fetched only if it is named: write ch test hf:some/net"
-    ):
-        require_code("hf:some/net", {}, "p", "test")
-    require_code(f"hf:{tmp_path}", {}, "p", "test")
 
 
 def test_code_of_a_project_is_not_run(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

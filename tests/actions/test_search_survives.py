@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from warm import WarmRun
 
 from chop.config.layers import read_toml, write_toml
@@ -134,13 +135,18 @@ def test_processes_share_the_work_and_take_over_from_one_that_is_killed(tmp_path
     assert any("18 distinct configurations of 18" in output for output in outputs)
 
 
-def test_ctrl_c_ends_cleanly_with_the_results_so_far(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupt_ends_cleanly_with_the_results_so_far(
+    number: signal.Signals, code: int, tmp_path: Path
+) -> None:
     project = Project(tmp_path, "slow", sampler="tpe", n_trials=18, n_jobs=2, plots=False)
     process = project.start()
     project.wait_for(4, process)
-    os.kill(process.pid, signal.SIGINT)
+    os.kill(process.pid, number)
     output = "".join(process.communicate(timeout=600))
-    assert process.returncode == 130, output
+    assert process.returncode == code, output
+    assert "ch: interrupted; what was finished is kept" in output
+    assert not list(tmp_path.rglob("*.tmp"))
     assert "Traceback" not in output
     assert "Best trial(s):" in output
     log = json.loads((project.results / "log.json").read_text())

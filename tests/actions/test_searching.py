@@ -2,6 +2,7 @@
 
 import copy
 import json
+import resource
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,7 @@ from chop.actions import search
 from chop.cli import main
 from chop.config.layers import read_toml
 from chop.dataset import MaseDataModule
-from chop.errors import ChopError, ConfigError
+from chop.errors import ChopError, ConfigError, OutputError
 from chop.models import get_model, get_model_info
 from chop.runs import own_folder
 
@@ -294,3 +295,26 @@ def test_the_brute_force_example_takes_every_configuration_once(
         accuracy, width = entry["value"]
         better = [p for p in worse if p[0] <= -accuracy and p[1] <= width]
         assert set(better) == {(-accuracy, width)}
+
+
+def test_a_full_disk_is_told_with_every_file(data: MaseDataModule, tmp_path: Path) -> None:
+    """A limit on the size of files stands for the disk: each of these is longer."""
+    tables = read_toml(EXAMPLE)["search"]
+    tables["strategy"]["setup"] |= {"sampler": "random", "n_trials": 18, "plots": False}
+    tables["strategy"]["sw_runner"]["basic_evaluation"]["num_samples"] = 64
+    info = get_model_info("jsc-tiny")
+    model = get_model("jsc-tiny", "cls", dataset_info=data.dataset_info)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(OutputError) as caught:
+            search(model, info, data, tables, save_dir=tmp_path / "out")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    line = str(caught.value)
+    for name in ("study.log", "log.json", "best.json"):
+        assert f"{tmp_path / 'out' / name}" in line
+    assert "the trials in it are intact" in line
+    assert (tmp_path / "out" / "study.log").read_bytes().endswith(b"}\n")
+    assert (tmp_path / "out" / "search.json").is_file()  # which comes later and has room
+    assert not list(tmp_path.rglob("*.tmp"))

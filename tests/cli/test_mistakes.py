@@ -1,7 +1,9 @@
 """Forty plausible mistakes at the command line: each is one line that says what would be right."""
 
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,6 +53,12 @@ MISTAKES = {
         f"{RUN} --project {name}": f"--project: '{name}' is not the name of a folder; what leads"
         for name in ("..", ".", "../x", "a/b", "a/../..", "/absolute", "x/")
     },
+    **{
+        f"{RUN} --project {name}": f"--project: '{name[:40]}' … is not the name of a folder: it has"
+        for name in ("x" * 300, "é" * 128)
+    },
+    "search jsc-tiny jsc-sim --num-devices 2": "--num-devices 2 is for training; a search uses one",
+    "export --load x --to verilog --stages 1001": "--stages: input should be less than 1001 (got",
     f"{RUN} --resume=yes": "--resume takes no value: leave out ='yes'",
     f"{RUN} --output x.html": "--output means nothing to train: it is for report",
     f"{RUN} --split val": "--split means nothing to train: it is for test",
@@ -104,6 +112,22 @@ def test_a_mistake_is_one_helpful_line(
     assert error.count("\n") == 1
     assert error.count("ch: ") == 1
     assert sorted(os.listdir(tmp_path)) == sorted([*FILES, "folder"])  # nothing is left behind
+
+
+@pytest.mark.parametrize("command", ["test --load p", "predict --load p rows.csv"])
+@pytest.mark.parametrize("value", [["a"], {"a": 1}, 5, True])
+def test_a_record_with_a_model_that_is_no_name_is_refused(
+    value: Any, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "p" / "software"
+    folder.mkdir(parents=True)
+    record = {"action": "train", "settings": [{"name": "model", "effective": value}]}
+    (folder / "run_train.json").write_text(json.dumps(record))
+    assert main(command.split()) == 2
+    wanted = "ch: p: the record of its project: model: input should be a valid string (got "
+    assert capsys.readouterr().err.startswith(wanted)
 
 
 def test_help_is_a_word_too(capsys: pytest.CaptureFixture[str]) -> None:

@@ -137,3 +137,20 @@ def test_only_errors_and_results_are_shown(capsys: pytest.CaptureFixture[str]) -
     with only_results(wanted=False):
         logger.info("a remark")
     assert "a remark" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("quiet", [(), ("--quiet",)])
+def test_names_in_a_file_do_not_reach_a_terminal(
+    quiet: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = r"p\u001b[31mq\u202ea\nforged"
+    there = f"{tmp_path.as_posix()}/{name}"
+    text = f'model = "jsc-tiny"\ndataset = "jsc-sim"\nproject = "{name}"\n'
+    text += f'[passes.save_mase_graph]\nsave_dir = "{there}"\n'
+    (tmp_path / "run.toml").write_text(text)
+    given = ["transform", "--config", str(tmp_path / "run.toml"), "--project-dir", str(tmp_path)]
+    assert main([*given, *quiet]) == 0
+    out = capsys.readouterr().out
+    assert r"q\u202ea\nforged" in out
+    assert not {each for each in out if not each.isprintable()} - {"\n"}
+    assert not [line for line in out.splitlines() if line.startswith("forged")]

@@ -191,3 +191,15 @@ def test_the_record_tells_who_set_what(tmp_path: Path) -> None:
     assert settings["seed"]["file"] == settings["seed"]["effective"] == 7
     assert settings["num_workers"]["command_line"] == 0
     assert record["command"] == ["ch", "train"]
+
+
+def test_the_load_type_of_a_file_is_said_of_its_own_path(tmp_path: Path) -> None:
+    """As in ``ch test --config best_0.toml --load GRAPH``."""
+    file = tmp_path / "best_0.toml"
+    file.write_text('load_name = "best.ckpt"\nload_type = "pl"\n')
+    assert Layers.read(str(file), {}).config.load_type == "pl"
+    assert Layers.read(str(file), {"load_name": "graph"}).config.load_type == "mz"
+    given = {"load_name": "x", "load_type": "pt"}
+    assert Layers.read(str(file), given).config.load_type == "pt"
+    file.write_text('load_type = "pl"\n')
+    assert Layers.read(str(file), {"load_name": "x"}).config.load_type == "pl"

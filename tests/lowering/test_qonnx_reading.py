@@ -130,6 +130,8 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "scale": (lambda: quant(scale=-1.0), "a scale that is not positive"),
     "not numbers": (lambda: quant(scale=float("nan")), "'c0' holds no plain numbers"),
     "shape": (lambda: one_node(shape=("n", "m")), "the shape of the input 'x' is not known"),
+    "long": (lambda: one_node(shape=("n", 2**40)), "rows of 1,099,511,627,776 elements are too"),
+    "longer": (lambda: one_node(shape=("n", 2**20, 2**10)), "at most 67,108,864"),
     "rows": (lambda: one_node("Flatten", axis=0), "flattens rows of the batch together"),
     "batch": (lambda: one_node("Reshape", np.array([4, 1])), "mixes rows of the batch"),
     "pads": (

@@ -9,7 +9,8 @@ import torch
 
 from chop.errors import CheckpointError, ConfigError
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.models import from_transformers
+from chop.models import from_transformers, get_model
+from chop.models.info import DataShape
 from chop.passes.graph import (
     add_common_metadata_analysis_pass,
     init_metadata_analysis_pass,
@@ -91,3 +92,30 @@ def test_a_class_that_transformers_does_not_have_is_not_looked_for(tmp_path: Pat
     named = {"model_type": "bert", "architectures": ["os", "logging"], **SMALL}
     (tmp_path / "config.json").write_text(json.dumps(named))
     assert type(from_transformers(tmp_path)).__name__ == "BertModel"
+
+
+@needs_transformers
+def test_weights_are_never_random_without_a_word(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = transformers.BertConfig(**SMALL, vocab_size=50, intermediate_size=16)
+    model = transformers.BertForSequenceClassification(config)
+    model.save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    from_transformers(tmp_path)
+    assert f"{tmp_path} has no weights (model.safetensors): they are random" in caplog.text
+    for name in ("pytorch_model.bin", "pytorch_model-00001-of-00002.bin", "model.fp16.safetensors"):
+        (tmp_path / name).write_bytes(b"")
+        with pytest.raises(CheckpointError, match=rf"weights in {name}, but only model\.safet"):
+            load_model(tmp_path, "hf")
+        with pytest.raises(CheckpointError, match=rf"weights in {name}, but only model\.safet"):
+            get_model(f"hf:{tmp_path}", "cls", DataShape(16, 2, vocab_size=50), pretrained=True)
+        (tmp_path / name).unlink()
+    other = transformers.BertModel(config)
+    other.save_pretrained(tmp_path)
+    saved = json.loads((tmp_path / "config.json").read_text())
+    named = {**saved, "architectures": ["BertForSequenceClassification"]}
+    (tmp_path / "config.json").write_text(json.dumps(named))
+    caplog.clear()
+    from_transformers(tmp_path)
+    assert "has no weights for classifier.bias, classifier.weight: they are random" in caplog.text

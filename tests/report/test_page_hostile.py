@@ -6,6 +6,7 @@ from pathlib import Path
 from report_pages import HOSTILE, Page, a_result, logged, put
 
 from chop.actions.reporting import report
+from chop.report.html import escaped
 
 
 def hostile_run(folder: Path) -> Path:
@@ -60,3 +61,7 @@ def test_a_graph_that_was_tampered_with_is_refused(run_folder: Path, tmp_path: P
     assert page.sections == ["problems"]
     assert "graph.json" in page.texts["problems"]
     assert page.count("script") == 1
+
+
+def test_no_mark_turns_text_round() -> None:
+    assert escaped("a\u202eb\u2066c\x9b") == "a\ufffdb\ufffdc\ufffd"

@@ -3,6 +3,7 @@
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from chop.errors import ConfigError, SearchError
 from chop.search.config import parse_search
 from chop.search.spaces.space import SearchContext
 from chop.search.strategy import Search
-from chop.search.study import storage
+from chop.search.study import patience, storage
 from chop.search.study.storage import PROBLEM, Place, open_store
 from chop.search.study.trial import Outcome
 from chop.search.study.trial import TrialRequest as Wanted
@@ -135,3 +136,55 @@ def test_searches_share_a_study_behind_a_proxy(
     assert len(trials) == len({trial.user_attrs["key"] for trial in trials}) == 12
     expected = {t.user_attrs["key"]: t.values for t in search_with(3, n_trials=11).store.counted()}
     assert {t.user_attrs["key"]: t.values for t in trials if t is not trials[0]} == expected
+
+
+REFUSAL = b'SFATAL\0C28P01\0Mpassword authentication failed for user "me"\0\0'
+
+
+@pytest.mark.parametrize("answer", [b"", b"E" + (len(REFUSAL) + 4).to_bytes(4, "big") + REFUSAL])
+def test_a_database_that_is_away_is_asked_again_before_it_is_open(
+    answer: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that hangs up is asked again; one that refuses a user is not."""
+    pytest.importorskip("psycopg")
+    monkeypatch.setattr(patience, "LONGEST_OUTAGE", 0.5)
+    asked: list[bytes] = []
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def answer_all() -> None:
+        while True:
+            try:
+                connection, _ = server.accept()
+            except OSError:
+                return
+            with connection:
+                asked.append(connection.recv(4000))
+                connection.sendall(answer)
+
+    thread = threading.Thread(target=answer_all, daemon=True)
+    thread.start()
+    port = server.getsockname()[1]
+    url = f"postgresql://me:secret@127.0.0.1:{port}/db?sslmode=disable&gssencmode=disable"
+    lost = SearchError if not answer else ConfigError
+    words = "has not answered for 0.5 s" if not answer else "cannot be opened: .*authentication"
+    try:
+        with pytest.raises(lost, match=words) as caught:
+            open_store(Place(url, "search"), ["minimize"], {})
+    finally:
+        server.shutdown(socket.SHUT_RDWR)
+        server.close()
+        thread.join()
+    assert "secret" not in str(caught.value)
+    assert len(asked) == 1 if answer else len(asked) > 1
+
+
+def test_objectives_have_names(tmp_path: Path) -> None:
+    place = Place(str(tmp_path / "study.log"), "search")
+    names = ["accuracy", "average_bitwidth"]
+    store = open_store(place, ["maximize", "minimize"], {}, objectives=names)
+    assert store.study.metric_names == names
+    assert open_store(place, ["maximize", "minimize"], {}).study.metric_names == names
+    config = parse_search(tables())
+    assert config.objectives == names
+    summed = parse_search(tables(sum_scaled_metrics=True, direction="maximize"))
+    assert summed.objectives == ["sum of scaled accuracy, average_bitwidth"]

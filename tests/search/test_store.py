@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from optuna.study import StudyDirection
 from optuna.trial import TrialState
 from search_cases import StoreMaker
 
-from chop.errors import ChopError, ConfigError, SearchError
+from chop.errors import ChopError, ConfigError, OutputError, SearchError
 from chop.search.study.journal import FinishedTrials
 from chop.search.study.storage import Place, open_store, shown
 from chop.search.study.store import Store
@@ -108,6 +109,36 @@ def test_the_trials_of_a_killed_process_are_given_up(open_at: StoreMaker, tmp_pa
     assert store.claim([wanted("x")], None)[0] is not None
 
 
+@pytest.mark.parametrize("room", [1, 60, 200])
+def test_a_full_disk_leaves_no_half_of_a_record(
+    room: int, open_at: StoreMaker, tmp_path: Path
+) -> None:
+    """The limit takes a part of what is written and refuses the rest, as a disk does."""
+    store, journal = open_at(), tmp_path / "study.log"
+    before = journal.read_bytes()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + room, hard))
+    try:
+        with pytest.raises(OutputError, match=r"study\.log: cannot be written: .*are intact"):
+            store.claim([wanted("x" * 300)], None)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert journal.read_bytes() == before
+    assert open_at().claim([wanted("x" * 300)], None)[0] is not None
+
+
+def test_what_a_killed_process_left_half_written_goes(open_at: StoreMaker, tmp_path: Path) -> None:
+    store, left = open_at(), tmp_path / ".best.json.0123abcd.tmp"
+    left.touch()
+    other = open_at()  # which may be at work on the file
+    store.remove_unfinished(tmp_path)
+    assert left.exists()
+    other.close()
+    del other
+    store.remove_unfinished(tmp_path)
+    assert not left.exists()
+
+
 def test_a_process_is_known_by_number_and_start() -> None:
     assert is_alive(this_worker(), None)
     assert not is_alive(f"{this_machine()}/{os.getpid()}/1", None)
@@ -120,13 +151,14 @@ def test_a_process_is_known_by_number_and_start() -> None:
 
 @pytest.mark.parametrize("torn", [b'{"op_code": 5, "wor', b"{", b"\x00\x00"])
 def test_a_line_that_was_written_in_part_does_no_harm(
-    torn: bytes, open_at: StoreMaker, tmp_path: Path
+    torn: bytes, open_at: StoreMaker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = open_at()
     (first,) = store.claim([wanted("x")], None)
     with (tmp_path / "study.log").open("ab") as file:
         file.write(torn)
     assert open_at().claim([wanted("x")], None) == [None]
+    assert f"cut off, as by a crash: {len(torn)} bytes of it are taken out" in caplog.text
     (second,) = store.claim([wanted("y")], None)
     assert first is not None
     assert second is not None

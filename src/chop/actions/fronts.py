@@ -5,6 +5,7 @@ from pathlib import Path
 
 from chop.charts import SHARP, write_png
 from chop.errors import ConfigError
+from chop.masking import printable
 from chop.report.read.fronts import Fronts, read_fronts
 from chop.runs import FRONTS_CHART, open_run
 
@@ -41,7 +42,7 @@ def fronts_table(fronts: Fronts) -> str:
     from tabulate import tabulate
 
     rows = [
-        [name, len(fronts.points(name)), *(f"{each:.6g}" for each in fronts.best(name)),
+        [printable(name), len(fronts.points(name)), *(f"{each:.6g}" for each in fronts.best(name)),
          f"{share:.1%}"]
         for name, share in fronts.shares().items()
     ]  # fmt: skip

@@ -35,6 +35,7 @@ logger = get_logger("chop")
 
 ELSEWHERE = {"model": ("hf:",), "dataset": ()}
 """How names begin of what is in no table."""
+LONGEST_NAME = 255  # bytes of a folder's name, on every usual file system
 WRONG_LABELS = {
     False: "labels are real numbers, not classes; to predict numbers give task='regression'",
     True: "task 'regression': labels must be real numbers, not whole ones: give labels.float()",
@@ -88,29 +89,43 @@ def check(config: RunConfig) -> None:
         known = registered[f"{kind}s"]
         if not (config.imports or name.lower() in known or name.startswith(ELSEWHERE[kind])):
             raise UnknownNameError(kind, name, known)
-    if config.project == ".." or Path(config.project or "").name != (config.project or ""):
-        raise ConfigError(
-            f"--project: {config.project!r} is not the name of a folder; what leads to it is "
-            "--project-dir"
-        )
+    check_project(config.project or "")
     for path, flag in ((config.load_name, "--load"), (config.dataset_path, "--dataset-path")):
         if path is not None and not Path(path).expanduser().exists():
             raise ConfigError(f"{flag}: there is no file or folder {path}")
 
 
-def run_action(name: str, config: RunConfig, record: dict[str, Any]) -> None:
+def check_project(name: str) -> None:
+    """Refuse a name that no folder can have, or that leads elsewhere."""
+    if name == ".." or Path(name).name != name:
+        raise ConfigError(
+            f"--project: {name!r} is not the name of a folder; what leads to it is --project-dir"
+        )
+    if len(os.fsencode(name)) > LONGEST_NAME:
+        raise ConfigError(
+            f"--project: {name[:40]!r} … is not the name of a folder: it has more than "
+            f"{LONGEST_NAME} bytes"
+        )
+
+
+def run_action(
+    name: str, config: RunConfig, record: dict[str, Any], *, fetch: bool = False
+) -> None:
     """Run an action as the command line does, on settings that have passed `check`.
 
     Args:
         record: what was run and who set what, to be stored beside the results.
+        fetch: whether a hub may be asked for the model, which only the command line can allow.
     """
     action = import_module(ACTIONS[name])
-    session = open_session(config, record, action)
+    session = open_session(config, record, action, fetch=fetch)
     with nothing_left_behind(project_folder(config)):
         keep_record(session, name, action.run(session))
 
 
-def open_session(config: RunConfig, record: dict[str, Any], action: ModuleType) -> Session:
+def open_session(
+    config: RunConfig, record: dict[str, Any], action: ModuleType, *, fetch: bool = False
+) -> Session:
     """Import the user's own code, check, seed, and build the model and the data module."""
     from chop.models import get_model, get_model_info
 
@@ -134,6 +149,7 @@ def open_session(config: RunConfig, record: dict[str, Any], action: ModuleType) 
         config.task,
         dataset_info=data_module.dataset_info,
         pretrained=config.is_pretrained,
+        fetch=fetch,
     )
     logger.info("Initialising dataset '%s'...", config.dataset)
     data_module.prepare_data()

@@ -33,8 +33,8 @@ CHECKED = (
 VERILOG = (
     of_export(
         "stages", int | None, None,
-        "pipeline registers of a circuit from inputs to outputs; by default one for each layer",
-        at_least=0,
+        "pipeline registers of a circuit from inputs to outputs, at most 1,000; by default one for "
+        "each layer", at_least=0, below=1001,
     ),
     of_export(
         "clock_ns", float | None, None,

@@ -17,7 +17,7 @@ from chop.config.option import Setting
 from chop.config.run import REMOVED, RunConfig
 from chop.errors import ConfigError, UnknownNameError, suggestion
 from chop.files import regular, write_text
-from chop.masking import masked_values
+from chop.masking import masked_values, printable
 
 MAX_BYTES = 4 * 2**20  # a configuration of this size is some other file
 DEEPEST = 32  # levels of tables and lists; a configuration has six or so
@@ -180,9 +180,17 @@ class Layers:
         return RunConfig(**self.effective)
 
     @property
+    def names_model(self) -> bool:
+        """Whether the command line names the model, so that a hub may be asked for it."""
+        return "model" in self.command_line
+
+    @property
     def effective(self) -> dict[str, Any]:
+        file = dict(self.file)
+        if "load_name" in file and "load_name" in self.command_line:
+            file.pop("load_type", None)  # it is said of the path in the file, not of this one
         # A file tells what it needs; only the command line can have it run.
-        return {**self.project, **self.file, "imports": [], **self.command_line}
+        return {**self.project, **file, "imports": [], **self.command_line}
 
     def record(self, command: list[str]) -> dict[str, Any]:
         """What was run and who set what, as plain values to store beside the results."""
@@ -325,7 +333,8 @@ def _shown(row: list[Any], width: int, *, colour: bool) -> list[str]:
     given = [place for place, value in enumerate(row[:-1]) if value != ""]
     lost = given[1:-1] if colour else []  # the first is the name
     values = enumerate(row[1:], start=1)
-    return [str(row[0]), *(_wrapped(str(each), width, grey=at in lost) for at, each in values)]
+    texts = ((at, printable(str(each))) for at, each in values)
+    return [str(row[0]), *(_wrapped(each, width, grey=at in lost) for at, each in texts)]
 
 
 def _wrapped(text: str, width: int, *, grey: bool) -> str:

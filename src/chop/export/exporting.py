@@ -88,6 +88,8 @@ def export(  # noqa: PLR0913  (each is a choice of its own)
         raise UnknownNameError("export", to, TARGETS)
     if rows < 0:
         raise ConfigError(f"export: rows must be 0 or more (got {rows})")
+    if Path(output).name in ("", ".."):
+        raise ConfigError(f"export: {str(output)!r} is not the name of a folder to write: name one")
     write = TARGETS[to]
     if hardware is not None:
         if to != "verilog":

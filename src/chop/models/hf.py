@@ -1,29 +1,39 @@
 """Models of transformers, from a configuration, a folder or by name; the extra `text`.
 
 No code of a folder is run: a class is one of those that transformers has, and weights are read from
-safetensors. Only a name of the hub that was asked for, ``hf:NAME``, is ever looked for elsewhere.
+safetensors. Transformers is offline throughout; what may be fetched comes by `chop.models.hub`.
 """
 
 import json
 import logging
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
 from chop.errors import CheckpointError, ConfigError
+from chop.models.hub import folder_of, offline
 from chop.models.info import HUB, LANGUAGE, DataInfo, tokens_of
 
 logger = logging.getLogger("chop")
 
 CONFIG = "config.json"
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+PARTS = "model-*.safetensors"
+OTHER_WEIGHTS = (
+    "pytorch_model*.bin*", "tf_model*.h5", "flax_model*.msgpack", "*.ckpt*", "*.gguf",
+    "consolidated*.pth", "*.safetensors",
+)  # fmt: skip
+"""Names of weights that are not read: most are pickles, others are of a part of the model."""
 OF_IMAGES = "ForImageClassification"
 OF_TOKENS = ("ForSequenceClassification", "ForCausalLM", "LMHeadModel")
 TOKENISERS = (
     "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.txt", "vocab.json",
 )  # fmt: skip
+FILES_OF_TOKENISERS = ("*.json", "*.txt", "*.model", "*.spm", "*.codes", "*.jinja")
+LOCAL = {"local_files_only": True, "trust_remote_code": False}
 INSTALL = "transformers is not installed: pip install transformers"
 
 
@@ -37,7 +47,8 @@ def from_transformers(source: Any) -> nn.Module:
     transformers = package()
     try:
         if isinstance(source, transformers.PretrainedConfig):
-            model: nn.Module = class_for(source)(source)
+            with offline():
+                model: nn.Module = class_for(source)(source)
             return model.eval()
         return from_file(source)
     except ImportError as error:  # of something that transformers needs for this model
@@ -64,19 +75,40 @@ def from_file(source: str | os.PathLike[str]) -> nn.Module:
     folder, file = (path, path / CONFIG) if path.is_dir() else (path.parent, path)
     check_config(file)
     try:
-        config = transformers.AutoConfig.from_pretrained(
-            file, local_files_only=True, trust_remote_code=False
-        )
-        cls = class_for(config)
-        if path.is_dir() and any((folder / name).is_file() for name in WEIGHTS):
-            model: nn.Module = cls.from_pretrained(
-                folder, config=config, local_files_only=True, use_safetensors=True
-            )
-        else:
-            model = cls(config)
+        with offline():
+            config = transformers.AutoConfig.from_pretrained(file, **LOCAL)
+            cls = class_for(config)
+            has_weights = path.is_dir() and weights_in(folder)
+            model = _trained(cls, folder, config) if has_weights else cls(config)
     except (OSError, ValueError, RuntimeError, TypeError, KeyError) as error:
-        raise CheckpointError(f"{file}: {' '.join(str(error).split())[:200]}") from error
-    return model.eval()
+        raise CheckpointError(f"{file}: {reason_of(error)}") from error
+    if path.is_dir() and not has_weights:
+        logger.warning("%s has no weights (%s): they are random", folder, WEIGHTS[0])
+    built: nn.Module = model.eval()
+    return built
+
+
+def weights_in(folder: Path) -> bool:
+    """Whether a folder has weights that can be read; if it has only others, it is refused."""
+    if any((folder / name).is_file() for name in WEIGHTS):
+        return True
+    others = sorted(path.name for form in OTHER_WEIGHTS for path in folder.glob(form))
+    if others:
+        raise CheckpointError(
+            f"{folder}: has its weights in {others[0]}, but only {WEIGHTS[0]} is read: load it "
+            "with transformers, if you trust it, and write that with model.save_pretrained(FOLDER)"
+        )
+    return False
+
+
+def reason_of(error: Exception) -> str:
+    """What transformers says, in one line; a name that it wanted to look up is what is wrong."""
+    if isinstance(error, ConnectionError):
+        return (
+            "names another model, which is not fetched because a file says so: write out its "
+            "configuration (backbone_config)"
+        )
+    return " ".join(str(error).split())[:160]
 
 
 def has_config(path: str | os.PathLike[str]) -> bool:
@@ -158,72 +190,73 @@ def as_actions_take_it(model: nn.Module) -> nn.Module:
     return Classifier(model) if named.endswith(OF_IMAGES) else model
 
 
-def by_name(name: str, task: str, info: DataInfo, *, pretrained: bool = False) -> nn.Module:
+def by_name(
+    name: str, task: str, info: DataInfo, *, pretrained: bool = False, fetch: bool = False
+) -> nn.Module:
     """The model ``hf:NAME``, built for a data set.
 
     Args:
         name: ``hf:`` and a folder, a ``config.json``, or a name of the Hugging Face hub.
         pretrained: with its weights; a layer of another shape than the data wants is random, which
             is said. Without it, all are random.
+        fetch: whether a hub may be asked for the name.
     """
     transformers, tokens = package(), tokens_of(info, name)
     kind = "AutoModelForCausalLM" if task in LANGUAGE else "AutoModelForSequenceClassification"
-    source, local = _place(name)
+    wanted = (CONFIG, *WEIGHTS, PARTS) if pretrained else (CONFIG,)
     try:
-        config = transformers.AutoConfig.from_pretrained(
-            source, local_files_only=local, trust_remote_code=False
-        )
-        config.pad_token_id = tokens.pad
-        if task not in LANGUAGE:
-            config.num_labels = tokens.classes
-        if config.vocab_size < tokens.words:
-            raise ConfigError(
-                f"{name} knows {config.vocab_size} words, but the data set has {tokens.words}"
-            )
-        auto = getattr(transformers, kind)
-        if not pretrained:
-            return TokenModel(auto.from_config(config))
-        return TokenModel(_trained(auto, source, config, local))
+        source = _place(name, wanted, fetch)
+        with offline():
+            config = transformers.AutoConfig.from_pretrained(source, **LOCAL)
+            config.pad_token_id = tokens.pad
+            if task not in LANGUAGE:
+                config.num_labels = tokens.classes
+            if config.vocab_size < tokens.words:
+                raise ConfigError(
+                    f"{name} knows {config.vocab_size} words, but the data set has {tokens.words}"
+                )
+            auto = getattr(transformers, kind)
+            if not pretrained:
+                return TokenModel(auto.from_config(config))
+            weights_in(source)
+            return TokenModel(_trained(auto, source, config, ignore_mismatched_sizes=True))
     except (OSError, ValueError, RuntimeError, KeyError) as error:
-        reason = " ".join(str(error).split())[:160]
-        raise ConfigError(f"{name}: {reason}; {HUB}FOLDER names a local one") from error
+        raise ConfigError(f"{name}: {reason_of(error)}; {HUB}FOLDER names a local one") from error
 
 
-def _place(name: str) -> tuple[str, bool]:
-    """What a name stands for, and whether it is on this machine."""
+def _place(name: str, files: Sequence[str], fetch: bool) -> Path:
+    """The folder or file on this machine that a name stands for, fetched where that is allowed."""
     given = name.removeprefix(HUB)
     path = Path(given).expanduser()
     if not path.exists():
         if not given or given.startswith((".", "/", "~")):
             raise ConfigError(f"{name}: there is no folder {given or '(none is named)'}")
-        return given, False
+        path = folder_of(given, files, named=fetch)
     check_config(path / CONFIG if path.is_dir() else path)
-    return str(path), True
+    return path
 
 
-def _trained(auto: Any, source: str, config: Any, local: bool) -> nn.Module:
-    """A model with its weights; which layers are new is said once."""
-    model, found = auto.from_pretrained(
-        source, config=config, local_files_only=local, trust_remote_code=False,
-        use_safetensors=True, ignore_mismatched_sizes=True, output_loading_info=True,
-    )  # fmt: skip
+def _trained(cls: Any, source: Path, config: Any, **more: Any) -> Any:
+    """A model with its weights; which of them are new is said once."""
+    model, found = cls.from_pretrained(
+        source, config=config, use_safetensors=True, output_loading_info=True, **LOCAL, **more
+    )
     other = [entry[0] for entry in found.get("mismatched_keys", ())]
     new = sorted({*found.get("missing_keys", ()), *other})
     if new:
         logger.warning("%s has no weights for %s: they are random", source, ", ".join(new[:6]))
-    trained: nn.Module = model
-    return trained
+    return model
 
 
 def tokenizer_of(source: str | os.PathLike[str]) -> Any:
     """The tokeniser in a folder, or of a name of the hub; a folder without one is refused."""
     transformers, path = package(), Path(source).expanduser()
-    if path.exists() and not any((path / name).is_file() for name in TOKENISERS):
+    if not path.exists():
+        path = folder_of(str(source), FILES_OF_TOKENISERS, named=True)
+    elif not any((path / name).is_file() for name in TOKENISERS):
         raise ConfigError(f"{path}: has no tokeniser ({', '.join(TOKENISERS[:2])}, …)")
     try:
-        return transformers.AutoTokenizer.from_pretrained(
-            str(source), local_files_only=path.exists(), trust_remote_code=False
-        )
+        with offline():
+            return transformers.AutoTokenizer.from_pretrained(str(path), **LOCAL)
     except (OSError, ValueError, KeyError) as error:
-        reason = " ".join(str(error).split())[:160]
-        raise ConfigError(f"{source}: its tokeniser cannot be read: {reason}") from error
+        raise ConfigError(f"{source}: its tokeniser cannot be read: {reason_of(error)}") from error

@@ -207,13 +207,15 @@ def get_model_info(name: str) -> MaseModelInfo:
     return MODELS[name].info
 
 
-def get_model(
+def get_model(  # noqa: PLR0913  (the labs give six of them by position)
     name: str | None = None,
     task: str = "cls",
     dataset_info: DataInfo | Mapping[str, Any] | None = None,
     pretrained: bool = False,
     checkpoint: str | os.PathLike[str] | None = None,
     quant_config: Any = None,
+    *,
+    fetch: bool = True,
 ) -> nn.Module:
     """The model called `name`, built for a data set.
 
@@ -223,6 +225,7 @@ def get_model(
         pretrained: load the weights registered with the model, or raise if there are none.
         checkpoint: a file of weights to load; given alone it may also be the model's name.
         quant_config: refused: models here are quantised by the quantize pass.
+        fetch: whether a hub may be asked for ``hf:NAME``; not if the name comes from a file.
     """
     if name is None:
         if checkpoint is None or str(checkpoint) not in MODELS:
@@ -238,7 +241,8 @@ def get_model(
     if name.startswith(HUB):
         from chop.models.hf import by_name
 
-        model, weights = by_name(name, task, data, pretrained=pretrained), checkpoint
+        model = by_name(name, task, data, pretrained=pretrained, fetch=fetch)
+        weights = checkpoint
     else:
         entry = MODELS[name]
         model, weights = _built(entry, data), _weights_file(entry, pretrained, checkpoint)

@@ -15,7 +15,10 @@ from chop.masking import masked
 
 UNKNOWN = "–"
 LARGEST_NUMBER = 1e60  # what is drawn can be squared and multiplied without overflow
-NOT_TEXT = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+NOT_TEXT = re.compile(
+    r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]"
+)
+"""Control characters, and marks that would show what follows in another order."""
 
 
 class Markup(str):

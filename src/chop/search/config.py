@@ -161,6 +161,13 @@ class SearchConfig(Schema):
             return [setup.direction]
         return [metric.direction for metric in self.metrics.values()]
 
+    @property
+    def objectives(self) -> list[str]:
+        """The name of each objective."""
+        if self.strategy.setup.sum_scaled_metrics:
+            return [f"sum of scaled {', '.join(self.metrics)}"]
+        return list(self.metrics)
+
     def description(self, space_size: int, repeats: int) -> SearchDescription:
         """What is searched and how, for the files of the results."""
         return SearchDescription(

@@ -21,7 +21,7 @@ from chop.search.spaces.space import SearchContext, SearchSpace, make_space
 from chop.search.strategy import Search
 from chop.search.study.patience import Patience, StorageLost
 from chop.search.study.storage import PROXY, Place, open_store
-from chop.search.study.workers import at_any_moment, held_back
+from chop.search.study.workers import at_any_moment, held_back, terminable
 from chop.tools.user_code import import_user_code
 
 PATIENCE = 10.0
@@ -127,7 +127,7 @@ def _end(processes: list[Any]) -> None:
     for process in processes:
         process.join(PATIENCE)
         if process.is_alive():
-            process.terminate()
+            process.kill()
             process.join()
         process.close()
 
@@ -135,7 +135,7 @@ def _end(processes: list[Any]) -> None:
 def run_task(task: Task, worker: int) -> None:
     """What another process does, from its start to its end."""
     # Ctrl-C reaches all, and the first process reports; it comes from the terminal and from `_end`.
-    with contextlib.suppress(KeyboardInterrupt), held_back(helper=True):
+    with contextlib.suppress(KeyboardInterrupt), terminable(), held_back(helper=True):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
         with at_any_moment():
@@ -153,4 +153,4 @@ def _end_with(parent: int) -> None:
         time.sleep(1.0)
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(PATIENCE)
-    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGKILL)

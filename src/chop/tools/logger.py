@@ -4,14 +4,16 @@ Lines are never wrapped or padded, so that paths and tables can be copied whole.
 """
 
 import contextlib
+import copy
 import logging
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterator
 from typing import TextIO
 
-from chop.masking import masked
+from chop.masking import masked, printable
 
 root_logger = logging.getLogger("chop")
 LEVELS = ("debug", "info", "warning", "error", "critical")
@@ -22,11 +24,33 @@ RESULT = {"result": True}
 COLOURS = {"DEBUG": 90, "INFO": 34, "WARNING": 33, "ERROR": 31, "CRITICAL": 31}
 
 
+PLACE = re.compile(r"%(?:%|[-#0 +]*\d*(?:\.\d+)?(?P<kind>[a-zA-Z]))")
+LINE_ENDS = "\n\t"
+
+
 class Masked(logging.Formatter):
-    """The message, without the passwords that a URL in it may hold."""
+    """The message without passwords of URLs, and without what a terminal would obey.
+
+    A value is one line, as a name in it may come from a file; one for which the message has a line
+    of its own is a table and keeps its lines.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
-        return masked(super().format(record))
+        shown = copy.copy(record)
+        if isinstance(record.args, tuple):
+            places = [place for place in PLACE.finditer(str(record.msg)) if place["kind"]]
+            shown.args = tuple(
+                one_line(value, place) if place["kind"] == "s" else value
+                for value, place in zip(record.args, places, strict=False)
+            )
+        return printable(masked(super().format(shown)), keep=LINE_ENDS)
+
+
+def one_line(value: object, place: re.Match[str]) -> object:
+    """A value of a message as text, in one line unless the message has a line for it alone."""
+    before, after = place.string[: place.start()], place.string[place.end() :]
+    is_block = before[-1:] in ("", "\n") and after[:1] in ("", "\n")
+    return value if is_block else printable(str(value))
 
 
 class Lines(Masked):

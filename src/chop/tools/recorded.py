@@ -61,21 +61,14 @@ def left_out(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def require_code(name: str, known: Mapping[str, Any], load: str, action: str) -> None:
-    """Refuse a model of a project that needs code or a download: neither happens unasked.
+    """Refuse a model of a project that needs code, which is not run unasked.
 
     Args:
         name: of the model.
         known: the models that need no code.
     """
-    if name.lower() in known:
+    if name.lower() in known or name.startswith(HUB):  # what a hub has is `chop.models.hub`'s
         return
-    if name.startswith(HUB):
-        if Path(name.removeprefix(HUB)).expanduser().exists():
-            return
-        raise ConfigError(
-            f"the model {name!r} of {load} is no folder here, and is fetched only if it is named: "
-            f"write ch {action} {name} --load {load} …"
-        )
     project = project_of(Path(load))
     record = newest_record(project) if project is not None else None
     words = [word for word in (record.command if record else []) if word.endswith(f".py:{name}")]

@@ -215,7 +215,7 @@ def _run(trainer: Trainer, module: TrainingModule, job: Job) -> None:
     check_batch_size(job, loader)
     known = preprocessing_of(job.model)
     features = f"\n\n{feature_summary(known)}" if known else ""
-    logger.info("Seed %d\n%s%s", settings.seed, parameter_summary(job.model), features)
+    logger.info("Seed %d\n%s", settings.seed, parameter_summary(job.model) + features)
     if job.logger is not None:
         shown = {"model": job.name, "batch_size": job.data.batch_size}
         job.logger.log_hyperparams(shown | settings.model_dump())

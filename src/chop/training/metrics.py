@@ -11,6 +11,7 @@ from tabulate import tabulate
 from torch import Tensor, nn
 
 from chop.errors import DataError
+from chop.masking import printable
 from chop.preprocessing import Preprocessing, Targets, targets_of
 from chop.tasks import CLASSES, IGNORED, NUMBERS, TOKENS, Task, as_rows, restored, shown, task_of
 from chop.training.results import Z_95, AnyTally, RegressionTally, Result
@@ -302,7 +303,7 @@ def parameter_summary(model: nn.Module) -> str:
 def feature_summary(known: Preprocessing) -> str:
     """The mean and deviation that each feature is scaled with."""
     rows = [
-        [known.name_of(place), f"{mean:.6g}", f"{scale:.6g}"]
+        [printable(known.name_of(place)), f"{mean:.6g}", f"{scale:.6g}"]
         for place, (mean, scale) in enumerate(zip(known.mean, known.scale, strict=True))
     ]
     first, more = rows[:MOST_FEATURES], len(rows) - MOST_FEATURES
@@ -325,10 +326,10 @@ def summary_of_test(
     width = max(len(name) for name in result.figures(split))
     lines = [
         f"{ROWS[split].replace('rows', result.unit)}: {result.rows:,}"
-        + (f" ({source})" if source else ""),
+        + (f" ({printable(source)})" if source else ""),
         f"{decides:{width}}  {value:{digits}}   (95 % confidence: {low} to {high})",
         *(f"{name:{width}}  {value:{digits}}" for name, value in others),
         *([] if result.agreement is None else [f"In integers: {result.agreement}"]),
-        *result.table(class_names),
+        *result.table([printable(name) for name in class_names]),
     ]
     return "\n".join(lines)

@@ -13,6 +13,7 @@ import torch
 from tabulate import tabulate
 from torch import Tensor
 
+from chop.masking import printable
 from chop.preprocessing import Targets
 from chop.tasks import NUMBERS, Task, as_rows, restored, shown
 
@@ -186,7 +187,7 @@ class RegressionEvaluation(Result):
         if len(self.errors) < 2:
             return []
         rows = [
-            [title, f"{each.mae:.6g}", f"{each.rmse:.6g}", f"{each.r2:.4f}"]
+            [printable(title), f"{each.mae:.6g}", f"{each.rmse:.6g}", f"{each.r2:.4f}"]
             for title, each in zip(self._titles(), self.errors, strict=True)
         ]
         headers, sides = ["target", "mae", "rmse", "r2"], ["left", "right", "right", "right"]

@@ -24,10 +24,12 @@ from chop.actions.session import (
 )
 from chop.config.layers import na_to_none
 from chop.config.run import RunConfig
-from chop.files import one_at_a_time, writable_folder
+from chop.errors import ConfigError
+from chop.files import all_tried, one_at_a_time, writable_folder
 from chop.runs import COMPARISON, SEARCH
 from chop.search.config import SearchConfig, StrategySetup, check_runners, parse_search
 from chop.search.spaces.space import SPACES, SearchContext, SearchSpace, key_of, make_space
+from chop.search.study.workers import terminable
 from chop.search.sweeps.hyperparameters import CHOICES
 from chop.tasks import NUMBERS, TOKENS, task_named
 from chop.tools.checkpoint_load import load_model
@@ -51,9 +53,15 @@ NO_DIFFERENCE = {"log_every_n_steps", "num_threads"}
 
 def check(config: RunConfig) -> None:
     """Refuse a space, a sampler, a runner or a metric that does not exist, or is of no use here."""
+    if config.num_devices != 1:
+        raise ConfigError(
+            f"--num-devices {config.num_devices} is for training; a search uses one device, and "
+            "its processes are search.strategy.setup.n_jobs"
+        )
     check_runners(parse_search(config.search), config.task)
 
 
+@terminable()
 def run(session: Session) -> ActionResult | None:
     """Search as the command line asks; what is to be in the record of the run."""
     config = session.config
@@ -240,10 +248,13 @@ class SearchJob:
             space = make_space(stated.name, self.context, stated.setup, stated.seed)
             writable_folder(folder)
             problem = self.problem(space)
-            store = open_store(place, list(self.config.directions), problem)
+            store = open_store(
+                place, list(self.config.directions), problem, objectives=self.config.objectives
+            )
             if_it_fails.callback(store.close)
             store.sync()
             store.free_the_dead()
+            store.remove_unfinished(folder)
             store_kept(folder, store)
             found = self.config.strategy.setup.search(space, self.config, store)
             logger.info("The search space has %s configurations", f"{found.size:,}")
@@ -296,7 +307,7 @@ class SearchJob:
         processes: contextlib.AbstractContextManager[list[Any]]
         processes = helpers(task, self.jobs - 1) if task else contextlib.nullcontext([])
         logger.info("Search started...")
-        is_over = False
+        is_over, ended = False, None
         try:
             with (
                 make_progress(found.limit, metrics) as shown,
@@ -308,8 +319,12 @@ class SearchJob:
                     process.join()
                 found.run()  # what a process that died has left behind
             is_over = True
+        except BaseException as error:
+            ended = error
+            raise
         finally:
-            with one_at_a_time(folder), no_collections():  # who writes last knows of all trials
+            # Who writes last knows of all trials.
+            with all_tried(ended), one_at_a_time(folder), no_collections():
                 result = self.report(found, folder).written(is_over)
         logger.info("Searching is completed")
         return result

@@ -116,7 +116,8 @@ def network_of(config: RunConfig) -> "nn.Module":
             f"{config.load_name}: does not say which model it is of: write ch predict MODEL FILE "
             "--load PATH"
         )
-    model = get_model(config.model, config.task, dataset_info=facts_of_rows(config, path, kind))
+    facts = facts_of_rows(config, path, kind)
+    model = get_model(config.model, config.task, dataset_info=facts, fetch=False)
     return load_model(path, kind, model).eval()
 
 

@@ -15,6 +15,8 @@ from chop.lowering.program import Shape
 LARGEST_FILE = 2**31 - 1
 """Bytes: a protocol buffer cannot be larger."""
 MOST_NODES, MOST_ELEMENTS, LARGEST_SIZE = 100_000, 2**31, 2**20
+LONGEST_ROW = 2**26
+"""Elements of an input, as rows of it are made to run the graph once."""
 
 
 def read_model(path: Path) -> Any:
@@ -68,10 +70,12 @@ def input_shape(edge: Any, path: Path) -> Shape:
     """The shape of a row of an input."""
     dims = edge.type.tensor_type.shape.dim
     sizes = tuple(int(each.dim_value) for each in list(dims)[1:])
-    if not dims or any(not 0 < size <= LARGEST_SIZE for size in sizes):
+    if not dims or any(size <= 0 for size in sizes):
         raise CheckpointError(f"{path}: the shape of the input {edge.name!r:.60} is not known")
-    if math.prod(sizes) > MOST_ELEMENTS:
-        raise CheckpointError(f"{path}: rows of {math.prod(sizes):,} elements are too long")
+    if math.prod(sizes) > LONGEST_ROW:
+        raise CheckpointError(
+            f"{path}: rows of {math.prod(sizes):,} elements are too long: at most {LONGEST_ROW:,}"
+        )
     return sizes
 
 

@@ -30,6 +30,8 @@ from chop.lowering import Engine
 from chop.lowering.program import IntegerProgram, own_fields
 
 CIRCUIT = "circuit.json"
+MOST_STAGES = 1000
+"""As the option ``--stages`` says."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +52,8 @@ class Hardware:
     def __post_init__(self) -> None:
         if self.stages is not None and self.clock_ns is not None:
             raise ConfigError("verilog: give stages or clock_ns, not both")
-        if self.stages is not None and self.stages < 0:
-            raise ConfigError(f"verilog: stages must be 0 or more (got {self.stages})")
+        if self.stages is not None and not 0 <= self.stages <= MOST_STAGES:
+            raise ConfigError(f"verilog: stages must be 0 to {MOST_STAGES:,} (got {self.stages})")
         if self.clock_ns is not None and not self.clock_ns > 0:
             raise ConfigError(f"verilog: clock_ns must be more than 0 (got {self.clock_ns})")
 

@@ -75,7 +75,7 @@ def make_teacher(setup: TeacherSetup, context: SearchContext) -> nn.Module:
         if setup.model not in MODELS:
             raise UnknownNameError("model", setup.model, MODELS, "search.strategy.setup.teacher")
         info = context.data_module.dataset_info
-        model = get_model(setup.model, context.task, dataset_info=info)
+        model = get_model(setup.model, context.task, dataset_info=info, fetch=False)
     else:
         model = context.pristine()
     if setup.load_name is not None:

@@ -22,6 +22,9 @@ from optuna.storages.journal._storage import JournalStorageReplayResult
 from optuna.trial import FrozenTrial
 
 from chop.errors import OutputError, SearchError
+from chop.tools.logger import get_logger
+
+logger = get_logger("chop")
 
 FLUSH_EVERY = 1.0
 SUM = b',"sum":"%08x"}\n'
@@ -137,15 +140,30 @@ class Journal(BaseJournalBackend):
     def _append(self, lines: list[str]) -> tuple[int, int]:
         with open(self.path, "r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # closing the file releases it
-            _cut_torn_line(file)
-            if not self._end_is_checked:
-                _cut_damaged_line(file)
-                self._end_is_checked = True
-            start = file.tell()
-            file.write(_stored(lines, start))
-            file.flush()
-            self._flush(file.fileno())
-            return start, file.tell()
+            start = self._cut(file)
+            content = _stored(lines, start)
+            try:
+                _write_all(file.fileno(), content, start)
+                self._flush(file.fileno())
+            except OSError:
+                file.truncate(start)  # no half of a record, on which others would stumble
+                raise
+            return start, start + len(content)
+
+    def _cut(self, file: BufferedRandom) -> int:
+        """Take out a record that a crash has torn, and say so; where the next one goes."""
+        end = file.seek(0, os.SEEK_END)
+        _cut_torn_line(file)
+        if not self._end_is_checked:
+            _cut_damaged_line(file)
+            self._end_is_checked = True
+        start = file.tell()
+        if start < end:
+            logger.warning(
+                "%s: its last record was cut off, as by a crash: %d bytes of it are taken out",
+                self.path, end - start,
+            )  # fmt: skip
+        return start
 
     def _flush(self, descriptor: int) -> None:
         """See to it that the disk has everything, once a second: that can take milliseconds."""
@@ -243,6 +261,14 @@ def _one_line(path: str) -> Iterator[None]:
             f"{path}: cannot be written: {error.strerror or error}; the trials in it are intact, "
             "and --resume continues from them"
         ) from None
+
+
+def _write_all(descriptor: int, content: bytes, place: int) -> None:
+    """Write bytes at a place; a disk may take a part of them before it is full."""
+    left = memoryview(content)
+    while left:
+        taken = os.pwrite(descriptor, left, place)
+        left, place = left[taken:], place + taken
 
 
 def _stored(lines: list[str], place: int) -> bytes:

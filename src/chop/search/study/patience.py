@@ -31,6 +31,14 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 AWAY = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "UNKNOWN")
 """What gRPC says of a proxy that is away, or whose own database is."""
 
+REFUSED = (
+    "authentication failed", "no password supplied", "pg_hba.conf", "does not exist",
+    "permission denied", "unable to open database file", "resolve host", "translate host name",
+    "Access denied", "Unknown database", "readonly database", "disk I/O error", "not a database",
+    "lock timeout",
+)  # fmt: skip
+"""What drivers say where it is of no use to ask again."""
+
 Answer = TypeVar("Answer")
 
 
@@ -43,10 +51,14 @@ class Patience:
 
     Only the thread that has opened the storage waits: others give signs of life, which are given
     again anyway.
+
+    Args:
+        is_away: whether an error says that the storage is away.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, is_away: Callable[[BaseException], bool] | None = None) -> None:
         self.url = url
+        self._is_away = is_away or is_outage
         self._thread = threading.get_ident()
         self._is_lost = False
 
@@ -58,7 +70,7 @@ class Patience:
             try:
                 answer = ask()
             except Exception as error:
-                if not is_outage(error) or threading.get_ident() != self._thread:
+                if not self._is_away(error) or threading.get_ident() != self._thread:
                     raise
                 self._is_lost |= time.monotonic() + pause - started > LONGEST_OUTAGE
                 if self._is_lost:
@@ -104,6 +116,12 @@ def _patient(method: Callable[..., Answer], patience: Patience) -> Callable[...,
 def is_outage(error: BaseException) -> bool:
     """Whether an error says that a storage is away."""
     return _outage(error) is not None
+
+
+def may_be_opened(error: BaseException) -> bool:
+    """Whether a database that could not be opened may open soon: nobody has refused anything."""
+    reason = _outage(error)
+    return reason is not None and not any(words in reason for words in REFUSED)
 
 
 def _outage(error: BaseException | None) -> str | None:

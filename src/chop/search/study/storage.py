@@ -7,7 +7,7 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from chop.errors import ConfigError, SearchError
 from chop.files import regular
 from chop.masking import masked_url, without_secrets
 from chop.search.metrics import Direction
-from chop.search.study.patience import Patience, make_patient
+from chop.search.study.patience import Patience, StorageLost, make_patient, may_be_opened
 from chop.search.study.store import Store, close
 
 if TYPE_CHECKING:
@@ -69,12 +69,18 @@ class Place:
 
 
 def open_store(
-    place: Place, directions: list[Direction], problem: Mapping[str, Any], *, create: bool = True
+    place: Place,
+    directions: list[Direction],
+    problem: Mapping[str, Any],
+    *,
+    create: bool = True,
+    objectives: Sequence[str] = (),
 ) -> Store:
     """The study at a place, made if it is not there.
 
     Args:
         problem: what is searched and measured; a stored study of another problem is refused.
+        objectives: the names of what is optimised, for Optuna's dashboard and its pictures.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     storage, journal = _storage(place)
@@ -87,10 +93,20 @@ def open_store(
             raise SearchError(f"{shown(place)}: there is no study {place.study_name!r}") from None
         if is_new:
             study.set_user_attr(PROBLEM, dict(problem))
+            if objectives:
+                _name_objectives(study, objectives)
         elif problem:
             _check_problem(study, place, problem)
         if_it_fails.pop_all()
     return Store(storage, study, journal)
+
+
+def _name_objectives(study: optuna.Study, names: Sequence[str]) -> None:
+    from optuna.exceptions import ExperimentalWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        study.set_metric_names(list(names))
 
 
 def _made(storage: "BaseStorage", name: str, directions: list[Direction]) -> bool:
@@ -155,7 +171,10 @@ def _storage(place: Place) -> tuple["BaseStorage", Any]:
             ) from None
     try:
         reach = _proxy if place.storage.startswith(PROXY) else _database
-        return make_patient(reach(place.storage), Patience(place.storage)), None
+        opened = Patience(place.storage, may_be_opened)(lambda: reach(place.storage))
+        return make_patient(opened, Patience(place.storage)), None
+    except StorageLost:
+        raise
     except ImportError as error:
         missing = error.name or getattr(error.__cause__, "name", None) or str(error)
         package = PACKAGES.get(missing, missing)

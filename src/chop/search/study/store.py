@@ -293,6 +293,14 @@ class Store:
         self.give_up(dead, "its process ended before it did")
         return len(dead)
 
+    def remove_unfinished(self, folder: Path) -> None:
+        """Remove files that a killed process has left half written, if no other is at work here."""
+        if self._journal is None:
+            return
+        with self._journal.alone() as is_alone:
+            for path in folder.glob(".*.tmp") if is_alone else ():
+                path.unlink(missing_ok=True)
+
     @property
     def crosses_machines(self) -> bool:
         """Whether processes of other machines may take part, which need signs of life."""

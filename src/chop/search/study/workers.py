@@ -2,7 +2,7 @@
 
 Python raises `KeyboardInterrupt` between any two instructions. While Optuna reads a study that
 would leave a record out, and every number after it would belong to another trial. So Ctrl-C ends
-a measurement at any moment, but no reading or writing half-way.
+a measurement at any moment, but no reading or writing half-way. SIGTERM does what Ctrl-C does.
 """
 
 import contextlib
@@ -108,6 +108,36 @@ def held_back(helper: bool = False) -> Iterator[None]:
     finally:
         signal.signal(signal.SIGINT, before)
         state.held = state.came = False
+
+
+class Terminated(KeyboardInterrupt):
+    """An interrupt by SIGTERM: as Ctrl-C, but for the exit code."""
+
+    exit_code = 128 + signal.SIGTERM
+
+
+@contextlib.contextmanager
+def terminable() -> Iterator[None]:
+    """Let SIGTERM do what Ctrl-C does in this block, unless somebody else deals with it."""
+    in_main = threading.current_thread() is threading.main_thread()
+    if not in_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    came = []
+
+    def interrupt(number: int, frame: object) -> None:
+        came.append(number)
+        signal.raise_signal(signal.SIGINT)
+
+    signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    except KeyboardInterrupt:
+        if came:
+            raise Terminated from None
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @contextlib.contextmanager

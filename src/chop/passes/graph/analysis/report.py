@@ -15,6 +15,7 @@ from torch import Tensor, fx
 
 from chop.files import write_text
 from chop.ir.graph.mase_graph import MaseGraph
+from chop.masking import printable
 from chop.passes.base import Info, PassArgs, analysis_pass
 from chop.passes.graph.analysis.metadata_entries import bare
 from chop.passes.graph.utils import get_mase_op, get_mase_type
@@ -22,7 +23,7 @@ from chop.passes.graph.utils import get_mase_op, get_mase_type
 
 def show(text: str) -> None:
     """Write a report and a newline to standard output."""
-    sys.stdout.write(f"{text}\n")
+    sys.stdout.write(printable(f"{text}\n", keep="\n\t"))
 
 
 FX_OPS = ("placeholder", "get_attr", "call_function", "call_method", "call_module", "output")

@@ -50,6 +50,7 @@ from chop.passes.graph.interface.layers import (
     put,
     rooted,
 )
+from chop.passes.graph.interface.numbers import check_numbers
 from chop.passes.graph.interface.targets import QUANTIZED, function_by_name, function_name, keywords
 from chop.passes.graph.transforms.quantize.plan import FLOAT_FORM, FloatForm
 
@@ -134,6 +135,7 @@ class GraphRecord(PassArgs):
     def _fits_together(self) -> Self:
         check_fixed(self.cf_args)
         check_order(self.nodes)
+        check_numbers(self.nodes)
         check_layers(self)
         for node in self.nodes:
             check_reference(node, self)
