@@ -205,10 +205,8 @@ def _export(options: dict[str, Any]) -> int:
         from chop.actions.exporting import export
 
         done = export(given.pop("load_name"), **given)
-    rows = done.verified_rows
-    why = "as --rows 0 says" if given.get("rows") == 0 else "as there is no simulator"
-    checked = f"equal to the engine on {rows:,} rows" if rows else f"not checked, {why}"
-    sys.stdout.write(f"{done.folder}\n" if quiet else f"Exported: {done.folder}, {checked}\n")
+    shown = printable(f"Exported: {done.folder}, ") + "\n".join(map(printable, done.said))
+    sys.stdout.write(f"{done.folder}\n" if quiet else f"{shown}\n")
     return OK
 
 

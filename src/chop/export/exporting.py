@@ -22,6 +22,7 @@ from chop.export.onnx.qonnx import check_qonnx, write_qonnx
 from chop.export.onnx.standard import check_onnx, write_onnx
 from chop.export.rows import REAL, SEED, CheckedRows, checked_rows, side_by_side
 from chop.export.tools import run_tool
+from chop.export.verilog.stream import NAME
 from chop.export.verilog.target import Hardware, check_verilog, write_verilog
 from chop.files import filled, nothing_left_behind, write_text
 from chop.ir.graph.mase_graph import MaseGraph
@@ -33,7 +34,7 @@ from chop.runs import MANIFEST, new_folder
 
 COMPILE = ("-std=c99", "-O1", "-Wall", "-Wextra", "-Werror", "-fsanitize=undefined")
 COMPILE_SAFE = (*COMPILE, "-fno-sanitize-recover=all")
-ASKED = "none were asked for"
+ASKED = "--rows 0 says so"
 """Why nothing is checked on no rows."""
 logger = logging.getLogger("chop")
 
@@ -50,6 +51,28 @@ class Exported:
         """Rows on which the files were seen to compute what the engine does."""
         rows: int = self.manifest["verified"]["rows"]
         return rows
+
+    @property
+    def said(self) -> list[str]:
+        """In lines what was compared, and what was not."""
+        found = self.manifest["verified"]
+        missing, rows = found["not_compared"], found["rows"]
+        first = f"equal to the engine on {rows:,} rows" if rows else "not checked"
+        lines = [first if rows else f"{first}, as {missing['file']}"]
+        if "kinds" in found:
+            made = {kind: count for kind, count in found["kinds"].items() if kind != REAL}
+            whose = found["source"].partition(";")[0]
+            real = f"{found['kinds'].get(REAL, 0):,} real ({missing.get('real rows', whose)})"
+            shown = ", ".join(f"{count:,} {kind}" for kind, count in made.items())
+            lines.append(f"Rows: {real}, {shown}; {found['distinct_outputs']:,} distinct outputs")
+        if "graph" in found["compared"]:
+            count = found["compared"]["graph"]
+            lines.append(f"Graph: equal to the engine on {count:,} rows, in {found['graph_in']}")
+        others = {part: why for part, why in missing.items() if part not in ("real rows", "file")}
+        return lines + [
+            f"{part.capitalize() if part == 'graph' else part}: not compared, as {why}"
+            for part, why in others.items()
+        ]
 
     @property
     def warnings(self) -> list[str]:
@@ -100,15 +123,9 @@ def export(  # noqa: PLR0913  (each is a choice of its own)
         notes: what is known already: of ``real``, whose rows they are or why there are none; of
             ``file``, why it cannot be run.
     """
-    if to not in TARGETS:
-        raise UnknownNameError("export", to, TARGETS)
+    write = writer(to, hardware)
     if rows < 0:
         raise ConfigError(f"export: rows must be 0 or more (got {rows})")
-    write = TARGETS[to]
-    if hardware is not None:
-        if to != "verilog":
-            raise ConfigError(f"export: settings of hardware are for verilog, not for {to}")
-        write = partial(write_verilog, hardware=hardware)
     lowering = None if isinstance(graph, IntegerProgram) else Lowering(graph, inputs or {})
     program = graph if isinstance(graph, IntegerProgram) else lowering.program(cut_tail)
     if not program.inputs:
@@ -116,6 +133,8 @@ def export(  # noqa: PLR0913  (each is a choice of its own)
     check = Check(program, rows, inputs, dict(notes or {}))
     if lowering is not None:
         check.compare_graph(lowering)
+    if hardware is not None and hardware.stream and rows:
+        check.not_compared[f"{NAME}.sv"] = "the bench runs the module top, not what is around it"
     with tempfile.TemporaryDirectory() as scratch:
         (files := Path(scratch) / to).mkdir()  # a temporary folder is for nobody else
         facts = {"source": source} | scaling_of(graph) | (write(program, files) or {})
@@ -129,6 +148,17 @@ def export(  # noqa: PLR0913  (each is a choice of its own)
     return done
 
 
+def writer(to: str, hardware: Hardware | None) -> "Write":
+    """What writes the files of a form."""
+    if to not in TARGETS:
+        raise UnknownNameError("export", to, TARGETS)
+    if hardware is None:
+        return TARGETS[to]
+    if to != "verilog":
+        raise ConfigError(f"export: settings of hardware are for verilog, not for {to}")
+    return partial(write_verilog, hardware=hardware)
+
+
 class Check:
     """What is compared on the way: the graph with the engine, and the file with the engine."""
 
@@ -140,6 +170,8 @@ class Check:
         notes: dict[str, str],
     ) -> None:
         self.notes = notes
+        if inputs and any(each.is_meta for each in inputs.values()):
+            inputs = None  # they were given for their shapes
         self.rows = checked_rows(program, count, inputs) if count else None
         self.compared: dict[str, int] = {}
         self.graph_in: str | None = None
@@ -318,7 +350,8 @@ def write_integer(program: IntegerProgram, folder: Path) -> None:
     save_program(program, folder)
 
 
-TARGETS: dict[str, Callable[[IntegerProgram, Path], dict[str, Any] | None]] = {
+Write = Callable[[IntegerProgram, Path], dict[str, Any] | None]
+TARGETS: dict[str, Write] = {
     "c": write_c,
     "verilog": write_verilog,
     "integer": write_integer,

@@ -220,7 +220,7 @@ def at_edges(source: Source, count: int, generator: np.random.Generator, dtype: 
 KINDS: dict[str, Draw] = {
     "off the grid": lambda source, count, generator, _: source.between(count, generator),
     "ties": lambda source, count, generator, _: source.ties(count, generator),
-    "limits, beyond and zero": at_edges,
+    "limits and zeros": at_edges,
     "beside ties": beside_ties,
     "codes": lambda source, count, generator, _: source.codes(count, generator),
 }
