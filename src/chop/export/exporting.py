@@ -126,8 +126,12 @@ def export(  # noqa: PLR0913  (each is a choice of its own)
     write = writer(to, hardware)
     if rows < 0:
         raise ConfigError(f"export: rows must be 0 or more (got {rows})")
-    lowering = None if isinstance(graph, IntegerProgram) else Lowering(graph, inputs or {})
-    program = graph if isinstance(graph, IntegerProgram) else lowering.program(cut_tail)
+    lowering = None
+    if isinstance(graph, IntegerProgram):
+        program = graph
+    else:
+        lowering = Lowering(graph, inputs or {})
+        program = lowering.program(cut_tail)
     if not program.inputs:
         raise GraphError("export: no output of the integers depends on an input")
     check = Check(program, rows, inputs, dict(notes or {}))
@@ -170,7 +174,7 @@ class Check:
         notes: dict[str, str],
     ) -> None:
         self.notes = notes
-        if inputs and any(each.is_meta for each in inputs.values()):
+        if inputs and any(getattr(each, "is_meta", True) for each in inputs.values()):
             inputs = None  # they were given for their shapes
         self.rows = checked_rows(program, count, inputs) if count else None
         self.compared: dict[str, int] = {}

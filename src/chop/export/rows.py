@@ -206,7 +206,9 @@ Draw = Callable[[Source, int, np.random.Generator, Any], Numbers]
 def beside_ties(source: Source, count: int, generator: np.random.Generator, dtype: Any) -> Numbers:
     """The last number before a tie, or the first after it."""
     ties = source.ties(count, generator).astype(dtype)
-    return np.nextafter(ties, generator.choice((-np.inf, np.inf), ties.shape).astype(dtype))
+    towards = generator.choice((-np.inf, np.inf), ties.shape).astype(dtype)
+    found: Numbers = np.nextafter(ties, towards)
+    return found
 
 
 def at_edges(source: Source, count: int, generator: np.random.Generator, dtype: Any) -> Numbers:

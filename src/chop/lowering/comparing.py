@@ -214,7 +214,7 @@ def rows_at_once(row: int) -> int:
 def batches(rows: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
     """Rows in parts that are computed at once."""
     size = rows_at_once(max(each[:1].numel() for each in rows.values()))
-    for parts in zip(*(each.split(size) for each in rows.values()), strict=True):
+    for parts in zip(*(torch.split(each, size) for each in rows.values()), strict=True):
         yield dict(zip(rows, parts, strict=True))
 
 
