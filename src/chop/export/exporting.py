@@ -120,25 +120,16 @@ def export(  # noqa: PLR0913  (each is a choice of its own)
         cut_tail: drop floating-point operations at the end.
         source: where the graph came from, for the manifest.
         hardware: how to make the circuit, for ``"verilog"`` only.
-        notes: what is known already: of ``real``, whose rows they are or why there are none; of
-            ``file``, why it cannot be run.
+        notes: of ``real``, whose rows they are or why there are none; of ``file``, why it cannot be
+            run.
     """
     write = writer(to, hardware)
     if rows < 0:
         raise ConfigError(f"export: rows must be 0 or more (got {rows})")
-    lowering = None
-    if isinstance(graph, IntegerProgram):
-        program = graph
-    else:
-        lowering = Lowering(graph, inputs or {})
-        program = lowering.program(cut_tail)
-    if not program.inputs:
-        raise GraphError("export: no output of the integers depends on an input")
-    check = Check(program, rows, inputs, dict(notes or {}))
-    if lowering is not None:
-        check.compare_graph(lowering)
+    check = Check(graph, cut_tail, rows, inputs, notes or {})
     if hardware is not None and hardware.stream and rows:
         check.not_compared[f"{NAME}.sv"] = "the bench runs the module top, not what is around it"
+    program = check.program
     with tempfile.TemporaryDirectory() as scratch:
         (files := Path(scratch) / to).mkdir()  # a temporary folder is for nobody else
         facts = {"source": source} | scaling_of(graph) | (write(program, files) or {})
@@ -146,7 +137,11 @@ def export(  # noqa: PLR0913  (each is a choice of its own)
         manifest = described(program, to, files) | facts
         manifest |= {"verified": check.facts(), "checked_with": tool}
         write_text(files / MANIFEST, json.dumps(manifest, indent=2) + "\n")
-        done = Exported(moved(files, Path(output).expanduser()), manifest)
+        return warned(Exported(moved(files, Path(output).expanduser()), manifest))
+
+
+def warned(done: Exported) -> Exported:
+    """An export, after its warnings were shown."""
     for line in done.warnings:
         logger.warning("%s", line)
     return done
@@ -168,22 +163,33 @@ class Check:
 
     def __init__(
         self,
-        program: IntegerProgram,
+        graph: MaseGraph | IntegerProgram,
+        cut_tail: bool,
         count: int,
         inputs: Mapping[str, Tensor] | None,
-        notes: dict[str, str],
+        notes: Mapping[str, str],
     ) -> None:
+        lowering = None
+        if isinstance(graph, IntegerProgram):
+            self.program = graph
+        else:
+            lowering = Lowering(graph, inputs or {})
+            self.program = lowering.program(cut_tail)
         self.notes = notes
+        if not self.program.inputs:
+            raise GraphError("export: no output of the integers depends on an input")
         if inputs and any(getattr(each, "is_meta", True) for each in inputs.values()):
             inputs = None  # they were given for their shapes
-        self.rows = checked_rows(program, count, inputs) if count else None
+        self.rows = checked_rows(self.program, count, inputs) if count else None
         self.compared: dict[str, int] = {}
         self.graph_in: str | None = None
         self.not_compared = {"graph": "it is not there, only its integers"}
         if count == 0:
             self.not_compared = {"graph": ASKED, "file": ASKED}
+        if lowering is not None:
+            self._compare_graph(lowering)
 
-    def compare_graph(self, lowering: Lowering) -> None:
+    def _compare_graph(self, lowering: Lowering) -> None:
         """Refuse a graph that does not compute what the engine does; note why it cannot be told."""
         if self.rows is None:
             return

@@ -216,10 +216,7 @@ def rounded_plainly(code: OnnxCode, x: str, to: Rounding, dtype: Any) -> str:
 
 
 def rounded_up(code: OnnxCode, x: str, dtype: Any) -> str:
-    """The nearest whole numbers of any numbers, the larger of two that are as near.
-
-    Adding one half first would be wrong right beside a tie, where the sum itself is rounded.
-    """
+    """The nearest whole numbers; adding a half first would be wrong beside a tie, as it rounds."""
     nearest = code.node("Round", x)
     rest = code.scaled(code.node("Sub", x, nearest), np.array(2, dtype))
     return code.node("Add", nearest, code.node("Relu", code.node("Floor", rest)))
