@@ -219,11 +219,9 @@ def _export(options: dict[str, Any]) -> int:
         from chop.actions.exporting import export
 
         done = export(given.pop("load_name"), **given)
-    rows = done.verified_rows
-    why = "as --rows 0 says" if given.get("rows") == 0 else "as there is no simulator"
-    checked = f"equal to the engine on {rows:,} rows" if rows else f"not checked, {why}"
     folder = printable(str(done.folder))
-    _say(f"{folder}\n" if quiet else f"Exported: {folder}, {checked}\n")
+    said = "\n".join(map(printable, done.said))
+    _say(f"{folder}\n" if quiet else f"Exported: {folder}, {said}\n")
     return OK
 
 

@@ -56,6 +56,69 @@ def test_a_run_becomes_c(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == stated
 
 
+def record(run: Path, **settings: object) -> None:
+    """The record of a run, as an action writes it."""
+    told = [{"name": name, "effective": value} for name, value in settings.items()]
+    text = json.dumps({"action": "transform", "settings": told})
+    (run / "software" / "run_transform.json").write_text(text)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """Rows of four features that no code stands for."""
+    torch.manual_seed(1)
+    lines = ((*row.tolist(), n % 2) for n, row in enumerate(torch.randn(60, 4)))
+    path = tmp_path / "rows.csv"
+    path.write_text("a,b,c,d,y\n" + "\n".join(",".join(map(str, line)) for line in lines))
+    return path
+
+
+def test_the_rows_of_the_run_are_among_those_of_the_check(
+    run: Path, table: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record(run, model="net", dataset="csv", dataset_path=str(table), label_column="y", seed=0)
+    assert main(["export", "--load", str(run), "--to", "integer", "--rows", "30"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert "Graph: equal to the engine on 30 rows, in float32" in said
+    verified = json.loads((run / "software/transform/export_integer/manifest.json").read_text())[
+        "verified"
+    ]
+    assert verified["source"] == "val rows of csv; made rows, seed 0"
+    real = verified["kinds"]["real"]
+    assert 0 < real <= 15
+    assert any(line.startswith(f"Rows: {real} real (val rows of csv), ") for line in said)
+    assert verified["compared"] == {"graph": 30, "engine": 30, "file": 30}
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({}, "no record of a run names a data set"),
+        ({"dataset": "mine"}, "the data set 'mine' is made by a file of yours"),
+        ({"dataset": "csv", "dataset_path": "/nowhere.csv"}, "are not here any more: /nowhere.csv"),
+        ({"dataset": "csv", "dataset_path": "/dev/zero"}, "are not here any more: /dev/zero"),
+        ({"dataset": "jsc"}, "is fetched only where the data set is named"),
+        ({"dataset": "jsc-sim"}, "the rows have the shape [16], not (4,)"),
+    ],
+)
+def test_why_there_are_no_rows_of_the_run(
+    settings: dict[str, str],
+    reason: str,
+    run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if settings.get("dataset") == "jsc":
+        monkeypatch.setenv("CHOP_CACHE", str(tmp_path / "cache"))
+    record(run, model="net", **settings)
+    done = export(run, "integer", rows=10)
+    verified = done.manifest["verified"]
+    assert reason in verified["not_compared"]["real rows"]
+    assert "real" not in verified["kinds"]
+    assert verified["compared"]["graph"] == 10
+    assert any("Rows: 0 real (" in line and reason in line for line in done.said)
+
+
 def test_unchecked_files_say_so(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["export", "--load", str(run), "--to", "integer", "--rows=0"]
     assert main([*words, "--output", str(run / "program")]) == 0

@@ -161,6 +161,15 @@ def test_the_report_shows_exports_and_a_damaged_manifest_costs_its_section(tmp_p
     page = build_page(open_run(tmp_path / "run"))
     assert "372 (498)" in page
     assert "&lt;b&gt;Verilator" in page
+    assert "not compared</td>" in page  # a manifest of before does not tell
+    manifest["verified"] |= {"compared": {"graph": 7, "file": 2000}, "distinct_outputs": 1}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    page = build_page(open_run(tmp_path / "run"))
+    assert "7 rows</td>" in page
+    assert "1: the network may be constant" in page
+    manifest["verified"] |= {"compared": {}, "not_compared": {"graph": "float32 may round"}}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    assert "not compared: float32 may round" in build_page(open_run(tmp_path / "run"))
     (folder / "manifest.json").write_text('{"form": 3}')
     damaged = build_page(open_run(tmp_path / "run"))
     assert "Could not be shown" in damaged

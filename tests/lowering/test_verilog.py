@@ -16,12 +16,13 @@ from lowering_nets import example, integer, quantised
 
 from chop.errors import ConfigError, GraphError
 from chop.export import exporting
-from chop.export.exporting import export, random_codes
+from chop.export.exporting import export
+from chop.export.rows import checked_rows
 from chop.export.verilog import bench, synthesis
 from chop.export.verilog.emit import Edge
 from chop.export.verilog.prove import Shape, prove
 from chop.export.verilog.target import CIRCUIT, Hardware, check_verilog, write_verilog
-from chop.lowering import Engine, IntegerProgram, lower
+from chop.lowering import IntegerProgram, lower
 from chop.lowering.program import Requantise
 
 SMALL = integer(4, 2, 3, 2)
@@ -108,15 +109,14 @@ def test_a_mutation_is_caught(
 ) -> None:
     rules = {"linear": SMALL, "batch_norm1d": SMALL, "relu": integer(4, 1)}
     program = lower(example("jsc-tiny", rules=rules)[0])
-    codes = random_codes(program, 300)
-    engine = Engine(program)
+    rows = checked_rows(program, 300)
     right, wrong = tmp_path / "right", tmp_path / "wrong"
     right.mkdir(), wrong.mkdir()
     write_verilog(program, right, Hardware(stages=2))
-    check_verilog(right, engine, codes)
+    check_verilog(right, rows)
     mutation(wrong, program)
     with pytest.raises(GraphError, match="iverilog does not give what the engine does: 300 rows"):
-        check_verilog(wrong, engine, codes)
+        check_verilog(wrong, rows)
 
 
 @needs("yosys")

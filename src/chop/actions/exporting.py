@@ -6,19 +6,28 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from chop.actions import session, transforming
 from chop.config.layers import Layers, read_toml
-from chop.errors import CheckpointError, ConfigError
+from chop.dataset import DATASETS
+from chop.dataset.download import nothing_fetched
+from chop.errors import CheckpointError, ChopError, ConfigError, DataError
 from chop.export.exporting import Exported
 from chop.export.exporting import export as export_graph
 from chop.export.verilog.bench import simulator_found
 from chop.export.verilog.target import Hardware
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.lowering import IntegerProgram, load_program
+from chop.lowering.from_graph import Lowering
 from chop.lowering.stored import PROGRAM
 from chop.passes import PASSES
 from chop.runs import BEST_SETTINGS, EXPORT, FRONT_GRAPHS, SOFTWARE, open_run
 from chop.tools.checkpoint_load import load_graph
+from chop.tools.get_input import rows_for
+from chop.tools.logger import only_results
+from chop.tools.recorded import OF_ROWS, newest_record, project_of
 
 ROWS = 2000
 SETTINGS = ".toml"
@@ -36,7 +45,10 @@ def export(  # noqa: PLR0913  (each is a flag of the command)
     cut_tail: bool = False,
     **hardware: Any,
 ) -> Exported:
-    """Write what was saved in another form, checked against the engine.
+    """Write what was saved in another form, checked against the engine, as the graph is.
+
+    Among the rows of the check are those for validation of the data set that the run names, if they
+    are on this machine.
 
     Args:
         load: the folder of a graph, of an integer program or of a run, whose newest graph is
@@ -55,15 +67,69 @@ def export(  # noqa: PLR0913  (each is a flag of the command)
     place = saved_graph(Path(load).expanduser())
     if verify and rows == 0:
         raise ConfigError("export: --verify and --rows 0 contradict each other")
-    if rows is None:
-        rows = 0 if to == "verilog" and not verify and simulator_found() is None else ROWS
-    graph = loaded(place, load_type, imports)
+    notes = {}
+    if rows is None and to == "verilog" and not verify and simulator_found() is None:
+        notes["file"] = "there is no simulator"
+    rows = ROWS if rows is None else rows
+    graph, data = loaded(place, load_type, imports)
+    inputs, notes["real"] = known_rows(graph, place, data, rows)
     target = folder_beside(place, to) if output is None else output
-    where = str(place.resolve())
     circuit = Hardware(**hardware) if hardware else None
     return export_graph(
-        graph, to, target, rows=rows, cut_tail=cut_tail, source=where, hardware=circuit
-    )
+        graph, to, target, rows=rows, inputs=inputs, cut_tail=cut_tail,
+        source=str(place.resolve()), hardware=circuit, notes=notes,
+    )  # fmt: skip
+
+
+def known_rows(
+    graph: MaseGraph | IntegerProgram, place: Path, data: Any, most: int
+) -> tuple[dict[str, Tensor] | None, str]:
+    """Rows of the data set that a network was made for, and whose they are or why there are none.
+
+    Args:
+        place: where the network is.
+        data: the data module, where one is open already; else the records of the run name it.
+        most: as many rows as this at most.
+    """
+    if isinstance(graph, IntegerProgram):
+        return None, "a program does not say how its rows were scaled"
+    try:
+        with only_results(), nothing_fetched():
+            rows = rows_for(graph.model, recorded_data(place) if data is None else data)
+            split = "val" if rows.dataset_info.validation_split_available else "train"
+            found = transforming.first_rows(getattr(rows, f"{split}_dataloader")(), most)
+            features = torch.cat([batch for batch, _ in found])[:most]
+        return fitting(graph, features), f"{split} rows of {rows.name}"
+    except ChopError as error:
+        return None, str(error)
+
+
+def recorded_data(place: Path) -> Any:
+    """The data module that the newest record of a run names; no code is run for it."""
+    project = project_of(place)
+    record = newest_record(project) if project is not None else None
+    name = None if record is None else record.setting("dataset")
+    if record is None or name is None:
+        raise DataError("no record of a run names a data set")
+    if str(name).lower() not in DATASETS:
+        raise DataError(f"the data set {name!r} is made by a file of yours")
+    path = record.setting("dataset_path")
+    if path is not None and not (Path(path).is_file() or Path(path).is_dir()):
+        raise DataError(f"the rows of the run are not here any more: {path}")
+    given = {key: record.setting(key) for key in OF_ROWS if record.setting(key) is not None}
+    return session.data_module_of(Layers.read(None, given).config)
+
+
+def fitting(graph: MaseGraph, features: Tensor) -> dict[str, Tensor]:
+    """Features by the name of the network's only input, if it takes them."""
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    if len(inputs) != 1:
+        raise DataError(f"the network has {len(inputs)} inputs, and rows of features are for one")
+    shape = Lowering(graph, {}).input_shape(inputs[0])
+    if shape != tuple(features.shape[1:]):
+        raise DataError(f"the rows have the shape {list(features.shape[1:])}, not {shape}")
+    is_known = ~features.reshape(len(features), -1).isnan().any(1)
+    return {str(inputs[0].target): features[is_known]}
 
 
 def folder_beside(graph: Path, to: str) -> Path:
@@ -116,15 +182,21 @@ def named_in(settings: Path) -> Path:
     return moved if moved.exists() else named
 
 
-def loaded(path: Path, load_type: str, imports: Sequence[str] = ()) -> MaseGraph | IntegerProgram:
-    """The graph or the integer program in a folder, or the graph that settings make."""
+def loaded(
+    path: Path, load_type: str, imports: Sequence[str] = ()
+) -> tuple[MaseGraph | IntegerProgram, Any]:
+    """The graph or the integer program in a folder, or the graph that settings make.
+
+    With settings comes the data module that they name, else None.
+    """
     if path.suffix == SETTINGS:
         return made_by(path, imports)
-    return load_program(path) if (path / PROGRAM).is_file() else load_graph(path, load_type)
+    is_program = (path / PROGRAM).is_file()
+    return load_program(path) if is_program else load_graph(path, load_type), None
 
 
-def made_by(settings: Path, imports: Sequence[str] = ()) -> MaseGraph:
-    """The network that settings make; nothing but the export is written.
+def made_by(settings: Path, imports: Sequence[str] = ()) -> tuple[MaseGraph, Any]:
+    """The network that settings make, and its data; nothing but the export is written.
 
     Who exports a run takes its files for data, so that passes which write files are not run.
     """
@@ -137,4 +209,5 @@ def made_by(settings: Path, imports: Sequence[str] = ()) -> MaseGraph:
     session.check(config)
     with tempfile.TemporaryDirectory() as scratch:
         opened = session.open_session(config, {}, transforming)
-        return transforming.transformed(opened, Path(scratch), save=False)
+        graph = transforming.transformed(opened, Path(scratch), save=False)
+        return graph, opened.data_module

@@ -24,6 +24,7 @@ from chop.runs import EXPORT, SEARCH, SOFTWARE
 from chop.search.metrics import METRICS
 from chop.search.results.accuracy import ACCURACY, Measured
 from chop.search.results.table import Front, front_table, metrics_line, whole_columns
+from chop.search.results.verification import rows_to_compare
 from chop.search.runners import HW_RUNNERS, SW_RUNNERS
 from chop.search.samplers import SAMPLERS
 from chop.search.spaces.space import SearchSpace
@@ -88,6 +89,8 @@ class Point:
     ) -> Exported:
         """Write it as ``integer``, ``c``, ``onnx``, ``qonnx`` or ``verilog``, checked.
 
+        Among the rows of the check are those for validation.
+
         Args:
             output: the folder; by default beside the results of the search.
             hardware: for ``verilog``: stages, clock_ns, stream, synthesise, most_luts.
@@ -95,7 +98,11 @@ class Point:
         target = output or self.folder / EXPORT.format(f"{to}_best_{self.place}")
         circuit = Hardware(**hardware) if hardware else None
         source = f"trial {self.trial.number} of {self.folder}"
-        return export(self.graph, to, target, rows=rows, source=source, hardware=circuit)
+        real = {"x": rows_to_compare(self.space.context)[:rows]}
+        return export(
+            self.graph, to, target, rows=rows, inputs=real, source=source, hardware=circuit,
+            notes={"real": "rows for validation"},
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, repr=False)

@@ -1,8 +1,10 @@
 """Files fetched over HTTP: in pieces if need be, looked at before they are believed."""
 
+import contextlib
 import hashlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from urllib.error import HTTPError, URLError
@@ -16,6 +18,19 @@ BLOCK = 1 << 18
 PARTIAL, WHOLE, OUT_OF_RANGE = 206, 200, 416
 
 
+_may_fetch = ContextVar("_may_fetch", default=True)
+
+
+@contextlib.contextmanager
+def nothing_fetched() -> Iterator[None]:
+    """Refuse what is not here yet, where nobody has asked for data by name."""
+    before = _may_fetch.set(False)
+    try:
+        yield
+    finally:
+        _may_fetch.reset(before)
+
+
 def fetch(url: str, target: Path, verify: Callable[[Path], None]) -> Path:
     """The file at `url`, fetched to `target` unless it is there already.
 
@@ -25,6 +40,8 @@ def fetch(url: str, target: Path, verify: Callable[[Path], None]) -> Path:
     """
     if target.exists():
         return target
+    if not _may_fetch.get():
+        raise DataError(f"{url}: is fetched only where the data set is named")
     with locked(target.with_name(f"{target.name}.lock")):
         if target.exists():
             return target

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 import shutil
 import tempfile
 import uuid
@@ -12,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from chop import __version__
@@ -20,19 +20,23 @@ from chop.errors import ConfigError, GraphError, OutputError, UnknownNameError
 from chop.export.c import c_source, predict_signature, value_type
 from chop.export.onnx.qonnx import check_qonnx, write_qonnx
 from chop.export.onnx.standard import check_onnx, write_onnx
+from chop.export.rows import REAL, SEED, CheckedRows, checked_rows, side_by_side
 from chop.export.tools import run_tool
+from chop.export.verilog.stream import NAME
 from chop.export.verilog.target import Hardware, check_verilog, write_verilog
 from chop.files import filled, nothing_left_behind, write_text
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.lowering import Engine, IntegerProgram, analyse, lower, save_program
+from chop.lowering import Engine, IntegerProgram, analyse, save_program
+from chop.lowering.comparing import NotComparableError, Simulation, type_name
+from chop.lowering.from_graph import Lowering
 from chop.lowering.program import Value
 from chop.runs import MANIFEST, new_folder
 
 COMPILE = ("-std=c99", "-O1", "-Wall", "-Wextra", "-Werror", "-fsanitize=undefined")
 COMPILE_SAFE = (*COMPILE, "-fno-sanitize-recover=all")
-SEED = 0
-Rows = Mapping[str, Tensor]
-"""Codes by the names of the program's inputs."""
+ASKED = "--rows 0 says so"
+"""Why nothing is checked on no rows."""
+logger = logging.getLogger("chop")
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,37 @@ class Exported:
         """Rows on which the files were seen to compute what the engine does."""
         rows: int = self.manifest["verified"]["rows"]
         return rows
+
+    @property
+    def said(self) -> list[str]:
+        """In lines what was compared, and what was not."""
+        found = self.manifest["verified"]
+        missing, rows = found["not_compared"], found["rows"]
+        first = f"equal to the engine on {rows:,} rows" if rows else "not checked"
+        lines = [first if rows else f"{first}, as {missing['file']}"]
+        if "kinds" in found:
+            made = {kind: count for kind, count in found["kinds"].items() if kind != REAL}
+            whose = found["source"].partition(";")[0]
+            real = f"{found['kinds'].get(REAL, 0):,} real ({missing.get('real rows', whose)})"
+            shown = ", ".join(f"{count:,} {kind}" for kind, count in made.items())
+            lines.append(f"Rows: {real}, {shown}; {found['distinct_outputs']:,} distinct outputs")
+        if "graph" in found["compared"]:
+            count = found["compared"]["graph"]
+            lines.append(f"Graph: equal to the engine on {count:,} rows, in {found['graph_in']}")
+        others = {part: why for part, why in missing.items() if part not in ("real rows", "file")}
+        return lines + [
+            f"{part.capitalize() if part == 'graph' else part}: not compared, as {why}"
+            for part, why in others.items()
+        ]
+
+    @property
+    def warnings(self) -> list[str]:
+        """What makes the check less than it looks."""
+        found = self.manifest["verified"]
+        count = max(found["compared"].values(), default=0)
+        if count > 1 and found["distinct_outputs"] == 1:
+            return [f"all {count:,} rows gave the same output: the network may be constant"]
+        return []
 
     def __repr__(self) -> str:
         form, rows = self.manifest["form"], self.verified_rows
@@ -69,8 +104,9 @@ def export(  # noqa: PLR0913  (each is a choice of its own)
     cut_tail: bool = False,
     source: str = "a graph in memory",
     hardware: Hardware | None = None,
+    notes: Mapping[str, str] | None = None,
 ) -> Exported:
-    """Write a quantised graph in another form, checked against the engine.
+    """Write a quantised graph in another form, checked against the engine, as the graph is.
 
     A folder that is there already is left alone: the files go to ``output-v1``. If anything fails,
     nothing is left behind.
@@ -79,38 +115,126 @@ def export(  # noqa: PLR0913  (each is a choice of its own)
         to: ``"c"``, ``"verilog"``, ``"onnx"``, ``"qonnx"``, or ``"integer"`` for the program
             itself.
         rows: on how many rows to check; 0 checks nothing, and the manifest says so.
-        inputs: rows by the names of the network's inputs, to check with; without them random codes.
+        inputs: real rows by the names of the network's inputs, to check with; made ones are added,
+            off the grid of the input's format, half-way between codes, at the limits and beyond.
         cut_tail: drop floating-point operations at the end.
         source: where the graph came from, for the manifest.
         hardware: how to make the circuit, for ``"verilog"`` only.
+        notes: of ``real``, whose rows they are or why there are none; of ``file``, why it cannot be
+            run.
     """
-    if to not in TARGETS:
-        raise UnknownNameError("export", to, TARGETS)
+    write = writer(to, hardware)
     if rows < 0:
         raise ConfigError(f"export: rows must be 0 or more (got {rows})")
     if Path(output).name in ("", ".."):
         raise ConfigError(f"export: {str(output)!r} is not the name of a folder to write: name one")
-    write = TARGETS[to]
-    if hardware is not None:
-        if to != "verilog":
-            raise ConfigError(f"export: settings of hardware are for verilog, not for {to}")
-        write = partial(write_verilog, hardware=hardware)
-    program = (
-        graph if isinstance(graph, IntegerProgram) else lower(graph, inputs, cut_tail=cut_tail)
-    )
-    engine = Engine(program)
-    codes = engine.quantise(inputs) if inputs is not None else random_codes(program, rows)
-    codes = {name: tensor[:rows] for name, tensor in codes.items()}
-    count = min(len(tensor) for tensor in codes.values())
+    check = Check(graph, cut_tail, rows, inputs, notes or {})
+    if hardware is not None and hardware.stream and rows:
+        check.not_compared[f"{NAME}.sv"] = "the bench runs the module top, not what is around it"
+    program = check.program
     with tempfile.TemporaryDirectory() as scratch:
         (files := Path(scratch) / to).mkdir()  # a temporary folder is for nobody else
         facts = {"source": source} | scaling_of(graph) | (write(program, files) or {})
-        tool = CHECKS[to](files, engine, codes) if count else None
-        origin = "given inputs" if inputs is not None else f"random codes, seed {SEED}"
-        facts["verified"] = {"rows": count, "against": "engine", "source": origin}
-        manifest = described(program, to, files) | facts | {"checked_with": tool}
+        tool = check.compare_file(files, to)
+        manifest = described(program, to, files) | facts
+        manifest |= {"verified": check.facts(), "checked_with": tool}
         write_text(files / MANIFEST, json.dumps(manifest, indent=2) + "\n")
-        return Exported(moved(files, Path(output).expanduser()), manifest)
+        return warned(Exported(moved(files, Path(output).expanduser()), manifest))
+
+
+def warned(done: Exported) -> Exported:
+    """An export, after its warnings were shown."""
+    for line in done.warnings:
+        logger.warning("%s", line)
+    return done
+
+
+def writer(to: str, hardware: Hardware | None) -> "Write":
+    """What writes the files of a form."""
+    if to not in TARGETS:
+        raise UnknownNameError("export", to, TARGETS)
+    if hardware is None:
+        return TARGETS[to]
+    if to != "verilog":
+        raise ConfigError(f"export: settings of hardware are for verilog, not for {to}")
+    return partial(write_verilog, hardware=hardware)
+
+
+class Check:
+    """What is compared on the way: the graph with the engine, and the file with the engine."""
+
+    def __init__(
+        self,
+        graph: MaseGraph | IntegerProgram,
+        cut_tail: bool,
+        count: int,
+        inputs: Mapping[str, Tensor] | None,
+        notes: Mapping[str, str],
+    ) -> None:
+        lowering = None
+        if isinstance(graph, IntegerProgram):
+            self.program = graph
+        else:
+            lowering = Lowering(graph, inputs or {})
+            self.program = lowering.program(cut_tail)
+        self.notes = notes
+        if not self.program.inputs:
+            raise GraphError("export: no output of the integers depends on an input")
+        if inputs and any(getattr(each, "is_meta", True) for each in inputs.values()):
+            inputs = None  # they were given for their shapes
+        self.rows = checked_rows(self.program, count, inputs) if count else None
+        self.compared: dict[str, int] = {}
+        self.graph_in: str | None = None
+        self.not_compared = {"graph": "it is not there, only its integers"}
+        if count == 0:
+            self.not_compared = {"graph": ASKED, "file": ASKED}
+        if lowering is not None:
+            self._compare_graph(lowering)
+
+    def _compare_graph(self, lowering: Lowering) -> None:
+        """Refuse a graph that does not compute what the engine does; note why it cannot be told."""
+        if self.rows is None:
+            return
+        try:
+            simulation = Simulation(lowering, self.rows.program)
+            simulation.refuse_differences(self.rows.numbers, self.rows.outputs)
+        except NotComparableError as error:
+            self.not_compared["graph"] = str(error)
+            return
+        del self.not_compared["graph"]
+        self.compared["graph"] = len(self.rows)
+        self.graph_in = type_name(simulation.dtype)
+
+    def compare_file(self, files: Path, to: str) -> str | None:
+        """Refuse files that do not compute what the engine does; the tool that ran them."""
+        if self.rows is None:
+            return None
+        if "file" in self.notes:
+            self.not_compared["file"] = self.notes["file"]
+            return None
+        tool = CHECKS[to](files, self.rows)
+        self.compared["file"] = len(self.rows)
+        return tool
+
+    def facts(self) -> dict[str, Any]:
+        """What was compared, for the manifest."""
+        rows = self.rows
+        real = rows.kinds.get(REAL, 0) if rows is not None else 0
+        whose = self.notes.get(REAL, "given inputs" if real else "none were given")
+        facts: dict[str, Any] = {
+            "rows": self.compared.get("file", 0),
+            "against": "engine",
+            "source": f"{whose}; made rows, seed {SEED}" if real else f"made rows, seed {SEED}",
+            "compared": dict(self.compared),
+            "not_compared": dict(self.not_compared),
+            "graph_in": self.graph_in,
+        }
+        if rows is not None:
+            facts["compared"] |= {"engine": len(rows)}
+            facts |= {"kinds": rows.kinds, "distinct_outputs": rows.distinct_outputs}
+            if not real:
+                facts["not_compared"] |= {"real rows": whose}
+        return facts
 
 
 def moved(files: Path, wanted: Path) -> Path:
@@ -126,19 +250,6 @@ def moved(files: Path, wanted: Path) -> Path:
             raise OutputError(f"{wanted}: cannot be written: {reason}") from None
         finally:
             shutil.rmtree(whole, ignore_errors=True)
-
-
-def random_codes(program: IntegerProgram, rows: int) -> dict[str, Tensor]:
-    """Rows of codes over the whole range of each input."""
-    generator = np.random.default_rng(SEED)
-    return {
-        each.value.name: torch.from_numpy(
-            generator.integers(
-                each.value.low, each.value.high, (rows, *each.value.shape), endpoint=True
-            )
-        )
-        for each in program.inputs
-    }
 
 
 def described(program: IntegerProgram, to: str, folder: Path) -> dict[str, Any]:
@@ -208,9 +319,8 @@ def test_program(program: IntegerProgram) -> str:
     )
 
 
-def check_c(folder: Path, engine: Engine, codes: Rows) -> str:
+def check_c(folder: Path, rows: CheckedRows) -> str:
     """Compile the files, run them on rows and compare with the engine; what compiled them."""
-    outputs = engine.run(codes)  # which refuses shapes that do not fit before anything else runs
     compiler = shutil.which("cc")
     if compiler is None:
         raise ConfigError("export: no C compiler 'cc' was found: install one, or give rows=0")
@@ -218,11 +328,10 @@ def check_c(folder: Path, engine: Engine, codes: Rows) -> str:
         binary = str(Path(scratch) / "predict")
         files = [str(folder / name) for name in ("predict.c", "predict_test.c")]
         run_tool([compiler, *COMPILE_SAFE, *files, "-o", binary])
-        rows = np.concatenate([each.reshape(len(each), -1).numpy() for each in codes.values()], 1)
-        text = "\n".join(" ".join(map(str, row)) for row in rows.tolist())
+        text = "\n".join(" ".join(map(str, row)) for row in rows.flat_codes.tolist())
         printed = run_tool([binary], text)
     found = np.array([line.split() for line in printed.splitlines()], dtype=np.int64)
-    compare(found, np.concatenate([each.reshape(len(each), -1).numpy() for each in outputs], 1))
+    compare(found, rows.flat_outputs)
     return " ".join(["cc", *COMPILE_SAFE])
 
 
@@ -239,13 +348,12 @@ def compare(found: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> None:
         )
 
 
-def check_integer(folder: Path, engine: Engine, codes: Rows) -> str:
+def check_integer(folder: Path, rows: CheckedRows) -> str:
     """Read the program again and compare plain integer arithmetic with the engine."""
     from chop.lowering import load_program
 
-    again = Engine(load_program(folder), "int64").run(codes)
-    for found, wanted in zip(again, engine.run(codes), strict=True):
-        compare(found.reshape(len(found), -1).numpy(), wanted.reshape(len(wanted), -1).numpy())
+    again = Engine(load_program(folder), "int64")
+    compare(side_by_side(again.run(again.quantise(rows.numbers))), rows.flat_outputs)
     return "the engine in 64-bit integers"
 
 
@@ -254,7 +362,8 @@ def write_integer(program: IntegerProgram, folder: Path) -> None:
     save_program(program, folder)
 
 
-TARGETS: dict[str, Callable[[IntegerProgram, Path], dict[str, Any] | None]] = {
+Write = Callable[[IntegerProgram, Path], dict[str, Any] | None]
+TARGETS: dict[str, Write] = {
     "c": write_c,
     "verilog": write_verilog,
     "integer": write_integer,
@@ -262,7 +371,7 @@ TARGETS: dict[str, Callable[[IntegerProgram, Path], dict[str, Any] | None]] = {
     "qonnx": write_qonnx,
 }
 """What writes the files of each form; may give facts for the manifest."""
-CHECKS: dict[str, Callable[[Path, Engine, Rows], str]] = {
+CHECKS: dict[str, Callable[[Path, CheckedRows], str]] = {
     "c": check_c,
     "verilog": check_verilog,
     "integer": check_integer,

@@ -1,6 +1,8 @@
 """A quantised graph beside its integer program: what both compute, and where they differ."""
 
-from collections.abc import Iterable, Mapping
+import copy
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,11 +11,14 @@ from torch import Tensor, fx, nn
 
 from chop.errors import GraphError
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.ir.graph.recorder import Recorder, undisturbed
+from chop.ir.graph.recorder import Recorder, run_graph, undisturbed
+from chop.lowering import program as steps
 from chop.lowering.engine import Engine
-from chop.lowering.exactness import analyse
+from chop.lowering.exactness import EXACT, Exactness, analyse
 from chop.lowering.from_graph import Lowering
-from chop.lowering.symbols import Exact, is_symbolic
+from chop.lowering.program import IntegerProgram
+from chop.lowering.symbols import SYMBOLS, Exact, is_symbolic
+from chop.nn.quantized import QuantizedModule
 
 Numbers = dict[fx.Node, Tensor]
 
@@ -81,15 +86,10 @@ class InIntegers(nn.Module):
         lowering = Lowering(graph, {self._input: example})
         self.program, symbols = lowering.program(cut_tail=True), lowering.results
         exactness = analyse(self.program)
-        self._dtype = next((p.dtype for p in model.parameters()), torch.float32)
+        self._dtype = own_type(model)
         promised = exactness.exact(str(self._dtype).removeprefix("torch."))
         self.agreement = Agreement(0, promised, exactness.accumulator_bits, 0, 0, 0)
-        known = self.program.values
-        self.values = {
-            node: symbol.value.name
-            for node, symbol in symbols.items()
-            if isinstance(symbol, Exact) and symbol.value.name in known
-        }
+        self.values = values_of_nodes(lowering, self.program)
         self.cut = self._cut(symbols)
         self._engine = self._engine_of([self.values[node] for node in self.cut])
 
@@ -167,17 +167,55 @@ class InIntegers(nn.Module):
         Recorder(self.model, after=results.__setitem__).run(
             features.clone(), enable_io_processing=False
         )
-        numbers = self._engine_of(self.values.values())(**{self._input: features.cpu()})
-        for node, exact in zip(self.values, numbers, strict=True):
-            if not torch.equal(results[node].cpu().double(), exact):
-                return node.name
-        return None
+        return differing_node(self.program, self.values, results, {self._input: features.cpu()})
+
+
+def own_type(model: nn.Module) -> torch.dtype:
+    """The type that a model computes in."""
+    floats = (each.dtype for each in model.parameters() if each.is_floating_point())
+    return next(floats, torch.float32)
+
+
+def values_of_nodes(lowering: Lowering, program: IntegerProgram) -> dict[fx.Node, str]:
+    """The value of a program that each node computes, as far as one is what it computes."""
+    known = program.values
+    return {
+        node: symbol.value.name
+        for node, symbol in lowering.results.items()
+        if isinstance(symbol, Exact) and symbol.value.name in known
+    }
+
+
+def differing_node(
+    program: IntegerProgram,
+    values: Mapping[fx.Node, str],
+    results: Mapping[fx.Node, Any],
+    inputs: Mapping[str, Tensor],
+) -> str | None:
+    """The first node whose numbers are not those of the integers; None if all are."""
+    numbers = Engine(replace(program, outputs=tuple(values.values())))(**inputs)
+    for node, exact in zip(values, numbers, strict=True):
+        if not torch.equal(results[node].cpu().double(), exact):
+            return node.name
+    return None
 
 
 FEW = {1: 4, 7: 21}
 """Rows that are computed in small batches, whose kernels differ from those of large ones."""
 AT_ONCE = 2**22
 """Elements of the input that are computed at once otherwise."""
+
+
+def rows_at_once(row: int) -> int:
+    """How many rows of so many elements are computed at once."""
+    return max(1, AT_ONCE // max(1, row))
+
+
+def batches(rows: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
+    """Rows in parts that are computed at once."""
+    size = rows_at_once(max(each[:1].numel() for each in rows.values()))
+    for parts in zip(*(torch.split(each, size) for each in rows.values()), strict=True):
+        yield dict(zip(rows, parts, strict=True))
 
 
 def compare(model: nn.Module, features: Tensor) -> Agreement:
@@ -187,7 +225,7 @@ def compare(model: nn.Module, features: Tensor) -> Agreement:
     """
     both = InIntegers(model, features[:1])
     nothing = both.agreement
-    most = max(1, AT_ONCE // max(1, features[0].numel()))
+    most = rows_at_once(features[0].numel())
     with undisturbed(both.model):
         for size, rows in (*FEW.items(), (most, len(features))):
             both.agreement = nothing
@@ -200,3 +238,152 @@ def compare(model: nn.Module, features: Tensor) -> Agreement:
                         f"{len(batch)}, where it must not: this is a bug in chop"
                     )
     return both.agreement
+
+
+class NotComparableError(GraphError):
+    """A graph whose simulation cannot be compared with its integers; says why."""
+
+
+class Simulation:
+    """A quantised graph beside its program, in a type in which the simulation must be exact.
+
+    Args:
+        lowering: of the graph.
+        program: what came of it.
+    """
+
+    def __init__(self, lowering: Lowering, program: IntegerProgram) -> None:
+        self.program, graph = program, lowering.graph
+        self.dtype = exact_type(own_type(graph.model), program)
+        self._symbols = next(lowering.results[node] for node in graph.nodes if node.op == "output")
+        values = values_of_nodes(lowering, program)
+        nodes: Any = {name: node for node, name in values.items()}
+        missing = [name for name in program.outputs if program.tail and name not in nodes]
+        if missing:
+            raise NotComparableError(f"{missing[0]} is not what a single node computes")
+        if self.dtype != own_type(graph.model):
+            refuse_other_weights(graph.model, self.dtype)
+            twin = copy.deepcopy(graph)
+            twin.model.to(self.dtype)
+            twins = dict(zip(graph.nodes, twin.nodes, strict=True))
+            nodes = {name: twins[node] for name, node in nodes.items()}
+            values = {twins[node]: name for node, name in values.items()}
+            graph = twin
+        self.graph, self._values, self._nodes = graph, values, nodes
+
+    def refuse_differences(self, numbers: Mapping[str, Tensor], outputs: Iterable[Tensor]) -> None:
+        """Raise if the graph does not compute for rows what the engine does.
+
+        Args:
+            numbers: the rows, by the names of the network's inputs.
+            outputs: codes that the engine gives for them.
+        """
+        engine = Engine(self.program)
+        given = dict(numbers) | {f"output {n}": each for n, each in enumerate(outputs)}
+        done = 0
+        for part in batches(given):
+            inputs = {name: part[name] for name in numbers}
+            wanted = engine.numbers(tuple(part[name] for name in part if name not in numbers))
+            differs = torch.zeros(len(wanted[0]), dtype=torch.bool)
+            for found, exact in zip(self._outputs(inputs), wanted, strict=True):
+                differs |= (found.double() != exact).reshape(len(exact), -1).any(1)
+            if differs.any():
+                first = int(differs.int().argmax())
+                row = {name: rows[first : first + 1] for name, rows in inputs.items()}
+                results = self._results(row, set(self._values))
+                node = differing_node(self.program, self._values, results, row) or "its outputs"
+                raise BrokenPromiseError(
+                    f"the graph, simulated in {type_name(self.dtype)}, differs from its integers "
+                    f"in {node} on {int(differs.sum())} of {len(differs)} rows, the first is row "
+                    f"{done + first}, where it must not: this is a bug in chop"
+                )
+            done += len(differs)
+
+    def _results(
+        self, inputs: Mapping[str, Tensor], wanted: AbstractSet[fx.Node]
+    ) -> dict[fx.Node, Any]:
+        """What some nodes give for rows."""
+        results: dict[fx.Node, Any] = {}
+
+        def keep(node: fx.Node, result: Any) -> None:
+            is_float = isinstance(result, Tensor) and result.is_floating_point()
+            if is_float and result.dtype != self.dtype:
+                raise NotComparableError(
+                    f"{node.name} computes in {type_name(result.dtype)}, not in "
+                    f"{type_name(self.dtype)}"
+                )
+            if node in wanted:
+                results[node] = result
+
+        cast = {
+            name.lstrip("*"): rows.to(self.dtype) if rows.is_floating_point() else rows
+            for name, rows in inputs.items()
+        }
+        try:
+            run_graph(self.graph, cast, after=keep)
+        except GraphError as error:
+            raise NotComparableError(str(error)) from error
+        return results
+
+    def _outputs(self, inputs: Mapping[str, Tensor]) -> list[Tensor]:
+        """What the simulation gives for the outputs of the program."""
+        if self.program.tail:
+            nodes = [self._nodes[name] for name in self.program.outputs]
+            results = self._results(inputs, set(nodes))
+            return [results[node] for node in nodes]
+        last = next(node for node in self.graph.nodes if node.op == "output")
+        return tensors_beside(self._symbols, self._results(inputs, {last})[last])
+
+
+def type_name(dtype: torch.dtype) -> str:
+    """The name of a type in words: float32."""
+    return str(dtype).removeprefix("torch.")
+
+
+def exact_type(own: torch.dtype, program: IntegerProgram) -> torch.dtype:
+    """The type in which a simulation must give the integers; the model's own if that is one.
+
+    The tables of a program hold what PyTorch computed in the model's own type.
+    """
+    exactness, name = analyse(program), type_name(own)
+    if name in EXACT and exactness.exact(name):
+        return own
+    reason = f"{name} may round the sums of {inexact_node(exactness, name)}"
+    if not exactness.exact("float64"):
+        raise NotComparableError(f"{reason}, and so may float64")
+    tables = [step.node for step in program.steps if isinstance(step, steps.Table)]
+    if tables:
+        raise NotComparableError(f"{reason}, and in float64 {tables[0]} is another function")
+    return torch.float64
+
+
+def refuse_other_weights(model: nn.Module, dtype: torch.dtype) -> None:
+    """Raise where a format makes other numbers of a layer's parameters in another type."""
+    for name, module in model.named_modules():
+        formats = module.quant.operands if isinstance(module, QuantizedModule) else {}
+        for role, fmt in formats.items():
+            given = getattr(module, role, None)
+            if isinstance(given, Tensor) and (fmt(given) != fmt(given.to(dtype))).any():
+                raise NotComparableError(
+                    f"the {role} of {name} is rounded otherwise in {type_name(dtype)}"
+                )
+
+
+def inexact_node(exactness: Exactness, dtype: str) -> str:
+    """The first node in which a simulation in a type may differ from the integers."""
+    inexact = (
+        each for each in exactness.nodes if not (getattr(each, dtype, False) and each.stable)
+    )
+    return next((each.node for each in inexact), "its layers")
+
+
+def tensors_beside(symbols: Any, results: Any) -> list[Tensor]:
+    """The results in nested containers that stand where symbols do, in order."""
+    if isinstance(symbols, SYMBOLS):
+        return [results]
+    if isinstance(symbols, dict):
+        return [each for key in symbols for each in tensors_beside(symbols[key], results[key])]
+    if isinstance(symbols, list | tuple):
+        pairs = zip(symbols, results, strict=True)
+        return [each for pair in pairs for each in tensors_beside(*pair)]
+    return []

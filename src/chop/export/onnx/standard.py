@@ -9,14 +9,14 @@ from chop.errors import GraphError
 from chop.export.onnx.code import BATCH, Array, OnnxCode, needed, numbers, power, write_model
 from chop.export.onnx.steps import (
     Rounding,
-    input_dtype,
     limited,
     onnx_model,
     output_names,
     rounded_plainly,
 )
 from chop.export.onnx.windows import Weights, weights_of
-from chop.lowering import Engine, IntegerProgram
+from chop.export.rows import CheckedRows
+from chop.lowering import IntegerProgram
 from chop.lowering.program import Codes, Convolution, Pool, Product
 from chop.lowering.ranges import trailing_zeros
 
@@ -131,10 +131,9 @@ def write_onnx(program: IntegerProgram, folder: Path) -> None:
     write_model(onnx_model(program, style_of(program), NOTES, BATCH), folder / FILE)
 
 
-def check_onnx(folder: Path, engine: Engine, codes: Any) -> str:
+def check_onnx(folder: Path, rows: CheckedRows) -> str:
     """Run the file at every level that its notes name, and compare with the engine."""
     runtime = needed("onnxruntime")
-    fed, wanted = numbers_in_and_codes_out(engine, codes)
     for level in LEVELS:
         options = runtime.SessionOptions()
         options.graph_optimization_level = getattr(runtime.GraphOptimizationLevel, level)
@@ -143,38 +142,27 @@ def check_onnx(folder: Path, engine: Engine, codes: Any) -> str:
         session = runtime.InferenceSession(
             str(folder / FILE), options, providers=["CPUExecutionProvider"]
         )
-        refuse_differences(engine.program, session.run(None, fed), wanted, level)
+        refuse_differences(session.run(None, fed(rows)), rows, level)
     return f"onnxruntime {runtime.__version__} at {', '.join(LEVELS)}"
 
 
-def numbers_in_and_codes_out(engine: Engine, codes: Any) -> tuple[dict[str, Array], list[Codes]]:
-    """What a file is fed with, and what the engine makes of that.
-
-    An input that is rounded in two ways gets the numbers of the first.
-    """
-    import torch
-
-    fed: dict[str, Array] = {}
-    for each in engine.program.inputs:
-        if each.placeholder not in fed:
-            given = codes[each.value.name].numpy()
-            exact = (
-                given if each.format is None else np.ldexp(given.astype(float), -each.value.frac)
-            )
-            fed[each.placeholder] = exact.astype(input_dtype(each))
-    outputs = engine.run(engine.quantise({n: torch.from_numpy(a) for n, a in fed.items()}))
-    return fed, [each.numpy() for each in outputs]
+def fed(rows: CheckedRows) -> dict[str, Array]:
+    """Rows as a file takes them: numbers that nobody has rounded."""
+    return {name: each.numpy() for name, each in rows.numbers.items()}
 
 
-def refuse_differences(
-    program: IntegerProgram, found: list[Array], wanted: list[Codes], where: str
-) -> None:
+def refuse_differences(found: list[Array], rows: CheckedRows, where: str) -> None:
     """Raise if numbers are not those of the engine."""
+    program = rows.program
     for label, name, given, codes in zip(
-        output_names(program), program.outputs, found, wanted, strict=True
+        output_names(program), program.outputs, found, rows.outputs, strict=True
     ):
         frac = program.values[name].frac
-        wrong = (np.ldexp(given.astype(np.float64), frac) != codes).reshape(len(codes), -1).any(1)
+        wrong = (
+            (np.ldexp(given.astype(np.float64), frac) != codes.numpy())
+            .reshape(len(codes), -1)
+            .any(1)
+        )
         if wrong.any():
             first = int(np.argmax(wrong))
             raise GraphError(

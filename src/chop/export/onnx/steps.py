@@ -17,6 +17,7 @@ import torch
 from chop.errors import GraphError
 from chop.export.onnx.code import Array, Edge, OnnxCode, needed, numbers, power
 from chop.export.onnx.windows import Weights, weights_of, window_index, window_settings
+from chop.export.rows import input_types
 from chop.lowering import program as steps
 from chop.lowering.engine import working_dtype
 from chop.lowering.exactness import EXACT, rounded_before
@@ -37,6 +38,8 @@ class Rounding:
     shape: Shape
     again: bool = False
     """Whether it was rounded before and only moved since."""
+    unknown: bool = False
+    """Whether it may be any number, as an input may, and not only one of a finer format."""
 
 
 class Style(Protocol):
@@ -126,15 +129,16 @@ def onnx_type(dtype: Any) -> int:
 def onnx_model(program: IntegerProgram, style: Style, notes: str, batch: int | str) -> Any:
     """The protocol buffer of a program."""
     writer = Writer(program, style)
+    types = input_types(program)
     inputs = {
-        each.placeholder: Edge(each.placeholder, each.value.shape, input_dtype(each))
+        each.placeholder: Edge(each.placeholder, each.value.shape, types[each.placeholder])
         for each in program.inputs
     }
     names = output_names(program)
     for name in (*inputs, *names):
         writer.code.name(name)  # nothing else may have it
     for each in program.inputs:
-        write_input(each, writer)
+        write_input(each, writer, types[each.placeholder])
     for step in program.steps:
         dtype = writer.dtype(step)
         writer.add(step.out, write(step, writer, dtype), dtype)
@@ -154,16 +158,9 @@ def output_names(program: IntegerProgram) -> list[str]:
     return [f"{name}_" if name in taken else name for name in names]
 
 
-def input_dtype(each: Input) -> Any:
-    """The type of an input of the file: numbers as they come, or integers."""
-    if each.format is None:
-        return np.int64
-    return np.float32 if max(map(abs, each.value.limits)) <= 2**24 else np.float64
-
-
-def write_input(each: Input, writer: Writer) -> None:
+def write_input(each: Input, writer: Writer, dtype: Any) -> None:
     """Round an input as the network does."""
-    value, dtype = each.value, input_dtype(each)
+    value = each.value
     if each.format is None:
         writer.add(value, each.placeholder, dtype)
         return
@@ -176,7 +173,7 @@ def write_input(each: Input, writer: Writer) -> None:
         raise GraphError(f"export: the input {each.placeholder!r} is too wide for this form")
     to = Rounding(
         value.frac, value.low, value.high, each.format["rounding"], each.format["overflow"],
-        value.shape,
+        value.shape, unknown=True,
     )  # fmt: skip
     writer.add(value, writer.style.rounded(writer.code, each.placeholder, to, dtype), dtype)
 
@@ -195,20 +192,41 @@ def limited(code: OnnxCode, x: str, low: Array | None, high: Array | None) -> st
 
 def rounded_plainly(code: OnnxCode, x: str, to: Rounding, dtype: Any) -> str:
     """Rounding by multiplication, for all modes: to codes and back."""
+    low, high = to.low.astype(dtype), to.high.astype(dtype)
+    span = (to.high - to.low + 1).astype(dtype)
+    if to.unknown and to.overflow == "saturate":  # before a factor makes it infinite
+        x = limited(code, x, *(numbers(side, to.frac, dtype) for side in (to.low, to.high)))
+    elif to.unknown:  # what is larger has no bits that would be left
+        most = span * power(np.finfo(dtype).nmant + 1 - to.frac, dtype)
+        x = limited(code, x, -most, most)
     x = code.scaled(x, power(to.frac, dtype))
     if to.rounding == "half_even":
         x = code.node("Round", x)
+    elif to.unknown:
+        x = rounded_up(code, x, dtype)
     else:
         x = code.node("Floor", code.node("Add", x, code.constant(np.array(0.5, dtype))))
-    low, high = to.low.astype(dtype), to.high.astype(dtype)
-    if to.overflow == "saturate":
+    if to.overflow == "wrap":
+        if to.unknown:  # near zero first, where a limit can be subtracted without rounding
+            x = wrapped(code, x, np.zeros_like(low), span)
+        x = wrapped(code, x, low, span)
+    elif not to.unknown:
         x = limited(code, x, low, high)
-    else:
-        span = (to.high - to.low + 1).astype(dtype)
-        shifted = code.node("Sub", x, code.constant(low))
-        turns = code.node("Floor", code.node("Div", shifted, code.constant(span)))
-        x = code.node("Sub", x, code.scaled(turns, span))
     return code.scaled(x, power(-to.frac, dtype))
+
+
+def rounded_up(code: OnnxCode, x: str, dtype: Any) -> str:
+    """The nearest whole numbers; adding a half first would be wrong beside a tie, as it rounds."""
+    nearest = code.node("Round", x)
+    rest = code.scaled(code.node("Sub", x, nearest), np.array(2, dtype))
+    return code.node("Add", nearest, code.node("Relu", code.node("Floor", rest)))
+
+
+def wrapped(code: OnnxCode, x: str, low: Array, span: Array) -> str:
+    """Whole numbers from `low` on, less whole turns."""
+    shifted = code.node("Sub", x, code.constant(low)) if low.any() else x
+    turns = code.node("Floor", code.node("Div", shifted, code.constant(span)))
+    return code.node("Sub", x, code.scaled(turns, span))
 
 
 @singledispatch

@@ -6,16 +6,15 @@ import re
 import shutil
 import tempfile
 from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from chop import __version__
 from chop.errors import ConfigError
+from chop.export.rows import CheckedRows
 from chop.export.verilog.bench import EXPECTED, ROWS, hex_rows, simulate, write_benches
 from chop.export.verilog.build import OUTPUT, layer_names, netlist_of
 from chop.export.verilog.emit import Edge, emitted
@@ -26,7 +25,6 @@ from chop.export.verilog.schedule import scheduled
 from chop.export.verilog.stream import NAME, wrapper
 from chop.export.verilog.synthesis import synthesised
 from chop.files import write_text
-from chop.lowering import Engine
 from chop.lowering.program import IntegerProgram, own_fields
 
 CIRCUIT = "circuit.json"
@@ -132,17 +130,16 @@ def write_verilog(
     return {"circuit": facts}
 
 
-def check_verilog(folder: Path, engine: Engine, codes: Mapping[str, Tensor]) -> str:
+def check_verilog(folder: Path, rows: CheckedRows) -> str:
     """Simulate the files on rows and compare with the engine; the simulator.
 
     Rows and expected results stay with the files, so that anyone can run the bench again.
     """
     facts = json.loads((folder / CIRCUIT).read_text(encoding="utf-8"))
     ins, outs = ([Edge(**each) for each in facts[side]] for side in ("input_ports", "output_ports"))
-    outputs = engine.run(codes)
-    write_text(folder / ROWS, hex_rows(ins, [each.numpy() for each in codes.values()]))
-    write_text(folder / EXPECTED, hex_rows(outs, [each.numpy() for each in outputs]))
-    write_benches(folder, ins, outs, facts["latency_cycles"], len(outputs[0]))
+    write_text(folder / ROWS, hex_rows(ins, [each.numpy() for each in rows.codes.values()]))
+    write_text(folder / EXPECTED, hex_rows(outs, [each.numpy() for each in rows.outputs]))
+    write_benches(folder, ins, outs, facts["latency_cycles"], len(rows))
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch) / "bench"
         shutil.copytree(folder, place)

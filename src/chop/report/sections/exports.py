@@ -3,16 +3,22 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from chop.report.html import Section, Tile, counted, filled, joined, number, table, tag
 from chop.runs import EXPORT, MANIFEST, RunFolder, read_stored
 
 
 class Verified(BaseModel):
-    """On how many rows a form was seen to give the engine's codes."""
+    """On how many rows a form was seen to give the engine's codes, and what else was compared."""
 
     rows: int
+    compared: dict[str, int] | None = None
+    """Rows by what was compared with the engine; None in manifests that do not tell."""
+    not_compared: dict[str, str] = Field(default_factory=dict)
+    """Why something was not."""
+    kinds: dict[str, int] = Field(default_factory=dict)
+    distinct_outputs: int | None = None
 
 
 class Resources(BaseModel):
@@ -62,13 +68,37 @@ def read_exports(run: RunFolder) -> list[tuple[str, StoredExport]]:
 def exports_section(run: RunFolder) -> Section | None:
     """All exports of a run, and what they were checked with."""
     rows = [
-        (name, each.form, rows_checked(each), each.checked_with or "")
+        (
+            name, each.form, rows_checked(each), graph_checked(each.verified),
+            number(each.verified.kinds.get("real", 0)), distinct_shown(each.verified),
+            each.checked_with or "",
+        )
         for name, each in read_exports(run)
-    ]
+    ]  # fmt: skip
     if not rows:
         return None
-    headers = ("Folder", "Form", "Equal to the engine on", "Checked with")
-    return Section("exports", "Exports", table(headers, rows, "Exports", text_columns=4))
+    headers = (
+        "Folder", "Form", "File equal to the engine on", "Graph equal to the engine on",
+        "Real rows", "Distinct outputs", "Checked with",
+    )  # fmt: skip
+    return Section("exports", "Exports", table(headers, rows, "Exports", text_columns=7))
+
+
+def graph_checked(verified: Verified) -> str:
+    """On how many rows the graph was seen to give the engine's codes, or why that is not known."""
+    if verified.compared is None:
+        return "not compared"
+    if "graph" in verified.compared:
+        return counted(verified.compared["graph"], "row")
+    return f"not compared: {verified.not_compared.get('graph', 'the manifest does not say why')}"
+
+
+def distinct_shown(verified: Verified) -> str:
+    """How many different outputs there were; one for all rows is no check."""
+    count = verified.distinct_outputs
+    if count is None:
+        return ""
+    return "1: the network may be constant" if count == 1 else number(count)
 
 
 def hardware_section(run: RunFolder) -> Section | None:

@@ -22,7 +22,8 @@ class EmitVerilogArgs(PassArgs):
         synthesise: run Yosys, and nextpnr if it is installed.
         most_luts: refuse circuits with a larger estimate of look-up tables.
         rows: how many rows to simulate; 0 simulates nothing.
-        dummy_in: inputs by name, for their shapes; by default those that metadata recorded.
+        dummy_in: inputs by name, for their shapes and as rows to simulate; by default the shapes
+            that metadata recorded, and made rows.
         cut_tail: leave out floating-point operations at the end, such as a softmax.
     """
 
@@ -48,14 +49,15 @@ def emit_verilog_top_transform_pass(
     `synthesise`, the resources.
     """
     from chop.export.exporting import export
-    from chop.lowering import lower
 
     settings = args.model_dump(include={"stages", "clock_ns", "stream", "synthesise", "most_luts"})
     done = export(
-        lower(graph, args.dummy_in, cut_tail=args.cut_tail),
+        graph,
         "verilog",
         args.project_dir / "hardware" / "rtl",
         rows=args.rows,
+        inputs=args.dummy_in,
+        cut_tail=args.cut_tail,
         source="a graph, by emit_verilog_top",
         hardware=Hardware(**settings),
     )
