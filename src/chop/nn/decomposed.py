@@ -4,7 +4,6 @@ torch's own layers choose between a fused kernel and several ways in Python by l
 gradients. These share the parameters of the layer they take the place of, and compute the same.
 """
 
-import math
 from collections.abc import Collection
 from typing import Any
 
@@ -49,7 +48,7 @@ class DecomposedAttention(nn.MultiheadAttention):
         mask = self.mask(attn_mask, key_padding_mask, q)
         weights = None
         if need_weights or self.dropout:
-            scores = torch.matmul(q * math.sqrt(1 / self.head_dim), k.transpose(-2, -1))
+            scores = torch.matmul(q, k.transpose(-2, -1)) * self.head_dim**-0.5
             weights = torch.softmax(scores if mask is None else scores + mask, -1)
             weights = self.weights_dropout(weights)
             heads = torch.matmul(weights, v)

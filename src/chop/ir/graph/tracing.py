@@ -108,7 +108,7 @@ def trace(
         fixed: values of arguments that are no inputs of the graph.
         example_inputs: the arguments that are.
     """
-    model = decomposed(model, tracer.leaf_layers)
+    whole, model = model, decomposed(model, tracer.leaf_layers)
     known = parameters_of(model)
     check_names(model, known, cf_args=fixed, example_inputs=example_inputs or {})
     try:
@@ -118,12 +118,12 @@ def trace(
         if example_inputs is None:
             raise GraphError(f"{fault}; {EXPORT_WAY_OUT}{WAYS_OUT}") from error
         logger.warning("%s; using torch.export instead", fault)
-        return exported(model, tracer, fixed, example_inputs)
-    reason = why_not(model, graph, example_inputs, fixed) if example_inputs else None
+        return exported(model, whole, tracer, fixed, example_inputs)
+    reason = why_not(graph, whole, model, example_inputs, fixed) if example_inputs else None
     if reason is not None and example_inputs:
         logger.warning("%s; using torch.export instead", reason)
         try:
-            return exported(model, tracer, fixed, example_inputs)
+            return exported(model, whole, tracer, fixed, example_inputs)
         except GraphError as error:
             raise GraphError(f"{reason}; {error}") from error
     warn_of_training(graph)
@@ -131,23 +131,36 @@ def trace(
 
 
 def why_not(
-    model: nn.Module, graph: fx.GraphModule, given: Mapping[str, Any], fixed: Mapping[str, Any]
+    graph: fx.GraphModule,
+    whole: nn.Module,
+    model: nn.Module,
+    given: Mapping[str, Any],
+    fixed: Mapping[str, Any],
 ) -> str | None:
     """Say why torch.export is tried in place of a graph that fx made; None if that one is good.
 
     This is the place for every such reason.
+
+    Args:
+        whole: the user's model.
+        model: what was traced: the same, or in terms of its products.
     """
-    if unlike := difference(model, graph, given, fixed):
+    # What fx traced it also runs, so that bits are equal, unless layers were taken apart before.
+    if unlike := difference(whole, graph, given, fixed, exact=model is whole):
         return NOT_THE_MODEL.format("torch.fx", type(model).__name__, unlike)
     return None
 
 
 def exported(
-    model: nn.Module, tracer: MaseTracer, fixed: Mapping[str, Any], given: Mapping[str, Any]
+    model: nn.Module,
+    whole: nn.Module,
+    tracer: MaseTracer,
+    fixed: Mapping[str, Any],
+    given: Mapping[str, Any],
 ) -> fx.GraphModule:
-    """The graph that torch.export makes of a model, which gives what the model gives."""
+    """The graph that torch.export makes of a model, which gives what the user's model gives."""
     graph = export(model, fixed, given, tracer.is_leaf_module)
-    if unlike := difference(model, graph, given, fixed):
+    if unlike := difference(whole, graph, given, fixed, exact=False):
         fault = NOT_THE_MODEL.format("torch.export", type(model).__name__, unlike)
         raise GraphError(f"{fault}; {WAYS_OUT}")
     return graph
