@@ -13,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from chop.errors import ConfigError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.recorder import undisturbed
+from chop.nn.decomposed import decomposed
 from chop.nn.quantizers import QUANTIZERS
 from chop.passes.graph import (
     add_common_metadata_analysis_pass,
@@ -69,6 +70,15 @@ def same_results(one: Any, other: Any) -> bool:
     return form == other_form and all(map(same_bits, ones, others))
 
 
+def close(one: Any, other: Any) -> bool:
+    """Whether two results are equal to within rounding."""
+    try:
+        torch.testing.assert_close(one, other, equal_nan=True)
+    except AssertionError:
+        return False
+    return True
+
+
 def run(model: nn.Module, x: Tensor) -> Any:
     """What a model gives in evaluation mode; formats that draw at random draw the same."""
     torch.default_generator.manual_seed(1)
@@ -116,7 +126,10 @@ def check(network: Network, draw: Draw, folder: Path) -> None:
     model, x = network.build(), network.inputs()
     model.register_forward_hook(no_hook)
     before = State(model)
-    expected = run(model, x)
+    own = run(model, x)
+    # torch has several kernels for attention, which round differently; a graph has its products.
+    expected = run(decomposed(model), x)
+    require(same_results(expected, own) or close(expected, own), "its products are not the model")
     graph = traced(model, x)
     require(same_results(run(graph.model, x), expected), "the graph is not the model")
     plain = check_counts(graph)
@@ -134,7 +147,7 @@ def check(network: Network, draw: Draw, folder: Path) -> None:
     require(same_results(run(restored.model, x), expected), "undone, it is not the float model")
     require(check_counts(restored) == plain, "undone, it is counted otherwise")
     before.require_same(State(model))
-    require(same_results(run(model, x), expected), "the original model computes otherwise")
+    require(same_results(run(model, x), own), "the original model computes otherwise")
 
 
 def no_hook(module: nn.Module, args: Any, output: Any) -> None:

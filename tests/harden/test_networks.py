@@ -15,6 +15,7 @@ from chop.errors import ConfigError
 from chop.files import read_safetensors, write_safetensors
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.recorder import undisturbed
+from chop.nn.decomposed import DecomposedAttention
 from chop.nn.quant_config import parse_quant_config
 from chop.ops.table import OPS
 from chop.passes.graph import (
@@ -24,7 +25,7 @@ from chop.passes.graph import (
     save_mase_graph_interface_pass,
 )
 from harden import networks
-from harden.network_checks import check, same_bits
+from harden.network_checks import Broken, check, same_bits
 from harden.network_rules import FIELDS, FORMATS_OF
 from harden.network_source import Network, Writer
 from harden.network_table import BATCHED, OF_PAIRS, PLAIN, WITH_LAYERS
@@ -52,6 +53,43 @@ def test_a_layer_may_take_the_batch_for_features(tmp_path: Path) -> None:
     steps = ("v1 = x.mean(-1)", "v2 = self.m0(v1)")
     network = Network(("self.m0 = nn.Linear(2, 1)",), steps, "v2", (2, 1))
     check(network, lambda graph: {"by": "type", "linear": {"config": INTEGER}}, tmp_path)
+
+
+LAYERS = {
+    "nn.Embedding(7, 3)": "self.m0((x * 2).long().clamp(0, 6))",
+    "nn.PReLU(3, init=-0.01)": "self.m0(x)",
+}
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("scale", [{}, {"data_in_scale": 0.1, "weight_scale": 1.001}])
+def test_weights_that_round_to_minus_zero_are_those_of_their_codes(
+    layer: str, scale: dict[str, float], tmp_path: Path
+) -> None:
+    network = Network((f"self.m0 = {layer}",), (f"v1 = {LAYERS[layer]}",), "v1", (4, 3))
+    name = "integer_scaled" if scale else "integer"
+    config = {"name": name, "data_in_width": 8, "weight_width": 3, **scale}
+    check(network, lambda graph: {"by": "type", "default": {"config": config}}, tmp_path)
+
+
+@pytest.mark.parametrize("heads", [1, 5])
+def test_attention_of_any_width_is_its_model_to_within_rounding(heads: int, tmp_path: Path) -> None:
+    layers = (f"self.m0 = nn.MultiheadAttention(5, {heads}, batch_first=True)",)
+    network = Network(layers, ("v1 = self.m0(x, x, x)[0]",), "v1", (3, 2, 5))
+    check(network, lambda graph: {"by": "type", "linear": {"config": INTEGER}}, tmp_path)
+
+
+def test_products_that_are_not_the_model_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = DecomposedAttention.with_extra
+    monkeypatch.setattr(
+        DecomposedAttention, "with_extra", lambda *given: right(*given) * (1 + 1e-4)
+    )
+    layers = ("self.m0 = nn.MultiheadAttention(5, 1, batch_first=True)",)
+    network = Network(layers, ("v1 = self.m0(x, x, x)[0]",), "v1", (3, 2, 5))
+    with pytest.raises(Broken, match="its products are not the model"):
+        check(network, lambda graph: {}, tmp_path)
 
 
 def test_functions_keep_the_name_they_were_called_by(tmp_path: Path) -> None:

@@ -49,7 +49,28 @@ class Count(nn.Module):
         return x
 
 
+class Last(nn.Module):
+    """Decides by the type of an argument, as language models of transformers do."""
+
+    def forward(self, x: Tensor, last: int | Tensor = 0) -> Tensor:
+        return x[slice(-last, None) if isinstance(last, int) else last]
+
+
+THREE = torch.tensor(3.0)
+
+
+class Shifted(nn.Module):
+    def forward(self, x: Tensor, shift: Tensor = THREE) -> Tensor:
+        return x + shift if isinstance(shift, Tensor) else x
+
+
+class Placed(nn.Module):
+    def forward(self, x: Tensor, /, factor: int = 2) -> Tensor:
+        return x * factor
+
+
 X, Y = torch.randn(2, 4), torch.randn(2, 4)
+ROWS = torch.tensor([1, 0, 1])
 
 
 @pytest.mark.parametrize(
@@ -67,17 +88,29 @@ X, Y = torch.randn(2, 4), torch.randn(2, 4)
         (Tuple, {}, ["x"], {}),
         (Tuple, {"cf_args": {"shape": [8]}}, ["x"], {}),
         (Tuple, {"cf_args": {"kind": None}}, ["x"], {}),
-        (Number, {}, ["x", "factor"], {}),
-        (Number, {}, ["x", "factor"], {"factor": 3.0}),
+        (Number, {}, ["x"], {}),
         (Number, {"cf_args": {"factor": 5.0}}, ["x"], {}),
         (
             Number,
-            {"example_inputs": {"x": X, "shift": Y}},
+            {"example_inputs": {"x": X, "factor": torch.tensor(3.0), "shift": Y}},
             ["x", "factor", "shift"],
-            {"factor": 3.0, "shift": Y},
+            {"factor": torch.tensor(4.0), "shift": Y},
+        ),
+        (
+            Number,
+            {"example_inputs": {"x": X, "shift": Y}},
+            ["x", "shift"],
+            {"shift": Y},
         ),
         (Count, {}, ["x"], {}),
-        (Count, {"cf_args": {"times": 2}}, ["x", "factor"], {"factor": 4.0}),
+        (Count, {"cf_args": {"times": 2}}, ["x"], {}),
+        (Last, {}, ["x"], {}),
+        (Last, {"cf_args": {"last": 2}}, ["x"], {}),
+        (Last, {"example_inputs": {"x": X}}, ["x"], {}),
+        (Last, {"example_inputs": {"x": X, "last": ROWS}}, ["x", "last"], {"last": ROWS}),
+        (Shifted, {}, ["x"], {}),
+        (Shifted, {"example_inputs": {"x": X}}, ["x"], {}),
+        (Placed, {"example_inputs": X}, ["x"], {}),
     ],
 )
 def test_the_branch_of_the_defaults_is_traced(
@@ -85,16 +118,24 @@ def test_the_branch_of_the_defaults_is_traced(
 ) -> None:
     graph = MaseGraph(model(), **how)
     assert [node.target for node in graph.nodes if node.op == "placeholder"] == inputs
-    examples = {k: v for k, v in how.get("example_inputs", {}).items() if not isinstance(v, Tensor)}
+    example = how.get("example_inputs", {})
+    named = example if isinstance(example, dict) else {}
+    examples = {k: v for k, v in named.items() if not isinstance(v, Tensor)}
     expected = model()(X, **{**how.get("cf_args", {}), **examples, **call})
     assert torch.equal(graph.model(X, **call), expected)
     assert torch.equal(run_graph(graph, {"x": X, **call}), expected)
 
 
 def test_an_input_that_was_traced_as_given_must_be_given() -> None:
-    graph = MaseGraph(Number(), example_inputs={"x": X, "shift": Y})
+    factor = torch.tensor(2.0)
+    graph = MaseGraph(Number(), example_inputs={"x": X, "factor": factor, "shift": Y})
     with pytest.raises(TypeError, match="missing 2 required positional arguments"):
         graph.model(X)
+
+
+def test_another_number_than_the_one_that_is_fixed_is_refused() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'factor'"):
+        MaseGraph(Number()).model(X, factor=3.0)
 
 
 def test_a_value_for_an_argument_that_is_fixed_is_refused() -> None:

@@ -77,7 +77,7 @@ class InIntegers(nn.Module):
     def __init__(self, model: nn.Module, example: Tensor, classes: bool = True) -> None:
         super().__init__()
         self.classes = classes
-        graph = MaseGraph(model)
+        graph = MaseGraph(model, example_inputs=example)
         self.model = graph.model
         inputs = [node for node in graph.nodes if node.op == "placeholder"]
         if len(inputs) != 1:

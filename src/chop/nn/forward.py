@@ -79,6 +79,11 @@ def rounded(fmt: Rounder | None, value: Any) -> Any:
     return fmt(value) if value.is_floating_point() or value.is_complex() else value
 
 
+def as_stored(fmt: Rounder, weight: Tensor) -> Tensor:
+    """A rounded parameter as its codes have it: most formats have no code for -0.0."""
+    return fmt(weight) + 0.0
+
+
 class NoCache:
     """What `compute` asks for rounded operands; this one rounds at every call."""
 
@@ -86,7 +91,7 @@ class NoCache:
 
     def weight(self, layer: nn.Module, name: str, fmt: Rounder, weight: Tensor) -> Tensor:
         """A parameter of a layer in a format."""
-        return fmt(weight)
+        return as_stored(fmt, weight)
 
     def float_twin(self, layer: Any) -> nn.Module:
         """A module of the float class that shares everything, for rounded parameters to be set.
@@ -196,12 +201,12 @@ class WeightCache(NoCache):
 
     def weight(self, layer: nn.Module, name: str, fmt: Rounder, weight: Tensor) -> Tensor:
         if not _can_be_kept(weight):
-            return fmt(weight)
+            return as_stored(fmt, weight)
         bits = _bits(weight)
         kept = self._kept.get(name)
         if kept is not None and kept.fmt is fmt and _serves(kept, weight.dtype, bits):
             return kept.rounded
-        result: Tensor = fmt(weight)
+        result = as_stored(fmt, weight)
         if isinstance(fmt, NumberFormat) and not getattr(fmt, "stochastic", False):
             copied = bits.clone() if isinstance(bits, Tensor) else bits.copy()
             self._kept[name] = RoundedWeight(fmt, weight.dtype, copied, result)

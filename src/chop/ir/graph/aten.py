@@ -118,11 +118,12 @@ def as_function(node: fx.Node, name: str) -> Written | None:
     given = {RENAMED.get(key, key): value for key, value in bound(node).items()}
     if not given.keys() <= known.keys():
         return None
-    args = []
-    for parameter in known:
-        if parameter not in given:
+    args: list[Any] = []
+    for name, parameter in known.items():
+        if name not in given or parameter.kind is parameter.KEYWORD_ONLY:
             break
-        args.append(given.pop(parameter))
+        value = given.pop(name)
+        args.extend(value if parameter.kind is parameter.VAR_POSITIONAL else (value,))
     return Written("call_function", function, tuple(args), given)
 
 
@@ -187,6 +188,16 @@ def copied(node: fx.Node, given: dict[str, Any]) -> Written:
     return Written("call_method", "clone", (given["self"],), {})
 
 
+def reshaped(node: fx.Node, given: dict[str, Any]) -> Written:
+    """``x.reshape(size)``; ``x.view(dtype)`` stays what it is.
+
+    torch.export leaves out a ``contiguous()`` that changes nothing, and what computes `x` in its
+    stead later, in another format, may lay it out otherwise. A view would then be refused.
+    """
+    name = "view" if "dtype" in given else "reshape"
+    return Written("call_method", name, tuple(given.values()), {})
+
+
 def reversed_dimensions(node: fx.Node, given: dict[str, Any]) -> Written:
     """``x.T``."""
     rank = given["self"].meta["val"].ndim
@@ -213,6 +224,8 @@ SPECIAL: dict[str, Special] = {
     "einsum": summed,
     "lift_fresh_copy": copied,
     "numpy_T": reversed_dimensions,
+    "view": reshaped,
+    "_unsafe_view": reshaped,
     "sym_size": method("size"),
     "sym_numel": method("numel"),
 }

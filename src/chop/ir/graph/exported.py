@@ -5,8 +5,6 @@ the shape for granted. It notes what it took for granted, and the graph checks i
 """
 
 import contextlib
-import dataclasses
-import inspect
 import io
 import logging
 import os
@@ -15,7 +13,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -24,9 +22,10 @@ from torch.fx.graph import CodeGen, _PyTreeCodeGen, _PyTreeInfo
 from torch.utils import _pytree as pytree
 
 from chop.errors import GraphError
+from chop.ir.graph.calling import Call, bound_arguments, called_with, put_together
 from chop.ir.graph.conditions import parsed, sizes_in
 from chop.ir.graph.lifting import PREFIX, IsLeaf, lift
-from chop.ir.graph.recorder import Snapshot
+from chop.ir.graph.recorder import Snapshot, set_evaluation
 from chop.ir.graph.shapes import CONDITIONS, MADE_FOR, FreeSize, ShapedGraphModule, Value
 
 __all__ = ["FreeSize", "ShapedGraphModule", "export", "where_it_stopped"]
@@ -39,49 +38,6 @@ WAYS_OUT = (
 )
 EXPORT_WAY_OUT = "pass example_inputs={name: tensor} to trace with torch.export, "
 DECIDES = "the code decides by the value of a tensor, which a graph cannot follow"
-LEFT_OUT = object()
-
-
-class Place(NamedTuple):
-    """Where in the list of results something is."""
-
-    at: int
-
-
-class Call:
-    """One call of a model by flat tensors, to be exported.
-
-    Values that are no tensors are built in. What the model returns is taken to pieces, and put
-    together again by `structure` as plain tuples, lists and dictionaries. What else there may be,
-    such as a cache of keys and values, is no result of a graph.
-    """
-
-    def __init__(
-        self, model: nn.Module, given: Mapping[str, Any], fixed: Mapping[str, Any]
-    ) -> None:
-        self.model, self.given, self.fixed = model, dict(given), dict(fixed)
-        self.leaves, self.spec = pytree.tree_flatten_with_path(self.given)
-        self.tensors = tuple(value for _, value in self.leaves if isinstance(value, Tensor))
-        self.structure: Any = None
-
-    def __call__(self, tensors: tuple[Tensor, ...]) -> list[Any]:
-        """The tensors and sizes in the result of the model."""
-        each = iter(tensors)
-        leaves = [next(each) if isinstance(value, Tensor) else value for _, value in self.leaves]
-        found: list[Any] = []
-        named = {**pytree.tree_unflatten(leaves, self.spec), **self.fixed}
-        result = called_with(self.model, named)
-        self.structure = taken_apart(result, found)
-        return found
-
-
-def called_with(model: nn.Module, named: Mapping[str, Any]) -> Any:
-    """What a model gives for arguments by name, also if a decorator passes on only places."""
-    outer = inspect.signature(model.forward, follow_wrapped=False).parameters
-    if {*named} <= {*outer} or any(each.kind is each.VAR_KEYWORD for each in outer.values()):
-        return model(**named)
-    bound = inspect.signature(model.forward).bind(**named)
-    return model(*bound.args, **bound.kwargs)
 
 
 class Exported(nn.Module):
@@ -97,33 +53,6 @@ class Exported(nn.Module):
         return self.call(tensors)
 
 
-def taken_apart(value: Any, found: list[Any]) -> Any:
-    """Plain containers, in which each tensor is a `Place` in the list of those found."""
-    if isinstance(value, Tensor | torch.SymInt | torch.SymFloat):
-        found.append(value)
-        return Place(len(found) - 1)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type | Mapping):
-        value = vars(value)
-    if isinstance(value, Mapping):
-        parts = {key: taken_apart(part, found) for key, part in value.items()}
-        return {key: part for key, part in parts.items() if part is not LEFT_OUT}
-    if isinstance(value, list | tuple):
-        kept = [part for each in value if (part := taken_apart(each, found)) is not LEFT_OUT]
-        return kept if isinstance(value, list) else tuple(kept)
-    return value if value is None or isinstance(value, bool | int | float | str) else LEFT_OUT
-
-
-def put_together(structure: Any, found: Any) -> Any:
-    """The containers again, each place filled."""
-    if isinstance(structure, Place):
-        return found[structure.at]
-    if isinstance(structure, dict):
-        return {key: put_together(part, found) for key, part in structure.items()}
-    if isinstance(structure, list | tuple):
-        return type(structure)([put_together(part, found) for part in structure])
-    return structure
-
-
 def export(
     model: nn.Module,
     fixed: Mapping[str, Any],
@@ -137,11 +66,8 @@ def export(
     Args:
         is_leaf: whether a layer, given with its name, becomes one node.
     """
-    try:
-        bound = inspect.signature(model.forward).bind(**example_inputs, **fixed)
-    except TypeError as error:
-        raise GraphError(f"example_inputs do not fit {type(model).__name__}: {error}") from None
-    known = [name for name in bound.arguments if name in example_inputs]  # as the model has them
+    order = bound_arguments(model, {**example_inputs, **fixed}).arguments
+    known = [name for name in order if name in example_inputs]
     given = {name: example_inputs[name] for name in dict.fromkeys((*known, *example_inputs))}
     before = Snapshot(model)
     failed: Exception | None = None
@@ -158,21 +84,23 @@ def export(
     assert failed is not None
     if isinstance(failed, GraphError):
         raise failed
-    refuse_broken(model, {**given, **fixed}, before)
+    try:
+        in_evaluation(model)
+        with torch.no_grad(), refusing_broken(model):
+            called_with(model, {**given, **fixed})
+    finally:
+        before.restore()
     raise GraphError(f"{where_it_stopped(model, failed)}; {WAYS_OUT}") from failed
 
 
-def refuse_broken(model: nn.Module, arguments: Mapping[str, Any], before: Snapshot) -> None:
+@contextlib.contextmanager
+def refusing_broken(model: nn.Module) -> Iterator[None]:
     """Say where a model fails that cannot be called at all: that is not for tracing to mend."""
     try:
-        in_evaluation(model)
-        with torch.no_grad():
-            called_with(model, arguments)
+        yield
     except Exception as error:
         where = where_it_stopped(model, error)
         raise GraphError(f"{where}; the model fails so too when it is called") from error
-    finally:
-        before.restore()
 
 
 @contextlib.contextmanager
@@ -194,8 +122,8 @@ FOR_GRAPHS = {"use_cache": (True, False), "_experts_implementation": ("grouped_m
 
 def in_evaluation(model: nn.Module) -> None:
     """Put a model into evaluation mode, with the settings that a graph needs."""
+    set_evaluation(model)
     for module in model.modules():
-        module.training = False  # not eval(), which may do more
         config = getattr(module, "config", None)
         for name, (usual, wanted) in FOR_GRAPHS.items():
             if getattr(config, name, None) == usual:

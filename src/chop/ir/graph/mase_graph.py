@@ -37,16 +37,16 @@ class MaseGraph:
     Args:
         model: any module that fx can trace, or an `fx.GraphModule`, which is used as it is.
         cf_args: values of arguments of `forward` that are fixed while tracing. An argument with a
-            default that is neither a tensor nor a number, such as ``targets=None``, is fixed to
-            it unless it is given here or in `example_inputs`; so is a number if the code of
-            `forward` decides by it.
+            default, such as ``targets=None``, is fixed to it unless it is given here or in
+            `example_inputs`.
         tracer: what decides which modules and functions stay whole.
         example_inputs: inputs by name, or one tensor for the first argument. Arguments that are
             given a tensor are inputs of the graph, whatever their defaults; other values are
-            fixed, as in `cf_args`. If fx cannot trace `model`, torch.export makes the graph from
-            these inputs, and it is lifted to layers and functions as fx records them. It holds for
-            any number of rows and length of a sequence for which torch.export can prove that,
-            and refuses other shapes.
+            fixed, as in `cf_args`. The graph is run on these inputs once, and must give what the
+            model gives. If fx cannot trace `model` or its graph gives something else, torch.export
+            makes the graph from these inputs, and it is lifted to layers and functions as fx
+            records them. It holds for any number of rows and length of a sequence for which
+            torch.export can prove that, and refuses other shapes.
         hf_input_names: inputs that a model of transformers is to have, such as ``input_ids`` and
             ``attention_mask``; examples of them are made from its configuration.
     """

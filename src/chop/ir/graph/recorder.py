@@ -202,23 +202,28 @@ def same_bits(one: Tensor, other: Tensor) -> bool:
 
 
 @contextmanager
-def undisturbed(model: nn.Module) -> Iterator[None]:
+def undisturbed(model: nn.Module) -> Iterator[Snapshot]:
     """Evaluation mode without gradients; afterwards the model is as before, bit for bit.
 
     Modes are restored module by module, because parts of a model may be frozen on purpose.
     """
     before = Snapshot(model)
     modes = [(module, module.training) for module in model.modules()]
-    for module, _ in modes:  # not model.eval(), which exported modules refuse
-        module.training = False
+    set_evaluation(model)
     try:
         # What is recorded in inference mode could not be used with gradients later.
         with torch.inference_mode(False), torch.no_grad():
-            yield
+            yield before
     finally:
         for module, training in modes:
             module.training = training
         before.restore()
+
+
+def set_evaluation(model: nn.Module) -> None:
+    """Put every module into evaluation mode; `eval()` may do more, and exported ones refuse it."""
+    for module in model.modules():
+        module.training = False
 
 
 Before = Callable[[fx.Node, tuple[Any, ...], dict[str, Any]], None]

@@ -13,6 +13,7 @@ from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from chop.errors import GraphError
+from chop.ir.graph.comparison import difference
 from chop.ir.graph.exported import EXPORT_WAY_OUT, WAYS_OUT, export, where_it_stopped
 from chop.ir.graph.recorder import Snapshot
 from chop.nn.decomposed import decomposed
@@ -23,6 +24,8 @@ ALWAYS_TRAINING = (
     "node %r was traced with training=True and stays so, also after eval(): "
     "use the module instead of the function, or call model.eval() before tracing"
 )
+
+NOT_THE_MODEL = "the graph that {} makes of {} is not the model: {}"
 
 
 @dataclass
@@ -96,32 +99,71 @@ def trace(
 ) -> fx.GraphModule:
     """`model` as a GraphModule that shares its layers; `model` itself is left as it is.
 
-    torch.export is tried only if fx gives up and there are inputs to run: it follows Python code
-    that depends on shapes (`len(x)`, `range(x.shape[1])`), which fx cannot, at a price: the graph
-    holds for the shapes that torch.export can prove it for, and refuses others.
+    Where there are inputs to run, the graph gives on them what the model gives. torch.export is
+    tried only if that of fx does not, or if fx gives up: it follows Python code that depends on
+    shapes (`len(x)`, `range(x.shape[1])`), which fx cannot, at a price: the graph holds for the
+    shapes that torch.export can prove it for, and refuses others.
 
     Args:
         fixed: values of arguments that are no inputs of the graph.
         example_inputs: the arguments that are.
     """
-    model = decomposed(model, tracer.leaf_layers)
+    whole, model = model, decomposed(model, tracer.leaf_layers)
     known = parameters_of(model)
     check_names(model, known, cf_args=fixed, example_inputs=example_inputs or {})
-    plain, numbers = defaults(known, {*fixed, *(example_inputs or ())})
     try:
-        try:
-            return symbolic_trace(model, tracer, {**plain, **fixed})
-        except Exception:
-            if not numbers:
-                raise
-            # The code decides by a number, so the number cannot be an input.
-            return symbolic_trace(model, tracer, {**plain, **numbers, **fixed})
+        graph = symbolic_trace(model, tracer, {**defaults(known, example_inputs or ()), **fixed})
     except Exception as error:
-        stopped = where_it_stopped(model, error)
+        fault = where_it_stopped(model, error)
         if example_inputs is None:
-            raise GraphError(f"{stopped}; {EXPORT_WAY_OUT}{WAYS_OUT}") from error
-        logger.warning("%s; using torch.export instead", stopped)
-        return export(model, fixed, example_inputs, tracer.is_leaf_module)
+            raise GraphError(f"{fault}; {EXPORT_WAY_OUT}{WAYS_OUT}") from error
+        logger.warning("%s; using torch.export instead", fault)
+        return exported(model, whole, tracer, fixed, example_inputs)
+    reason = why_not(graph, whole, model, example_inputs, fixed) if example_inputs else None
+    if reason is not None and example_inputs:
+        logger.warning("%s; using torch.export instead", reason)
+        try:
+            return exported(model, whole, tracer, fixed, example_inputs)
+        except GraphError as error:
+            raise GraphError(f"{reason}; {error}") from error
+    warn_of_training(graph)
+    return graph
+
+
+def why_not(
+    graph: fx.GraphModule,
+    whole: nn.Module,
+    model: nn.Module,
+    given: Mapping[str, Any],
+    fixed: Mapping[str, Any],
+) -> str | None:
+    """Say why torch.export is tried in place of a graph that fx made; None if that one is good.
+
+    This is the place for every such reason.
+
+    Args:
+        whole: the user's model.
+        model: what was traced: the same, or in terms of its products.
+    """
+    # What fx traced it also runs, so that bits are equal, unless layers were taken apart before.
+    if unlike := difference(whole, graph, given, fixed, exact=model is whole):
+        return NOT_THE_MODEL.format("torch.fx", type(model).__name__, unlike)
+    return None
+
+
+def exported(
+    model: nn.Module,
+    whole: nn.Module,
+    tracer: MaseTracer,
+    fixed: Mapping[str, Any],
+    given: Mapping[str, Any],
+) -> fx.GraphModule:
+    """The graph that torch.export makes of a model, which gives what the user's model gives."""
+    graph = export(model, fixed, given, tracer.is_leaf_module)
+    if unlike := difference(whole, graph, given, fixed, exact=False):
+        fault = NOT_THE_MODEL.format("torch.export", type(model).__name__, unlike)
+        raise GraphError(f"{fault}; {WAYS_OUT}")
+    return graph
 
 
 def split_inputs(example_inputs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -165,22 +207,17 @@ def check_names(
                 )
 
 
-def defaults(
-    known: Mapping[str, inspect.Parameter], given: Collection[str]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The defaults of the arguments that are not given: those to trace with, and the numbers.
+def defaults(known: Mapping[str, inspect.Parameter], given: Collection[str]) -> dict[str, Any]:
+    """The defaults of the arguments that are not given.
 
     fx would put a stand-in for a tensor in the place of each, so that ``if targets is not None``
-    took the branch of a call with targets. It can compute with the stand-in for a number, though.
+    took the branch of a call with targets, and ``if isinstance(last, int)`` that of another call.
     """
-    plain: dict[str, Any] = {}
-    numbers: dict[str, Any] = {}
-    for name, parameter in known.items():
-        default = parameter.default
-        if name in given or default is parameter.empty or isinstance(default, Tensor):
-            continue
-        (numbers if type(default) in (int, float) else plain)[name] = default
-    return plain, numbers
+    return {
+        name: parameter.default
+        for name, parameter in known.items()
+        if parameter.default is not parameter.empty and name not in given
+    }
 
 
 def symbolic_trace(
@@ -202,13 +239,18 @@ def symbolic_trace(
         drop_untrue_defaults(graph)
         for node in graph.nodes:
             node.type = None  # annotations of the model's code, which reports would print
-            if node.op == "call_function" and node.kwargs.get("training") is True:
-                logger.warning(ALWAYS_TRAINING, node.name)  # fx reads the mode only once
         for name, value in constants.items():
             setattr(model, name, value)
         return fx.GraphModule(model, graph, type(model).__name__)
     finally:
         before.restore()
+
+
+def warn_of_training(graph: fx.GraphModule) -> None:
+    """Name the functions that compute as in training whatever the mode: fx reads it only once."""
+    for node in graph.graph.nodes:
+        if node.op == "call_function" and node.kwargs.get("training") is True:
+            logger.warning(ALWAYS_TRAINING, node.name)
 
 
 def drop_untrue_defaults(graph: fx.Graph) -> None:
