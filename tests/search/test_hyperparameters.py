@@ -1,10 +1,12 @@
 """Settings of training as a search space."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from search_cases import space_of
+from torch import nn
 
 from chop.errors import ChopError
 from chop.search.config import parse_search
@@ -56,3 +58,17 @@ def test_each_setting_is_trained_several_times(context: SearchContext, tmp_path:
 def test_settings_are_those_of_training(seed: dict[str, Any], message: str) -> None:
     with pytest.raises(ChopError, match=message):
         parse_search(tables(seed))
+
+
+@pytest.mark.parametrize(
+    ("seed", "fixed"), [({"batch_size": [64, 1]}, {}), ({}, {"batch_size": 1})]
+)
+def test_batches_of_one_row_are_refused_before_the_first_trial(
+    seed: dict[str, Any], fixed: dict[str, Any], context: SearchContext
+) -> None:
+    config = parse_search(tables({"learning_rate": [1e-2], **seed}, **fixed))
+    bare = nn.Sequential(nn.Linear(16, 5))
+    assert space_of(replace(context, model=bare), config).size
+    normalised = nn.Sequential(nn.Linear(16, 5), nn.BatchNorm1d(5))
+    with pytest.raises(ChopError, match="batch_size = 1: batch normalisation needs two rows"):
+        space_of(replace(context, model=normalised), config).size  # noqa: B018

@@ -8,7 +8,7 @@ import pytest
 import torch
 from search_cases import tables
 
-from chop.errors import ChopError
+from chop.errors import ChopError, ConfigError
 from chop.passes.graph import quantize_transform_pass
 from chop.search.config import parse_search
 from chop.search.spaces.mixed_precision import MixedPrecisionPTQ
@@ -163,3 +163,14 @@ def test_bad_settings_of_calibration() -> None:
         with pytest.raises(ChopError) as caught:
             parse_search(auto_tables(calibrate))
         assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("option", ["eight", 4.5, True, float("nan"), [4, "x"], []])
+@pytest.mark.parametrize("key", ["weight_width", "data_in_frac_width"])
+def test_a_width_that_is_no_number_is_refused_before_the_first_trial(
+    key: str, option: Any, context: SearchContext
+) -> None:
+    wrong = tables()
+    wrong["search_space"]["seed"]["linear"]["config"][key] = [4, option]
+    with pytest.raises(ConfigError, match=f"search_space.seed: {key}: .* is not a whole number"):
+        space_of(context, wrong).size  # noqa: B018

@@ -33,7 +33,7 @@ from chop.tools.compiling import compiled
 from chop.tools.devices import device_of, forward_operations, using_threads
 from chop.tools.get_input import rows_for, targets_for
 from chop.tools.logger import get_logger
-from chop.training.batches import Epochs, moved, normalisable
+from chop.training.batches import Batch, Epochs, moved, normalisable
 from chop.training.metrics import evaluate
 from chop.training.results import Result
 from chop.training.settings import TrainingSettings
@@ -116,11 +116,16 @@ def check_labels(features: Tensor, labels: Tensor, task: Task) -> None:
 def check_batch_size(job: Job, loader: Any) -> None:
     """Refuse batches of one row if batch normalisation can learn nothing from them."""
     if getattr(loader, "batch_size", None) == 1:
-        one = islice(moved(Epochs(loader).batches(0), job.model), 1)
-        if not list(normalisable(one, job.model)):
-            raise ConfigError(
-                "batch_size = 1: batch normalisation needs two rows in each batch; give 2 or more"
-            )
+        for one in islice(moved(Epochs(loader).batches(0), job.model), 1):
+            check_single_row(one, job.model)
+
+
+def check_single_row(one: Batch, model: nn.Module) -> None:
+    """Refuse a batch of one row if the model can learn nothing from it."""
+    if not list(normalisable(iter([one]), model)):
+        raise ConfigError(
+            "batch_size = 1: batch normalisation needs two rows in each batch; give 2 or more"
+        )
 
 
 @contextlib.contextmanager

@@ -319,17 +319,27 @@ def _format_choice(node: str, seed: dict[str, Any], roles: frozenset[str]) -> Ch
 
 
 def _check_shapes(node: fx.Node, op: Op, seed: dict[str, Any]) -> None:
-    """Refuse widths by channel, a list among the options, that do not fit the weights of a node."""
+    """Refuse widths that are not numbers, and lists of them that do not fit a node's weights."""
     module = get_node_actual_target(node) if node.op == "call_module" else None
     for key, value in seed.items():
         role, _, field = key.partition("_")
         parameter = getattr(module, role, None) if role in op.params else None
         for option in options(value, key):
+            if key.endswith("width") and not _is_width(option):
+                raise ConfigError(f"{SEED}: {key}: {option!r:.40} is not a whole number")
             if field in BY_CHANNEL and isinstance(option, list) and isinstance(parameter, Tensor):
                 try:
                     require_broadcast(f"{field}s", np.shape(option), tuple(parameter.shape))
                 except (ConfigError, ValueError) as error:
                     raise ConfigError(f"search.search_space.seed: {node.name}: {error}") from None
+
+
+def _is_width(option: Any) -> bool:
+    """Whether an option is a width, one for each channel, or a word for what is worked out."""
+    if isinstance(option, list):
+        return bool(option) and all(map(_is_width, option))
+    is_word = option is None or (isinstance(option, str) and option.lower() == AUTO)
+    return is_word or (isinstance(option, int) and not isinstance(option, bool))
 
 
 def _roles_of(op: Op, node: fx.Node) -> frozenset[str]:

@@ -19,6 +19,7 @@ from chop.search.sweeps.trainings import (
     summary,
     training_settings,
 )
+from chop.training.job import check_single_row
 from chop.training.settings import TrainingSettings
 
 NOT_CHOSEN = frozenset(("seed", "accelerator", "devices", "num_nodes", "strategy", "auto_requeue"))
@@ -117,9 +118,21 @@ class Hyperparameters(SearchSpace):
 
     def choices(self) -> tuple[Choice, ...]:
         """One choice for each setting of a grid; else one between all settings."""
+        self._check_single_rows()
         if self.is_one_grid:
             return tuple(Choice(name, values) for name, values in self.sweeps[0].grid.items())
         return (Choice(SETTING, tuple(self.settings)),)
+
+    def _check_single_rows(self) -> None:
+        """Refuse batches of one row if the network normalises over the batch."""
+        sizes = [
+            size
+            for sweep in self.sweeps
+            for size in sweep.grid.get(BATCH_SIZE, (sweep.fixed.get(BATCH_SIZE),))
+        ]
+        if 1 in sizes:
+            row = next(iter(self.context.dummy_in.values()))[:1]
+            check_single_row((row, row), self.context.pristine().to(row.device))
 
     def config_of(self, chosen: dict[str, Any]) -> dict[str, Any]:
         """The chosen and the fixed settings together."""
