@@ -17,6 +17,7 @@ from torch import Tensor, fx, nn
 from chop.errors import ConfigError, GraphError
 from chop.ir.graph.drawing import draw
 from chop.ir.graph.hf_inputs import inputs_by_name
+from chop.ir.graph.opaque import looked_into
 from chop.ir.graph.shapes import ShapedGraphModule
 from chop.ir.graph.tracing import MaseTracer, first_argument, split_inputs, trace
 from chop.ops.op import MaseType
@@ -71,9 +72,14 @@ class MaseGraph:
         given, values = (None, {}) if example_inputs is None else split_inputs(example_inputs)
         self.cf_args = {**(cf_args or {}), **values} if values else cf_args
         known = preprocessing_of(model)
-        if not isinstance(model, fx.GraphModule):
-            model = trace(model, tracer or MaseTracer(), self.cf_args or {}, given)
-        self.model: fx.GraphModule = model
+        self.model: fx.GraphModule
+        if isinstance(model, fx.GraphModule):
+            self.model = model
+        else:
+            tracer = tracer or MaseTracer()
+            self.model = trace(model, tracer, self.cf_args or {}, given)
+            if given and not isinstance(self.model, ShapedGraphModule):
+                self.model = looked_into(self, model, tracer, given)
         if known is not None:
             self.preprocessing = known
         self.meta: dict[str, Any] = {"mase": MaseGraphMetadata()}

@@ -1,7 +1,7 @@
 """The pass that counts operations, bits and elements of each node. See docs/counting.md."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,14 @@ from chop.ir.graph.recorder import undisturbed
 from chop.ops.cost import Cost
 from chop.passes.base import Batches, Info, PassArgs, analysis_pass, first_rows
 from chop.passes.graph.analysis.flops.ebops import EBOPS_ROWS, EbopsCount, ebops
+from chop.passes.graph.analysis.flops.node_count import (
+    OF_WORK,
+    NodeCount,
+    of_one,
+    scales,
+    totals,
+    with_products,
+)
 from chop.passes.graph.analysis.flops.operands import (
     Results,
     StoredParameter,
@@ -31,37 +39,17 @@ from chop.passes.graph.analysis.flops.operands import (
     use_of,
     widest,
 )
+from chop.passes.graph.analysis.flops.rounding import (
+    NotRounded,
+    names_of,
+    out_of_reach,
+    products_seen,
+)
 from chop.passes.graph.analysis.flops.table import report_counts
 from chop.passes.graph.analysis.metadata_entries import attribute, classify, target_name
 from chop.passes.graph.analysis.report import show
 
 WHERE = "pass 'count_operations'"
-
-
-@dataclass(frozen=True)
-class NodeCount:
-    """What one node costs; work that could not be counted is None."""
-
-    op: str
-    macs: int | None = 0
-    rounded_macs: int | None = 0
-    half_rounded_macs: int | None = 0
-    flops: int | None = 0
-    backward_flops: int | None = 0
-    bitops: int | None = 0
-    parameters: int = 0
-    parameter_bits: int = 0
-    input_buffer_size: int = 0
-    input_buffer_bits: int = 0
-    output_buffer_size: int = 0
-    output_buffer_bits: int = 0
-
-
-NUMBERS = tuple(NodeCount.__dataclass_fields__)[1:]
-OF_BITS = ("input_buffer_bits", "output_buffer_bits")
-OF_WORK = ("macs", "rounded_macs", "half_rounded_macs", "flops", "backward_flops", "bitops")
-OF_A_BATCH = (*OF_WORK, "input_buffer_size", "output_buffer_size", *OF_BITS)
-"""What a larger batch has more of."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +62,7 @@ class Counts:
     per: str
     note: str = ""
     """Why the counts are per batch, if they are."""
+    not_rounded: list[NotRounded] = field(default_factory=list)
 
     @property
     def uncounted(self) -> list[fx.Node]:
@@ -126,11 +115,12 @@ def count(graph: MaseGraph, dummy_in: Mapping[str, Any] | None = None) -> Counts
     """What every node of a graph costs, per sample wherever that means something."""
     results = observe(graph, dummy_in)
     counter = NodeCounter(graph, results)
-    whole = counter.nodes()
+    inputs = inputs_of_batch(results, None) if dummy_in is None else dummy_in
+    whole, missing = counter.measured(inputs)
     batch = batch_size(results)
     nodes, note = per_sample(graph, results, whole, batch)
     total = totals(nodes.values(), counter.unique_parameters())
-    return Counts(nodes, total, batch, "batch" if note else "sample", note)
+    return Counts(nodes, total, batch, "batch" if note else "sample", note, missing)
 
 
 def per_sample(
@@ -143,53 +133,23 @@ def per_sample(
     """
     if not batch:
         return whole, "the inputs have no leading dimension in common"
+    inputs = inputs_of_batch(results, 2 * batch)
     try:
-        twice = run_shapes(graph, inputs_of_batch(results, 2 * batch))
+        twice = run_shapes(graph, inputs)
+        doubled, _ = NodeCounter(graph, twice).measured(inputs)
     except GraphError as error:
         return whole, f"at a batch of {2 * batch}, {error}"
-    doubled = NodeCounter(graph, twice).nodes()
     mixing = [node.name for node in whole if not scales(whole[node], doubled[node])]
     if mixing:
         return whole, f"samples are mixed by {', '.join(mixing)}"
     return {node: of_one(whole[node], doubled[node], batch) for node in whole}, ""
 
 
-def scales(whole: NodeCount, doubled: NodeCount) -> bool:
-    """Whether every count is a part for each sample and a part for all of them together.
-
-    Counts of bits are left aside: blocks of elements that share bits may straddle samples.
-    """
-    pairs = [(getattr(whole, n), getattr(doubled, n)) for n in OF_A_BATCH if n not in OF_BITS]
-    return all(one == two or (one is not None and one <= two <= 2 * one) for one, two in pairs)
-
-
-def of_one(whole: NodeCount, doubled: NodeCount, batch: int) -> NodeCount:
-    """The counts of a batch of one: what a sample adds, and what is there without any."""
-    pairs = {name: (getattr(whole, name), getattr(doubled, name)) for name in OF_A_BATCH}
-    ones = {
-        name: -((one - two) // batch) + (2 * one - two)
-        for name, (one, two) in pairs.items()
-        if one is not None
-    }
-    return replace(whole, **ones)
-
-
-def totals(counts: Iterable[NodeCount], parameters: Mapping[nn.Parameter, int]) -> dict[str, int]:
-    """The sum over nodes; parameters that several nodes share are counted once."""
-    counts = list(counts)
-    work = {name: sum(getattr(count, name) or 0 for count in counts) for name in OF_A_BATCH}
-    stored = {
-        "parameters": sum(parameter.numel() for parameter in parameters),
-        "parameter_bits": sum(parameters.values()),
-    }
-    return {name: (work | stored)[name] for name in NUMBERS}
-
-
 class NodeCounter:
     """Counts the nodes of one graph at the shapes of one run."""
 
     def __init__(self, graph: MaseGraph, results: Results) -> None:
-        self.model = graph.model
+        self.graph, self.model = graph, graph.model
         self.modules = graph.modules
         self.results = results
         self.uses = {
@@ -203,6 +163,21 @@ class NodeCounter:
         """What each node costs in evaluation mode, which batch normalisation asks for."""
         with undisturbed(self.model):
             return {node: self.node(node) for node in self.results}
+
+    def measured(
+        self, inputs: Mapping[str, Any]
+    ) -> tuple[dict[fx.Node, NodeCount], list[NotRounded]]:
+        """What each node costs, corrected by a run on inputs, and the products left unrounded."""
+        seen, counts = products_seen(self.graph, inputs), self.nodes()
+        measured = {node: with_products(each, seen.get(node)) for node, each in counts.items()}
+        total = sum(count.macs or 0 for count in measured.values())
+        missing = [
+            NotRounded(node.name, count.op, names_of(seen.get(node)), left / total,
+                       out_of_reach(self.uses[node], count, counts[node]) / total)
+            for node, count in measured.items()
+            if (left := (count.macs or 0) - (count.rounded_macs or 0))
+        ]  # fmt: skip
+        return measured, missing
 
     def node(self, node: fx.Node) -> NodeCount:
         """What one node costs."""
@@ -304,10 +279,12 @@ def rounded_part(total: Mapping[str, int]) -> dict[str, Any]:
     return counted | {"rounded_share": total["rounded_macs"] / macs if macs else None}
 
 
-def rounded_macs(graph: MaseGraph) -> dict[str, Any]:
-    """`rounded_part` of a graph at the shapes that its metadata recorded."""
-    counts = NodeCounter(graph, observe(graph, None)).nodes().values()
-    return rounded_part({name: sum(getattr(c, name) or 0 for c in counts) for name in OF_WORK})
+def rounded_macs(graph: MaseGraph) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """`rounded_part` of a graph at the shapes that its metadata recorded, and what is left out."""
+    results = observe(graph, None)
+    nodes, missing = NodeCounter(graph, results).measured(inputs_of_batch(results, None))
+    total = {name: sum(getattr(c, name) or 0 for c in nodes.values()) for name in OF_WORK}
+    return rounded_part(total), [each._asdict() for each in missing]
 
 
 def as_info(counts: Counts, backward: bool) -> dict[str, Any]:
@@ -325,6 +302,7 @@ def as_info(counts: Counts, backward: bool) -> dict[str, Any]:
         "nodes": nodes,
         "total": {key: value for key, value in counts.total.items() if key not in hidden},
         "rounded_share": rounded_part(counts.total)["rounded_share"],
+        "not_rounded": [each._asdict() for each in counts.not_rounded],
         "uncounted": uncounted,
         "batch_size": counts.batch_size,
         "per": counts.per,
