@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 from torch.utils.weak import WeakIdKeyDictionary
 
+from chop.nn.quant_config import OUTPUT, QuantConfig
 from chop.nn.untraced import operation_called
 
 Macs = Callable[..., int]
@@ -105,7 +106,7 @@ class ProductsSeen:
             self.names[name] = self.names.get(name, 0) + macs
 
 
-class ProductWatch(TorchDispatchMode):
+class ProductWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the products that run, and those whose operands are rounded, by the place they run at.
 
     Args:
@@ -114,7 +115,7 @@ class ProductWatch(TorchDispatchMode):
     """
 
     def __init__(self, is_rounded: Callable[[Tensor], bool] | None = None) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.is_rounded = is_rounded or self.is_marked
         self.place: Any = ""
         self.function: Any = None
@@ -191,7 +192,9 @@ class ProductWatch(TorchDispatchMode):
         pairs, bits = len(factors) - 1, 8 * factors[0].element_size()
         rounded = sum(map(self.is_rounded, factors))
         seen = self.seen.setdefault(self.place, ProductsSeen())
-        name = name if self.function is None or rounded == len(factors) == 2 else named(self.function)
+        name = (
+            name if self.function is None or rounded == len(factors) == 2 else named(self.function)
+        )
         seen.bitops += macs * bits**2
         seen.unknown += macs if rounded < 2 and self._is_out_of_reach else 0
         self.in_call += 1
@@ -208,6 +211,11 @@ class ProductWatch(TorchDispatchMode):
         numbers = [each for each in tensors if each.is_floating_point()]
         full = [each for each in numbers if each.dim()] or numbers
         return bool(full) and all(map(self.is_marked, full))
+
+
+def marks_for(quant: QuantConfig, watch: ProductWatch) -> dict[str, Any]:
+    """What marks each operand that a configuration rounds; results are no operands."""
+    return {role: watch.mark for role in quant.operands if role != OUTPUT}
 
 
 def operands(name: str, args: tuple[Any, ...]) -> list[Tensor]:

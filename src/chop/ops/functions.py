@@ -91,6 +91,7 @@ ARITHMETIC = [
     ),
 ]
 
+
 def product(name: str, description: str, *arguments: str, **facts: Any) -> Op:
     """A product of two operands, added to the first argument if the function takes three."""
     is_added = len(arguments) == 3

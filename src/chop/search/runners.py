@@ -29,7 +29,7 @@ from torch import Tensor
 from chop.errors import ConfigError, SearchError
 from chop.export.verilog.target import Hardware, cost_of
 from chop.lowering import analyse, lower
-from chop.passes.graph.analysis.flops.count import count_operations_analysis_pass
+from chop.passes.graph.analysis.flops.count import count
 from chop.passes.graph.analysis.flops.ebops import EBOPS_ROWS, ebops
 from chop.passes.graph.analysis.flops.operands import model_parameters
 from chop.registry import Registry
@@ -394,7 +394,5 @@ def circuit(candidate: Candidate, args: CircuitArgs) -> dict[str, float]:
     return {"luts": cost.luts, "latency_cycles": cost.latency_cycles}
 
 
-def _counts(candidate: Candidate) -> dict[str, Any]:
-    _, found = count_operations_analysis_pass(candidate.graph, {"report": False})
-    total: dict[str, Any] = found["total"]
-    return total
+def _counts(candidate: Candidate) -> dict[str, int]:
+    return count(candidate.graph, only_work=True).total

@@ -76,10 +76,7 @@ class MaseGraph:
         if isinstance(model, fx.GraphModule):
             self.model = model
         else:
-            tracer = tracer or MaseTracer()
-            self.model = trace(model, tracer, self.cf_args or {}, given)
-            if given and not isinstance(self.model, ShapedGraphModule):
-                self.model = looked_into(self, model, tracer, given)
+            self._trace(model, tracer or MaseTracer(), given)
         if known is not None:
             self.preprocessing = known
         self.meta: dict[str, Any] = {"mase": MaseGraphMetadata()}
@@ -90,6 +87,11 @@ class MaseGraph:
                 node.meta["mase"] = MaseMetadata(node)
             elif found.node is not node:
                 node.meta["mase"] = found.copy_for(node)
+
+    def _trace(self, model: nn.Module, tracer: MaseTracer, given: Mapping[str, Any] | None) -> None:
+        self.model = trace(model, tracer, self.cf_args or {}, given)
+        if given and not isinstance(self.model, ShapedGraphModule):
+            self.model = looked_into(self, model, tracer, given)
 
     def _by_name(
         self, model: nn.Module, given: Mapping[str, Any] | Tensor | None

@@ -40,7 +40,9 @@ def products_by_node(
     return watch.seen
 
 
-def opaque_products(graph: "MaseGraph", inputs: Mapping[str, Any], kept: set[int]) -> dict[str, int]:
+def opaque_products(
+    graph: "MaseGraph", inputs: Mapping[str, Any], kept: set[int]
+) -> dict[str, int]:
     """The MACs of each function that the table of operations does not have, by its node.
 
     Args:

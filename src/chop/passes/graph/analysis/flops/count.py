@@ -111,20 +111,31 @@ def count_operations_analysis_pass(
     return graph, info
 
 
-def count(graph: MaseGraph, dummy_in: Mapping[str, Any] | None = None) -> Counts:
-    """What every node of a graph costs, per sample wherever that means something."""
+def count(
+    graph: MaseGraph, dummy_in: Mapping[str, Any] | None = None, *, only_work: bool = False
+) -> Counts:
+    """What every node of a graph costs, per sample wherever that means something.
+
+    Args:
+        only_work: leave out a run to see what is rounded, unless some work is not known.
+    """
     results = observe(graph, dummy_in)
     counter = NodeCounter(graph, results)
     inputs = inputs_of_batch(results, None) if dummy_in is None else dummy_in
-    whole, missing = counter.measured(inputs)
+    whole, missing = counter.measured(inputs, only_work=only_work)
     batch = batch_size(results)
-    nodes, note = per_sample(graph, results, whole, batch)
+    nodes, note = per_sample(graph, results, whole, batch, only_work=only_work)
     total = totals(nodes.values(), counter.unique_parameters())
     return Counts(nodes, total, batch, "batch" if note else "sample", note, missing)
 
 
 def per_sample(
-    graph: MaseGraph, results: Results, whole: dict[fx.Node, NodeCount], batch: int | None
+    graph: MaseGraph,
+    results: Results,
+    whole: dict[fx.Node, NodeCount],
+    batch: int | None,
+    *,
+    only_work: bool,
 ) -> tuple[dict[fx.Node, NodeCount], str]:
     """The counts of one sample; or those of the whole batch, and the reason.
 
@@ -136,7 +147,7 @@ def per_sample(
     inputs = inputs_of_batch(results, 2 * batch)
     try:
         twice = run_shapes(graph, inputs)
-        doubled, _ = NodeCounter(graph, twice).measured(inputs)
+        doubled, _ = NodeCounter(graph, twice).measured(inputs, only_work=only_work)
     except GraphError as error:
         return whole, f"at a batch of {2 * batch}, {error}"
     mixing = [node.name for node in whole if not scales(whole[node], doubled[node])]
@@ -165,10 +176,12 @@ class NodeCounter:
             return {node: self.node(node) for node in self.results}
 
     def measured(
-        self, inputs: Mapping[str, Any]
+        self, inputs: Mapping[str, Any], *, only_work: bool = False
     ) -> tuple[dict[fx.Node, NodeCount], list[NotRounded]]:
         """What each node costs, corrected by a run on inputs, and the products left unrounded."""
-        seen, counts = products_seen(self.graph, inputs), self.nodes()
+        counts = self.nodes()
+        is_known = all(count.flops is not None for count in counts.values())
+        seen = {} if only_work and is_known else products_seen(self.graph, inputs)
         measured = {node: with_products(each, seen.get(node)) for node, each in counts.items()}
         total = sum(count.macs or 0 for count in measured.values())
         missing = [

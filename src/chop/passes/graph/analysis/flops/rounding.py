@@ -16,12 +16,12 @@ from torch import Tensor, fx
 
 from chop.errors import GraphError
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.ir.graph.recorder import meta_twin, placeholder_values
 from chop.ir.graph.opaque import products_by_node
-from chop.nn.dispatched import ProductsSeen, ProductWatch
+from chop.ir.graph.recorder import meta_twin, placeholder_values
+from chop.nn.dispatched import ProductsSeen, ProductWatch, marks_for
 from chop.nn.forward import WeightCache
 from chop.nn.function import function_parts
-from chop.nn.quant_config import OUTPUT, QuantConfig
+from chop.nn.quant_config import QuantConfig
 from chop.nn.quantized import QuantizedModule
 from chop.nn.quantized.generic import own_shell
 from chop.passes.graph.analysis.flops.node_count import NodeCount
@@ -105,7 +105,7 @@ def marking_calls(
         if found is None:
             continue
         op, quant = found
-        marks = {role: watch.mark for role in quant.operands if role != OUTPUT}
+        marks = marks_for(quant, watch)
         if layer is None:
             calls[node] = partial(_call_function, function_parts(op, quant.name), quant, marks)
         else:
@@ -129,8 +129,6 @@ def marking_layer(layer: QuantizedModule, quant: QuantConfig, marks: Any) -> Qua
     return twin
 
 
-def _call_function(
-    parts: Any, quant: QuantConfig, marks: Any, /, *args: Any, **kwargs: Any
-) -> Any:
+def _call_function(parts: Any, quant: QuantConfig, marks: Any, /, *args: Any, **kwargs: Any) -> Any:
     named = {name: value for name, value in kwargs.items() if name != "config"}
     return parts.call(quant, args, named, marks)

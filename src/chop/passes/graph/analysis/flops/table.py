@@ -84,8 +84,9 @@ def unreached_lines(
     missing.sort(key=lambda each: -each["out_of_reach"])
     share = sum(each["out_of_reach"] for each in missing)
     names = ", ".join(
-        f"{each['node']} ({', '.join(each['functions']) or each['op']})"
-        for each in missing[:NAMED]
+        f"{each['node']} ({', '.join(each['functions']) or each['op']})" for each in missing[:NAMED]
     )
     others = f" and {len(missing) - NAMED} more nodes" if len(missing) > NAMED else ""
-    return [f"{share:.1%} of the MACs stay in floating point, which no rule rounds: {names}{others}."]
+    return [
+        f"{share:.1%} of the MACs stay in floating point, which no rule rounds: {names}{others}."
+    ]

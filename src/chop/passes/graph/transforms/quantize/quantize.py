@@ -229,8 +229,8 @@ def summarize_quantization_analysis_pass(
     """Compare a graph with what it was before quantisation.
 
     The histogram is logged, and the share of all MACs whose operands are really rounded, with what
-    computes products that no rule rounds. With `save_dir`, both tables are written there as CSV files. Called as
-    ``(graph, {"original_graph": ..., "save_dir": ...})`` it does the same.
+    computes products that no rule rounds. With `save_dir`, both tables are written there as CSV
+    files. Called as ``(graph, {"original_graph": ..., "save_dir": ...})`` it does the same.
     """
     if not isinstance(graph, MaseGraph):
         ori_graph, graph, save_dir = from_dictionary(ori_graph, graph, save_dir)

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from chop.errors import ConfigError, UnknownNameError
 from chop.ir.graph.recorder import undisturbed
-from chop.nn.dispatched import ProductWatch, watched_products
-from chop.nn.quant_config import OUTPUT, QuantConfig, parse_quant_config
+from chop.nn.dispatched import ProductWatch, marks_for, watched_products
+from chop.nn.quant_config import QuantConfig, parse_quant_config
 from chop.nn.quantized import QuantizedModule
 from chop.nn.untraced import Chooser, RoundedFunctions, quantize_untraced
 from chop.ops.op import Op, op_of_module
@@ -120,10 +120,8 @@ def measure_untraced(model: nn.Module, done: Untraced, inputs: Mapping[str, Any]
     """
     with undisturbed(model), watched_products() as watch:
         for layer in done.layers.values():
-            layer._formats = dict.fromkeys(layer.quant.operands.keys() - {OUTPUT}, watch.mark)
-        done.rounding.looks = lambda site, op, quant: dict.fromkeys(
-            quant.operands.keys() - {OUTPUT}, watch.mark
-        )
+            layer._formats = marks_for(layer.quant, watch)
+        done.rounding.looks = lambda site, op, quant: marks_for(quant, watch)
         tell_places(model, watch)
         try:
             model(**inputs)
