@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from math import prod
+from math import inf, prod
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.recorder import undisturbed
 from chop.ops.cost import Cost
 from chop.passes.base import Batches, Info, PassArgs, analysis_pass, first_rows
-from chop.passes.graph.analysis.flops.ebops import EBOPS_ROWS, EbopsCount, ebops
+from chop.passes.graph.analysis.flops.ebops import EbopsCount, ebops
 from chop.passes.graph.analysis.flops.node_count import (
     OF_WORK,
     NodeCount,
@@ -79,7 +79,7 @@ class CountOperationsArgs(PassArgs):
             that `add_common_metadata` recorded.
         input_generator: batches by input name, usually of training rows. With them, the effective
             bit operations (EBOPs) of a quantised graph are counted too.
-        num_samples: how many rows of them to use.
+        num_samples: how many rows of them to use; all by default.
         report: print the table.
         save_path: a file to save the table in.
     """
@@ -87,7 +87,7 @@ class CountOperationsArgs(PassArgs):
     backward: bool = False
     dummy_in: dict[str, Any] | None = None
     input_generator: Batches | None = None
-    num_samples: int = Field(default=EBOPS_ROWS, gt=0)
+    num_samples: int | None = Field(default=None, gt=0)
     report: bool = True
     save_path: Path | None = None
 
@@ -102,7 +102,7 @@ def count_operations_analysis_pass(
     """
     info = as_info(count(graph, args.dummy_in), args.backward)
     if args.input_generator is not None and is_quantised(graph):
-        rows = first_rows(args.input_generator, args.num_samples, WHERE)
+        rows = first_rows(args.input_generator, args.num_samples or inf, WHERE)
         add_ebops(info, ebops(graph, (batch for batch, _ in rows)))
     if args.report:
         show(report_counts(info))
