@@ -11,7 +11,6 @@ Run: python benchmarks/bench_zoo.py [--quick] [--only NAME] [--zoo ZOO] [--save]
 """
 
 import argparse
-import contextlib
 import copy
 import json
 import logging
@@ -20,7 +19,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -28,16 +27,14 @@ from typing import Any
 import torch
 from tabulate import tabulate
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
 
 sys.path.insert(0, str(Path(__file__).parent))
 from zoo_models import Case, cases
 
 from chop.errors import GraphError
 from chop.ir.graph.mase_graph import MaseGraph
+from chop.nn.dispatched import ProductsSeen, watched_products
 from chop.passes.graph import (
     add_common_metadata_analysis_pass,
     init_metadata_analysis_pass,
@@ -82,53 +79,9 @@ class Found:
     seconds: float = 0.0
 
 
-class Watch(TorchDispatchMode):
-    """Counts MACs of products as they run, and those with both operands on the grid."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.macs = self.on_grid = 0
-        self.off: dict[str, int] = {}
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        rule = flop_registry.get(func._overloadpacket)
-        if rule is not None:
-            macs = rule(*args, **(kwargs or {}), out_val=result) // 2
-            self.macs += macs
-            if all(map(is_on_grid, operands(func, args))):
-                self.on_grid += macs
-            else:
-                self.off[str(func)] = self.off.get(str(func), 0) + macs
-        return result
-
-
-def operands(func: Any, args: tuple[Any, ...]) -> list[Tensor]:
-    """The two tensors that are multiplied: those of an added product come after what is added."""
-    first = 1 if func._overloadpacket._qualified_op_name.split("::")[1] in ADDED else 0
-    return [each for each in args[first : first + 2] if isinstance(each, Tensor)]
-
-
-ADDED = ("addmm", "baddbmm", "_addmm_activation")
-
-
 def is_on_grid(tensor: Tensor) -> bool:
     scaled = tensor.detach().double() * 2**FRACTION
     return bool((scaled == scaled.round()).all())
-
-
-@contextlib.contextmanager
-def plain_operators() -> Iterator[None]:
-    """Run attention and recurrent layers by products, which can be watched."""
-    fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False):
-            yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
 
 
 def floats(value: Any) -> list[Tensor]:
@@ -184,10 +137,11 @@ def quantised(graph: MaseGraph) -> MaseGraph:
     return graph
 
 
-def share(graph: MaseGraph, inputs: Mapping[str, Tensor]) -> tuple[float, Watch]:
-    with torch.no_grad(), plain_operators(), Watch() as watch:
+def share(graph: MaseGraph, inputs: Mapping[str, Tensor]) -> tuple[float, ProductsSeen]:
+    with watched_products(is_on_grid) as watch:
         graph.model(**inputs)
-    return (watch.on_grid / watch.macs if watch.macs else 1.0), watch
+    seen = watch.total
+    return (seen.rounded / seen.macs if seen.macs else 1.0), seen
 
 
 def gradients(model: nn.Module, graph: MaseGraph, inputs: Mapping[str, Tensor]) -> str:
@@ -218,11 +172,12 @@ def saved(graph: MaseGraph, inputs: Mapping[str, Tensor]) -> str:
 
 
 def compared_macs(model: nn.Module, graph: MaseGraph, inputs: Mapping[str, Tensor]) -> str:
-    with torch.no_grad(), plain_operators(), Watch() as watch:
+    with watched_products() as watch:
         model(**inputs)
     counts = NodeCounter(graph, run_shapes(graph, inputs)).nodes()  # of the whole batch
     ours = sum(each.macs or 0 for each in counts.values())
-    return "equal" if ours == watch.macs else f"{ours} / {watch.macs}"
+    theirs = watch.total.macs
+    return "equal" if ours == theirs else f"{ours} / {theirs}"
 
 
 def state(model: nn.Module) -> tuple[Any, ...]:
@@ -274,9 +229,9 @@ def steps(found: Found, model: nn.Module, graph: MaseGraph, inputs: Mapping[str,
         found.metadata = True
         found.macs = compared_macs(model, graph, inputs)
         graph = quantised(graph)
-        found.quantised, watch = share(graph, inputs)
-        if watch.off:
-            logging.getLogger("zoo").info("%s: off the grid: %s", found.name, watch.off)
+        found.quantised, seen = share(graph, inputs)
+        if seen.names:
+            logging.getLogger("zoo").info("%s: off the grid: %s", found.name, seen.names)
         found.saved = saved(graph, inputs)
         found.gradients = gradients(model, graph, inputs)
     except Exception as error:  # noqa: BLE001  # any failure is a result

@@ -26,7 +26,7 @@ from chop.passes.graph import (
     save_mase_graph_interface_pass,
     verify_metadata_analysis_pass,
 )
-from chop.passes.graph.analysis.flops.count import OF_A_BATCH
+from chop.passes.graph.analysis.flops.node_count import OF_A_BATCH
 from harden.network_rules import UNDONE, Rules
 from harden.network_source import Network
 

@@ -165,6 +165,13 @@ def _calls() -> dict[str, Call]:
         "bmm": Call(torch.bmm, (batch, other), PRODUCT),
         "baddbmm": Call(torch.baddbmm, (torch.randn(2, 3, 5), batch, other), ADDED),
         "addmm": Call(torch.addmm, (b, x, w.T), ADDED),
+        "addmv": Call(torch.addmv, (b, w, x[0]), ADDED),
+        "addbmm": Call(torch.addbmm, (torch.randn(3, 5), batch, other), ADDED),
+        "dot": Call(torch.dot, (x[0], w[0]), PRODUCT),
+        "inner": Call(torch.inner, (x, w), PRODUCT),
+        "outer": Call(torch.outer, (x[0], b), PRODUCT),
+        "tensordot": Call(torch.tensordot, (batch, other, ((0, 2), (0, 1))), PRODUCT),
+        "vecdot": Call(torch.linalg.vecdot, (x, w[0]), PRODUCT),
         "einsum": Call(torch.einsum, ("bij,bjk->bik", batch, other), (None, *PRODUCT)),
         "scaled_dot_product_attention": Call(
             F.scaled_dot_product_attention, (query, query + 1, query * 2), ("query", "key", "value")

@@ -78,7 +78,7 @@ def test_operations_are_those_of_the_pass(candidate: Candidate) -> None:
 def test_effective_bit_operations_are_those_of_training_rows(
     candidate: Candidate, context: SearchContext
 ) -> None:
-    rows = torch.cat([x for x, _ in context.batches("train_dataloader", 300)])
+    rows = torch.cat(list(context.features("train_dataloader", 300)))
     wanted = ebops(candidate.graph, [rows]).total
     assert hardware("ebops", candidate, num_samples=300) == {"ebops": wanted}
     assert 0 < wanted < hardware("bitops", candidate)["bitops"]

@@ -272,5 +272,7 @@ def _run_pass(
     before = deepcopy_mase_graph(graph) if name == "quantize" else None
     graph, info = PASSES[name](graph, args)
     if before is not None:
-        summarize_quantization_analysis_pass(before, graph, save_dir=context.save_dir / name)
+        folder = context.save_dir / name
+        _, found = summarize_quantization_analysis_pass(before, graph, save_dir=folder)
+        info = {**info, "macs": found["macs"], "not_rounded": found["not_rounded"]}
     return graph, info

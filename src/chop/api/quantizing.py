@@ -19,7 +19,11 @@ from chop.passes.graph.analysis.add_metadata import (
 from chop.passes.graph.transforms.quantize import quantize_transform_pass
 from chop.passes.graph.transforms.quantize.one_line import Wanted, one_line_rules, parse_wanted
 from chop.passes.graph.transforms.quantize.plan import QuantizeArgs
-from chop.passes.graph.transforms.quantize.untraced import quantize_without_graph
+from chop.passes.graph.transforms.quantize.quantize import tell_rounded
+from chop.passes.graph.transforms.quantize.untraced import (
+    measure_untraced,
+    quantize_without_graph,
+)
 from chop.report import html
 from chop.validation import parse
 
@@ -34,7 +38,11 @@ class Quantized:
     graph: MaseGraph
     """What passes, exports and searches take."""
     info: dict[str, Any]
-    """What the pass `quantize` says: the nodes that are quantised, the scales that were found."""
+    """What the pass `quantize` says: the nodes that are quantised, the scales that were found.
+
+    `macs` has the share of all multiply-accumulates whose operands are rounded, as they run, and
+    `not_rounded` what computes the others.
+    """
 
     @property
     def model(self) -> fx.GraphModule:
@@ -89,7 +97,7 @@ def quantize(  # noqa: PLR0913  # all but the first by name
 
     Args:
         example: inputs by name, or one tensor for the first argument; by default the first batch
-            of `calibrate`. Not needed without a graph.
+            of `calibrate`. Without a graph it is only needed to say what part is rounded.
         rules: the table ``[passes.quantize]`` of a TOML file, as a dictionary.
         width: in place of rules: bits of all operands of products. Binary points and other scales
             come from `calibrate`; without it they are in the middle.
@@ -109,18 +117,24 @@ def quantize(  # noqa: PLR0913  # all but the first by name
     table = {**short, "input_generator": batches}
     own = shared_shell(model) if share else copy.deepcopy(model)
     if not trace:
-        return _untraced(own, table)
+        seen = example is not None or batches is not None
+        return _untraced(own, table, example_of(example, model, batches) if seen else None)
     inputs = example_of(example, model, batches)
     graph = MaseGraph(own, example_inputs=inputs)
     graph, _ = init_metadata_analysis_pass(graph)
     graph, _ = add_common_metadata_analysis_pass(graph, {"dummy_in": inputs})
     graph, info = quantize_transform_pass(graph, table)
-    return Quantized(graph, info)
+    macs, missing = tell_rounded(graph, in_full=False)
+    return Quantized(graph, {**info, "macs": macs, "not_rounded": missing})
 
 
-def _untraced(model: nn.Module, table: Mapping[str, Any]) -> nn.Module:
+def _untraced(
+    model: nn.Module, table: Mapping[str, Any], inputs: Mapping[str, Any] | None
+) -> nn.Module:
     args = parse(QuantizeArgs, dict(table), "quantize")
     model, done = quantize_without_graph(model, args)
+    if inputs is not None:
+        measure_untraced(model, done, inputs)
     model.untraced = done  # type: ignore[assignment]
     logger.info("%s", done)
     return model

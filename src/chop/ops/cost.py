@@ -7,7 +7,7 @@ divisions, roots and exponentials cost one FLOP each. Moving values costs nothin
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from math import prod
+from math import isqrt, prod
 from typing import NamedTuple
 
 from torch import nn
@@ -115,8 +115,9 @@ def transposed_convolution(call: Call) -> Cost:
 
 
 def bilinear(call: Call) -> Cost:
-    """Two MACs for each pair of features of each output."""
-    return products(prod(call.output) * prod(call.params["weight"][1:]) * 2, "data_in", "weight")
+    """Two MACs for each pair of features of each output; what the first makes is not rounded."""
+    macs = prod(call.output) * prod(call.params["weight"][1:])
+    return Cost((Product(macs, ("data_in", "weight")), Product(macs, ("product", "data_in"))))
 
 
 def matrix_product(call: Call) -> Cost:
@@ -126,13 +127,28 @@ def matrix_product(call: Call) -> Cost:
 
 def added_matrix_product(call: Call) -> Cost:
     """One MAC for each index of the shared dimension of each output; the first argument is free."""
-    return products(prod(call.output) * call.inputs[1][-1], "data_in", "weight")
+    data, weight = call.inputs[1:3]
+    return products(prod(data) * (weight[-1] if len(weight) > 1 else 1), "data_in", "weight")
+
+
+def contraction(call: Call) -> Cost:
+    """One MAC for each index of the shared dimensions of each output."""
+    one, other = map(prod, call.inputs[:2])  # each the shared size times its part of the output
+    return products(isqrt(one * other * prod(call.output)), "data_in", "weight")
+
+
+def vector_products(call: Call) -> Cost:
+    """One MAC for each element of the vectors of each output."""
+    dim = call.attributes.get("dim", -1)
+    size = call.inputs[0][dim if isinstance(dim, int) else -1]
+    return products(prod(call.output) * size, "data_in", "weight")
 
 
 def einsum(call: Call) -> Cost | None:
     """One MAC for each operand but one at every point of the index space.
 
-    Operands given as a list are not counted.
+    A third operand meets the product of the first two, which is not rounded. Operands given as a
+    list are not counted.
     """
     equation = call.attributes.get("equation")
     if not isinstance(equation, str):
@@ -147,7 +163,8 @@ def einsum(call: Call) -> Cost | None:
     points = prod(sizes.values())
     if len(terms) == 1:
         return Cost(other_flops=points)
-    return products(points * (len(terms) - 1), "data_in", "weight")
+    others = (Product(points, ("product", "weight")),) * (len(terms) - 2)
+    return Cost((Product(points, ("data_in", "weight")), *others))
 
 
 def labelled(term: str, shape: Shape) -> Iterator[tuple[str, int]]:
@@ -302,6 +319,6 @@ def pooling(dimensions: int) -> CostRule:
 
 PRODUCTS = frozenset((
     linear, convolution, transposed_convolution, bilinear, matrix_product, added_matrix_product,
-    einsum, attention, recurrent, recurrent_cell,
+    contraction, vector_products, einsum, attention, recurrent, recurrent_cell,
 ))  # fmt: skip
 """The rules of operations that multiply one operand by another, and sum."""

@@ -3,6 +3,7 @@
 import operator
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 
 from chop.ops import composed, cost
@@ -90,49 +91,83 @@ ARITHMETIC = [
     ),
 ]
 
+
+def product(name: str, description: str, *arguments: str, **facts: Any) -> Op:
+    """A product of two operands, added to the first argument if the function takes three."""
+    is_added = len(arguments) == 3
+    rule = cost.added_matrix_product if is_added else cost.matrix_product
+    fields: dict[str, Any] = {
+        "arguments": takes(*arguments),
+        "inputs": WITH_BIAS if is_added else DATA_AND_WEIGHT,
+    }
+    return function(name, description, facts.pop("rule", rule), **fields | facts)
+
+
 MATRICES = [
-    function(
+    product(
         "matmul",
         "Matrix product",
-        cost.matrix_product,
-        operators=(operator.matmul, operator.imatmul),
-        arguments=takes("input:data_in", "other:weight"),
+        "input:data_in",
+        "other:weight",
+        operators=(operator.matmul, operator.imatmul, torch.linalg.matmul),
+        aten=("linalg_matmul",),
+    ),
+    product("mm", "Product of two matrices", "input:data_in", "mat2:weight"),
+    product("mv", "Product of a matrix and a vector", "input:data_in", "vec:weight"),
+    product("bmm", "Matrix product of each pair of a batch", "input:data_in", "mat2:weight"),
+    product("dot", "Product of two vectors", "input:data_in", "tensor:weight"),
+    product("inner", "Product over the last dimensions", "input:data_in", "other:weight"),
+    product(
+        "outer",
+        "Product of each pair of elements of two vectors",
+        "input:data_in",
+        "vec2:weight",
+        aliases=("ger",),
+        rule=cost.contraction,
+    ),
+    function(
+        "tensordot",
+        "Product over several dimensions",
+        cost.contraction,
+        arguments=takes("a:data_in", "b:weight", "dims"),
         inputs=DATA_AND_WEIGHT,
     ),
     function(
-        "mm",
-        "Product of two matrices",
-        cost.matrix_product,
-        arguments=takes("input:data_in", "mat2:weight"),
+        "vecdot",
+        "Product of each pair of vectors",
+        cost.vector_products,
+        functions=(torch.linalg.vecdot,),
+        aten=("linalg_vecdot",),
+        arguments=takes("x:data_in", "y:weight", "dim"),
         inputs=DATA_AND_WEIGHT,
     ),
-    function(
-        "mv",
-        "Product of a matrix and a vector",
-        cost.matrix_product,
-        arguments=takes("input:data_in", "vec:weight"),
-        inputs=DATA_AND_WEIGHT,
-    ),
-    function(
-        "bmm",
-        "Matrix product of each pair of a batch",
-        cost.matrix_product,
-        arguments=takes("input:data_in", "mat2:weight"),
-        inputs=DATA_AND_WEIGHT,
-    ),
-    function(
+    product(
         "baddbmm",
         "Batched matrix product, added to the first argument",
-        cost.added_matrix_product,
-        arguments=takes("input:bias", "batch1:data_in", "batch2:weight"),
-        inputs=WITH_BIAS,
+        "input:bias",
+        "batch1:data_in",
+        "batch2:weight",
     ),
-    function(
+    product(
+        "addbmm",
+        "Sum of a batch of matrix products, added to the first argument",
+        "input:bias",
+        "batch1:data_in",
+        "batch2:weight",
+    ),
+    product(
         "addmm",
         "Matrix product, added to the first argument",
-        cost.added_matrix_product,
-        arguments=takes("input:bias", "mat1:data_in", "mat2:weight"),
-        inputs=WITH_BIAS,
+        "input:bias",
+        "mat1:data_in",
+        "mat2:weight",
+    ),
+    product(
+        "addmv",
+        "Product of a matrix and a vector, added to the first argument",
+        "input:bias",
+        "mat:data_in",
+        "vec:weight",
     ),
     function(
         "einsum",

@@ -16,6 +16,7 @@ from chop.ops.table import OPS
 PLACES = (
     ("F.", F),
     ("torch.", torch),
+    ("torch.linalg.", torch.linalg),
     ("operator.", operator),
     ("", builtins),
     ("composed.", composed),

@@ -29,12 +29,12 @@ from torch import Tensor
 from chop.errors import ConfigError, SearchError
 from chop.export.verilog.target import Hardware, cost_of
 from chop.lowering import analyse, lower
-from chop.passes.graph.analysis.flops.count import count_operations_analysis_pass
+from chop.passes.graph.analysis.flops.count import count
 from chop.passes.graph.analysis.flops.ebops import EBOPS_ROWS, ebops
 from chop.passes.graph.analysis.flops.operands import model_parameters
 from chop.registry import Registry
 from chop.search.metrics import METRICS, MetricInfo
-from chop.search.spaces.space import Candidate
+from chop.search.spaces.space import Candidate, SearchContext
 from chop.search.study.trial import Metrics
 from chop.tasks import NUMBERS, task_named
 from chop.training.metrics import asked, evaluate, perplexity, summed_loss
@@ -43,6 +43,7 @@ from chop.training.settings import TrainingSettings
 from chop.validation import parse
 
 Helper = Callable[[Candidate, Any], bool]
+InFull = Callable[[SearchContext, Any], "RunnerArgs | None"]
 Stated = Sequence[str | MetricInfo]
 
 
@@ -58,6 +59,8 @@ class Runner:
     Args:
         helper: does one part of what `function` does, for a process that has nothing else to do;
             False if there is none left.
+        in_full: the settings with which it looks at everything, where it usually looks at a sample
+            and so gives at most the true figure; None if the sample is everything.
         regression: whether it measures networks that predict numbers; None if that does not matter.
     """
 
@@ -68,8 +71,10 @@ class Runner:
         metrics: Stated,
         helper: Helper | None = None,
         regression: bool | None = None,
+        in_full: InFull | None = None,
     ) -> None:
         self.regression = regression
+        self.in_full = in_full
         self.function = function
         self.name = name
         self.metrics = tuple(
@@ -110,9 +115,9 @@ def software_runner(
     return _declare(SW_RUNNERS, name, metrics, helper=helper, regression=regression)
 
 
-def hardware_runner(name: str, metrics: Stated) -> Declare:
+def hardware_runner(name: str, metrics: Stated, in_full: InFull | None = None) -> Declare:
     """Declare what measures what a candidate costs."""
-    return _declare(HW_RUNNERS, name, metrics)
+    return _declare(HW_RUNNERS, name, metrics, in_full=in_full)
 
 
 def _declare(registry: Registry[Runner], name: str, metrics: Stated, **more: Any) -> Declare:
@@ -350,22 +355,31 @@ def bitops(candidate: Candidate) -> dict[str, float]:
 
 
 class CalibrationArgs(RunnerArgs):
-    """Rows to observe activations on: the first of a loader."""
+    """Rows to observe activations on: random ones of a loader, the same for every seed, or all."""
 
     data_loader: LoaderName = Field(
         "train_dataloader", validation_alias=AliasChoices("data_loader", "dataloader")
     )
-    num_samples: int = Field(EBOPS_ROWS, ge=1)
+    num_samples: int | None = Field(EBOPS_ROWS, ge=1)
 
 
-@hardware_runner("ebops", metrics=("ebops",))
+def all_rows(context: SearchContext, args: CalibrationArgs) -> CalibrationArgs | None:
+    """The settings for all rows, if the sample is not all of them."""
+    if args.num_samples is None:
+        return None
+    rows = context.row_count(args.data_loader)
+    is_all = rows is not None and rows <= args.num_samples
+    return None if is_all else args.model_copy(update={"num_samples": None})
+
+
+@hardware_runner("ebops", metrics=("ebops",), in_full=all_rows)
 def effective_bitops(candidate: Candidate, args: CalibrationArgs) -> dict[str, float]:
     """Effective bit operations: each product times the bits that its weight and input use.
 
     Fewer rows than asked for are no mistake: all of them are looked at.
     """
-    batches = candidate.context.first_batches(args.data_loader, args.num_samples)
-    found = ebops(candidate.graph, (features for features, _ in batches))
+    rows = candidate.context.features(args.data_loader, args.num_samples)
+    found = ebops(candidate.graph, rows)
     if found.uncounted:
         node, reason = next(iter(found.uncounted.items()))
         raise SearchError(f"EBOPs cannot be counted: {node}: {reason}")
@@ -394,7 +408,5 @@ def circuit(candidate: Candidate, args: CircuitArgs) -> dict[str, float]:
     return {"luts": cost.luts, "latency_cycles": cost.latency_cycles}
 
 
-def _counts(candidate: Candidate) -> dict[str, Any]:
-    _, found = count_operations_analysis_pass(candidate.graph, {"report": False})
-    total: dict[str, Any] = found["total"]
-    return total
+def _counts(candidate: Candidate) -> dict[str, int]:
+    return count(candidate.graph, only_work=True).total

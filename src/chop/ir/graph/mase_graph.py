@@ -17,6 +17,7 @@ from torch import Tensor, fx, nn
 from chop.errors import ConfigError, GraphError
 from chop.ir.graph.drawing import draw
 from chop.ir.graph.hf_inputs import inputs_by_name
+from chop.ir.graph.opaque import looked_into
 from chop.ir.graph.shapes import ShapedGraphModule
 from chop.ir.graph.tracing import MaseTracer, first_argument, split_inputs, trace
 from chop.ops.op import MaseType
@@ -71,9 +72,11 @@ class MaseGraph:
         given, values = (None, {}) if example_inputs is None else split_inputs(example_inputs)
         self.cf_args = {**(cf_args or {}), **values} if values else cf_args
         known = preprocessing_of(model)
-        if not isinstance(model, fx.GraphModule):
-            model = trace(model, tracer or MaseTracer(), self.cf_args or {}, given)
-        self.model: fx.GraphModule = model
+        self.model: fx.GraphModule
+        if isinstance(model, fx.GraphModule):
+            self.model = model
+        else:
+            self._trace(model, tracer or MaseTracer(), given)
         if known is not None:
             self.preprocessing = known
         self.meta: dict[str, Any] = {"mase": MaseGraphMetadata()}
@@ -84,6 +87,11 @@ class MaseGraph:
                 node.meta["mase"] = MaseMetadata(node)
             elif found.node is not node:
                 node.meta["mase"] = found.copy_for(node)
+
+    def _trace(self, model: nn.Module, tracer: MaseTracer, given: Mapping[str, Any] | None) -> None:
+        self.model = trace(model, tracer, self.cf_args or {}, given)
+        if given and not isinstance(self.model, ShapedGraphModule):
+            self.model = looked_into(self, model, tracer, given)
 
     def _by_name(
         self, model: nn.Module, given: Mapping[str, Any] | Tensor | None

@@ -133,7 +133,7 @@ class Contest:
         config = parse_search(tables)
         journal = str(folder / JOURNAL)
         measured = open_store(Place(journal, "measured"), list(config.directions), problem)
-        self.measure = SharedMeasure(Measure(space, config), measured)
+        self.measure = SharedMeasure(Measure(space, config, in_full=True), measured)
         self.finished = open_store(Place(journal, "runs"), ["maximize"], {})
 
     def check(self, plans: Sequence[Plan]) -> None:

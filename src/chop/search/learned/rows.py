@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from chop.dataset.data_module import TensorLoader, permutation
-from chop.search.spaces.space import Batch, SearchContext
+from chop.dataset.data_module import TensorLoader
+from chop.search.spaces.space import SHUFFLED, Batch, SearchContext, sample_of
 from chop.tasks import NUMBERS, as_rows, task_named
 from chop.training.batches import Epochs, normalisable
 
@@ -19,8 +19,6 @@ AT_ONCE = 2**17
 small network take four times as long."""
 MOST_BATCHES = 256
 """Batches that tell how much targets vary."""
-SHUFFLED = 2**31
-"""Stands for an epoch when rows are drawn for something else than training."""
 
 
 def at_once(features: Tensor, batch_size: int) -> int:
@@ -112,17 +110,12 @@ class Rows:
         return ((x, self._targets(x, y)) for x, y in found)
 
     def drawn(self, count: int) -> list[Tensor]:
-        """Random rows without their targets, always the same."""
+        """Random rows without their targets, the same for every seed."""
+        drawn = [features.to(self.device) for features, _ in sample_of(self.loader, count)]
         if isinstance(self.loader, TensorLoader):
-            order = permutation(len(self.loader.features), self.loader.seed, SHUFFLED)
-            drawn = self.loader.features[order[:count]].to(self.device)
-            return list(torch.split(drawn, at_once(drawn, self.loader.batch_size)))
-        found: list[Tensor] = []
-        for features, _ in Epochs(self.loader).batches(SHUFFLED):
-            found.append(features[: count - sum(map(len, found))].to(self.device))
-            if sum(map(len, found)) >= count:
-                break
-        return found
+            size = at_once(drawn[0], self.loader.batch_size)
+            return [part for each in drawn for part in torch.split(each, size)]
+        return drawn
 
     def everything(self) -> Iterator[Tensor]:
         """All rows without their targets."""

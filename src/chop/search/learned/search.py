@@ -73,7 +73,7 @@ class LearnedSearch(Strategy):
         self.schedule = Schedule(setup)
         self.size = self.limit = setup.cycles * setup.snapshots
         self.progress = Progress()
-        self.measure = Measure(space, config)
+        self.measure = Measure(space, config, in_full=True)
         self.history: list[dict[str, Any]] = []
         """What is known of each epoch."""
         self._is_done = False

@@ -15,8 +15,9 @@ import copy
 import hashlib
 import itertools
 import json
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
@@ -26,8 +27,9 @@ from typing import Any, ClassVar
 import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, Subset
 
-from chop.dataset.data_module import MaseDataModule
+from chop.dataset.data_module import MaseDataModule, TensorLoader, permutation
 from chop.errors import ConfigError, DataError, UnknownNameError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.models.info import MaseModelInfo
@@ -136,7 +138,37 @@ def _text(value: Any) -> str:
 
 Batch = tuple[Tensor, Tensor]
 CPU = torch.device("cpu")
+SHUFFLED = 2**31
+"""Stands for an epoch when rows are drawn for something else than training."""
 LOADERS = ("train_dataloader", "val_dataloader", "test_dataloader")
+
+
+def sample_of(loader: Any, most: int | None) -> Iterator[Any]:
+    """The batches of a loader, or random rows of it that are the same whatever its seed.
+
+    Of a loader whose rows have no numbers, they are the first.
+    """
+    rows = getattr(loader, "dataset", None)
+    if most is None or not isinstance(rows, Sized) or not hasattr(rows, "__getitem__"):
+        return first_rows_of(loader, most)
+    chosen = permutation(len(rows), 0, SHUFFLED)[:most]
+    if isinstance(loader, TensorLoader):
+        size = max(loader.batch_size, most)
+        return iter(TensorLoader(loader.features[chosen], loader.labels[chosen], size))
+    collate = getattr(loader, "collate_fn", None)
+    subset: Any = Subset(rows, chosen.tolist())  # type: ignore[arg-type]  # it has numbers
+    return iter(DataLoader(subset, loader.batch_size, collate_fn=collate))
+
+
+def first_rows_of(loader: Any, most: int | None) -> Iterator[Any]:
+    """The batches of a loader until `most` rows are out, or all."""
+    left = math.inf if most is None else most
+    for features, labels in loader:
+        taken = int(min(left, len(labels)))
+        yield features[:taken], labels[:taken]
+        left -= taken
+        if not left:
+            return
 
 
 @dataclass(frozen=True)
@@ -192,6 +224,28 @@ class SearchContext:
             left = None if left is None else left - rows
             if left == 0:
                 return
+
+    def row_count(self, loader: str) -> int | None:
+        """How many rows a loader has; None if it does not say."""
+        rows = getattr(getattr(self.data_module, loader)(), "dataset", None)
+        return len(rows) if isinstance(rows, Sized) else None
+
+    def features(self, loader: str, most: int | None) -> Iterable[Tensor]:
+        """The features of all rows of a loader, or of as many that are the same for every seed.
+
+        All rows come batch by batch and are not kept.
+        """
+        if most is None:
+            return self._features(loader, None)
+        asked = (f"sample of {loader}", most)
+        if asked not in self._rows:
+            self._rows[asked] = [(x, x) for x in self._features(loader, most)]
+        return [features for features, _ in self._rows[asked]]
+
+    def _features(self, loader: str, most: int | None) -> Iterator[Tensor]:
+        with torch.random.fork_rng([]):  # a loader may draw numbers, which others would miss
+            for features, _ in sample_of(getattr(self.data_module, loader)(), most):
+                yield features.to(self.device)
 
     @property
     def targets(self) -> Targets | None:

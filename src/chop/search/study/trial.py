@@ -71,6 +71,11 @@ class Outcome:
         return cls(values, metrics, trial.constraints, trial.user_attrs.get(REASON))
 
     @property
+    def is_feasible(self) -> bool:
+        """Whether there are objectives, and all bounds are kept."""
+        return self.values is not None and not any(x > 0 for x in self.violations.values())
+
+    @property
     def state(self) -> TrialState:
         return TrialState.FAIL if self.values is None else TrialState.COMPLETE
 

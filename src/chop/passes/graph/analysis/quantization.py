@@ -7,8 +7,9 @@ from typing import Any
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.base import Info, PassArgs, analysis_pass
-from chop.passes.graph.analysis.flops.count import NodeCount, NodeCounter
+from chop.passes.graph.analysis.flops.count import NodeCounter
 from chop.passes.graph.analysis.flops.module import calculate_flops_pass
+from chop.passes.graph.analysis.flops.node_count import NodeCount
 from chop.passes.graph.analysis.flops.operands import average, observe
 
 __all__ = ["calculate_avg_bits_mg_analysis_pass", "calculate_flops_pass"]

@@ -1,8 +1,8 @@
 """The pass that counts operations, bits and elements of each node. See docs/counting.md."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
-from math import prod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from math import inf, prod
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,15 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.recorder import undisturbed
 from chop.ops.cost import Cost
 from chop.passes.base import Batches, Info, PassArgs, analysis_pass, first_rows
-from chop.passes.graph.analysis.flops.ebops import EBOPS_ROWS, EbopsCount, ebops
+from chop.passes.graph.analysis.flops.ebops import EbopsCount, ebops
+from chop.passes.graph.analysis.flops.node_count import (
+    OF_WORK,
+    NodeCount,
+    of_one,
+    scales,
+    totals,
+    with_products,
+)
 from chop.passes.graph.analysis.flops.operands import (
     Results,
     StoredParameter,
@@ -31,37 +39,17 @@ from chop.passes.graph.analysis.flops.operands import (
     use_of,
     widest,
 )
+from chop.passes.graph.analysis.flops.rounding import (
+    NotRounded,
+    names_of,
+    out_of_reach,
+    products_seen,
+)
 from chop.passes.graph.analysis.flops.table import report_counts
 from chop.passes.graph.analysis.metadata_entries import attribute, classify, target_name
 from chop.passes.graph.analysis.report import show
 
 WHERE = "pass 'count_operations'"
-
-
-@dataclass(frozen=True)
-class NodeCount:
-    """What one node costs; work that could not be counted is None."""
-
-    op: str
-    macs: int | None = 0
-    rounded_macs: int | None = 0
-    half_rounded_macs: int | None = 0
-    flops: int | None = 0
-    backward_flops: int | None = 0
-    bitops: int | None = 0
-    parameters: int = 0
-    parameter_bits: int = 0
-    input_buffer_size: int = 0
-    input_buffer_bits: int = 0
-    output_buffer_size: int = 0
-    output_buffer_bits: int = 0
-
-
-NUMBERS = tuple(NodeCount.__dataclass_fields__)[1:]
-OF_BITS = ("input_buffer_bits", "output_buffer_bits")
-OF_WORK = ("macs", "rounded_macs", "half_rounded_macs", "flops", "backward_flops", "bitops")
-OF_A_BATCH = (*OF_WORK, "input_buffer_size", "output_buffer_size", *OF_BITS)
-"""What a larger batch has more of."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +62,7 @@ class Counts:
     per: str
     note: str = ""
     """Why the counts are per batch, if they are."""
+    not_rounded: list[NotRounded] = field(default_factory=list)
 
     @property
     def uncounted(self) -> list[fx.Node]:
@@ -90,7 +79,7 @@ class CountOperationsArgs(PassArgs):
             that `add_common_metadata` recorded.
         input_generator: batches by input name, usually of training rows. With them, the effective
             bit operations (EBOPs) of a quantised graph are counted too.
-        num_samples: how many rows of them to use.
+        num_samples: how many rows of them to use; all by default.
         report: print the table.
         save_path: a file to save the table in.
     """
@@ -98,7 +87,7 @@ class CountOperationsArgs(PassArgs):
     backward: bool = False
     dummy_in: dict[str, Any] | None = None
     input_generator: Batches | None = None
-    num_samples: int = Field(default=EBOPS_ROWS, gt=0)
+    num_samples: int | None = Field(default=None, gt=0)
     report: bool = True
     save_path: Path | None = None
 
@@ -113,7 +102,7 @@ def count_operations_analysis_pass(
     """
     info = as_info(count(graph, args.dummy_in), args.backward)
     if args.input_generator is not None and is_quantised(graph):
-        rows = first_rows(args.input_generator, args.num_samples, WHERE)
+        rows = first_rows(args.input_generator, args.num_samples or inf, WHERE)
         add_ebops(info, ebops(graph, (batch for batch, _ in rows)))
     if args.report:
         show(report_counts(info))
@@ -122,19 +111,31 @@ def count_operations_analysis_pass(
     return graph, info
 
 
-def count(graph: MaseGraph, dummy_in: Mapping[str, Any] | None = None) -> Counts:
-    """What every node of a graph costs, per sample wherever that means something."""
+def count(
+    graph: MaseGraph, dummy_in: Mapping[str, Any] | None = None, *, only_work: bool = False
+) -> Counts:
+    """What every node of a graph costs, per sample wherever that means something.
+
+    Args:
+        only_work: leave out a run to see what is rounded, unless some work is not known.
+    """
     results = observe(graph, dummy_in)
     counter = NodeCounter(graph, results)
-    whole = counter.nodes()
+    inputs = inputs_of_batch(results, None) if dummy_in is None else dummy_in
+    whole, missing = counter.measured(inputs, only_work=only_work)
     batch = batch_size(results)
-    nodes, note = per_sample(graph, results, whole, batch)
+    nodes, note = per_sample(graph, results, whole, batch, only_work=only_work)
     total = totals(nodes.values(), counter.unique_parameters())
-    return Counts(nodes, total, batch, "batch" if note else "sample", note)
+    return Counts(nodes, total, batch, "batch" if note else "sample", note, missing)
 
 
 def per_sample(
-    graph: MaseGraph, results: Results, whole: dict[fx.Node, NodeCount], batch: int | None
+    graph: MaseGraph,
+    results: Results,
+    whole: dict[fx.Node, NodeCount],
+    batch: int | None,
+    *,
+    only_work: bool,
 ) -> tuple[dict[fx.Node, NodeCount], str]:
     """The counts of one sample; or those of the whole batch, and the reason.
 
@@ -143,53 +144,23 @@ def per_sample(
     """
     if not batch:
         return whole, "the inputs have no leading dimension in common"
+    inputs = inputs_of_batch(results, 2 * batch)
     try:
-        twice = run_shapes(graph, inputs_of_batch(results, 2 * batch))
+        twice = run_shapes(graph, inputs)
+        doubled, _ = NodeCounter(graph, twice).measured(inputs, only_work=only_work)
     except GraphError as error:
         return whole, f"at a batch of {2 * batch}, {error}"
-    doubled = NodeCounter(graph, twice).nodes()
     mixing = [node.name for node in whole if not scales(whole[node], doubled[node])]
     if mixing:
         return whole, f"samples are mixed by {', '.join(mixing)}"
     return {node: of_one(whole[node], doubled[node], batch) for node in whole}, ""
 
 
-def scales(whole: NodeCount, doubled: NodeCount) -> bool:
-    """Whether every count is a part for each sample and a part for all of them together.
-
-    Counts of bits are left aside: blocks of elements that share bits may straddle samples.
-    """
-    pairs = [(getattr(whole, n), getattr(doubled, n)) for n in OF_A_BATCH if n not in OF_BITS]
-    return all(one == two or (one is not None and one <= two <= 2 * one) for one, two in pairs)
-
-
-def of_one(whole: NodeCount, doubled: NodeCount, batch: int) -> NodeCount:
-    """The counts of a batch of one: what a sample adds, and what is there without any."""
-    pairs = {name: (getattr(whole, name), getattr(doubled, name)) for name in OF_A_BATCH}
-    ones = {
-        name: -((one - two) // batch) + (2 * one - two)
-        for name, (one, two) in pairs.items()
-        if one is not None
-    }
-    return replace(whole, **ones)
-
-
-def totals(counts: Iterable[NodeCount], parameters: Mapping[nn.Parameter, int]) -> dict[str, int]:
-    """The sum over nodes; parameters that several nodes share are counted once."""
-    counts = list(counts)
-    work = {name: sum(getattr(count, name) or 0 for count in counts) for name in OF_A_BATCH}
-    stored = {
-        "parameters": sum(parameter.numel() for parameter in parameters),
-        "parameter_bits": sum(parameters.values()),
-    }
-    return {name: (work | stored)[name] for name in NUMBERS}
-
-
 class NodeCounter:
     """Counts the nodes of one graph at the shapes of one run."""
 
     def __init__(self, graph: MaseGraph, results: Results) -> None:
-        self.model = graph.model
+        self.graph, self.model = graph, graph.model
         self.modules = graph.modules
         self.results = results
         self.uses = {
@@ -203,6 +174,23 @@ class NodeCounter:
         """What each node costs in evaluation mode, which batch normalisation asks for."""
         with undisturbed(self.model):
             return {node: self.node(node) for node in self.results}
+
+    def measured(
+        self, inputs: Mapping[str, Any], *, only_work: bool = False
+    ) -> tuple[dict[fx.Node, NodeCount], list[NotRounded]]:
+        """What each node costs, corrected by a run on inputs, and the products left unrounded."""
+        counts = self.nodes()
+        is_known = all(count.flops is not None for count in counts.values())
+        seen = {} if only_work and is_known else products_seen(self.graph, inputs)
+        measured = {node: with_products(each, seen.get(node)) for node, each in counts.items()}
+        total = sum(count.macs or 0 for count in measured.values())
+        missing = [
+            NotRounded(node.name, count.op, names_of(seen.get(node)), left / total,
+                       out_of_reach(self.uses[node], count, counts[node]) / total)
+            for node, count in measured.items()
+            if (left := (count.macs or 0) - (count.rounded_macs or 0))
+        ]  # fmt: skip
+        return measured, missing
 
     def node(self, node: fx.Node) -> NodeCount:
         """What one node costs."""
@@ -304,10 +292,12 @@ def rounded_part(total: Mapping[str, int]) -> dict[str, Any]:
     return counted | {"rounded_share": total["rounded_macs"] / macs if macs else None}
 
 
-def rounded_macs(graph: MaseGraph) -> dict[str, Any]:
-    """`rounded_part` of a graph at the shapes that its metadata recorded."""
-    counts = NodeCounter(graph, observe(graph, None)).nodes().values()
-    return rounded_part({name: sum(getattr(c, name) or 0 for c in counts) for name in OF_WORK})
+def rounded_macs(graph: MaseGraph) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """`rounded_part` of a graph at the shapes that its metadata recorded, and what is left out."""
+    results = observe(graph, None)
+    nodes, missing = NodeCounter(graph, results).measured(inputs_of_batch(results, None))
+    total = {name: sum(getattr(c, name) or 0 for c in nodes.values()) for name in OF_WORK}
+    return rounded_part(total), [each._asdict() for each in missing]
 
 
 def as_info(counts: Counts, backward: bool) -> dict[str, Any]:
@@ -325,6 +315,7 @@ def as_info(counts: Counts, backward: bool) -> dict[str, Any]:
         "nodes": nodes,
         "total": {key: value for key, value in counts.total.items() if key not in hidden},
         "rounded_share": rounded_part(counts.total)["rounded_share"],
+        "not_rounded": [each._asdict() for each in counts.not_rounded],
         "uncounted": uncounted,
         "batch_size": counts.batch_size,
         "per": counts.per,

@@ -1,10 +1,10 @@
 """The operands that each operation meets: their sizes, and the widths of their numbers."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import nan, prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, fx, nn
@@ -26,6 +26,7 @@ from chop.passes.graph.analysis.metadata_entries import (
     result_entries,
 )
 
+Found = TypeVar("Found")
 Formats = Mapping[str, NumberFormat]
 """The number format of each operand that is rounded, by role; what is missing is not rounded."""
 
@@ -161,12 +162,26 @@ def recorded_results(node: fx.Node) -> Mapping[str, Any]:
 
 
 def run_shapes(graph: MaseGraph, inputs: Mapping[str, Any]) -> Results:
-    """The results of every node of a run; of a large model nothing is calculated if possible."""
+    """The results of every node of a run."""
     results: Results = {}
 
     def keep(node: fx.Node, result: Any) -> None:
         results[node] = result_entries(result, None)
 
+    run_cheaply(
+        graph, inputs, lambda given, on_meta: run_graph(graph, given, after=keep, on_meta=on_meta)
+    )
+    return results
+
+
+def run_cheaply(
+    graph: MaseGraph, inputs: Mapping[str, Any], run: Callable[[Mapping[str, Any], bool], Found]
+) -> Found:
+    """What `run` finds on inputs; of a large model nothing is calculated if possible.
+
+    Args:
+        run: is told whether to compute shapes only.
+    """
     device = next((parameter.device for parameter in graph.model.parameters()), None)
     values = {  # zeros stand in for inputs that have only a shape
         name: torch.zeros_like(value, device=device)
@@ -175,13 +190,11 @@ def run_shapes(graph: MaseGraph, inputs: Mapping[str, Any]) -> Results:
         for name, value in inputs.items()
     }
     if is_quick(graph, values):
-        run_graph(graph, values, after=keep)
-        return results
+        return run(values, False)
     try:
-        run_graph(graph, inputs, after=keep, on_meta=True)
+        return run(inputs, True)
     except GraphError:  # some operation looks at values
-        run_graph(graph, values, after=keep)
-    return results
+        return run(values, False)
 
 
 def is_quick(graph: MaseGraph, inputs: Mapping[str, Any]) -> bool:
@@ -201,8 +214,12 @@ def batch_size(results: Results) -> int | None:
     return sizes.pop() if len(sizes) == 1 else None
 
 
-def inputs_of_batch(results: Results, batch: int) -> dict[str, Any]:
-    """Inputs like those observed, with another leading dimension; what is no tensor stays."""
+def inputs_of_batch(results: Results, batch: int | None) -> dict[str, Any]:
+    """Inputs like those observed, with another leading dimension; what is no tensor stays.
+
+    Args:
+        batch: the leading dimension of all inputs; by default each keeps its own.
+    """
     inputs: dict[str, Any] = {}
     for node in results:
         if node.op != "placeholder":
@@ -214,7 +231,7 @@ def inputs_of_batch(results: Results, batch: int) -> dict[str, Any]:
         (shape, dtype), *_ = tensors
         # One zero, seen many times: it takes no memory and, unlike a meta tensor, is a number.
         zero = torch.zeros((), dtype=dtype)
-        inputs[node.name] = zero.expand((batch, *shape[1:]) if shape else ())
+        inputs[node.name] = zero.expand((batch, *shape[1:]) if shape and batch else shape)
     return inputs
 
 

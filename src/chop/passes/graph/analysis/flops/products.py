@@ -26,11 +26,7 @@ SIGNIFICAND = 53
 CONVOLUTIONS = {f"conv{dims}d": dims for dims in (1, 2, 3)}
 MATRIX_PRODUCTS = ("matmul", "bmm", "mm")
 COUNTED = ("linear", *CONVOLUTIONS, *MATRIX_PRODUCTS, "mul")
-MULTIPLY = {
-    cost.linear, cost.convolution, cost.transposed_convolution, cost.bilinear, cost.matrix_product,
-    cost.added_matrix_product, cost.einsum, cost.attention, cost.multihead_attention,
-    cost.recurrent, cost.recurrent_cell, cost.uncounted,
-}  # fmt: skip
+MULTIPLY = {*cost.PRODUCTS, cost.multihead_attention, cost.uncounted}
 """Rules by which an operation has products, or may have some."""
 
 

@@ -1,6 +1,6 @@
 """The information of the pass `count_operations` as text."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tabulate import tabulate
@@ -17,6 +17,8 @@ COLUMNS = {
     "output_buffer_size": "Output buffer",
 }
 UNKNOWN = "?"
+NAMED = 5
+"""How many nodes a sentence names."""
 
 
 def report_counts(info: Mapping[str, Any]) -> str:
@@ -36,7 +38,8 @@ def report_counts(info: Mapping[str, Any]) -> str:
         disable_numparse=True,
         colalign=("left", "left", *("right" for _ in columns)),
     )
-    return "\n".join([table, rounded_line(info["total"]), *remarks(info)])
+    told = [rounded_line(info["total"]), *unreached_lines(info["total"], info["not_rounded"])]
+    return "\n".join([table, *told, *remarks(info)])
 
 
 def cells(count: Mapping[str, Any], columns: list[str]) -> list[str]:
@@ -69,3 +72,21 @@ def rounded_line(total: Mapping[str, Any]) -> str:
         return "There are no MACs."
     shares = f"both operands rounded: {both / macs:.1%} ({both:,} of {macs:,})"
     return f"MACs with {shares}; with one of the two: {one / macs:.1%}."
+
+
+def unreached_lines(
+    total: Mapping[str, Any], not_rounded: Sequence[Mapping[str, Any]]
+) -> list[str]:
+    """One sentence on the MACs of a quantised graph that no rule can round, and what has them."""
+    missing = [each for each in not_rounded if each["out_of_reach"]]
+    if not missing or not total["rounded_macs"] + total["half_rounded_macs"]:
+        return []
+    missing.sort(key=lambda each: -each["out_of_reach"])
+    share = sum(each["out_of_reach"] for each in missing)
+    names = ", ".join(
+        f"{each['node']} ({', '.join(each['functions']) or each['op']})" for each in missing[:NAMED]
+    )
+    others = f" and {len(missing) - NAMED} more nodes" if len(missing) > NAMED else ""
+    return [
+        f"{share:.1%} of the MACs stay in floating point, which no rule rounds: {names}{others}."
+    ]

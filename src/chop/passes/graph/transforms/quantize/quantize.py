@@ -25,7 +25,7 @@ from chop.nn.quantized import (
 from chop.ops.op import op_of_node, writes_in_place
 from chop.passes.base import Info, transform_pass
 from chop.passes.graph.analysis.flops.count import rounded_macs
-from chop.passes.graph.analysis.flops.table import rounded_line
+from chop.passes.graph.analysis.flops.table import rounded_line, unreached_lines
 from chop.passes.graph.analysis.metadata_entries import record_formats, restore_records
 from chop.passes.graph.analysis.report import show
 from chop.passes.graph.transforms.quantize.plan import (
@@ -228,9 +228,9 @@ def summarize_quantization_analysis_pass(
 ) -> tuple[MaseGraph, Info]:
     """Compare a graph with what it was before quantisation.
 
-    The histogram is logged, and the share of all MACs whose operands are really rounded. With
-    `save_dir`, both tables are written there as CSV files. Called as
-    ``(graph, {"original_graph": ..., "save_dir": ...})`` it does the same.
+    The histogram is logged, and the share of all MACs whose operands are really rounded, with what
+    computes products that no rule rounds. With `save_dir`, both tables are written there as CSV
+    files. Called as ``(graph, {"original_graph": ..., "save_dir": ...})`` it does the same.
     """
     if not isinstance(graph, MaseGraph):
         ori_graph, graph, save_dir = from_dictionary(ori_graph, graph, save_dir)
@@ -238,23 +238,37 @@ def summarize_quantization_analysis_pass(
     counts = histogram(changes)
     logger.info("Quantized graph histogram:")
     logger.info("\n%s", tabulate(counts, headers=HISTOGRAM, tablefmt="orgtbl"))
-    macs = macs_of(graph)
-    logger.info("%s", rounded_line(macs) if macs else "How many MACs are rounded is not known.")
+    macs, missing = tell_rounded(graph)
     if save_dir is not None:
         save(changes, counts, Path(save_dir))
     return graph, {
         "nodes": [dict(zip(TABLE, change, strict=True)) for change in changes],
         "histogram": [dict(zip(HISTOGRAM, count, strict=True)) for count in counts],
         "macs": macs,
+        "not_rounded": missing,
     }
 
 
-def macs_of(graph: MaseGraph) -> dict[str, Any] | None:
-    """What part of the MACs is rounded; None if no shapes were recorded to count with."""
+def tell_rounded(
+    graph: MaseGraph, *, in_full: bool = True
+) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
+    """Log what part of the MACs is rounded and name what no rule rounds; both as information.
+
+    Without recorded shapes to count with, the part is None.
+
+    Args:
+        in_full: log the part also where nothing is out of reach of the rules.
+    """
     try:
-        return rounded_macs(graph)
-    except GraphError:
-        return None
+        macs, missing = rounded_macs(graph)
+    except GraphError as error:
+        logger.warning("How many MACs are rounded is not known: %s", error)
+        return None, []
+    if in_full:
+        logger.info("%s", rounded_line(macs))
+    for line in unreached_lines(macs, missing):
+        logger.warning("%s", line)
+    return macs, missing
 
 
 def from_dictionary(

@@ -4,17 +4,22 @@ import logging
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from chop.errors import ConfigError, UnknownNameError
+from chop.ir.graph.recorder import undisturbed
+from chop.nn.dispatched import ProductWatch, marks_for, watched_products
 from chop.nn.quant_config import QuantConfig, parse_quant_config
 from chop.nn.quantized import QuantizedModule
 from chop.nn.untraced import Chooser, RoundedFunctions, quantize_untraced
-from chop.ops.op import Op
+from chop.ops.op import Op, op_of_module
 from chop.passes.base import first_rows
+from chop.passes.graph.analysis.flops.count import rounded_part
+from chop.passes.graph.analysis.flops.table import unreached_lines
 from chop.passes.graph.transforms.quantize.observe import (
     Fits,
     channel_shape,
@@ -39,6 +44,10 @@ class Untraced:
     """The quantised layers by name."""
     rounding: RoundedFunctions = field(repr=False)
     cannot: tuple[str, ...] = CANNOT
+    macs: dict[str, Any] | None = None
+    """How many MACs of a run on an example have rounded operands; None without an example."""
+    not_rounded: list[dict[str, Any]] = field(default_factory=list)
+    """The layers, and functions in them, that have the other MACs."""
 
     @property
     def functions(self) -> list[str]:
@@ -51,9 +60,12 @@ class Untraced:
         return sorted(self.rounding.missed)
 
     def __str__(self) -> str:
+        measured = "MACs are measured if an example is given"
+        if self.macs is not None:
+            measured = f"{self.macs['rounded_macs']:,} of {self.macs['macs']:,} MACs rounded"
         return (
             f"quantised without a graph: {len(self.layers)} layers, and functions as they are "
-            f"called; not available: {', '.join(self.cannot)}"
+            f"called; {measured}; not available: {', '.join(self.cannot)}"
         )
 
 
@@ -99,6 +111,56 @@ def quantize_without_graph(model: nn.Module, args: QuantizeArgs) -> tuple[nn.Mod
     if not layers and not any(rounding.configs.values()) and args.default is None:
         raise ConfigError(f"{WHERE}: no layer would be rounded: look at the rules")
     return model, done
+
+
+def measure_untraced(model: nn.Module, done: Untraced, inputs: Mapping[str, Any]) -> None:
+    """Note what part of the MACs of a run is rounded, and log what no rule can round.
+
+    Operands are marked in place of being rounded. The model is left as it was.
+    """
+    with undisturbed(model), watched_products() as watch:
+        for layer in done.layers.values():
+            layer._formats = marks_for(layer.quant, watch)
+        done.rounding.looks = lambda site, op, quant: marks_for(quant, watch)
+        tell_places(model, watch)
+        try:
+            model(**inputs)
+        finally:
+            done.rounding.looks = None
+    whole = watch.total
+    done.macs = rounded_part({
+        "macs": whole.macs, "rounded_macs": whole.rounded, "half_rounded_macs": whole.half_rounded,
+    })  # fmt: skip
+    done.not_rounded = [
+        {"node": place or type(model).__name__, "op": "", "functions": list(seen.names),
+         "share": (seen.macs - seen.rounded) / whole.macs,
+         "out_of_reach": 0 if is_able(model.get_submodule(place)) else seen.unknown / whole.macs}
+        for place, seen in watch.seen.items() if seen.names
+    ]  # fmt: skip
+    for line in unreached_lines(done.macs, done.not_rounded):
+        logger.warning("%s", line)
+
+
+def is_able(module: nn.Module) -> bool:
+    """Whether a module is an operation that rules can be for."""
+    op = op_of_module(module)
+    return op is not None and op.quantizable
+
+
+def tell_places(model: nn.Module, watch: ProductWatch) -> None:
+    """Register hooks that tell a watch which module runs, the innermost that does."""
+    outside: list[str] = []
+
+    def start(name: str, *_: Any) -> None:
+        outside.append(watch.place)
+        watch.place = name
+
+    def stop(*_: Any) -> None:
+        watch.place = outside.pop()
+
+    for name, module in model.named_modules():
+        module.register_forward_pre_hook(partial(start, name))
+        module.register_forward_hook(stop, always_call=True)
 
 
 class Looks:
