@@ -1,6 +1,7 @@
 """Rows that grow piece by piece: in memory while they are few, else in a file without a name."""
 
 import tempfile
+import weakref
 from pathlib import Path
 from typing import IO, Any
 
@@ -46,6 +47,7 @@ class GrowingRows:
             if self._file is None:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 self._file = tempfile.TemporaryFile(dir=self.folder)  # noqa: SIM115  (mapped later)
+                weakref.finalize(self, self._file.close)
             for piece in self._pieces:
                 self._file.write(piece.data)
             self._file.flush()
