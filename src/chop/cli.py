@@ -10,6 +10,7 @@ import io
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,10 +26,12 @@ from chop.config.command_line import (
     words_of,
 )
 from chop.errors import FULL_DISK, ChopError, ConfigError, UnknownNameError
+from chop.files import OWN_BYTES
 from chop.masking import masked, printable
 
 if TYPE_CHECKING:
     from chop.config.layers import Layers
+    from chop.config.run import RunConfig
 
 OK, BUG, MISTAKE, INTERRUPTED = 0, 1, 2, 130
 LONGEST = 500  # characters of a message; --debug shows all of it
@@ -235,6 +238,7 @@ def _predict(options: dict[str, Any]) -> int:
         file = ""
     given = {name: value for name, value in options.items() if name not in ("model", "dataset")}
     output, quiet = given.pop("output", None), bool(given.get("quiet"))
+    raw = bool(given.pop("raw_cells", False))
     if not file or given.get("load_name") is None:
         what = "--load PATH" if file else "FILE"
         raise ConfigError(f"predict: {what} is missing: write ch predict --load PATH FILE")
@@ -244,16 +248,31 @@ def _predict(options: dict[str, Any]) -> int:
     layers = replace(layers, project=_from_project("predict", layers, graphs=True))
     if output is not None:
         output = checked_argument("output", output)
-    with only_results(quiet or output == "-"):
-        from chop.actions.testing.predicting import predict, told
+    if output == "-":
+        return _show_predicted(layers.config, file, given.get("label_column"), raw)
+    with only_results(quiet):
+        from chop.actions.testing.predicting import predict, report_predicted
         from chop.tools.user_code import import_user_code
 
         import_user_code(layers.config.imports)
-        found = predict(layers.config, file, output, label=given.get("label_column"))
-        if found.output is not None:
-            told(found)
-    if found.output is None:
-        sys.stdout.write(found.text)
+        label = given.get("label_column")
+        report_predicted(predict(layers.config, file, output, label=label, raw_cells=raw))
+    return OK
+
+
+def _show_predicted(config: "RunConfig", file: str, label: str | None, raw: bool) -> int:
+    """Print what a network predicts, once all of it is known, so that no half of it is shown."""
+    from chop.tools.logger import only_results
+
+    with tempfile.TemporaryDirectory() as folder:
+        with only_results():
+            from chop.actions.testing.predicting import predict
+            from chop.tools.user_code import import_user_code
+
+            import_user_code(config.imports)
+            found = predict(config, file, f"{folder}/table.csv", label=label, raw_cells=raw)
+        with found.output.open(encoding="utf-8", errors=OWN_BYTES, newline="") as table:
+            shutil.copyfileobj(table, sys.stdout)
     return OK
 
 

@@ -20,6 +20,8 @@ IGNORED = -100
 """The label of a token that nothing is asked about, as torch and transformers have it."""
 PREDICTION, CLASS_NUMBER, PROBABILITY = "prediction", "class_number", "probability"
 """The columns of what is predicted; with several targets the name of the target follows."""
+PROBLEM = "problem"
+"""The last column of a table of predictions: why a row could not be predicted, or nothing."""
 
 Loss = Callable[["Tensor", "Tensor", Targets | None], "Tensor"]
 Columns = dict[str, list[str]]

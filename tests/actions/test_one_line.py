@@ -193,7 +193,9 @@ def test_predictions_are_those_of_a_test(here: Path, capsys: pytest.CaptureFixtu
         "prediction",
         "class_number",
         "probability",
+        "problem",
     }
+    assert {row["problem"] for row in found} == {""}
     assert all(1 / 3 <= float(row["probability"]) <= 1 for row in found)
     capsys.readouterr()
     words = ["test", WORD, "rows.csv", "--label-column", "y", "--split", "all", "--project", "t"]
@@ -226,7 +228,7 @@ def test_a_graph_predicts_without_the_code_of_its_model(
     capsys.readouterr()
     assert main(["predict", "--load", GRAPH, "rows.csv", "-o", "-"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "a,b,c,y,prediction,class_number,probability"
+    assert lines[0] == "a,b,c,y,prediction,class_number,probability,problem"
     assert len(lines) == 301
     assert not list(here.glob("rows_predictions*"))
 
@@ -244,13 +246,15 @@ def test_archives_are_predicted_too(here: Path) -> None:
 
 FAULTY = {
     "lacks a column that the model was trained on: 'c'": "a,b,y\n1,2,4\n",
-    "column 'b' has values that are missing or not finite (row 2)": "a,b,c\n1,2,3\n1,nan,3\n",
-    "column 'a' does not hold numbers (row 1 says 'x')": "a,b,c\nx,2,3\n",
-    "column 'c' does not hold numbers (row 1 is empty)": "a,b,c\n1,2,\n",
+    "no row can be predicted (row 1: column 'b' says nan)": "a,b,c\n1,nan,3\n",
+    "no row can be predicted (row 1: column 'a' says 'x', which is not a number)": "a,b,c\nx,2,3\n",
+    "no row can be predicted (row 1: column 'c' is empty)": "a,b,c\n1,2,\n",
     "row 2 has 2 cells, but there are 3 columns": "a,b,c\n1,2,3\n1,2\n",
     "has no rows": "a,b,c\n",
     "is empty": "",
     "has a column 'prediction' already": "a,b,c,prediction\n1,2,3,4\n",
+    "has a column 'problem' already": "a,b,c,problem\n1,2,3,4\n",
+    "is not a table of text": "a,b,c\n1,2,\udcff\n",
     "two columns are called 'a'": "a,a,b,c\n1,1,2,3\n",
 }
 
@@ -259,7 +263,7 @@ FAULTY = {
 def test_faulty_rows_are_one_line(
     here: Path, capsys: pytest.CaptureFixture[str], message: str
 ) -> None:
-    Path("faulty.csv").write_text(FAULTY[message])
+    Path("faulty.csv").write_text(FAULTY[message], errors="surrogateescape")
     before = sorted(os.listdir())
     assert main(["predict", "--load", GRAPH, "faulty.csv"]) == 2
     said = capsys.readouterr().err

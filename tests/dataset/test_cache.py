@@ -63,7 +63,7 @@ def test_a_write_that_fails_leaves_nothing_behind(
     def full(*args: object, **kwargs: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("numpy.save", full)
+    monkeypatch.setattr("numpy.lib.format.write_array_header_1_0", full)
     with pytest.raises(OutputError, match="No space left on device"):
         MaseDataModule("jsc", 8, path=jets.hdf5()).setup()
     assert not list(cache.glob("preprocessed/jsc/*/"))

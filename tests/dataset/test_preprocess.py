@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import chop.dataset.preprocess as scaling
+import chop.dataset.rows as chunked
 import chop.dataset.rows as subject
 from chop.dataset.preprocess import standardise
 from chop.dataset.rows import (
@@ -67,7 +67,7 @@ def test_splits_depend_on_the_seed_alone() -> None:
 
 
 def test_standardised_on_the_training_rows_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scaling, "CHUNK_ROWS", 37)
+    monkeypatch.setattr(chunked, "CHUNK_ROWS", 37)
     rng = np.random.default_rng(0)
     train = rng.normal((5, -3, 100), (2, 0.1, 30), (500, 3)).astype(np.float32)
     other = train[:50] + np.float32(1)

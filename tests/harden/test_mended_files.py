@@ -231,9 +231,9 @@ def test_the_checksum_at_the_end_of_an_archive_is_compared(tmp_path: Path) -> No
 def test_an_archive_of_arrays_that_is_a_bomb_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from chop.dataset import tables
+    from chop.dataset.tables import pieces
 
-    monkeypatch.setattr(tables, "SMALL", 1 << 20)
+    monkeypatch.setattr(pieces, "SMALL", 1 << 20)
     np.savez_compressed(tmp_path / "a.npz", features=np.zeros((1 << 17, 16)), labels=np.arange(9))
     with pytest.raises(DataError, match=r"a\.npz: .* would unpack to"):
         rows_of(tmp_path / "a.npz", "npz")

@@ -26,8 +26,16 @@ OUTPUT = Setting(
         "output", ("--output", "-o"), names="file",
     ),
 )  # fmt: skip
+RAW_CELLS = Setting(
+    "raw_cells", bool, False,
+    Option(
+        "write cells of predict as they are; by default a ' goes before text that begins with "
+        "=, +, - or @, which a spreadsheet would take for a formula",
+        "output", actions=("predict",),
+    ),
+)  # fmt: skip
 OPTIONS = {"config": CONFIG, **SETTINGS} | {
-    each.name: each for each in (OUTPUT, TO, *CHECKED, *VERILOG)
+    each.name: each for each in (OUTPUT, RAW_CELLS, TO, *CHECKED, *VERILOG)
 }
 """All that stands on a command line with a flag: the settings and what is no setting."""
 MORE = "more"
@@ -126,8 +134,8 @@ COMMANDS = {
             Name("FILE", "rows as CSV, NumPy archive or Parquet", names="file", needed=True),
         ),
         (
-            "load_name", "load_type", "output", "label_column", "batch_size", "accelerator",
-            "imports", *EVERYWHERE,
+            "load_name", "load_type", "output", "raw_cells", "label_column", "batch_size",
+            "accelerator", "imports", *EVERYWHERE,
         ),
         "the path of the predictions",
     ),

@@ -15,11 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from chop.dataset.rows import NO_HOME, DatasetRequest, Splits
+from chop.dataset.rows import NO_HOME, DatasetRequest, Splits, StoredRows, chunks_of
 from chop.errors import CheckpointError, DataError, OutputError
 from chop.files import regular
 from chop.preprocessing import from_plain
@@ -151,7 +149,7 @@ def _store(folder: Path, splits: Splits) -> None:
         try:
             for split in splits.available:
                 for kind, rows in zip("xy", getattr(splits, split), strict=True):
-                    np.save(fresh / f"{split}_{kind}.npy", rows, allow_pickle=False)
+                    _save(fresh / f"{split}_{kind}.npy", np.asanyarray(rows))
             about = {name: getattr(splits, name) for name in ("source", "fingerprint")}
             about["preprocessing"] = splits.preprocessing and splits.preprocessing.as_plain()
             names = {name: getattr(splits, name) for name in ("class_names", "feature_names")}
@@ -178,7 +176,7 @@ def _opened(folder: Path) -> Splits | None:
             **names,
         )
         parts: dict[str, Any] = {
-            split: (_mapped(folder / f"{split}_x.npy"), _mapped(folder / f"{split}_y.npy"))
+            split: StoredRows(*(_mapped(folder / f"{split}_{kind}.npy") for kind in "xy"))
             for split in sorted(file.name[: -len("_x.npy")] for file in folder.glob("*_x.npy"))
         }
         return replace(splits, **parts) if parts else None
@@ -201,12 +199,24 @@ def _unsealed(text: str) -> dict[str, Any]:
     return content
 
 
+def _save(file: Path, rows: NDArray[Any]) -> None:
+    """Write what `numpy.save` would write, a part at a time."""
+    with file.open("wb") as stream:
+        np.lib.format.write_array_header_1_0(stream, np.lib.format.header_data_from_array_1_0(rows))
+        for part in chunks_of(rows):
+            stream.write(np.ascontiguousarray(part).data)
+
+
 def _checksum(file: Path) -> int:
     """The CRC-32 of a file."""
-    return zlib.crc32(np.memmap(file, np.uint8, "r").data)
+    checksum = 0
+    with file.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            checksum = zlib.crc32(block, checksum)
+    return checksum
 
 
-def _mapped(file: Path) -> Tensor:
+def _mapped(file: Path) -> NDArray[Any]:
     # Copy on write: torch warns about read-only memory, and the file must not change.
     array: NDArray[Any] = np.load(file, mmap_mode="c", allow_pickle=False)
-    return torch.from_numpy(array)
+    return array

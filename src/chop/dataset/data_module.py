@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler, TensorDataset
 
 from chop.dataset.info import DATASETS, DatasetEntry, MaseDatasetInfo, completed
 from chop.dataset.rescale import rescaled
-from chop.dataset.rows import DatasetRequest, Splits, checked, default_cache_dir
+from chop.dataset.rows import DatasetRequest, Splits, StoredRows, checked, default_cache_dir
 from chop.errors import ConfigError, DataError, UnknownNameError
 from chop.preprocessing import Preprocessing
 from chop.tasks import NUMBERS, task_named
@@ -100,6 +100,8 @@ class TensorLoader(Epochs):
                 torch.split(labels, size),
                 strict=True,
             )
+            if order is None and isinstance(self.dataset, StoredRows):
+                self.dataset.forget()
 
     def _rows(self, order: Tensor | None, start: int, stop: int) -> tuple[Tensor, Tensor]:
         if order is None:
@@ -144,7 +146,9 @@ def make_loader(
     """The right loader for a split: `num_workers` counts only for rows that come one by one."""
     if isinstance(dataset, TensorDataset):
         features, labels = dataset.tensors
-        return TensorLoader(features, labels, batch_size, shuffle, seed)
+        loader = TensorLoader(features, labels, batch_size, shuffle, seed)
+        loader.dataset = dataset
+        return loader
     assert isinstance(dataset, Sized)  # `checked` made sure
     sampler = EpochSampler(dataset, seed) if shuffle else None
     return DataLoader(

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,8 @@ from chop.dataset.rows import (
     rows_fingerprint,
     seeded_split,
 )
-from chop.dataset.tables import READERS, Table, Wanted, class_indices
+from chop.dataset.tables import Table, Wanted, class_indices, read_table
+from chop.dataset.tables.growing import entries_at, picked_rows
 from chop.errors import DataError
 
 LEAST_ROWS = 10
@@ -47,17 +47,18 @@ def own(kind: str, request: DatasetRequest) -> Splits:
 
 
 def _prepared(kind: str, request: DatasetRequest) -> Splits:
-    path = request.path
+    path, folder = request.path, request.cache_dir
     assert path is not None
-    table = READERS[kind](path, Wanted(request.label_column, request.regression))
+    table = read_table(path, kind, Wanted(request.label_column, request.regression), folder)
     rows = len(table.labels)
     if rows < LEAST_ROWS:
         some = "1 row is" if rows == 1 else f"{rows} rows are"
         raise DataError(f"{path}: {some} too few; give at least {LEAST_ROWS}")
-    labels, class_names = _labels(table, path, request.class_names)
+    labels, class_names = _labels(table, request)
     fingerprint = rows_fingerprint(table.features, labels)
     chosen = seeded_split(len(labels), request.seed)
-    parts = [np.ascontiguousarray(table.features[rows]) for rows in chosen]
+    parts = [picked_rows(table.features, rows, folder) for rows in chosen]
+    of_parts = [picked_rows(labels, rows, folder) for rows in chosen]
     done = standardise(
         *parts,
         channels=table.features.ndim > 2,
@@ -65,9 +66,9 @@ def _prepared(kind: str, request: DatasetRequest) -> Splits:
         given=request.preprocessing,
     )
     if request.regression and done.targets is None:
-        done = replace(done, targets=target_scaling(labels[chosen[0]], table.target_names))
+        done = replace(done, targets=target_scaling(of_parts[0], table.target_names))
     return Splits(
-        *paired(parts, (labels[rows] for rows in chosen)),
+        *paired(parts, of_parts),
         source=f"{kind}: {len(labels):,} rows, split by seed {request.seed}",
         fingerprint=fingerprint,
         class_names=class_names,
@@ -76,16 +77,15 @@ def _prepared(kind: str, request: DatasetRequest) -> Splits:
     )
 
 
-def _labels(
-    table: Table, path: Path, wanted: tuple[str, ...]
-) -> tuple[NDArray[Any], tuple[str, ...]]:
+def _labels(table: Table, request: DatasetRequest) -> tuple[NDArray[Any], tuple[str, ...]]:
     """Targets as they are, or classes as indices with their names."""
-    if table.target_names:
+    if table.classes is None:
         return table.labels, ()
-    labels, names = class_indices(table.labels, path, table.class_names)
-    if not wanted:
-        return labels, names
-    return np.array([wanted.index(name) for name in names], np.int64)[labels], wanted
+    assert request.path is not None
+    indices, names = class_indices(table.classes, request.path, table.class_names)
+    if wanted := request.class_names:
+        indices = np.array([wanted.index(name) for name in names], np.int64)[indices]
+    return entries_at(table.labels, indices, request.cache_dir), wanted or names
 
 
 LINES = {

@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
-from chop.dataset.rows import Floats
+from chop.dataset.rows import Floats, chunks_of
 from chop.preprocessing import Kind, Preprocessing, Targets
 
-CHUNK_ROWS = 65_536
 LARGE = np.float32(1e38)  # differences of larger numbers may not fit in float32
 
 
@@ -37,19 +37,19 @@ def standardise(
     """
     parts = (train, *others)
     if given is None:
-        if divisor == 1 and max(train.max(), -train.min()) > LARGE:
+        if divisor == 1 and any(max(rows.max(), -rows.min()) > LARGE for rows in chunks_of(train)):
             divisor = 4.0  # a power of two, which changes no ratio
         if divisor != 1:
-            for part in parts:
-                np.divide(part, np.float32(divisor), out=part)
+            for rows in chain.from_iterable(map(chunks_of, parts)):
+                np.divide(rows, np.float32(divisor), out=rows)
         mean, deviation = scaling(train, channels)
         kind: Kind = "channels" if channels else "features"
         done = Preprocessing(kind, tuple(mean), tuple(deviation), names=tuple(names))
-        for part in parts:
-            scale_rows(part, done)
+        for rows in chain.from_iterable(map(chunks_of, parts)):
+            scale_rows(rows, done)
         return replace(done, divisor=divisor)
-    for part in parts:
-        scale_rows(part, given)
+    for rows in chain.from_iterable(map(chunks_of, parts)):
+        scale_rows(rows, given)
     return given
 
 
@@ -70,10 +70,13 @@ def scaling(rows: Floats, channels: bool) -> tuple[NDArray[np.float64], NDArray[
 def moments(rows: Floats, channels: bool) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The mean and the deviation of each column, or of each channel of images."""
     axes = tuple(axis for axis in range(rows.ndim) if axis != 1) if channels else (0,)
-    mean = rows.mean(axis=axes, dtype=np.float64, keepdims=True)
-    squares = np.zeros_like(mean)
-    for start in range(0, len(rows), CHUNK_ROWS):  # a whole float64 copy could fill the memory
-        away = rows[start : start + CHUNK_ROWS] - mean
+    shape = tuple(1 if axis in axes else size for axis, size in enumerate(rows.shape))
+    mean, squares = np.zeros(shape), np.zeros(shape)
+    for part in chunks_of(rows):  # a whole float64 copy could fill the memory
+        mean += part.sum(axis=axes, dtype=np.float64, keepdims=True)
+    mean /= rows.size // mean.size
+    for part in chunks_of(rows):
+        away = part - mean
         squares += np.square(away, out=away).sum(axis=axes, keepdims=True)
     return mean.ravel(), np.sqrt(squares * (mean.size / rows.size)).ravel()
 

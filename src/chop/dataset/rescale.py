@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
-from chop.dataset.preprocess import CHUNK_ROWS, moments, scale_rows
-from chop.dataset.rows import Splits
+from chop.dataset.preprocess import moments, scale_rows
+from chop.dataset.rows import Splits, chunks_of
 from chop.errors import DataError
 from chop.preprocessing import Preprocessing
 
@@ -126,10 +126,8 @@ def rescaled_rows(rows: Tensor, done: Preprocessing, wanted: Preprocessing) -> T
     elif done.constants == divided.constants:
         scale_rows(values, replace(wanted, divisor=1.0))
     else:
-        for start in range(0, len(values), CHUNK_ROWS):  # a whole float64 copy may not fit
-            values[start : start + CHUNK_ROWS] = _composed(
-                values[start : start + CHUNK_ROWS], done, wanted
-            )
+        for part in chunks_of(values):  # a whole float64 copy may not fit
+            part[:] = _composed(part, done, wanted)
     return torch.from_numpy(values)
 
 

@@ -1,8 +1,9 @@
 """The rows of a data set: how they are asked for, split, scaled and checked."""
 
 import hashlib
+import mmap
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -21,6 +22,11 @@ from chop.tasks import IGNORED
 NO_HOME = "~"
 """Stands for a cache folder where there is no home directory to keep one in."""
 SPLITS = ("train", "validation", "test", "pred")
+
+CHUNK_ROWS, CHUNK_BYTES = 65_536, 64 << 20
+"""What is worked on at a time, where a whole copy might not fit in memory."""
+MANY_BYTES = 128 << 20
+"""Rows that take more than this leave memory as soon as they were served."""
 
 Rows = tuple[Any, Any] | Dataset[Any]
 """One split: `(features, labels)` as tensors or arrays, or a map-style torch data set."""
@@ -104,12 +110,12 @@ class Splits:
         if labels.is_floating_point():
             return {**names, **_size(features), **self._target_facts(labels)}
         parts = [split for split in self.datasets().values() if isinstance(split, TensorDataset)]
-        seen = max(int(part.tensors[1].max()) for part in parts) + 1
         size = _size(features)
         if not features.is_floating_point():
             tokens = [part.tensors[0] for part in parts]
             size |= {"vocab_size": max(int(each.max()) for each in tokens) + 1}
-        return {**names, **size, "num_classes": len(self.class_names) or seen}
+        classes = len(self.class_names) or max(int(part.tensors[1].max()) for part in parts) + 1
+        return {**names, **size, "num_classes": classes}
 
     def _target_facts(self, labels: Tensor) -> dict[str, Any]:
         """How many numbers are to be predicted, and their names."""
@@ -185,10 +191,51 @@ def _check_targets(
 def rows_fingerprint(features: NDArray[Any], labels: NDArray[Any]) -> str:
     """The SHA-256 of rows as they were read: a name for exactly these rows in this order."""
     digest = hashlib.sha256(f"{features.shape}".encode())
-    digest.update(np.ascontiguousarray(features, np.float32).data)
+    for part in chunks_of(features):
+        digest.update(np.ascontiguousarray(part, np.float32).data)
     kind = np.float32 if labels.dtype.kind == "f" else np.int64
-    digest.update(np.ascontiguousarray(labels, kind).data)
+    for part in chunks_of(labels):
+        digest.update(np.ascontiguousarray(part, kind).data)
     return digest.hexdigest()
+
+
+class StoredRows(TensorDataset):
+    """Rows that are mapped from files of the cache, where they were checked before."""
+
+    def __init__(self, features: NDArray[Any], labels: NDArray[Any]) -> None:
+        super().__init__(torch.from_numpy(features), torch.from_numpy(labels))
+        self._maps = (features, labels)
+
+    def forget(self) -> None:
+        """Take them out of memory, if they are many; the next reader gets them from the files."""
+        for each in self._maps:
+            if each.nbytes > MANY_BYTES:
+                forget_pages(each, unchanged=True)
+
+
+def rows_in_chunk(rows: NDArray[Any]) -> int:
+    """Return how many rows are worked on at a time."""
+    return min(CHUNK_ROWS, max(1, CHUNK_BYTES // max(1, rows[:1].nbytes)))
+
+
+def chunks_of(rows: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    """Yield views of rows that follow one another; those of a file leave memory afterwards."""
+    step = rows_in_chunk(rows)
+    for start in range(0, len(rows), step):
+        yield rows[start : start + step]
+        forget_pages(rows)
+
+
+def forget_pages(rows: NDArray[Any], *, unchanged: bool = False) -> None:
+    """Take the pages of a memory-mapped file out of memory; what was written stays in the file.
+
+    Args:
+        unchanged: nobody has written to a map of mode ``c``, where that would be lost.
+    """
+    held = getattr(rows, "_mmap", None)
+    safe = unchanged or getattr(rows, "mode", "c") != "c"
+    if held is not None and safe and hasattr(mmap, "MADV_DONTNEED"):
+        held.madvise(mmap.MADV_DONTNEED)
 
 
 def _fingerprint(parts: Mapping[str, TensorDataset]) -> str:
@@ -288,7 +335,7 @@ def _token_pair(tokens: Tensor, labels: Tensor, where: str) -> tuple[Tensor, Ten
 
 Floats = NDArray[np.float32]
 Labels = NDArray[np.int64]
-Indices = NDArray[np.intp]
+Indices = NDArray[np.integer[Any]]
 
 MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # 2**64 over the golden ratio: spreads every bit
 
@@ -333,7 +380,8 @@ def original_split(rows: int) -> tuple[Indices, Indices]:
 
 def seeded_split(rows: int, seed: int) -> tuple[Indices, Indices, Indices]:
     """Rows for training, validation and testing, 70 to 10 to 20, drawn by `seed`."""
-    order = np.random.default_rng(seed).permutation(rows)
+    order: Indices = np.arange(rows, dtype=np.uint32 if rows < 2**32 else np.intp)
+    np.random.default_rng(seed).shuffle(order)
     tests, validations = -(-rows // 5), -(-rows // 10)
     rest = order[tests:]
     return rest[validations:], rest[:validations], order[:tests]

@@ -1,95 +1,208 @@
 """Predict: what a trained network says of the rows of a file, written beside them."""
 
-import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from chop.actions.session import data_module_of
-from chop.actions.testing.sheets import Sheet, read_sheet
+from chop.actions.testing.scoring import Score
+from chop.actions.testing.sheets import (
+    Faults,
+    check_new_columns,
+    feature_places,
+    find_label,
+    finite_features,
+    open_sheet,
+    table_lines,
+)
 from chop.config.run import RunConfig
 from chop.dataset import DATASETS, MaseDatasetInfo
 from chop.dataset.rescale import rescaled_rows
+from chop.dataset.rows import Floats
+from chop.dataset.tables.pieces import Piece, TableFile
 from chop.errors import CheckpointError, ConfigError, DataError, suggestion
-from chop.files import write_text
+from chop.files import write_pieces
 from chop.models import get_model
 from chop.models.weights import preprocessing_in, read_checkpoint
 from chop.preprocessing import Preprocessing, preprocessing_of
 from chop.runs import versioned
 from chop.search.results.accuracy import Measured
-from chop.tasks import CLASS_NUMBER, NUMBERS, PREDICTION, Columns, Task, as_rows, task_named
+from chop.tasks import NUMBERS, PROBLEM, Columns, Task, as_rows, restored, task_named
 from chop.tools.checkpoint_load import GRAPHS, load_model
 from chop.tools.devices import device_of
 from chop.tools.loadable import loadable
 from chop.tools.logger import RESULT, get_logger
-from chop.training.results import RegressionTally
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 logger = get_logger("chop")
 
-TERMINAL = "-"
+MOST_NAMES = 200
+"""Columns that a message lists."""
 
 
 @dataclass(frozen=True)
 class Predicted:
     """What was predicted for the rows of a file."""
 
-    sheet: Sheet
     task: Task
-    columns: Columns
-    """The columns that are written after those of the file."""
-    text: str
-    """The whole table as CSV."""
-    output: Path | None
-    """None where it goes to the terminal."""
+    output: Path
+    rows: int
+    faulty: int
+    """Rows that could not be predicted."""
     score: Measured | None = None
     """On the rows that have a label."""
 
 
 def predict(
-    config: RunConfig, file: str | Path, output: str | None = None, *, label: str | None = None
+    config: RunConfig,
+    file: str | Path,
+    output: str | None = None,
+    *,
+    label: str | None = None,
+    raw_cells: bool = False,
 ) -> Predicted:
-    """Predict the rows of a file and write them with the predictions, as CSV.
+    """Predict the rows of a file, piece by piece, and write them with the predictions, as CSV.
 
     Args:
         config: the settings: what to load, the model, the column of the labels, the device.
-        output: the file to write, ``-`` for the terminal; by default ``<file>_predictions.csv`` in
-            the working directory, or a further version of it.
+        output: the file to write; by default ``<file>_predictions.csv`` in the working directory,
+            or a further version of it.
         label: the column of the labels, which must be there; without it that of the settings is
             looked for, or one with a usual name.
+        raw_cells: write cells that a spreadsheet may take for formulas as they are.
     """
     task = task_named(config.task)
     if task.predictions is None:
         raise ConfigError(f"predict is for classes and numbers, not for the task {task.name!r}")
     place = Path(file).expanduser()
-    sheet, target = read_sheet(place), target_of(place, output)
-    if label is not None and label not in sheet.names:
-        raise DataError(f"{place}: no label column {label!r}: {suggestion(label, sheet.names)}")
+    table, target = open_sheet(place), target_of(place, output)
+    if label is not None and label not in table.names:
+        near = suggestion(label, table.names[:MOST_NAMES])
+        raise DataError(f"{place}: no label column {label!r}: {near}")
     model = network_of(config)
     known = with_classes(preprocessing_of(model), config)
-    label = label or sheet.label(config.label_column, known.names if known else ())
-    rows = rows_of(sheet, known, label)
-    outputs = outputs_of(model, rows, config, place)
-    columns = task.predictions(outputs, known)
-    text = sheet.with_columns(columns)
+    label = label or find_label(table, config.label_column, known.names if known else ())
+    places = feature_places(table, known, label)
+    if known is None:
+        logger.warning("The model does not say how rows were scaled: they are taken as they are")
+    rows = PredictedRows(model, config, table, places, known, Score.of(task, table, label, known))
+    lines = table_lines(table, rows.pieces(), raw_cells)
+    write_pieces(target, lines)
+    return Predicted(task, target, rows.count, rows.faulty, rows.score.result())
+
+
+class PredictedRows:
+    """The predictions of a network for the rows of a table.
+
+    Args:
+        places: of the columns that are features.
+    """
+
+    def __init__(
+        self,
+        model: "nn.Module",
+        config: RunConfig,
+        table: TableFile,
+        places: Sequence[int],
+        known: Preprocessing | None,
+        score: Score,
+    ) -> None:
+        self.device = device_of(config.accelerator)
+        self.model = model.to(self.device)
+        self.batch_size = config.batch_size
+        self.task = task_named(config.task)
+        self.table = table
+        self.places = places
+        self.known = known
+        self.score = score
+        self.count = self.faulty = 0
+
+    def pieces(self) -> Iterator[tuple[Piece, Columns]]:
+        """Yield each piece of the table with the columns that are written after its own."""
+        first = ""
+        for piece in self.table.pieces():
+            columns, faults = self._predicted(piece)
+            if not self.count:
+                check_new_columns(self.table, columns)
+            for row, line in list(faults.lines.items())[: 0 if first else 1]:
+                first = f"row {piece.start + row + 1}: {line}"
+            self.count += piece.rows
+            self.faulty += len(faults.lines)
+            yield piece, columns
+        if not self.count:
+            raise DataError(f"{self.table.path}: has no rows")
+        if self.faulty == self.count:
+            raise DataError(f"{self.table.path}: no row can be predicted ({first})")
+
+    def _predicted(self, piece: Piece) -> tuple[Columns, Faults]:
+        values, faults = finite_features(piece, self.table, self.places)
+        rows = self._scaled(values, faults)
+        outputs = self._outputs(rows)
+        faults.note(
+            _not_finite(outputs, self.task, self.known), "the network gives no finite numbers"
+        )
+        assert self.task.predictions is not None
+        columns = self.task.predictions(outputs, self.known)
+        good = torch.ones(piece.rows, dtype=torch.bool)
+        good[list(faults.lines)] = False
+        self.score.add(piece, good, outputs, columns)
+        for row in faults.lines:
+            for column in columns.values():
+                column[row] = ""
+        problems = [faults.lines.get(row, "") for row in range(piece.rows)]
+        return {**columns, PROBLEM: problems}, faults
+
+    def _scaled(self, values: Floats, faults: Faults) -> "Tensor":
+        """Return rows scaled as those that the network was trained on."""
+        rows = torch.from_numpy(values)
+        if self.known is None:
+            return rows
+        with np.errstate(over="ignore", invalid="ignore"):
+            rows = rescaled_rows(rows, self.known.identity, self.known.of_rows)
+        bad = ~rows.isfinite().flatten(1)
+        for row in bad.any(dim=1).nonzero()[:, 0].tolist():
+            name = self.known.name_of(int(bad[row].nonzero()[0, 0]) if rows.ndim == 2 else 0)
+            faults.note([row], f"column {name} is too large to be scaled")
+            rows[row] = 0
+        return rows
+
+    def _outputs(self, rows: "Tensor") -> "Tensor":
+        """Return what the network gives for each row."""
+        where = self.table.path
+        try:
+            with torch.inference_mode():
+                batches = torch.split(rows, min(self.batch_size, len(rows)))
+                parts = [self.model(part.to(self.device)).cpu() for part in batches]
+        except (RuntimeError, TypeError, ValueError) as error:
+            shape = " × ".join(map(str, rows.shape[1:]))
+            reason = str(error).partition("\n")[0][:120]
+            raise DataError(
+                f"{where}: the model does not take rows of {shape} ({reason})"
+            ) from None
+        outputs = as_rows(torch.cat(parts))
+        if outputs.ndim != 2 or len(outputs) != len(rows):
+            raise DataError(f"{where}: the model does not give one row of outputs for each row")
+        return outputs
+
+
+def _not_finite(outputs: "Tensor", task: Task, known: Preprocessing | None) -> list[int]:
+    """Return the rows whose outputs say nothing."""
     if task is NUMBERS:
-        score = error_of(sheet, label, outputs, known)
+        values = restored(outputs.double(), known.targets if known is not None else None)
     else:
-        score = accuracy_of(sheet, label, columns)
-    found = Predicted(sheet, task, columns, text, target, score)
-    if target is not None:
-        write_text(target, text)
-    return found
+        values = outputs.float().softmax(dim=1)
+    rows: list[int] = (~values.isfinite().all(dim=1)).nonzero()[:, 0].tolist()
+    return rows
 
 
-def target_of(file: Path, output: str | None) -> Path | None:
+def target_of(file: Path, output: str | None) -> Path:
     """Where the predictions go."""
-    if output == TERMINAL:
-        return None
     if output is None:
         return versioned(Path(f"{file.stem}_predictions.csv"))
     target = Path(output).expanduser()
@@ -161,96 +274,15 @@ def with_classes(known: Preprocessing | None, config: RunConfig) -> Preprocessin
     return replace(known, classes=DATASETS[name].info.class_names)
 
 
-def rows_of(sheet: Sheet, known: Preprocessing | None, label: str | None) -> "Tensor":
-    """The features of a table, scaled as those that the network was trained on.
-
-    Columns are found by their names. Where the network knows none, all but the label are meant.
-    """
-    names = known.names if known is not None else ()
-    labels = (label or "").split(",")
-    others = tuple(name for name in sheet.names if name not in labels)
-    numbers = sheet.numbers(names or others)
-    if known is None:
-        logger.warning("The model does not say how rows were scaled: they are taken as they are")
-        return torch.from_numpy(numbers)
-    if numbers.shape[1] != len(known.mean):
-        raise DataError(
-            f"{sheet.path}: has {numbers.shape[1]} columns of numbers, but the model was trained "
-            f"on {len(known.mean)} {known.kind}"
-        )
-    return rescaled_rows(torch.from_numpy(numbers), known.identity, known.of_rows)
-
-
-def outputs_of(model: "nn.Module", rows: "Tensor", config: RunConfig, file: Path) -> "Tensor":
-    """What the network gives for each row."""
-    device = device_of(config.accelerator)
-    model = model.to(device)
-    try:
-        with torch.inference_mode():
-            parts = [model(part.to(device)).cpu() for part in torch.split(rows, config.batch_size)]
-    except (RuntimeError, TypeError, ValueError) as error:
-        shape = " × ".join(map(str, rows.shape[1:]))
-        reason = str(error).partition("\n")[0][:120]
-        raise DataError(f"{file}: the model does not take rows of {shape} ({reason})") from None
-    outputs = as_rows(torch.cat(parts))
-    if outputs.ndim != 2 or len(outputs) != len(rows):
-        raise DataError(f"{file}: the model does not give one row of outputs for each row")
-    return outputs
-
-
-def accuracy_of(sheet: Sheet, label: str | None, columns: Columns) -> Measured | None:
-    """How often the labels are predicted, on the rows that have one."""
-    if label is None:
-        return None
-    true = [_label(text) for text in sheet.column(label)]
-    for name in (PREDICTION, CLASS_NUMBER):  # labels may be names of classes, or their numbers
-        known = columns.get(name, [])
-        told = [pair for pair in zip(true, known, strict=False) if pair[0]]
-        if {label for label, _ in told} & set(known):
-            return Measured.of(sum(label == each for label, each in told), len(told))
-    if any(true):
-        logger.warning("No label in column %r is a class that was predicted", label)
-    return None
-
-
-def error_of(
-    sheet: Sheet, label: str | None, outputs: "Tensor", known: Preprocessing | None
-) -> Measured | None:
-    """How far numbers are from the labels, on the rows that have all of them."""
-    names = [name for name in (label or "").split(",") if name in sheet.names]
-    if len(names) != outputs.shape[1]:
-        return None
-    labels = torch.tensor([[_number(text) for text in sheet.column(name)] for name in names]).t()
-    told = labels.isfinite().all(dim=1)
-    if not told.any():
-        logger.warning("No row has a number in column %s", label)
-        return None
-    tally = RegressionTally(known.targets if known is not None else None)
-    tally.add(outputs[told], labels[told])
-    return Measured.by(tally.result())
-
-
-def _number(text: str) -> float:
-    """The number that a cell holds, or none."""
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
-
-
-def _label(text: str) -> str:
-    """A label as the names of classes have it: ``1.0`` is ``1``."""
-    plain = text.strip(" '\"\r")
-    try:
-        return str(int(float(plain))) if float(plain).is_integer() else plain
-    except (ValueError, OverflowError):
-        return plain
-
-
-def told(found: Predicted) -> None:
-    """The last lines: how many rows, where they are, how many labels were met."""
+def report_predicted(found: Predicted) -> None:
+    """Log the last lines: how many labels were met, how many rows, where they are."""
     if found.score is not None:
         words, rows = found.task.words.capitalize(), f"{found.score.rows:,}"
         logger.info("%s on the %s rows that have a label: %s", words, rows, found.score)
-    logger.info("%s rows predicted", f"{len(found.sheet.cells):,}")
+    if found.faulty:
+        logger.warning(
+            "%s of %s rows could not be predicted: column %r says why",
+            f"{found.faulty:,}", f"{found.rows:,}", PROBLEM,
+        )  # fmt: skip
+    logger.info("%s rows predicted", f"{found.rows - found.faulty:,}")
     logger.info("Predictions: %s", found.output, extra=RESULT)

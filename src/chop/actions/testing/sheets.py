@@ -1,209 +1,171 @@
-"""Rows to be predicted: a table as it is in a file, of which some columns are features."""
+"""Rows to be predicted, and the table that they become: its columns, faults and cells."""
 
 import csv
-import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from chop.dataset.tables import (
-    DELIMITERS,
-    FEATURE_ARRAYS,
-    LABEL_NAMES,
-    UNREADABLE,
-    check_unpacked,
-)
+from chop.dataset.rows import Floats
+from chop.dataset.tables import LABEL_NAMES, OPENERS
+from chop.dataset.tables.pieces import Piece, TableFile, is_number, list_names, what_is_wrong
 from chop.errors import DataError, UnknownNameError
+from chop.preprocessing import Preprocessing
 
-Floats = NDArray[np.float32]
-LISTED = 5  # names that a message lists
-
-
-@dataclass(frozen=True)
-class Sheet:
-    """The cells of a table as text.
-
-    Args:
-        features: what a row is, where the file says that, as an archive of arrays does; the cells
-            are then what else there is of each row.
-    """
-
-    path: Path
-    names: tuple[str, ...]
-    cells: list[list[str]]
-    delimiter: str = ","
-    features: Floats | None = None
-
-    def column(self, name: str) -> list[str]:
-        """The cells of a column from top to bottom."""
-        place = self.names.index(name)
-        return [row[place] for row in self.cells]
-
-    def label(self, asked: str | None, features: Sequence[str]) -> str | None:
-        """The column that holds the labels, if there is one.
-
-        Args:
-            asked: the name that it had in training; another file may have another.
-            features: the columns that are none, where these have names.
-        """
-        if asked in self.names and asked not in features:
-            return asked
-        usual = [
-            name for name in self.names if name.lower() in LABEL_NAMES and name not in features
-        ]
-        return usual[0] if len(usual) == 1 else None
-
-    def numbers(self, names: Sequence[str]) -> Floats:
-        """Some columns as numbers, in this order."""
-        if self.features is not None:
-            return self._finite(self.features, ())
-        missing = [name for name in names if name not in self.names]
-        if missing:
-            shown = ", ".join(map(repr, missing[:LISTED])) + (", …" if missing[LISTED:] else "")
-            have = ", ".join(self.names[:LISTED]) + (", …" if self.names[LISTED:] else "")
-            some = "a column" if len(missing) == 1 else f"{len(missing)} columns"
-            raise DataError(
-                f"{self.path}: lacks {some} that the model was trained on: {shown} (it has {have})"
-            )
-        found = np.empty((len(self.cells), len(names)), np.float32)
-        with np.errstate(over="ignore"):
-            for place, name in enumerate(names):
-                found[:, place] = self._as_numbers(name)
-        return self._finite(found, names)
-
-    def _as_numbers(self, name: str) -> NDArray[np.float64]:
-        texts = self.column(name)
-        try:
-            return np.array([float(text) for text in texts])
-        except ValueError:
-            pass
-        row, text = next((row, text) for row, text in enumerate(texts, 1) if not _is_number(text))
-        said = f"says {text!r:.40}" if text.strip() else "is empty"
-        raise DataError(f"{self.path}: column {name!r} does not hold numbers (row {row} {said})")
-
-    def _finite(self, found: Floats, names: Sequence[str]) -> Floats:
-        bad = ~np.isfinite(found.reshape(len(found), -1))
-        if bad.any():
-            row, place = (int(each) for each in np.argwhere(bad)[0])
-            name = f"column {names[place]!r}" if names else "an array of features"
-            raise DataError(
-                f"{self.path}: {name} has values that are missing or not finite (row {row + 1})"
-            )
-        return found
-
-    def with_columns(self, more: Mapping[str, Sequence[Any]]) -> str:
-        """The table as CSV with further columns at its end."""
-        for name in more:
-            if name in self.names:
-                raise DataError(
-                    f"{self.path}: has a column {name!r} already, which would be written: rename it"
-                )
-        stream = io.StringIO()
-        writer = csv.writer(stream, delimiter=self.delimiter, lineterminator="\n")
-        writer.writerow([*self.names, *more])
-        for row, added in zip(self.cells, zip(*more.values(), strict=True), strict=True):
-            writer.writerow([*row, *added])
-        return stream.getvalue()
+MOST_OTHERS = 1_000
+"""Columns that are no features and yet are copied to the predictions."""
+RISKY = frozenset("=+-@\t\r\n＝＋－＠")
+"""What a cell begins with that a spreadsheet may take for a formula."""
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def read_sheet(path: Path) -> Sheet:
-    """The table in a file, read by the end of its name."""
+def open_sheet(path: Path) -> TableFile:
+    """Open the table in a file by the end of its name."""
     kind = path.suffix.lower()
-    if kind not in SHEETS:
-        raise UnknownNameError("kind of file", kind or path.name, SHEETS, where=str(path))
+    if kind.removeprefix(".") not in OPENERS or not kind:
+        known = [f".{each}" for each in OPENERS]
+        raise UnknownNameError("kind of file", kind or path.name, known, where=str(path))
     if not path.is_file():
         what = "is a folder; name the file" if path.is_dir() else "there is no such file"
         raise DataError(f"{path}: {what}")
-    sheet = SHEETS[kind](path)
-    if not sheet.cells:
-        raise DataError(f"{path}: has no rows")
-    return sheet
+    table = OPENERS[kind.removeprefix(".")](path, strict=True)
+    if not any(table.names):
+        raise DataError(f"{path}: is empty, or its first line names no columns")
+    seen: set[str] = set()
+    for name in table.names:
+        if name in seen:
+            raise DataError(f"{path}: two columns are called {name!r:.40}")
+        seen.add(name)
+    return table
 
 
-def _from_csv(path: Path) -> Sheet:
-    """Text whose first line names the columns, as training reads it."""
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            header = stream.readline()
-            if not header.strip():
-                raise DataError(f"{path}: is empty, or its first line names no columns")
-            delimiter = max(DELIMITERS, key=header.count)
-            names = [name.strip() for name in next(csv.reader([header], delimiter=delimiter))]
-            cells = [row for row in csv.reader(stream, delimiter=delimiter) if any(row)]
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: is no table of text ({error})") from None
-    for number, row in enumerate(cells, 1):
-        if len(row) != len(names):
-            raise DataError(
-                f"{path}: row {number} has {len(row)} cells, but there are {len(names)} columns"
-            )
-    return Sheet(path, _once(names, path), cells, delimiter)
+def find_label(table: TableFile, asked: str | None, features: Sequence[str]) -> str | None:
+    """Return the column that holds the labels, if there is one.
+
+    Args:
+        asked: the name that it had in training; another file may have another.
+        features: the columns that are none, where these have names.
+    """
+    if asked in table.names and asked not in features:
+        return asked
+    usual = [name for name in table.names if name.lower() in LABEL_NAMES and name not in features]
+    return usual[0] if len(usual) == 1 else None
 
 
-def _once(names: Sequence[str], path: Path) -> tuple[str, ...]:
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
-        raise DataError(f"{path}: two columns are called {twice[0]!r}")
-    return tuple(names)
+def feature_places(
+    table: TableFile, known: Preprocessing | None, label: str | None
+) -> tuple[int, ...]:
+    """Return where the features are among the columns, in the order of the network.
 
-
-def _from_parquet(path: Path) -> Sheet:
-    """A Parquet file; a missing value is an empty cell."""
-    try:
-        from pyarrow import ArrowException
-        from pyarrow.parquet import read_table
-    except ImportError:
-        raise DataError(f"{path}: reading Parquet needs pyarrow: pip install pyarrow") from None
-    try:
-        table = read_table(path, page_checksum_verification=True)
-        columns = [column.to_pylist() for column in table.columns]
-    except (ArrowException, OSError, ValueError, TypeError, MemoryError) as error:
-        raise DataError(f"{path}: is damaged or no Parquet file ({error!s:.80})") from None
-    texts = [["" if value is None else str(value) for value in column] for column in columns]
-    return Sheet(
-        path, _once(table.column_names, path), [list(row) for row in zip(*texts, strict=True)]
-    )
-
-
-def _from_npz(path: Path) -> Sheet:
-    """A NumPy archive: its features are the rows, and arrays as long as they are columns."""
-    try:
-        check_unpacked(path)
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
-            arrays = {name: stored[name] for name in stored.files}
-    except UNREADABLE as error:
-        raise DataError(f"{path}: is damaged or no NumPy archive ({error!s:.80})") from None
-    found = [name for name in arrays if name.lower() in FEATURE_ARRAYS]
-    if len(found) != 1 or arrays[found[0]].ndim < 2 or arrays[found[0]].dtype.kind not in "fiub":
+    Columns are found by their names. Where the network knows none, all but the label are meant.
+    None are columns where the file keeps features apart.
+    """
+    names = known.names if known is not None and table.width is None else ()
+    place_of = {name: place for place, name in enumerate(table.names)}
+    missing = [name for name in names if name not in place_of]
+    if missing:
+        some = "a column" if len(missing) == 1 else f"{len(missing)} columns"
+        shown = list_names([f"{name!r:.40}" for name in missing])
         raise DataError(
-            f"{path}: needs one array of numbers, (rows, …), called {' or '.join(FEATURE_ARRAYS)}"
+            f"{table.path}: lacks {some} that the model was trained on: {shown} "
+            f"(it has {list_names(table.names)})"
         )
-    features = arrays[found[0]].astype(np.float32)
-    others = dict(_columns(arrays, len(features)))
-    columns = [[str(value) for value in each] for each in others.values()]
-    cells = [[str(row), *(column[row] for column in columns)] for row in range(len(features))]
-    return Sheet(path, ("row", *others), cells, features=features)
+    labels = (label or "").split(",")
+    places = [place_of[name] for name in names]
+    if not places and table.width is None:
+        places = [place for name, place in place_of.items() if name not in labels]
+    _check_width(table, known, len(places) if table.width is None else table.width)
+    others = len(table.names) - len(places)
+    if others > MOST_OTHERS:
+        raise DataError(
+            f"{table.path}: has {others:,} columns more than the {len(places):,} features of the "
+            f"model; at most {MOST_OTHERS:,} others are copied, so leave some out"
+        )
+    return tuple(places)
 
 
-def _columns(arrays: dict[str, NDArray[Any]], rows: int) -> Iterator[tuple[str, NDArray[Any]]]:
-    for name, array in arrays.items():
-        if array.shape == (rows,) and name != "row":
-            yield name, array
+def _check_width(table: TableFile, known: Preprocessing | None, width: int) -> None:
+    if known is not None and width != len(known.mean):
+        raise DataError(
+            f"{table.path}: has {width:,} columns of numbers, but the model was trained on "
+            f"{len(known.mean)} {known.kind}"
+        )
 
 
-SHEETS = {".csv": _from_csv, ".parquet": _from_parquet, ".npz": _from_npz}
-"""How a file is read, by the end of its name."""
+@dataclass(frozen=True)
+class Faults:
+    """What keeps rows of a piece from being predicted: a line for each such row, by its place."""
+
+    lines: dict[int, str]
+
+    def note(self, rows: Iterable[int], line: str) -> None:
+        """Note a fault of rows that have none yet."""
+        for row in rows:
+            self.lines.setdefault(row, line)
+
+
+def finite_features(piece: Piece, table: TableFile, places: Sequence[int]) -> tuple[Floats, Faults]:
+    """Return the features of each row, 0 in rows that have a fault, and these faults."""
+    found = piece.matrix(places) if piece.features is None else piece.features.copy()
+    bad = ~np.isfinite(found.reshape(piece.rows, -1))
+    faults = Faults({})
+    texts: dict[int, list[str]] = {}
+    for row in np.flatnonzero(bad.any(axis=1)).tolist():
+        at = int(np.argmax(bad[row]))
+        if piece.features is not None:
+            faults.note([row], f"feature {at} is not a finite number of float32")
+            continue
+        place = places[at]
+        cells = texts.setdefault(place, piece.columns[place].texts())
+        faults.note([row], f"column {table.names[place]!r:.40} {what_is_wrong(cells[row])}")
+    found[list(faults.lines)] = 0
+    return found, faults
+
+
+def table_lines(
+    table: TableFile, pieces: Iterator[tuple[Piece, Mapping[str, Sequence[str]]]], raw: bool
+) -> Iterator[str]:
+    """Yield a table as CSV with further columns at its end, piece by piece.
+
+    Args:
+        raw: write all cells as they are; else a ``'`` goes before text that a spreadsheet may take
+            for a formula.
+    """
+    writer = csv.writer(_Echo(), delimiter=table.delimiter)
+    for number, (piece, more) in enumerate(pieces):
+        if number == 0:
+            yield writer.writerow(_cells([*table.names, *more], raw))
+        columns = [column.texts() for column in piece.columns] + list(more.values())
+        for row in zip(*columns, strict=True):
+            yield writer.writerow(_cells(row, raw))
+
+
+class _Echo:
+    """A stream that gives back what is written, so that equal cells are in memory once.
+
+    Rows are written with both signs that may end a line, as only cells with one of those that do
+    are put into quotes; one is left at the end.
+    """
+
+    def write(self, text: str) -> str:
+        return text.removesuffix("\r\n") + "\n"
+
+
+def check_new_columns(table: TableFile, more: Iterable[str]) -> None:
+    """Refuse a table that has a column by the name of one that is to be added."""
+    for name in more:
+        if name in table.names:
+            raise DataError(
+                f"{table.path}: has a column {name!r:.40} already, which would be written: "
+                "rename it"
+            )
+
+
+def _cells(texts: Sequence[str], raw: bool) -> Sequence[str]:
+    """Return cells as they are written."""
+    return texts if raw else [_defused(text) if text[:1] in RISKY else text for text in texts]
+
+
+def _defused(text: str) -> str:
+    """Return a cell that no spreadsheet takes for a formula; numbers and single signs are none."""
+    return text if len(text) == 1 or is_number(text) else f"'{text}"

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from chop.dataset.rows import Floats, Labels
-from chop.dataset.tables import Table, Wanted, read_arff, read_parquet
+from chop.dataset.rows import Floats, Labels, default_cache_dir
+from chop.dataset.tables import Wanted, read_table
 from chop.errors import DataError
 
 FEATURES = (
@@ -36,6 +36,7 @@ GROUP = "t_allpar_new"
 
 HDF5_START, PARQUET_START = b"\x89HDF\r\n\x1a\n", b"PAR1"
 CERNBOX_ROWS, OPENML_ROWS = 986_806, 830_000
+MOST_JETS = 5_000_000
 CHUNK_ROWS = 65_536
 HDF5_ERRORS = (
     OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError, MemoryError,
@@ -62,9 +63,9 @@ def read_jets(path: Path) -> Jets:
     if start == HDF5_START:
         return _read_hdf5(path)
     if start.startswith(PARQUET_START):
-        return _from_table(read_parquet(path, Wanted("class")), "Parquet", path)
+        return _from_table(path, "Parquet")
     if start.lstrip()[:1] in (b"%", b"@"):
-        return _from_table(read_arff(path, Wanted("class")), "ARFF", path)
+        return _from_table(path, "ARFF")
     raise DataError(f"{path}: is neither HDF5 nor ARFF nor Parquet, so it is no JSC file")
 
 
@@ -141,8 +142,9 @@ def _from_one_hot(one_hot: Floats, path: Path) -> Labels:
     return labels
 
 
-def _from_table(table: Table, kind: str, path: Path) -> Jets:
+def _from_table(path: Path, kind: str) -> Jets:
     """Jets with the columns in our order; OpenML leaves the ``j_`` off their names."""
+    table = read_table(path, kind.lower(), Wanted("class"), default_cache_dir())
     places = {
         name if name.startswith("j_") else f"j_{name}": index
         for index, name in enumerate(table.feature_names)
@@ -150,11 +152,14 @@ def _from_table(table: Table, kind: str, path: Path) -> Jets:
     missing = [name for name in FEATURES if name not in places]
     if missing:
         raise DataError(f"{path}: lacks the columns {', '.join(missing)}")
-    names = np.char.strip(table.labels.astype(str), " '\"\r")
-    unknown = set(np.unique(names)) - set(CLASSES)
+    if len(table.labels) > MOST_JETS:
+        raise DataError(f"{path}: has {len(table.labels):,} jets; a JSC file has {CERNBOX_ROWS:,}")
+    assert table.classes is not None
+    names = [str(each).strip(" '\"\r") for each in table.classes]
+    unknown = sorted(set(names) - set(CLASSES))
     if unknown:
-        raise DataError(f"{path}: unknown classes {', '.join(sorted(unknown))} in 'class'")
-    labels = np.select([names == name for name in CLASSES], range(len(CLASSES))).astype(np.int64)
+        raise DataError(f"{path}: unknown classes {', '.join(unknown[:5])} in 'class'")
+    labels = np.array([CLASSES.index(name) for name in names], np.int64)[table.labels]
     features = np.ascontiguousarray(table.features[:, [places[name] for name in FEATURES]])
     return _checked(features, labels, "OpenML 42468", kind, OPENML_ROWS, path)
 
