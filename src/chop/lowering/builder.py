@@ -14,7 +14,15 @@ from chop.errors import ConfigError, GraphError
 from chop.lowering import program as steps
 from chop.lowering.dyadic import dyadic, numbers_of
 from chop.lowering.program import PADDING, Codes, Input, Shape, Step, Value
-from chop.lowering.ranges import TooWideError, bounds, codes, compact, moved, rounded_shift
+from chop.lowering.ranges import (
+    FURTHEST,
+    TooWideError,
+    bounds,
+    codes,
+    compact,
+    moved,
+    rounded_shift,
+)
 from chop.lowering.symbols import Exact, Float, Joined, Pending, Raw, Symbol
 from chop.numerics import (
     FORMATS,
@@ -99,6 +107,14 @@ def of_parts(
         with_fields(fmt, [each[start:end].reshape(part or 1) for each in found])
         for part, start, end in zip(parts, ends, ends[1:], strict=False)
     ]
+
+
+def input_limits(fmt: NumberFormat, shape: Shape, node: str) -> tuple[Codes, ...]:
+    """The binary point and the range of the codes of an input that is rounded to a format."""
+    if isinstance(fmt, Integer):
+        return tuple(compact(side, shape) for side in code_limits(*of_rows(fmt, shape, node)))
+    values, frac = dyadic(_all_numbers(fmt, node))
+    return codes(frac), codes(values.min()), codes(values.max())
 
 
 def with_fields(fmt: Integer, fields: Sequence[Codes]) -> Integer:
@@ -247,10 +263,7 @@ class Builder:
             if fmt.granular and (symbol.index is not None or symbol.shape != shape):
                 index = np.arange(prod(shape)) if symbol.index is None else symbol.index
                 (fmt,) = of_parts(fmt, index, symbol.shape, [shape], node)
-            limits = tuple(compact(side, shape) for side in code_limits(*of_rows(fmt, shape, node)))
-        else:
-            values, frac = dyadic(_all_numbers(fmt, node))
-            limits = codes(frac), values.min(), values.max()
+        limits = input_limits(fmt, symbol.source_shape, node)
         value = self.input(symbol.placeholder, symbol.source_shape, fmt, limits)
         if symbol.index is None:
             return Exact(value)
@@ -259,6 +272,7 @@ class Builder:
     def _requantised(self, value: Value, fmt: Integer, node: str) -> Value:
         frac, low, high = code_limits(*of_rows(fmt, value.shape, node))
         shift = compact(value.frac - frac, value.shape)
+        shift = np.clip(shift, -FURTHEST, FURTHEST + 1)  # beyond, codes are or become 0
         if (shift <= 0).all():
             limits = [rounded_shift(side, shift, fmt.rounding) for side in (value.low, value.high)]
             if (limits[0] >= low).all() and (limits[1] <= high).all():
