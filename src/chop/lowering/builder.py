@@ -38,6 +38,8 @@ from chop.numerics.elementwise import ElementFormat
 from chop.numerics.granular import code_limits
 
 LARGEST_TABLE, MOST_BITS = 2**16, 16
+OUTPUT_NODE = "output"
+"""The name that torch.fx gives to the last node."""
 
 
 class LoweringError(GraphError):
@@ -293,7 +295,8 @@ class Builder:
         if high - low >= LARGEST_TABLE:
             raise LoweringError(
                 f"{node} would be a table of {high - low + 1:,} entries, and {LARGEST_TABLE:,} are "
-                f"the most: quantise {node} (its data_in) to 16 bits or fewer"
+                f"the most: quantise {node} (its data_in, or the data_out of what it reads) to "
+                "fewer bits, 16 at most"
             )
         numbers = numbers_of(np.arange(low, high + 1)[None], value.frac.max(), self.dtype)
         return Pending(value, numbers, (numbers,), codes(0))
@@ -303,9 +306,10 @@ class Builder:
         try:
             return dyadic(numbers)
         except TooWideError as error:
+            advice = "leave it off with cut_tail" if node == OUTPUT_NODE else f"quantise {node}"
             raise LoweringError(
                 f"{node} reads a function that nothing rounds, which {error}: give it a data_out, "
-                "or leave it off with cut_tail"
+                f"or {advice}"
             ) from None
 
     def tabulated(self, symbol: Pending, fmt: NumberFormat | None, node: str) -> Value:
