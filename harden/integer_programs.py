@@ -12,6 +12,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from chop.lowering import (
     lower,
     save_program,
 )
-from chop.lowering.program import Step, Value, own_fields
+from chop.lowering.program import STEPS, Step, Value, own_fields
 from chop.lowering.ranges import bounds
 from chop.lowering.shapes import shape_after
 from chop.lowering.stored import ARRAYS, PROGRAM
@@ -82,8 +83,9 @@ def embedded() -> IntegerProgram:
     return lower(quantize_transform_pass(graph, rules)[0])
 
 
-def programs(count: int = NETWORKS) -> list[IntegerProgram]:
-    """Programs that together have every kind of step."""
+@cache
+def programs(count: int) -> list[IntegerProgram]:
+    """So many programs, of different kinds of steps first."""
     found, seed = [embedded()], 0
     kinds = {type(step) for step in found[0].steps}
     while len(found) < count:
@@ -93,7 +95,7 @@ def programs(count: int = NETWORKS) -> list[IntegerProgram]:
             program = None
         seed += 1
         new = set() if program is None else {type(step) for step in program.steps} - kinds
-        if program is not None and (new or seed > 10 * count):
+        if program is not None and (new or len(kinds) == len(STEPS)):
             found.append(program)
             kinds |= new
     return found
@@ -274,11 +276,11 @@ def compiled(folder: Path, codes: dict[str, Tensor], outputs: tuple[Tensor, ...]
     return RAN if found == wanted else "the C differs from the engine"
 
 
-def fuzzed(count: int, first: int = 0, networks: int = NETWORKS) -> tuple[Counter[str], list[str]]:
+def fuzz_programs(count: int, first: int = 0) -> tuple[Counter[str], list[str]]:
     """How many changed programs were refused and how many ran; what went wrong with the others."""
     seen, failures = Counter[str](), list[str]()
     with quiet():
-        originals = programs(networks)
+        originals = programs(min(NETWORKS, count))
     for seed in range(first, first + count):
         with quiet(), tempfile.TemporaryDirectory() as place:
             folder = Path(place)
@@ -287,7 +289,8 @@ def fuzzed(count: int, first: int = 0, networks: int = NETWORKS) -> tuple[Counte
                 end = outcome(folder)
             except Exception as error:  # noqa: BLE001  (any is a loss)
                 end = f"{type(error).__name__}: {error!s:.200}"
-        seen[end if end in (REFUSED, RAN) else "lost"] += 1
-        if end not in (REFUSED, RAN):
+        if end in (REFUSED, RAN):
+            seen[end] += 1
+        else:
             failures.append(f"program {seed}: {end}")
     return seen, failures
