@@ -4,7 +4,9 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from importlib.util import find_spec
+from multiprocessing import get_context
 from pathlib import Path
 
 import torch
@@ -17,11 +19,16 @@ from chop.lowering import Engine, IntegerProgram, LoweringError, analyse, lower
 from harden.common import Row, share
 from harden.integer_examples import compared
 from harden.integer_networks import integer_network
+from harden.integer_programs import RAN, REFUSED, fuzz_programs
 from harden.networks import quiet
 
-NETWORKS = 2000
-EXPORTED_EVERY = 10
+NETWORKS, PROGRAMS = 2000, 500
+EXPORTED_EVERY = 1
 """Of so many networks one is written in every form, compiled and run."""
+PROCESSES, FEW = 2, 50
+"""So many at a time, unless there are few networks to try."""
+Found = tuple[Counter[str], list[str], list[str]]
+"""What was seen of networks, which of them differ, and which of their exports fail."""
 BATCHES = (1, 7, 9)
 NO_FORM = ("which ONNX has no operator for", "which this form has no")
 """What an export may say of a program that its form cannot hold."""
@@ -30,14 +37,7 @@ NO_FORM = ("which ONNX has no operator for", "which this form has no")
 def run(scale: float) -> Iterator[Row]:
     """So many networks that have integers; those that have none are counted beside them."""
     torch.set_num_threads(1)
-    wanted, seed = share(NETWORKS, scale), 0
-    seen, wrong, bad_exports = Counter[str](), list[str](), list[str]()
-    while seen["lowered"] < wanted:
-        with quiet(), tempfile.TemporaryDirectory() as folder:
-            program = tried(seed, seen, wrong)
-            if program is not None and seed % EXPORTED_EVERY == 0:
-                bad_exports += exported(program, seed, Path(folder), seen)
-        seed += 1
+    seen, wrong, bad_exports = networks(share(NETWORKS, scale))
     figure = f"{seen['exact']} exact in float32, {seen['refused']} more refused"
     yield Row("integers", "networks, simulated and in integers", seen["lowered"], len(wrong),
               tuple(wrong), figure)  # fmt: skip
@@ -47,6 +47,39 @@ def run(scale: float) -> Iterator[Row]:
               len(failures), failures, f"{len(results)} networks and modes")  # fmt: skip
     yield Row("integers", "exports of them, run", seen["exported"], len(bad_exports),
               tuple(bad_exports), f"{seen['no form']} more refused")  # fmt: skip
+
+    yield fuzz_row(share(PROGRAMS, scale))
+
+
+def fuzz_row(count: int) -> Row:
+    """Stored programs with changes, loaded, run and compiled with sanitisers."""
+    ends, lost = fuzz_programs(count)
+    figure = f"{ends[REFUSED]} refused, {ends[RAN]} ran as C with sanitisers"
+    return Row("integers", "stored programs, changed", count, len(lost), tuple(lost), figure)
+
+
+def networks(wanted: int) -> Found:
+    """What is found of so many networks that have integers."""
+    seen, wrong, bad_exports, seed = Counter[str](), list[str](), list[str](), 0
+    with ProcessPoolExecutor(PROCESSES, get_context("fork")) as pool:
+        at_once = map if wanted < FEW else pool.map
+        while missing := wanted - seen["lowered"]:
+            for some, differ, fail in at_once(one_network, range(seed, seed + missing)):
+                seen += some
+                wrong += differ
+                bad_exports += fail
+            seed += missing
+    return seen, wrong, bad_exports
+
+
+def one_network(seed: int) -> Found:
+    """What is found of the network of a seed."""
+    seen, wrong, bad_exports = Counter[str](), list[str](), list[str]()
+    with quiet(), tempfile.TemporaryDirectory() as folder:
+        program = tried(seed, seen, wrong)
+        if program is not None and seed % EXPORTED_EVERY == 0:
+            bad_exports += exported(program, seed, Path(folder), seen)
+    return seen, wrong, bad_exports
 
 
 def tried(seed: int, seen: Counter[str], wrong: list[str]) -> IntegerProgram | None:

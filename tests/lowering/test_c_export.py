@@ -11,6 +11,7 @@ import pytest
 import torch
 from lowering_nets import EXAMPLES, example, integer, quantised
 from random_networks import random_network
+from torch import nn
 
 from chop.errors import ConfigError, GraphError
 from chop.export import c, export, exporting
@@ -66,6 +67,36 @@ def test_random_networks(tmp_path: Path) -> None:
     assert done > 3
 
 
+class Unread(nn.Module):
+    """Two branches are joined, and one of them is cut off before anything has rounded it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other, self.last = (nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        both = torch.cat([torch.sigmoid(self.one(x)), torch.tanh(self.other(x))], 1)
+        result: torch.Tensor = self.last(both[:, :4])
+        return result
+
+
+def test_what_nothing_reads_gives_no_warning(tmp_path: Path) -> None:
+    graph = quantised(Unread(), torch.randn(3, 4), {"linear": integer()})
+    assert export(graph, "c", tmp_path / "c", rows=20).verified_rows == 20
+
+
+def test_equal_steps_share_a_function() -> None:
+    """A sanitising compiler takes minutes for a thousand layers otherwise."""
+    texts = []
+    for depth in (6, 30):
+        model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(depth)))
+        program = lower(quantised(model, torch.randn(3, 4), {"linear": integer()}))
+        texts.append(c.c_source(program, "layers").text)
+    few, many = (text.count("static void ") for text in texts)
+    assert many < few + 3  # of types that not every layer has
+    assert texts[1].count("    step") > 50
+
+
 def test_the_test_program_runs_by_itself(tmp_path: Path) -> None:
     graph, _ = example("jsc-tiny")
     folder = export(graph, "c", tmp_path / "c", rows=0).folder
@@ -87,7 +118,7 @@ def test_buffers_are_shared_only_where_they_are_large(
         monkeypatch.setattr(c, "MOST_ON_STACK", 100)
     done = export(graph, "c", tmp_path / "c", rows=20)
     text = (done.folder / "predict.c").read_text()
-    assert bool(re.search(r"^static u?int\d+_t", text, re.MULTILINE)) != on_stack
+    assert bool(re.search(r"^static struct buffers", text, re.MULTILINE)) != on_stack
     assert text.startswith("/* A quantised network")
     assert ("Re-entrant" if on_stack else "Not for several threads") in text.splitlines()[0]
     assert done.manifest["reentrant"] == on_stack

@@ -101,6 +101,31 @@ def test_floating_point_in_the_middle_cannot_be_cut_off() -> None:
         lower(graph)
 
 
+TABLE = (
+    r"_1 would be a table of [0-9,]+ entries, and 65,536 are the most: quantise _1 \(its data_in, "
+    r"or the data_out of what it reads\) to fewer bits, 16 at most, or "
+)
+ENDED = r"end the program before it with cut_tail \(leaves off _2"
+SOFTMAX = r"_1 has no rule in integers \(softmax\): put in its place what has integers, or "
+
+
+@pytest.mark.parametrize(
+    ("layers", "message"),
+    [
+        ([nn.Sigmoid()], rf"{TABLE}leave it off with cut_tail$"),
+        (
+            [nn.Sigmoid(), nn.Linear(4, 3), nn.ReLU(), nn.ReLU()],
+            rf"{TABLE}{ENDED} and 2 more nodes, too\)$",
+        ),
+        ([nn.Softmax(-1), nn.Linear(4, 3)], rf"{SOFTMAX}{ENDED}, too\)$"),
+    ],
+)
+def test_advice_is_true_in_the_middle(layers: list[nn.Module], message: str) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), *layers)
+    with pytest.raises(LoweringError, match=message):
+        lower(quantised(model, X, {"linear": WIDE}))
+
+
 class Doubled(nn.Linear):
     """A linear layer that does something else."""
 

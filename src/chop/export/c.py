@@ -6,7 +6,18 @@ from math import prod
 
 import numpy as np
 
-from chop.export.c_code import HELPERS, Code, c_type, flat, literal, loops, place, runs, sum_type
+from chop.export.c_code import (
+    HELPERS,
+    Code,
+    c_type,
+    comment,
+    flat,
+    literal,
+    loops,
+    place,
+    runs,
+    sum_type,
+)
 from chop.lowering import program as steps
 from chop.lowering.program import IntegerProgram, Shape, Step, Value
 from chop.lowering.ranges import overflows, reach
@@ -80,41 +91,47 @@ class CFile:
 
 def c_source(program: IntegerProgram, title: str) -> CFile:
     """The file with the function ``predict``, for one row of codes."""
-    names = {each.value.name: f"input{place}" for place, each in enumerate(program.inputs)}
-    writer = Writer(Code(), names, program.values)
+    code = Code()
+    names = {
+        each.value.name: code.input(number, value_type(each.value), each.value.size)
+        for number, each in enumerate(program.inputs)
+    }
+    writer = Writer(code, names, program.values)
     for step in program.steps:
-        writer.code.add(["", f"/* {comment(str(step.out))}, from {comment(step.node)} */"])
         write(step, writer)
-    for place_, name in enumerate(program.outputs):
-        size, source = writer.values[name].size, writer.names[name]
-        writer.code.add(["", *loops((size,), [f"output{place_}[i0] = {source}[i0];"])])
-    return with_buffers(writer.code, predict_signature(program), title)
+        code.finish(f"{step.out}, from {step.node}")
+    for number, name in enumerate(program.outputs):
+        size, source = writer.values[name].size, names[name]
+        code.used.add(source)
+        copy = loops((size,), [f"output{number}[i0] = {source}[i0];"])
+        code.body += ["", *(f"    {line}" for line in copy)]
+    code.body += [f"    (void){name};" for name in names.values() if name not in code.used]
+    return with_buffers(code, predict_signature(program), title)
 
 
 def with_buffers(code: Code, signature: str, title: str) -> CFile:
     """The file, its buffers within the function or static."""
-    size, body, shared = code.buffer_bytes, code.body, list[str]()
+    size, local, shared = code.buffer_bytes, list[str](), list[str]()
     threads = f"Re-entrant: {size} bytes of buffers are on the stack."
-    if size <= MOST_ON_STACK:
-        body = [*(f"    {buffer}" for buffer in code.buffers), *body]
-    else:
+    if size > MOST_ON_STACK:
         threads = f"Not for several threads: {size} bytes of buffers are static."
-        shared = [f"static {buffer}" for buffer in code.buffers]
+        shared = ["static struct buffers b;"]
+    elif size:
+        local = ["    struct buffers b;"]
     parts = [
         f"/* {comment(title)}: integer codes in, integer codes out. {threads} */",
         "#include <stdint.h>\n",
         HELPERS,
+        *code.functions,
         *code.data,
+        code.buffers,
         *shared,
         f"\n{signature};\n",
         f"{signature} {{",
+        *local,
+        *code.body,
     ]
-    return CFile("\n".join([*parts, *body, "}", ""]), size)
-
-
-def comment(text: str) -> str:
-    """Text that cannot end a comment."""
-    return text.replace("*/", "* /").replace("\n", " ")
+    return CFile("\n".join([*parts, "}", ""]), size)
 
 
 @singledispatch

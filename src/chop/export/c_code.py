@@ -1,5 +1,6 @@
-"""Pieces of C: types, constants, loops over elements that broadcast."""
+"""Pieces of C: types, constants, functions, loops over elements that broadcast."""
 
+import re
 from collections.abc import Iterable, Iterator
 from itertools import count, pairwise
 from textwrap import fill, indent
@@ -62,15 +63,46 @@ def literal(value: int) -> str:
     return str(value) if -(2**31) < value < 2**31 else f"INT64_C({value})"
 
 
+ARRAYS = re.compile(r"\b(?:c\d+|b\.v\d+|input\d+)\b")
+"""Names of constants, buffers and inputs, as statements have them."""
+
+
 class Code:
-    """C as it is written: constants first, then buffers, then statements."""
+    """C as it is written: constants, buffers, a function for each kind of step, calls of them.
+
+    Steps that differ in nothing but their arrays share a function, which takes pointers to arrays:
+    sanitisers know their sizes then. So compilers see as much code as there are kinds of steps.
+    All buffers are one structure: what pointers to thousands of variables may point to takes a
+    compiler minutes to work out.
+    """
 
     def __init__(self) -> None:
-        self.data: list[str] = []
-        self.buffers: list[str] = []
         self.buffer_bytes = 0
         self.body: list[str] = []
+        self.used: set[str] = set()
+        """Names of the arrays that some statement reads or writes."""
+        self._buffers: list[str] = []
+        self._constants: dict[str, str] = {}
+        self._kinds: dict[str, tuple[str, int]] = {}
+        self._functions: dict[str, str] = {}
+        self._lines: list[str] = []
         self._names = count()
+
+    @property
+    def data(self) -> list[str]:
+        """The constants that are read."""
+        return [text for name, text in self._constants.items() if name in self.used]
+
+    @property
+    def functions(self) -> list[str]:
+        """The functions that are called."""
+        return [f"static void {name}{text}" for text, name in self._functions.items()]
+
+    @property
+    def buffers(self) -> str:
+        """The structure of all buffers; nothing if there are none."""
+        fields = "\n".join(self._buffers)
+        return f"struct buffers {{\n{fields}\n}};" if fields else ""
 
     def constant(self, array: Codes) -> str:
         """The name of an array of constants."""
@@ -78,19 +110,55 @@ class Code:
         numbers = ", ".join(literal(int(value)) for value in array.reshape(-1))
         kind = c_type(int(array.min()), int(array.max()))
         lines = indent(fill(numbers, 96), "    ")
-        self.data.append(f"static const {kind} {name}[{array.size}] = {{\n{lines}\n}};")
+        self._constants[name] = f"static const {kind} {name}[{array.size}] = {{\n{lines}\n}};"
+        self._kinds[name] = f"const {kind}", array.size
+        return name
+
+    def input(self, place: int, kind: str, size: int) -> str:
+        """The name of an input."""
+        name = f"input{place}"
+        self._kinds[name] = f"const {kind}", size
         return name
 
     def buffer(self, kind: str, size: int) -> str:
         """The name of a buffer."""
-        name = f"v{next(self._names)}"
-        self.buffers.append(f"{kind} {name}[{size}];")
+        field = f"v{next(self._names)}"
+        self._buffers.append(f"    {kind} {field}[{size}];")
         self.buffer_bytes += size * BYTES[kind]
+        self._kinds[name := f"b.{field}"] = kind, size
         return name
 
     def add(self, lines: Iterable[str]) -> None:
-        """Add statements to the function."""
-        self.body += [f"    {line}" for line in lines]
+        """Add statements to the step that is being written."""
+        self._lines += lines
+
+    def finish(self, remark: str) -> None:
+        """Make a function of the statements of a step, or find the one that is the same; call it.
+
+        Args:
+            remark: what is said of the step where it is called.
+        """
+        lines, self._lines = "".join(f"    {line}\n" for line in self._lines), []
+        names = list(dict.fromkeys(ARRAYS.findall(lines)))
+        self.used.update(names)
+        self.body += ["", f"    /* {comment(remark)} */"]
+        if not names:  # a constant, or codes that stay where they are
+            return
+        places = {name: f"a{number}" for number, name in enumerate(names)}
+        heads = (
+            f"{self._kinds[name][0]} (*{at})[{self._kinds[name][1]}]" for name, at in places.items()
+        )
+        inside = ARRAYS.sub(lambda found: f"(*{places[found[0]]})", lines)
+        text = f"({', '.join(heads)}) {{\n{inside}}}\n"
+        function = self._functions.setdefault(text, f"step{len(self._functions)}")
+        self.body.append(f"    {function}({', '.join(map(self._address, names))});")
+
+    def _address(self, name: str) -> str:
+        """A pointer to an array; an input is a pointer already, to its first element."""
+        if not name.startswith("input"):
+            return f"&{name}"
+        kind, size = self._kinds[name]
+        return f"({kind} (*)[{size}]){name}"
 
     def entry(self, array: Codes, shape: Shape) -> str:
         """An expression for the entry of an array that broadcasts to what the loops are over."""
@@ -98,6 +166,11 @@ class Code:
             return literal(int(array.reshape(-1)[0]))
         full = array.reshape((1,) * (len(shape) - array.ndim) + array.shape)
         return f"{self.constant(full)}[{place(full.shape, shape)}]"
+
+
+def comment(text: str) -> str:
+    """Text that neither ends a comment nor seems to begin one."""
+    return text.replace("*/", "* /").replace("/*", "/ *").replace("\n", " ")
 
 
 def place(shape: Shape, loops: Shape) -> str:

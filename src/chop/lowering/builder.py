@@ -14,7 +14,15 @@ from chop.errors import ConfigError, GraphError
 from chop.lowering import program as steps
 from chop.lowering.dyadic import dyadic, numbers_of
 from chop.lowering.program import PADDING, Codes, Input, Shape, Step, Value
-from chop.lowering.ranges import TooWideError, bounds, codes, compact, moved, rounded_shift
+from chop.lowering.ranges import (
+    FURTHEST,
+    TooWideError,
+    bounds,
+    codes,
+    compact,
+    moved,
+    rounded_shift,
+)
 from chop.lowering.symbols import Exact, Float, Joined, Pending, Raw, Symbol
 from chop.numerics import (
     FORMATS,
@@ -30,6 +38,8 @@ from chop.numerics.elementwise import ElementFormat
 from chop.numerics.granular import code_limits
 
 LARGEST_TABLE, MOST_BITS = 2**16, 16
+OUTPUT_NODE = "output"
+"""The name that torch.fx gives to the last node."""
 
 
 class LoweringError(GraphError):
@@ -99,6 +109,14 @@ def of_parts(
         with_fields(fmt, [each[start:end].reshape(part or 1) for each in found])
         for part, start, end in zip(parts, ends, ends[1:], strict=False)
     ]
+
+
+def input_limits(fmt: NumberFormat, shape: Shape, node: str) -> tuple[Codes, ...]:
+    """The binary point and the range of the codes of an input that is rounded to a format."""
+    if isinstance(fmt, Integer):
+        return tuple(compact(side, shape) for side in code_limits(*of_rows(fmt, shape, node)))
+    values, frac = dyadic(_all_numbers(fmt, node))
+    return codes(frac), codes(values.min()), codes(values.max())
 
 
 def with_fields(fmt: Integer, fields: Sequence[Codes]) -> Integer:
@@ -247,10 +265,7 @@ class Builder:
             if fmt.granular and (symbol.index is not None or symbol.shape != shape):
                 index = np.arange(prod(shape)) if symbol.index is None else symbol.index
                 (fmt,) = of_parts(fmt, index, symbol.shape, [shape], node)
-            limits = tuple(compact(side, shape) for side in code_limits(*of_rows(fmt, shape, node)))
-        else:
-            values, frac = dyadic(_all_numbers(fmt, node))
-            limits = codes(frac), values.min(), values.max()
+        limits = input_limits(fmt, symbol.source_shape, node)
         value = self.input(symbol.placeholder, symbol.source_shape, fmt, limits)
         if symbol.index is None:
             return Exact(value)
@@ -259,6 +274,7 @@ class Builder:
     def _requantised(self, value: Value, fmt: Integer, node: str) -> Value:
         frac, low, high = code_limits(*of_rows(fmt, value.shape, node))
         shift = compact(value.frac - frac, value.shape)
+        shift = np.clip(shift, -FURTHEST, FURTHEST + 1)  # beyond, codes are or become 0
         if (shift <= 0).all():
             limits = [rounded_shift(side, shift, fmt.rounding) for side in (value.low, value.high)]
             if (limits[0] >= low).all() and (limits[1] <= high).all():
@@ -279,7 +295,8 @@ class Builder:
         if high - low >= LARGEST_TABLE:
             raise LoweringError(
                 f"{node} would be a table of {high - low + 1:,} entries, and {LARGEST_TABLE:,} are "
-                f"the most: quantise {node} (its data_in) to 16 bits or fewer"
+                f"the most: quantise {node} (its data_in, or the data_out of what it reads) to "
+                "fewer bits, 16 at most"
             )
         numbers = numbers_of(np.arange(low, high + 1)[None], value.frac.max(), self.dtype)
         return Pending(value, numbers, (numbers,), codes(0))
@@ -289,9 +306,10 @@ class Builder:
         try:
             return dyadic(numbers)
         except TooWideError as error:
+            advice = "leave it off with cut_tail" if node == OUTPUT_NODE else f"quantise {node}"
             raise LoweringError(
                 f"{node} reads a function that nothing rounds, which {error}: give it a data_out, "
-                "or leave it off with cut_tail"
+                f"or {advice}"
             ) from None
 
     def tabulated(self, symbol: Pending, fmt: NumberFormat | None, node: str) -> Value:

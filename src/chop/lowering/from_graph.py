@@ -309,16 +309,27 @@ class Lowering:
             if cut_tail and isinstance(symbol, Pending | Float):
                 outputs += [value.name for value in values_under(symbol)]
             elif isinstance(symbol, Float):
-                raise LoweringError(
-                    f"{symbol.node} {symbol.reason}: quantise what it should be, or leave it off "
-                    "with cut_tail"
-                )
+                raise LoweringError(f"{symbol.node} {symbol.reason}{self.way_out(symbol)}")
             else:
                 outputs.append(self.builder.exact(symbol, last.name).name)
         steps = needed_steps(self.builder.steps, outputs)
         used = {name for step in steps for name in step.sources} | set(outputs)
         inputs = tuple(each for each in self.builder.inputs if each.value.name in used)
         return IntegerProgram(inputs, steps, tuple(outputs), self.tail(outputs))
+
+    def way_out(self, symbol: Float) -> str:
+        """What can be done where a node has no integers: in the middle, less than at the end."""
+        begin = next(node for node in self.results if node.name == symbol.node)
+        after = {begin}
+        for node in self.results:  # in the order in which they run
+            if not after.isdisjoint(node.all_input_nodes) and node.op != "output":
+                after.add(node)
+        here = ", or" if ": " in symbol.reason else ": put in its place what has integers, or"
+        if len(after) == 1:
+            return f"{here} leave it off with cut_tail"
+        first, *more = (node.name for node in self.results if node in after - {begin})
+        names = f"{first} and {len(more)} more nodes" if more else first
+        return f"{here} end the program before it with cut_tail (leaves off {names}, too)"
 
     def tail(self, outputs: list[str]) -> tuple[str, ...]:
         """The nodes after the outputs."""

@@ -135,6 +135,7 @@ def _taps(step: steps.Convolution, source: Value) -> tuple[Codes, Codes, Bounds]
     """Sums of the positive and of the negative weights, a column for each channel of the source."""
     low, high = channels(source, 0, padded=any(step.padding))
     flat = step.weight.reshape(*step.weight.shape[:2], -1)
+    within_64_bits(np.abs(flat.astype(np.float64)).sum(-1))
     sides = []
     for part in (np.maximum(flat, 0).sum(-1), np.minimum(flat, 0).sum(-1)):
         wide = np.zeros((len(part), len(low)), np.int64)

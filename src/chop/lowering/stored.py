@@ -1,7 +1,7 @@
 """An integer program as two files, of JSON and of arrays, and back.
 
 A file is not trusted: exports write what a program holds into source code and run it. So every
-field must be of its type, and every range must be the one that follows from the steps.
+field must be of its type, and what is said of a result must be what follows from its step.
 """
 
 import json
@@ -12,28 +12,19 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import numpy as np
 import torch
 
-from chop.errors import CheckpointError, GraphError
+from chop.errors import CheckpointError, ChopError
 from chop.files import read_safetensors, writable_folder, write_safetensors, write_text
-from chop.lowering.program import (
-    PADDING,
-    STEPS,
-    Input,
-    IntegerProgram,
-    Lookup,
-    Move,
-    Shape,
-    Step,
-    Table,
-    Value,
-    own_fields,
-)
+from chop.lowering.builder import by_element, in_binary, input_limits
+from chop.lowering.engine import input_format
+from chop.lowering.program import STEPS, Input, IntegerProgram, Shape, Step, Value, own_fields
 from chop.lowering.ranges import bounds
+from chop.lowering.shapes import MOST_CODE, MOST_ELEMENTS, check_step, check_value, require
 
 PROGRAM, ARRAYS = "program.json", "arrays.safetensors"
 VERSION = 1
 Arrays = dict[str, torch.Tensor]
-MISFITS = (ValueError, KeyError, TypeError, AttributeError, IndexError)
-"""What NumPy and Python raise where parts of a file do not fit together."""
+MISFITS = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError)
+"""What NumPy, PyTorch and Python raise where parts of a file do not fit together."""
 __all__ = ["load_program", "save_program"]
 
 
@@ -98,7 +89,7 @@ def load_program(folder: str | Path) -> IntegerProgram:
         return _program(record, arrays)
     except OSError as error:
         raise CheckpointError(f"{folder}: no integer program can be read: {error}") from None
-    except (SafetensorError, GraphError, RecursionError, *MISFITS) as error:
+    except (SafetensorError, ChopError, *MISFITS) as error:
         what = " ".join(str(error).split())
         raise CheckpointError(f"{folder}: the integer program is damaged: {what}") from None
 
@@ -116,43 +107,51 @@ def _program(record: Mapping[str, Any], arrays: Arrays) -> IntegerProgram:
     outputs, tail = (
         _typed(tuple(record[name]), tuple[str, ...], name) for name in ("outputs", "tail")
     )
-    known = {each.value.name: each.value for each in inputs}
+    require(bool(inputs and outputs), "it has no inputs or no outputs")
+    known: dict[str, Value] = {}
+    for each in inputs:
+        _add(each.value, known)
+        _check_input(each)
     for step in steps:
         missing = set(step.sources) - known.keys()
-        if missing:
-            raise ValueError(f"{step.out.name} reads {min(missing)}, which no step gives")
+        require(
+            not missing, f"{step.out.name} reads {min(missing, default='')}, which nothing gives"
+        )
         sources = [known[name] for name in step.sources]
+        _add(step.out, known)
+        check_step(step, *sources)
         _check_range(step, sources)
-        _check_places(step, sources)
-        known[step.out.name] = step.out
-    if not set(outputs) <= known.keys():
-        raise ValueError("an output is given by no step")
+    require(set(outputs) <= known.keys(), "an output is given by no step")
     return IntegerProgram(inputs, steps, outputs, tail)
+
+
+def _add(value: Value, known: dict[str, Value]) -> None:
+    """Add a value to those that are known, if it can be one of them."""
+    require(value.name not in known, f"{value.name} is given twice")
+    check_value(value)
+    known[value.name] = value
+
+
+def _check_input(each: Input) -> None:
+    """Raise unless the codes of an input are those of its format."""
+    value, fmt = each.value, input_format(each)
+    stated = (value.frac, value.low, value.high)
+    if fmt is not None:
+        plain = by_element(fmt) is None and in_binary(fmt, value.name) is fmt
+        require(plain, f"{value.name} has a format that has no codes")
+    found = (0, 0, value.high) if fmt is None else input_limits(fmt, value.shape, value.name)
+    same = (
+        np.broadcast_to(side, value.shape) == end for side, end in zip(found, stated, strict=True)
+    )
+    require(all(part.all() for part in same), f"{value.name} has other codes than its format")
 
 
 def _check_range(step: Step, sources: list[Value]) -> None:
     """Raise unless the range of a result is what its step makes of the ranges of its sources."""
     stated = (step.out.low, step.out.high)
     for found, end in zip(bounds(step, *sources), stated, strict=True):
-        shape = step.out.shape
-        if not np.array_equal(np.broadcast_to(found, shape), np.broadcast_to(end, shape)):
-            raise ValueError(f"the range of {step.out.name} does not follow from its step")
-
-
-def _check_places(step: Step, sources: list[Value]) -> None:
-    """Raise if a code or an index would lead beyond a table or the sources."""
-    if isinstance(step, Table):
-        first, last, size = *sources[0].limits, step.table.shape[1]
-        first, last = first - step.start, last - step.start
-    elif isinstance(step, Lookup):
-        first, last, size = *sources[0].limits, len(step.table)
-    elif isinstance(step, Move) and step.index is not None and step.index.size:
-        first, last = int(step.index.min()) - PADDING, int(step.index.max()) - PADDING
-        size = sum(source.size for source in sources) - PADDING
-    else:
-        return
-    if not 0 <= first <= last < size:
-        raise ValueError(f"{step.out.name} reads beyond what there is")
+        same = (np.broadcast_to(found, step.out.shape) == end).all()
+        require(bool(same), f"the range of {step.out.name} does not follow from its step")
 
 
 def _value(record: Mapping[str, Any], arrays: Arrays) -> Value:
@@ -161,8 +160,6 @@ def _value(record: Mapping[str, Any], arrays: Arrays) -> Value:
         _typed(_unpacked(record[name], arrays), np.ndarray, name)
         for name in ("frac", "low", "high")
     ]
-    for array in limits:
-        np.broadcast_to(array, shape)
     return Value(_typed(record["name"], str, "name"), shape, *limits)
 
 
@@ -191,11 +188,16 @@ def _fits(value: Any, hint: Any) -> bool:
         return value in inside
     if kind is tuple:  # sizes of arrays, windows and steps, or parts
         return type(value) is tuple and all(
-            _fits(item, inside[0]) and (inside[0] is not int or item >= 0) for item in value
+            _fits(item, inside[0]) and (inside[0] is not int or 0 <= item <= MOST_ELEMENTS)
+            for item in value
         )
     if inside and kind is not np.ndarray:
         return any(_fits(value, each) for each in inside)
-    return type(value) is kind  # a bool is no number here
+    if type(value) is not kind:  # a bool is no number here
+        return False
+    if kind is str:  # which names may be in comments and in messages
+        return bool(value.isprintable())
+    return kind is not int or abs(value) <= MOST_CODE
 
 
 def _unpacked(value: Any, arrays: Arrays) -> Any:
