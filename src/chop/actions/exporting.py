@@ -12,7 +12,6 @@ from chop.errors import CheckpointError, ConfigError
 from chop.export.exporting import Exported
 from chop.export.exporting import export as export_graph
 from chop.export.verilog.bench import simulator_found
-from chop.export.verilog.target import Hardware
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.lowering import IntegerProgram, load_program
 from chop.lowering.stored import PROGRAM
@@ -60,10 +59,7 @@ def export(  # noqa: PLR0913  (each is a flag of the command)
     graph = loaded(place, load_type, imports)
     target = folder_beside(place, to) if output is None else output
     where = str(place.resolve())
-    circuit = Hardware(**hardware) if hardware else None
-    return export_graph(
-        graph, to, target, rows=rows, cut_tail=cut_tail, source=where, hardware=circuit
-    )
+    return export_graph(graph, to, target, rows=rows, cut_tail=cut_tail, source=where, **hardware)
 
 
 def folder_beside(graph: Path, to: str) -> Path:

@@ -16,7 +16,6 @@ from chop.api.running import module_of, project_of, report, splits
 from chop.charts import embedded
 from chop.errors import ConfigError, UnknownNameError
 from chop.export.exporting import Exported, export
-from chop.export.verilog.target import Hardware
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ops.table import OPS
 from chop.report.html import table
@@ -93,9 +92,8 @@ class Point:
             hardware: for ``verilog``: stages, clock_ns, stream, synthesise, most_luts.
         """
         target = output or self.folder / EXPORT.format(f"{to}_best_{self.place}")
-        circuit = Hardware(**hardware) if hardware else None
         source = f"trial {self.trial.number} of {self.folder}"
-        return export(self.graph, to, target, rows=rows, source=source, hardware=circuit)
+        return export(self.graph, to, target, rows=rows, source=source, **hardware)
 
 
 @dataclass(frozen=True, repr=False)

@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ COMPILE_SAFE = (*COMPILE, "-fno-sanitize-recover=all")
 SEED = 0
 Rows = Mapping[str, Tensor]
 """Codes by the names of the program's inputs."""
+WriteFiles = Callable[[IntegerProgram, Path], dict[str, Any] | None]
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,39 @@ def scaling_of(graph: MaseGraph | IntegerProgram) -> dict[str, Any]:
     return {"preprocessing": known.as_plain()} if known is not None else {}
 
 
+def graph_of(given: Any) -> MaseGraph | IntegerProgram:
+    """Return a graph or a program itself, or the graph of a quantised network or of a point."""
+    if isinstance(given, MaseGraph | IntegerProgram):
+        return given
+    found = getattr(given, "graph", None)
+    if not isinstance(found, MaseGraph):  # an fx.GraphModule has a graph of torch
+        raise ConfigError(
+            "export takes what chop.quantize gives, a point of chop.search, or a quantised "
+            f"MaseGraph, not {type(given).__name__}"
+        )
+    return found
+
+
+def writer_of(to: str, hardware: Hardware | None, circuit: Mapping[str, Any]) -> WriteFiles:
+    """Return what writes the files of a form, with the settings of a circuit where there are any.
+
+    Args:
+        circuit: fields of `Hardware`, in its place.
+    """
+    if to not in TARGETS:
+        raise UnknownNameError("export", to, TARGETS)
+    known = [each.name for each in fields(Hardware)]
+    if unknown := [name for name in circuit if name not in known]:
+        raise UnknownNameError("setting", unknown[0], known, "export")
+    if hardware is None and not circuit:
+        return TARGETS[to]
+    if to != "verilog":
+        raise ConfigError(f"export: settings of hardware are for verilog, not for {to}")
+    return partial(write_verilog, hardware=replace(hardware or Hardware(), **circuit))
+
+
 def export(  # noqa: PLR0913  (each is a choice of its own)
-    graph: MaseGraph | IntegerProgram,
+    graph: Any,
     to: str = "c",
     output: str | Path = "exported",
     *,
@@ -69,6 +101,7 @@ def export(  # noqa: PLR0913  (each is a choice of its own)
     cut_tail: bool = False,
     source: str = "a graph in memory",
     hardware: Hardware | None = None,
+    **circuit: Any,
 ) -> Exported:
     """Write a quantised graph in another form, checked against the engine.
 
@@ -76,23 +109,19 @@ def export(  # noqa: PLR0913  (each is a choice of its own)
     nothing is left behind.
 
     Args:
+        graph: what `chop.quantize` gives, a point of `chop.search`, a graph or a program.
         to: ``"c"``, ``"verilog"``, ``"onnx"``, ``"qonnx"``, or ``"integer"`` for the program
             itself.
         rows: on how many rows to check; 0 checks nothing, and the manifest says so.
         inputs: rows by the names of the network's inputs, to check with; without them random codes.
         cut_tail: drop floating-point operations at the end.
         source: where the graph came from, for the manifest.
-        hardware: how to make the circuit, for ``"verilog"`` only.
+        hardware: how to make the circuit, for ``"verilog"`` only; or in its place, as `circuit`,
+            its fields: stages, clock_ns, stream, synthesise, most_luts.
     """
-    if to not in TARGETS:
-        raise UnknownNameError("export", to, TARGETS)
+    write, graph = writer_of(to, hardware, circuit), graph_of(graph)
     if rows < 0:
         raise ConfigError(f"export: rows must be 0 or more (got {rows})")
-    write = TARGETS[to]
-    if hardware is not None:
-        if to != "verilog":
-            raise ConfigError(f"export: settings of hardware are for verilog, not for {to}")
-        write = partial(write_verilog, hardware=hardware)
     program = (
         graph if isinstance(graph, IntegerProgram) else lower(graph, inputs, cut_tail=cut_tail)
     )
@@ -252,7 +281,7 @@ def write_integer(program: IntegerProgram, folder: Path) -> None:
     save_program(program, folder)
 
 
-TARGETS: dict[str, Callable[[IntegerProgram, Path], dict[str, Any] | None]] = {
+TARGETS: dict[str, WriteFiles] = {
     "c": write_c,
     "verilog": write_verilog,
     "integer": write_integer,
