@@ -40,3 +40,22 @@ def test_mistakes_of_an_export(given: dict[str, Any], message: str, tmp_path: Pa
     with pytest.raises(chop.errors.ConfigError, match=message):
         chop.export(**{"graph": q, "to": "c", "output": tmp_path / "p", **given})
     assert not list(tmp_path.iterdir())
+
+
+class Turned(nn.Module):
+    """Multiplies by a matrix, which the program stores turned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, 2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.matmul(x, self.weight)
+
+
+def test_a_weight_that_lies_in_another_order_is_stored(tmp_path: Path) -> None:
+    rows = torch.randn(20, 3)
+    q = chop.quantize(Turned(), rows, width=6)
+    done = chop.export(q, to="integer", output=tmp_path / "program")
+    found = Engine(load_program(done.folder))(rows)
+    assert torch.equal(found[0].double(), q(rows).double())
