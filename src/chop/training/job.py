@@ -95,12 +95,16 @@ def first_look(job: Job, loader: Any) -> int:
             raise DataError(f"{job.name} predicts {outputs} numbers, but a row has {wanted}")
     elif int(labels.max()) >= outputs:
         raise DataError(f"{job.name} tells {outputs} classes apart; a label is {int(labels.max())}")
+    elif labels.ndim == 1 and int(labels.min()) < 0:
+        raise DataError(f"classes are numbered from 0; a label is {int(labels.min())}")
     return operations
 
 
 def check_labels(features: Tensor, labels: Tensor, task: Task) -> None:
     """Refuse labels that are not of the task."""
-    of_tokens = labels.shape == features.shape and not features.is_floating_point()
+    # Several inputs of tokens, such as a mask, lie on top of each other.
+    of_tokens = labels.shape == features.shape[:1] + features.shape[-1:]
+    of_tokens = of_tokens and features.ndim > 1 and not features.is_floating_point()
     is_real, shown = labels.is_floating_point(), f"{labels.dtype} of shape {tuple(labels.shape)}"
     if task is NUMBERS:
         if not is_real or labels.ndim > 2 or len(labels) != len(features):
