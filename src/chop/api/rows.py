@@ -2,7 +2,7 @@
 
 import contextlib
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,21 +121,26 @@ class OneInput(nn.Module):
 
     Args:
         names: of the inputs that the tensor is made of; none gives it as it is.
+        taken: what is taken of what the module gives, as `part_with_scores` says it.
     """
 
-    def __init__(self, model: nn.Module, names: Sequence[str]) -> None:
+    def __init__(self, model: nn.Module, names: Sequence[str], taken: str) -> None:
         super().__init__()
         self.model = model
         self.names = tuple(names)
+        self.taken = taken
         self.register_load_state_dict_pre_hook(renamed)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return what the module gives, as `scores_in` finds it."""
-        if self.names in ((), ("",)):
-            return scores_in(self.model(x))
-        if len(self.names) == 1:
-            return scores_in(self.model(**{self.names[0]: x}))
-        return scores_in(self.model(**{name: x[:, at] for at, name in enumerate(self.names)}))
+        """Return the scores alone; nothing is asked of a tensor, so that this can be traced."""
+        if not self.names:
+            outputs = self.model(x)
+        elif len(self.names) == 1:
+            outputs = self.model(**{self.names[0]: x})
+        else:
+            outputs = self.model(**{name: x[:, at] for at, name in enumerate(self.names)})
+        found: Tensor = TAKES[self.taken](outputs)
+        return found
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         return self.model.state_dict(*args, **kwargs)
@@ -147,18 +152,23 @@ def renamed(module: nn.Module, stored: dict[str, Any], prefix: str, *more: Any) 
         stored[f"{prefix}model.{name.removeprefix(prefix)}"] = stored.pop(name)
 
 
-def scores_in(outputs: Any) -> Tensor:
-    """Return the tensor that a module gives, or the logits or first tensor of what it gives."""
-    found = outputs
-    if not isinstance(outputs, Tensor):
-        found = getattr(outputs, "logits", None)
-        if isinstance(outputs, Mapping):
-            found = outputs.get("logits")
-        elif isinstance(outputs, list | tuple) and found is None and outputs:
-            found = outputs[0]
-    if not isinstance(found, Tensor):
-        raise DataError(f"the model gives a {type(outputs).__name__}, neither a tensor nor logits")
-    return found
+WHOLE = "all of it"
+TAKES: dict[str, Callable[[Any], Any]] = {
+    WHOLE: lambda outputs: outputs,
+    "the key logits": lambda outputs: outputs["logits"],
+    "the attribute logits": lambda outputs: outputs.logits,
+    "the first": lambda outputs: outputs[0],
+}
+"""The parts of what modules give that can be their scores, in the order in which they are tried."""
+
+
+def part_with_scores(outputs: Any) -> str:
+    """Return which part of what a module gives is a tensor of scores."""
+    for name, take in TAKES.items():
+        with contextlib.suppress(AttributeError, KeyError, *RAW):
+            if isinstance(take(outputs), Tensor):
+                return name
+    raise DataError(f"the model gives a {type(outputs).__name__}, neither a tensor nor logits")
 
 
 @dataclass(frozen=True)
@@ -189,9 +199,8 @@ def prepare(
     features = packed(inputs)
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     names = () if is_batch(first) else tuple(inputs)
-    adapted = model
-    if names or not gives_tensor(model, features, dtype):
-        adapted = OneInput(model, names)
+    taken = part_with_scores(outputs_of(model, inputs, dtype))
+    adapted = OneInput(model, names, taken) if names or taken != WHOLE else model
     is_other = cast and features.is_floating_point() and features.dtype != dtype
     if names or is_other:
         shifted = isinstance(first, Mapping) and type(model).__name__.endswith(CAUSAL)
@@ -211,13 +220,19 @@ def first_batch(given: GivenRows) -> Any:
     return first
 
 
-def gives_tensor(model: nn.Module, features: Tensor, dtype: torch.dtype) -> bool:
-    """Return whether a module gives a tensor; what it cannot take is left to the action to say."""
+def outputs_of(model: nn.Module, inputs: Mapping[str, Tensor], dtype: torch.dtype) -> Any:
+    """Return what a module gives for the first rows of a batch, which stays as it is.
+
+    What it cannot take is left to the action, which says what is wrong; it gets a tensor here.
+    """
     device = next((each.device for each in model.parameters()), torch.device("cpu"))
-    few = features[:2].detach().clone().to(device)
+    few = {
+        name: each[:2].detach().clone().to(device, dtype if each.is_floating_point() else None)
+        for name, each in inputs.items()
+    }
     with contextlib.suppress(*RAW), undisturbed(model):
-        return isinstance(model(few.to(dtype) if few.is_floating_point() else few), Tensor)
-    return True
+        return model(few[""]) if "" in few else model(**few)
+    return torch.zeros(())
 
 
 def searchable(model: nn.Module) -> nn.Module:

@@ -34,7 +34,7 @@ from chop.tools.devices import device_of, forward_operations, using_threads
 from chop.tools.get_input import rows_for, targets_for
 from chop.tools.logger import get_logger
 from chop.training.batches import Epochs, moved, normalisable
-from chop.training.metrics import evaluate
+from chop.training.metrics import evaluate, evaluating
 from chop.training.results import Result
 from chop.training.settings import TrainingSettings
 
@@ -81,10 +81,10 @@ def first_look(job: Job, loader: Any) -> int:
         raise DataError("there are no rows")
     check_labels(*first, job.task)
     ((features, labels),) = moved(iter([first]), job.model)
-    job.model.eval()
     try:
         axes = 0 if labels.is_floating_point() else labels.ndim
-        operations, outputs = forward_operations(job.model, features, axes)
+        with evaluating(job.model):
+            operations, outputs = forward_operations(job.model, features, axes)
     except (RuntimeError, ValueError, IndexError) as error:
         reason = str(error).partition("\n")[0]
         shape = tuple(features.shape)
@@ -102,6 +102,8 @@ def first_look(job: Job, loader: Any) -> int:
 
 def check_labels(features: Tensor, labels: Tensor, task: Task) -> None:
     """Refuse labels that are not of the task."""
+    if labels.ndim and len(labels) != len(features):
+        raise DataError(f"a batch has {len(features)} rows, but {len(labels)} labels")
     # Several inputs of tokens, such as a mask, lie on top of each other.
     of_tokens = labels.shape == features.shape[:1] + features.shape[-1:]
     of_tokens = of_tokens and features.ndim > 1 and not features.is_floating_point()

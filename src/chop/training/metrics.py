@@ -1,7 +1,8 @@
 """Loss, accuracy, confusion and perplexity of a model, and how a run sums them up in words."""
 
+import contextlib
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -278,6 +279,18 @@ def misfit(outputs: Tensor, labels: Tensor, error: Exception) -> DataError:
     return DataError(f"outputs and labels do not fit together ({shapes}): {reason}")
 
 
+@contextlib.contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Put a model in evaluation mode for a while; parts of it may be in that mode on purpose."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
 def evaluate(
     model: nn.Module,
     batches: Iterable[tuple[Tensor, Tensor]],
@@ -292,14 +305,9 @@ def evaluate(
     Returns:
         a `Result`: an `Evaluation` of classes, or a `RegressionEvaluation`.
     """
-    training = model.training
-    model.eval()
-    try:
-        with torch.inference_mode():
-            moved = ((x.to(device), y.to(device)) for x, y in batches)
-            result = tally(model, moved, targets or targets_of(model)).result()
-    finally:
-        model.train(training)
+    with evaluating(model), torch.inference_mode():
+        moved = ((x.to(device), y.to(device)) for x, y in batches)
+        result = tally(model, moved, targets or targets_of(model)).result()
     if result.rows == 0:
         raise DataError("there are no rows to evaluate on")
     return result

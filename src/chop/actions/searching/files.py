@@ -29,7 +29,7 @@ from chop.search.spaces.space import SearchSpace
 from chop.search.study.storage import Place, shown, study_names
 from chop.search.sweeps.hyperparameters import Hyperparameters
 from chop.tasks import TASKS
-from chop.tools.advice import command, export_words, show_next
+from chop.tools.advice import HUB, command, export_words, show_next
 from chop.tools.logger import RESULT, get_logger
 
 if TYPE_CHECKING:
@@ -213,8 +213,8 @@ class SearchReport:
         is_saved = (self.folder / FRONT_GRAPHS).is_dir()
         code = () if is_saved else self.settings.get("imports", ())
         settings = self.folder / BEST_SETTINGS.format(0)
-        if not settings.is_file():  # a space of the user's, which says nothing of files
-            return [report]
+        if not (settings.is_file() and (is_saved or self._is_buildable())):
+            return [report]  # a space or a module of the user's, which no file names
         if self.found.space.starts_afresh:
             return [report, command("train", "--config", settings, imports=code)]
         if not TRAINING_RUNNERS.isdisjoint(self.config.strategy.sw_runner):
@@ -225,6 +225,14 @@ class SearchReport:
         place, words = found
         load = self.folder / BEST_SETTINGS.format(place) if place else self.folder
         return [report, command("export", "--load", load, *words, imports=code)]
+
+    def _is_buildable(self) -> bool:
+        """Return whether the command line can make the network and its rows from their names."""
+        from chop.catalogue import stored
+
+        model, known = str(self.settings["model"]), stored()
+        is_model = model in known["models"] or model.startswith(HUB) or "imports" in self.settings
+        return is_model and self.settings["dataset"] in known["datasets"]
 
     def _exportable(self, front: "Front") -> tuple[int, list[str]] | None:
         """Return the place of the best network that can be exported, and what is to be said of it.
