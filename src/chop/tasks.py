@@ -79,6 +79,7 @@ def cross_entropy(outputs: "Tensor", labels: "Tensor", targets: Targets | None =
     """The mean cross entropy of the predictions."""
     from torch.nn import functional as F
 
+    outputs = outputs if outputs.itemsize > 2 else outputs.float()  # sums overflow in half
     if outputs.ndim > 2:
         outputs, labels = outputs.flatten(0, -2), labels.flatten()
     return F.cross_entropy(outputs, labels, ignore_index=IGNORED)

@@ -17,7 +17,6 @@ from chop.errors import CheckpointError, ChopError, ConfigError, DataError
 from chop.export.exporting import Exported
 from chop.export.exporting import export as export_graph
 from chop.export.verilog.bench import simulator_found
-from chop.export.verilog.target import Hardware
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.lowering import IntegerProgram, load_program
 from chop.lowering.from_graph import Lowering
@@ -74,10 +73,9 @@ def export(  # noqa: PLR0913  (each is a flag of the command)
     graph, data = loaded(place, load_type, imports)
     inputs, notes["real"] = known_rows(graph, place, data, rows)
     target = folder_beside(place, to) if output is None else output
-    circuit = Hardware(**hardware) if hardware else None
     return export_graph(
         graph, to, target, rows=rows, inputs=inputs, cut_tail=cut_tail,
-        source=str(place.resolve()), hardware=circuit, notes=notes,
+        source=str(place.resolve()), notes=notes, **hardware,
     )  # fmt: skip
 
 

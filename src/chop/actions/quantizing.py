@@ -1,7 +1,9 @@
 """Quantise in one line: a number format and its widths, calibrated; before and after compared."""
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from chop.actions.session import UNTRAINED, ActionResult, Session, features_of
@@ -10,13 +12,21 @@ from chop.config.run import RunConfig
 from chop.errors import ConfigError
 from chop.files import seen_from_here
 from chop.ir.graph.mase_graph import MaseGraph
+from chop.nn.quantized import QuantizedModule
+from chop.ops.op import op_of_node
+from chop.ops.table import OPS
 from chop.passes.graph import count_operations_analysis_pass
 from chop.passes.graph.analysis.quantization import calculate_avg_bits_mg_analysis_pass
-from chop.passes.graph.transforms.quantize.one_line import Wanted, one_line_rules, parse_rules
-from chop.passes.graph.transforms.quantize.plan import QuantizeArgs
+from chop.passes.graph.transforms.quantize.one_line import (
+    WIDTH,
+    Wanted,
+    one_line_rules,
+    parse_rules,
+)
+from chop.passes.graph.transforms.quantize.plan import QuantizeArgs, can_be_quantised
 from chop.runs import GRAPH, TRANSFORM, latest
+from chop.tools.advice import next_of_graph, show_next
 from chop.tools.logger import RESULT, get_logger
-from chop.tools.recorded import told_next, word_of
 from chop.validation import parse
 
 logger = get_logger("chop")
@@ -45,13 +55,44 @@ def run(session: Session) -> ActionResult:
     watched = Watched(session)
     graph = transformed(session, session.software_folder / TRANSFORM, watch=watched)
     found = watched.compared(graph)
-    place = seen_from_here(latest(session.software_folder / TRANSFORM / GRAPH))
-    logger.info("Quantised model: %s", place)
-    word = word_of(config.model, config.imports)
-    told_next(f"ch export --load {place} --to c", f"ch test {word}--load {place}")
+    place = latest(session.software_folder / TRANSFORM / GRAPH)
+    logger.info("Quantised model: %s", seen_from_here(place))
+    show_next(next_commands(session, graph, place))
     return ActionResult(
         session.software_folder, features_of(graph.model, session.data_module) | found
     )
+
+
+def next_commands(session: Session, graph: MaseGraph, place: Path) -> list[str]:
+    """Return what to do with the quantised graph, or how to quantise more of it."""
+    config = session.config
+    found = next_of_graph(graph, place, model=config.model, imports=config.imports)
+    ruled = [rule.rpartition("=")[0].strip() for rule in config.rules]
+    if len(found) > 1 or config.number_format != Wanted().name or set(ruled) - set(OPS):
+        return found
+    left = [name for name in operations_left(graph) if name not in ruled]
+    words = [f"--rule={name}={config.width or WIDTH}" for name in left]
+    again = shlex.join([*session.record["command"], *words])
+    return [again, *found] if words else found
+
+
+def operations_left(graph: MaseGraph) -> list[str]:
+    """Return the operations of a graph that are in floating point and could be in integers.
+
+    None are returned where one of them has no integers: the others would not help then.
+    """
+    left = set()
+    for node in graph.nodes:
+        op = op_of_node(node, graph.modules)
+        if op is None:
+            continue
+        if op.lowering is None:
+            return []
+        module = graph.modules.get(str(node.target)) if node.op == "call_module" else None
+        is_quantised = isinstance(module, QuantizedModule) or "config" in node.kwargs
+        if can_be_quantised(node, op) and not is_quantised:
+            left.add(op.name)
+    return sorted(left)
 
 
 class Watched:

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chop.actions.session import ActionResult, Session, chosen_settings, make_job, settings_of
-from chop.files import seen_from_here
-from chop.runs import GRAPH, TRAINING
+from chop.runs import GRAPH, TRAINING, latest
 from chop.tasks import NUMBERS, shown, task_of_history
+from chop.tools.advice import command_on, next_of_graph, show_next
 from chop.tools.loadable import loadable
 from chop.tools.logger import RESULT, get_logger
-from chop.tools.recorded import told_next, word_of
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
@@ -65,7 +64,7 @@ def train(  # noqa: PLR0913, PLR0917  (the labs' signature)
     settings |= {"weight_decay": weight_decay, "auto_requeue": auto_requeue}
     logger.info("Training model '%s'...", job.name)
     result = fit(job, chosen_settings("train", plt_trainer_args, settings))
-    if load_name is not None and load_type == "mz":
+    if is_of_graph(load_name, load_type):
         save_trained_graph(job)
     if best := best_in_words(result.history):
         logger.info("Best %s", best)
@@ -84,6 +83,13 @@ def best_in_words(history: "History") -> str:
     text = shown if task is NUMBERS else "{:.4f}".format
     found = [f"{words} {text(best[name])}" for name, words in names.items() if name in best]
     return f"epoch {best['epoch']:.0f}: validation {', '.join(found)}" if found else ""
+
+
+def is_of_graph(load_name: Any, load_type: str) -> bool:
+    """Return whether what is loaded is a network with its formats, not weights of a model."""
+    from chop.tools.checkpoint_load import GRAPHS
+
+    return load_name is not None and load_type in GRAPHS
 
 
 def save_trained_graph(job: "Job") -> None:
@@ -116,7 +122,25 @@ def run(session: Session) -> ActionResult:
         record=session.record,
         **settings_of(config),
     )
-    word, place = word_of(config.model, config.imports), seen_from_here(folder.parent)
-    told_next(f"ch test {word}--load {place}", f"ch quantize {word}--load {place} --width 8")
+    show_next(next_commands(session))
     known = result.preprocessing
     return ActionResult(folder, {"preprocessing": known and known.as_plain()})
+
+
+def next_commands(session: Session) -> list[str]:
+    """Return what to do with what was trained: weights of a model, or a graph.
+
+    A checkpoint has the weights of a graph without its formats, so that the graph is named.
+    """
+    config, folder = session.config, session.software_folder
+    known: Any = {"model": config.model, "imports": config.imports}
+    if is_of_graph(config.load_name, config.load_type):
+        from chop.tools.checkpoint_load import load_graph
+
+        place = latest(folder / TRAINING / GRAPH)
+        return next_of_graph(load_graph(place), place, **known)
+    project = folder.parent
+    return [
+        command_on("test", project, **known),
+        command_on("quantize", project, "--width", "8", **known),
+    ]

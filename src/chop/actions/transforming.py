@@ -11,10 +11,8 @@ from torch import Tensor, nn
 from chop.actions.session import UNTRAINED, ActionResult, Session, facts_of, features_of, rows_of
 from chop.config.run import RunConfig
 from chop.errors import ConfigError
-from chop.files import seen_from_here
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.models import MaseModelInfo
-from chop.nn.quantized import QuantizedModule
 from chop.passes import PASSES
 from chop.passes.graph import (
     add_common_metadata_analysis_pass,
@@ -26,6 +24,7 @@ from chop.passes.graph import (
 from chop.passes.graph.utils import deepcopy_mase_graph
 from chop.runs import GRAPH, TRANSFORM, latest
 from chop.search.results.accuracy import Measured, copies
+from chop.tools.advice import next_of_graph, show_next
 from chop.tools.checkpoint_load import load_model
 from chop.tools.get_input import (
     InputGenerator,
@@ -35,7 +34,6 @@ from chop.tools.get_input import (
     targets_for,
 )
 from chop.tools.logger import RESULT, get_logger, only_results
-from chop.tools.recorded import told_next, word_of
 from chop.training.metrics import evaluate
 from chop.training.results import Result
 
@@ -99,18 +97,10 @@ def run(session: Session) -> ActionResult:
     watch = measured if session.is_trained else nobody
     graph = transformed(session, session.software_folder / TRANSFORM, watch=watch)
     found = measured.compared(graph)
-    told_next(*next_commands(session, graph))
+    config, place = session.config, latest(session.software_folder / TRANSFORM / GRAPH)
+    show_next(next_of_graph(graph, place, model=config.model, imports=config.imports))
     facts = features_of(graph.model, session.data_module) | ({"accuracies": found} if found else {})
     return ActionResult(session.software_folder, facts)
-
-
-def next_commands(session: Session, graph: MaseGraph) -> list[str]:
-    """What to do with the saved graph; what is not quantised has no integers to export."""
-    place = seen_from_here(latest(session.software_folder / TRANSFORM / GRAPH))
-    word = word_of(session.config.model, session.config.imports)
-    is_quantised = any(isinstance(part, QuantizedModule) for part in graph.model.modules())
-    export = [f"ch export --load {place} --to c"] if is_quantised else []
-    return [f"ch test {word}--load {place}", *export]
 
 
 def nobody(graph: MaseGraph) -> None:

@@ -8,9 +8,10 @@ from torch import nn
 
 from chop.actions.searching.one_by_one import WIDTHS, Sensitivity
 from chop.actions.searching.one_by_one import sensitivity as measure
-from chop.actions.session import task_of_rows
-from chop.api.running import module_of, project_of, splits
+from chop.api.rows import one_line, prepare, searchable
+from chop.api.running import in_one_word, module_of, project_of, splits
 from chop.runs import SENSITIVITY, SOFTWARE
+from chop.tools.logger import quietly
 
 
 def sensitivity(  # noqa: PLR0913  # all but the first by name
@@ -19,9 +20,10 @@ def sensitivity(  # noqa: PLR0913  # all but the first by name
     train: Iterable[Any],
     val: Iterable[Any],
     widths: Sequence[int] = WIDTHS,
-    number_format: str = "integer",
+    format: str | None = None,  # noqa: A002  # the word of the command line
     task: str | None = None,
     project: str | Path | None = None,
+    verbose: bool = False,
     **settings: Any,
 ) -> Sensitivity:
     """Measure each layer with products alone at each width, as ``ch sensitivity`` does.
@@ -32,15 +34,18 @@ def sensitivity(  # noqa: PLR0913  # all but the first by name
 
     Args:
         train, val: loaders of pairs (inputs, labels): the first choose scales, the others judge.
+        format: the number format, fixed point if nothing is said; `number_format` is the same.
         project: a folder to write layers.csv, layers.json and search.toml to; by default
             ``mase_output/<class of the model>``.
-        task: as for `chop.train`.
+        task, verbose: as for `chop.train`.
         settings: as for `chop.actions.search`: seed, accelerator.
     """
     module = module_of(model, "sensitivity")
     folder = project_of(project, module) / SOFTWARE / SENSITIVITY
-    rows = splits(train=train, val=val)
-    return measure(
-        module, None, rows, widths=widths, number_format=number_format, save_dir=folder,
-        task=task or task_of_rows(rows).name, pretrained=True, **settings,
-    )  # fmt: skip
+    given = in_one_word("sensitivity", {"format": format, **settings})
+    with quietly(not verbose), one_line("sensitivity"):
+        what = prepare(searchable(module), splits(train=train, val=val), task, "val", cast=True)
+        return measure(
+            what.model, None, what.rows, widths=widths, save_dir=folder, task=what.task.name,
+            number_format=given.pop("format", "integer"), pretrained=True, **given,
+        )  # fmt: skip

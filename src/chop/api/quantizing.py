@@ -10,7 +10,9 @@ from typing import Any
 
 from torch import Tensor, fx, nn
 
-from chop.errors import ConfigError
+from chop.api.rows import one_line
+from chop.api.running import in_one_word
+from chop.errors import ConfigError, UnknownNameError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.graph.analysis.add_metadata import (
     add_common_metadata_analysis_pass,
@@ -25,6 +27,7 @@ from chop.passes.graph.transforms.quantize.untraced import (
     quantize_without_graph,
 )
 from chop.report import html
+from chop.tools.logger import quietly
 from chop.validation import parse
 
 logger = logging.getLogger("chop")
@@ -84,11 +87,14 @@ def quantize(  # noqa: PLR0913  # all but the first by name
     rules: Mapping[str, Any] | None = None,
     *,
     width: int | None = None,
-    number_format: str | None = None,
-    layers: Mapping[str, int | str] | None = None,
+    weight_width: int | None = None,
+    format: str | None = None,  # noqa: A002  # the word of the command line
+    rule: Mapping[str, int | str] | None = None,
     calibrate: Iterable[Any] | None = None,
     trace: bool = True,
     share: bool = False,
+    verbose: bool = False,
+    **other_words: Any,
 ) -> Any:
     """Compute the products of a model, or what rules say, in number formats.
 
@@ -101,20 +107,30 @@ def quantize(  # noqa: PLR0913  # all but the first by name
         rules: the table ``[passes.quantize]`` of a TOML file, as a dictionary.
         width: in place of rules: bits of all operands of products. Binary points and other scales
             come from `calibrate`; without it they are in the middle.
-        number_format: which format has this width; fixed point if nothing is said.
-        layers: other widths or formats, as ``--rule`` of ``ch quantize`` has them: ``{"fc1": 6}``.
+        weight_width: bits of weights, where they differ from `width`.
+        format: which format has this width; fixed point if nothing is said.
+        rule: other widths or formats of some layers, as ``ch quantize`` has them: ``{"fc1": 6}``.
         calibrate: batches: dictionaries of inputs by name, tensors, or pairs of inputs and labels.
         trace: make a graph. What no tracer can follow is quantised without: layers are replaced,
             and functions rounded as they are called.
         share: train the weights of the given model, rather than a copy of them.
+        verbose: show what calibration found.
+        other_words: `number_format` for `format`, and `layers` for `rule`.
     """
     if not isinstance(model, nn.Module):
         raise ConfigError(f"quantize takes a torch.nn.Module, not {type(model).__name__}")
     batches = None if calibrate is None else NamedBatches(calibrate, model)
-    is_short = width is not None or number_format is not None
-    usual = Wanted(number_format or Wanted().name, width) if is_short else None
-    short = rules_for(rules, usual, layers, batches is not None)
-    table = {**short, "input_generator": batches}
+    said = {"width": width, "weight_width": weight_width, "format": format, "rule": rule}
+    short = rules_for(rules, in_one_word("quantize", said | other_words), batches is not None)
+    with quietly(not verbose), one_line("quantize"):
+        return _quantised(model, {**short, "input_generator": batches}, example, trace, share)
+
+
+def _quantised(
+    model: nn.Module, table: Mapping[str, Any], example: Any, trace: bool, share: bool
+) -> Any:
+    """Return what `quantize` gives for the rules and batches of a table."""
+    batches = table["input_generator"]
     own = shared_shell(model) if share else copy.deepcopy(model)
     if not trace:
         seen = example is not None or batches is not None
@@ -146,19 +162,25 @@ def shared_shell(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model, {id(each): each for each in tensors})
 
 
+SHORT = ("width", "weight_width", "format", "rule")
+
+
 def rules_for(
-    rules: Mapping[str, Any] | None,
-    usual: Wanted | None,
-    layers: Mapping[str, int | str] | None,
-    calibrated: bool,
+    rules: Mapping[str, Any] | None, said: Mapping[str, Any], calibrated: bool
 ) -> dict[str, Any]:
-    """The rules that were given, or those that a format in few words stands for."""
-    if (rules is None) == (usual is None):
+    """Return the rules that were given, or those that a format in few words stands for.
+
+    Args:
+        said: the few words: `width`, `weight_width`, `format` and `rule`.
+    """
+    if unknown := [name for name in said if name not in SHORT]:
+        raise UnknownNameError("setting", unknown[0], SHORT, "quantize")
+    if (rules is None) == (not said):
         raise ConfigError("quantize: give either width=8 or rules, as in [passes.quantize]")
     if rules is not None:
         return dict(rules)
-    assert usual is not None
-    others = {key: parse_wanted(str(value), usual) for key, value in (layers or {}).items()}
+    usual = Wanted(said.get("format", Wanted().name), said.get("width"), said.get("weight_width"))
+    others = {key: parse_wanted(str(each), usual) for key, each in said.get("rule", {}).items()}
     return one_line_rules(usual, others, calibrated=calibrated)
 
 

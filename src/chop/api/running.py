@@ -1,23 +1,35 @@
 """`chop.train`, `chop.evaluate` and `chop.report`: the actions, on any module and any loaders."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from chop.actions.reporting import report as write_page
-from chop.actions.session import task_of_rows
 from chop.actions.testing import test
 from chop.actions.training import train as train_action
+from chop.api.rows import in_full, one_line, prepare
 from chop.errors import ConfigError
 from chop.runs import SOFTWARE, TRAINING
+from chop.tools.logger import quietly
 
 if TYPE_CHECKING:
     from chop.training.fit import TrainingResult
     from chop.training.results import Result
 
 PROJECTS = "mase_output"
+OTHER_WORDS = {
+    "epochs": "max_epochs",
+    "layers": "rule",
+    "load": "load_name",
+    "nodes": "num_nodes",
+    "num_devices": "devices",
+    "number_format": "format",
+    "trainer_precision": "precision",
+    "training_optimizer": "optimizer",
+}
+"""Settings that have two names: those of the command line are all understood."""
 
 
 def project_of(project: str | Path | None, model: nn.Module) -> Path:
@@ -33,6 +45,20 @@ def module_of(model: Any, caller: str) -> nn.Module:
     return found
 
 
+def in_one_word(verb: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings under one name each; None is not given, and twice is a mistake."""
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        word = OTHER_WORDS.get(name, name)
+        if value is None:
+            continue
+        if word in found:
+            other = next(each for each, known in OTHER_WORDS.items() if known == word)
+            raise ConfigError(f"{verb}: {word} and {other} are the same: give one of them")
+        found[word] = value
+    return found
+
+
 def splits(**given: Any) -> dict[str, Any]:
     """The loaders that were given, by the names of their splits."""
     return {name: loader for name, loader in given.items() if loader is not None}
@@ -44,44 +70,60 @@ def train(  # noqa: PLR0913  # all but the first by name
     val: Iterable[Any] | None = None,
     *,
     task: str | None = None,
-    epochs: int = 20,
+    max_epochs: int | None = None,
     learning_rate: float = 1e-3,
     project: str | Path | None = None,
+    verbose: bool = False,
     **settings: Any,
 ) -> "TrainingResult":
     """Train a model, as ``ch train`` does; it has the weights of the last epoch afterwards.
 
     Args:
-        train, val: loaders of pairs (inputs, labels).
+        train, val: loaders of pairs (inputs, labels), or of dictionaries with ``labels``.
         task: ``classification``, ``language_modeling`` or ``regression``. By default labels tell
             it: real numbers (a float dtype) are to be predicted, whole numbers are classes.
+        max_epochs: 20 if nothing is said; `epochs` is the same.
         project: the folder of the run; by default ``mase_output/<class of the model>``.
+        verbose: show what is done, as the command does.
         settings: as for `chop.actions.train`: optimizer, weight_decay, scheduler, seed, resume …
+            The words of ``ch train`` are understood as well.
     """
     model = module_of(model, "train")
+    in_full(model, "train")
     folder = project_of(project, model) / SOFTWARE / TRAINING
-    settings |= {"max_epochs": epochs, "learning_rate": learning_rate}
-    rows = splits(train=train, val=val)
-    task = task or task_of_rows(rows).name
-    return train_action(model, data_module=rows, task=task, save_path=folder, **settings)
+    given = in_one_word("train", {"max_epochs": max_epochs, **settings})
+    with quietly(not verbose), one_line("train"):
+        what = prepare(model, splits(train=train, val=val), task, "train")
+        return train_action(
+            what.model, data_module=what.rows, task=what.task.name, save_path=folder,
+            learning_rate=learning_rate, **given,
+        )  # fmt: skip
 
 
 def evaluate(
-    model: nn.Module, data: Iterable[Any], *, task: str | None = None, **settings: Any
+    model: nn.Module,
+    data: Iterable[Any],
+    *,
+    task: str | None = None,
+    verbose: bool = False,
+    **settings: Any,
 ) -> "Result":
-    """How good a model is on a loader of pairs (inputs, labels).
+    """How good a model is on a loader of pairs (inputs, labels), as ``ch test`` measures it.
 
     Of a classifier the result has accuracy, loss and confusion; of a regression the mean absolute
     error (`mae`), `rmse`, `mse` and `r2`.
 
     Args:
         model: a module, or what `chop.quantize` gives.
-        task: as for `train`.
+        data: a loader of pairs (inputs, labels), or of dictionaries with ``labels``.
+        task, verbose: as for `train`.
         settings: as for `chop.actions.test`; ``exact=True`` computes in integers.
     """
-    rows = splits(test=data)
-    task = task or task_of_rows(rows).name
-    return test(module_of(model, "evaluate"), data_module=rows, task=task, **settings)
+    model = module_of(model, "evaluate")
+    given = in_one_word("evaluate", settings)
+    with quietly(not verbose), one_line("evaluate"):
+        what = prepare(model, splits(test=data), task, "test")
+        return test(what.model, data_module=what.rows, task=what.task.name, **given)
 
 
 def report(project: str | Path, output: str | Path | None = None) -> Path:

@@ -11,12 +11,11 @@ from torch import fx, nn
 
 from chop.actions.searching import search as search_action
 from chop.actions.searching.files import SearchResult
-from chop.actions.session import task_of_rows
+from chop.api.rows import one_line, prepare, searchable
 from chop.api.running import module_of, project_of, report, splits
 from chop.charts import embedded
 from chop.errors import ConfigError, UnknownNameError
 from chop.export.exporting import Exported, export
-from chop.export.verilog.target import Hardware
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ops.table import OPS
 from chop.report.html import table
@@ -28,7 +27,8 @@ from chop.search.results.verification import rows_to_compare
 from chop.search.runners import HW_RUNNERS, SW_RUNNERS
 from chop.search.samplers import SAMPLERS
 from chop.search.spaces.space import SearchSpace
-from chop.tasks import NUMBERS, Task, task_named
+from chop.tasks import NUMBERS, Task
+from chop.tools.logger import quietly
 
 if TYPE_CHECKING:
     from chop.search.study.trial import Trial
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 LEARNED = "learned"
 COST = "ebops"
 WIDTHS = (3, 4, 6, 8)
+OF_RUN = ("accelerator", "num_threads", "load_name", "load_type", "cf_args")
+"""Settings of the run that `search` takes beside those of the strategy."""
 PICTURE = "front.png"
 
 
@@ -96,12 +98,11 @@ class Point:
             hardware: for ``verilog``: stages, clock_ns, stream, synthesise, most_luts.
         """
         target = output or self.folder / EXPORT.format(f"{to}_best_{self.place}")
-        circuit = Hardware(**hardware) if hardware else None
         source = f"trial {self.trial.number} of {self.folder}"
         real = {"x": rows_to_compare(self.space.context)[:rows]}
         return export(
-            self.graph, to, target, rows=rows, inputs=real, source=source, hardware=circuit,
-            notes={"real": "rows for validation"},
+            self.graph, to, target, rows=rows, inputs=real, source=source,
+            notes={"real": "rows for validation"}, **hardware,
         )  # fmt: skip
 
 
@@ -161,6 +162,7 @@ def search(  # noqa: PLR0913  # all but the first by name
     seed: int = 0,
     resume: bool = False,
     widths: Sequence[int] = WIDTHS,
+    verbose: bool = False,
     **setup: Any,
 ) -> FrontOfNetworks:
     """Search for quantised forms of a trained model, as ``ch search`` does.
@@ -171,27 +173,31 @@ def search(  # noqa: PLR0913  # all but the first by name
         data: in place of loaders: a data module of ours or of Lightning.
         strategy: ``learned`` trains the width of every weight; else the name of a sampler, such as
             ``tpe``, which tries `widths` of each layer.
-        task: as for `train`.
+        task, verbose: as for `train`.
         objectives: metrics, as listed by ``ch info runners``; by default what decides of the task
             (``accuracy``, of a regression ``mae``) and ``ebops``.
         project: the folder of the run; by default ``mase_output/<class of the model>``.
-        setup: the keys of ``[search.strategy.setup]``: n_trials, cycles, epochs, float_epochs …
+        setup: the keys of ``[search.strategy.setup]``: n_trials, cycles, epochs, float_epochs …;
+            and accelerator, num_threads, load and load_type, as ``ch search`` has them.
     """
     if (train is None or val is None) == (data is None):
         raise ConfigError("search: give train= and val=, or data=")
     model = module_of(model, "search")
-    rows = splits(train=train, val=val, test=test) if data is None else data
-    chosen = task_of_rows(rows) if task is None else task_named(task)
-    wanted = (chosen.decides, COST) if objectives is None else objectives
-    tables = {
-        "strategy": {**strategy_tables(strategy, setup), **runner_tables(wanted, chosen)},
-        "search_space": space_tables(model, strategy, widths),
-    }
     folder = project_of(project, model) / SOFTWARE / SEARCH
-    result = search_action(
-        model, None, rows, tables, save_dir=folder, task=chosen.name, seed=seed, resume=resume,
-        pretrained=True, verbose=False,
-    )  # fmt: skip
+    setup["load_name"] = setup.pop("load", setup.get("load_name"))
+    of_run = {name: found for name in OF_RUN if (found := setup.pop(name, None)) is not None}
+    rows = splits(train=train, val=val, test=test) if data is None else data
+    with quietly(not verbose), one_line("search"):
+        what = prepare(searchable(model), rows, task, "train", cast=True)
+        wanted = (what.task.decides, COST) if objectives is None else objectives
+        tables = {
+            "strategy": {**strategy_tables(strategy, setup), **runner_tables(wanted, what.task)},
+            "search_space": space_tables(what.model, strategy, widths),
+        }
+        result = search_action(
+            what.model, None, what.rows, tables, save_dir=folder, task=what.task.name, seed=seed,
+            resume=resume, pretrained=True, verbose=verbose, **of_run,
+        )  # fmt: skip
     return front_of(result)
 
 

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,24 +18,21 @@ from torch import Tensor
 from chop import __version__
 from chop.errors import ConfigError, GraphError, OutputError, UnknownNameError
 from chop.export.c import c_source, predict_signature, value_type
+from chop.export.checking import Check, FileCheck
 from chop.export.onnx.qonnx import check_qonnx, write_qonnx
 from chop.export.onnx.standard import check_onnx, write_onnx
-from chop.export.rows import REAL, SEED, CheckedRows, checked_rows, side_by_side
+from chop.export.rows import REAL, CheckedRows, side_by_side
 from chop.export.tools import run_tool
 from chop.export.verilog.stream import NAME
 from chop.export.verilog.target import Hardware, check_verilog, write_verilog
 from chop.files import filled, nothing_left_behind, write_text
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.lowering import Engine, IntegerProgram, analyse, save_program
-from chop.lowering.comparing import NotComparableError, Simulation, type_name
-from chop.lowering.from_graph import Lowering
 from chop.lowering.program import Value
 from chop.runs import MANIFEST, new_folder
 
 COMPILE = ("-std=c99", "-O1", "-Wall", "-Wextra", "-Werror", "-fsanitize=undefined")
 COMPILE_SAFE = (*COMPILE, "-fno-sanitize-recover=all")
-ASKED = "--rows 0 says so"
-"""Why nothing is checked on no rows."""
 logger = logging.getLogger("chop")
 
 
@@ -94,8 +91,39 @@ def scaling_of(graph: MaseGraph | IntegerProgram) -> dict[str, Any]:
     return {"preprocessing": known.as_plain()} if known is not None else {}
 
 
+def graph_of(given: Any) -> MaseGraph | IntegerProgram:
+    """Return a graph or a program itself, or the graph of a quantised network or of a point."""
+    if isinstance(given, MaseGraph | IntegerProgram):
+        return given
+    found = getattr(given, "graph", None)
+    if not isinstance(found, MaseGraph):  # an fx.GraphModule has a graph of torch
+        raise ConfigError(
+            "export takes what chop.quantize gives, a point of chop.search, or a quantised "
+            f"MaseGraph, not {type(given).__name__}"
+        )
+    return found
+
+
+def hardware_of(to: str, hardware: Hardware | None, circuit: Mapping[str, Any]) -> Hardware | None:
+    """Return the settings of a circuit, if any are given; other forms take none.
+
+    Args:
+        circuit: fields of `Hardware`, in its place.
+    """
+    if to not in TARGETS:
+        raise UnknownNameError("export", to, TARGETS)
+    known = [each.name for each in fields(Hardware)]
+    if unknown := [name for name in circuit if name not in known]:
+        raise UnknownNameError("setting", unknown[0], known, "export")
+    if hardware is None and not circuit:
+        return None
+    if to != "verilog":
+        raise ConfigError(f"export: settings of hardware are for verilog, not for {to}")
+    return replace(hardware or Hardware(), **circuit)
+
+
 def export(  # noqa: PLR0913  (each is a choice of its own)
-    graph: MaseGraph | IntegerProgram,
+    graph: Any,
     to: str = "c",
     output: str | Path = "exported",
     *,
@@ -105,6 +133,7 @@ def export(  # noqa: PLR0913  (each is a choice of its own)
     source: str = "a graph in memory",
     hardware: Hardware | None = None,
     notes: Mapping[str, str] | None = None,
+    **circuit: Any,
 ) -> Exported:
     """Write a quantised graph in another form, checked against the engine, as the graph is.
 
@@ -112,6 +141,7 @@ def export(  # noqa: PLR0913  (each is a choice of its own)
     nothing is left behind.
 
     Args:
+        graph: what `chop.quantize` gives, a point of `chop.search`, a graph or a program.
         to: ``"c"``, ``"verilog"``, ``"onnx"``, ``"qonnx"``, or ``"integer"`` for the program
             itself.
         rows: on how many rows to check; 0 checks nothing, and the manifest says so.
@@ -119,11 +149,13 @@ def export(  # noqa: PLR0913  (each is a choice of its own)
             off the grid of the input's format, half-way between codes, at the limits and beyond.
         cut_tail: drop floating-point operations at the end.
         source: where the graph came from, for the manifest.
-        hardware: how to make the circuit, for ``"verilog"`` only.
+        hardware: how to make the circuit, for ``"verilog"`` only; or in its place, as `circuit`,
+            its fields: stages, clock_ns, stream, synthesise, most_luts.
         notes: of ``real``, whose rows they are or why there are none; of ``file``, why it cannot be
             run.
     """
-    write = writer(to, hardware)
+    graph, hardware = graph_of(graph), hardware_of(to, hardware, circuit)
+    write = TARGETS[to] if hardware is None else partial(write_verilog, hardware=hardware)
     if rows < 0:
         raise ConfigError(f"export: rows must be 0 or more (got {rows})")
     if Path(output).name in ("", ".."):
@@ -135,7 +167,7 @@ def export(  # noqa: PLR0913  (each is a choice of its own)
     with tempfile.TemporaryDirectory() as scratch:
         (files := Path(scratch) / to).mkdir()  # a temporary folder is for nobody else
         facts = {"source": source} | scaling_of(graph) | (write(program, files) or {})
-        tool = check.compare_file(files, to)
+        tool = check.compare_file(files, CHECKS[to])
         manifest = described(program, to, files) | facts
         manifest |= {"verified": check.facts(), "checked_with": tool}
         write_text(files / MANIFEST, json.dumps(manifest, indent=2) + "\n")
@@ -147,94 +179,6 @@ def warned(done: Exported) -> Exported:
     for line in done.warnings:
         logger.warning("%s", line)
     return done
-
-
-def writer(to: str, hardware: Hardware | None) -> "Write":
-    """What writes the files of a form."""
-    if to not in TARGETS:
-        raise UnknownNameError("export", to, TARGETS)
-    if hardware is None:
-        return TARGETS[to]
-    if to != "verilog":
-        raise ConfigError(f"export: settings of hardware are for verilog, not for {to}")
-    return partial(write_verilog, hardware=hardware)
-
-
-class Check:
-    """What is compared on the way: the graph with the engine, and the file with the engine."""
-
-    def __init__(
-        self,
-        graph: MaseGraph | IntegerProgram,
-        cut_tail: bool,
-        count: int,
-        inputs: Mapping[str, Tensor] | None,
-        notes: Mapping[str, str],
-    ) -> None:
-        lowering = None
-        if isinstance(graph, IntegerProgram):
-            self.program = graph
-        else:
-            lowering = Lowering(graph, inputs or {})
-            self.program = lowering.program(cut_tail)
-        self.notes = notes
-        if not self.program.inputs:
-            raise GraphError("export: no output of the integers depends on an input")
-        if inputs and any(getattr(each, "is_meta", True) for each in inputs.values()):
-            inputs = None  # they were given for their shapes
-        self.rows = checked_rows(self.program, count, inputs) if count else None
-        self.compared: dict[str, int] = {}
-        self.graph_in: str | None = None
-        self.not_compared = {"graph": "it is not there, only its integers"}
-        if count == 0:
-            self.not_compared = {"graph": ASKED, "file": ASKED}
-        if lowering is not None:
-            self._compare_graph(lowering)
-
-    def _compare_graph(self, lowering: Lowering) -> None:
-        """Refuse a graph that does not compute what the engine does; note why it cannot be told."""
-        if self.rows is None:
-            return
-        try:
-            simulation = Simulation(lowering, self.rows.program)
-            simulation.refuse_differences(self.rows.numbers, self.rows.outputs)
-        except NotComparableError as error:
-            self.not_compared["graph"] = str(error)
-            return
-        del self.not_compared["graph"]
-        self.compared["graph"] = len(self.rows)
-        self.graph_in = type_name(simulation.dtype)
-
-    def compare_file(self, files: Path, to: str) -> str | None:
-        """Refuse files that do not compute what the engine does; the tool that ran them."""
-        if self.rows is None:
-            return None
-        if "file" in self.notes:
-            self.not_compared["file"] = self.notes["file"]
-            return None
-        tool = CHECKS[to](files, self.rows)
-        self.compared["file"] = len(self.rows)
-        return tool
-
-    def facts(self) -> dict[str, Any]:
-        """What was compared, for the manifest."""
-        rows = self.rows
-        real = rows.kinds.get(REAL, 0) if rows is not None else 0
-        whose = self.notes.get(REAL, "given inputs" if real else "none were given")
-        facts: dict[str, Any] = {
-            "rows": self.compared.get("file", 0),
-            "against": "engine",
-            "source": f"{whose}; made rows, seed {SEED}" if real else f"made rows, seed {SEED}",
-            "compared": dict(self.compared),
-            "not_compared": dict(self.not_compared),
-            "graph_in": self.graph_in,
-        }
-        if rows is not None:
-            facts["compared"] |= {"engine": len(rows)}
-            facts |= {"kinds": rows.kinds, "distinct_outputs": rows.distinct_outputs}
-            if not real:
-                facts["not_compared"] |= {"real rows": whose}
-        return facts
 
 
 def moved(files: Path, wanted: Path) -> Path:
@@ -371,7 +315,7 @@ TARGETS: dict[str, Write] = {
     "qonnx": write_qonnx,
 }
 """What writes the files of each form; may give facts for the manifest."""
-CHECKS: dict[str, Callable[[Path, CheckedRows], str]] = {
+CHECKS: dict[str, FileCheck] = {
     "c": check_c,
     "verilog": check_verilog,
     "integer": check_integer,

@@ -69,7 +69,7 @@ def _step_record(step: Step, arrays: Arrays) -> dict[str, Any]:
 def _packed(value: Any, key: str, arrays: Arrays) -> Any:
     """A field as JSON; arrays are put aside under a name."""
     if isinstance(value, np.ndarray):
-        arrays[key] = torch.from_numpy(np.array(value))  # no two may share memory
+        arrays[key] = torch.from_numpy(np.array(value, order="C"))  # no two share memory
         return {"array": key}
     if isinstance(value, tuple):
         return [_packed(item, f"{key}/{place}", arrays) for place, item in enumerate(value)]

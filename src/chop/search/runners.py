@@ -14,11 +14,10 @@ receives the keys of that table, checked. The units of chop's own metrics are in
 import contextlib
 import inspect
 import io
-import logging
 import math
 import time
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,6 +36,7 @@ from chop.search.metrics import METRICS, MetricInfo
 from chop.search.spaces.space import Candidate, SearchContext
 from chop.search.study.trial import Metrics
 from chop.tasks import NUMBERS, task_named
+from chop.tools.logger import quietly
 from chop.training.metrics import asked, evaluate, perplexity, summed_loss
 from chop.training.results import RegressionTally, Result
 from chop.training.settings import TrainingSettings
@@ -248,19 +248,6 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-@contextlib.contextmanager
-def quietly() -> Iterator[None]:
-    """Only warnings are shown; the progress of a training would drown that of the search."""
-    logger = logging.getLogger("chop")
-    level = logger.level
-    logger.setLevel(max(level, logging.WARNING))
-    try:
-        with contextlib.redirect_stdout(io.StringIO()):
-            yield
-    finally:
-        logger.setLevel(level)
-
-
 class TrainArgs(RunnerArgs):
     """How to train, then which rows to evaluate on."""
 
@@ -307,7 +294,8 @@ def trained(candidate: Candidate, args: TrainArgs) -> Result:
         **args.model_dump(exclude={"data_loader", "num_samples"}),
     )
     torch.manual_seed(context.seed)
-    with quietly():
+    # The progress of a training would drown that of the search.
+    with quietly(), contextlib.redirect_stdout(io.StringIO()):
         task = task_named(context.task)
         fit_in_memory(Job(candidate.model, context.data_module, Path(), task=task), settings)
     batches = context.batches(args.data_loader, args.num_samples)

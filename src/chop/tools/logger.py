@@ -127,6 +127,18 @@ def only_results(wanted: bool = True) -> Iterator[None]:
         root_logger.setLevel(level)
 
 
+@contextlib.contextmanager
+def quietly(wanted: bool = True) -> Iterator[None]:
+    """Show only warnings, unless another level than the usual one was set."""
+    level = root_logger.level
+    if wanted and level == logging.INFO:
+        root_logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        root_logger.setLevel(level)
+
+
 def _attach() -> None:
     """Give chop's loggers their handler, once."""
     if root_logger.handlers:

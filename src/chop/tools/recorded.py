@@ -1,16 +1,13 @@
-"""What the records of a project say of a network in it, and the commands that build on it."""
+"""What the records of a project say of a network in it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from chop.errors import ChopError, ConfigError
 from chop.runs import SOFTWARE, RunFolder, RunRecord, read_stored
-from chop.tools.logger import get_logger
+from chop.tools.advice import HUB
 
-logger = get_logger("chop")
-
-HUB = "hf:"  # as in `chop.models.info`, which imports torch
 OF_MODEL = ("model", "task")
 OF_ROWS = ("dataset", "dataset_path", "label_column", "task", "seed")
 """The seed, too: it says which rows of a file are trained on."""
@@ -77,18 +74,3 @@ def require_code(name: str, known: Mapping[str, Any], load: str, action: str) ->
         f"the model {name!r} of {load} is made by a file of yours, which runs only if it is "
         f"named: write ch {action} {word} --load {load} …"
     )
-
-
-def word_of(model: str | None, imports: Sequence[str]) -> str:
-    """The model as a next command has to name it: not at all, unless a user's file defines it.
-
-    The record of the project tells everything else.
-    """
-    words = [each for each in imports if each.endswith(f":{model}")]
-    return f"{words[0]} " if words else ""
-
-
-def told_next(*commands: str) -> None:
-    """The last lines of a command: what to run next."""
-    for place, command in enumerate(commands):
-        logger.info("%s %s", "Next:" if place == 0 else "or:  ", command)

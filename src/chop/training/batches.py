@@ -131,7 +131,8 @@ def moved(batches: Iterator[Batch], model: nn.Module) -> Iterator[Batch]:
     device, dtype = sample.device, sample.dtype
 
     def kinds(x: Tensor, y: Tensor) -> tuple[torch.dtype, torch.dtype]:
-        labels = dtype if y.is_floating_point() else torch.int64
+        # A model in half precision is still compared with labels in full.
+        labels = torch.promote_types(dtype, torch.float32) if y.is_floating_point() else torch.int64
         return dtype if x.is_floating_point() else x.dtype, labels
 
     return (

@@ -34,7 +34,7 @@ from chop.tools.devices import device_of, forward_operations, using_threads
 from chop.tools.get_input import rows_for, targets_for
 from chop.tools.logger import get_logger
 from chop.training.batches import Batch, Epochs, moved, normalisable
-from chop.training.metrics import evaluate
+from chop.training.metrics import evaluate, evaluating
 from chop.training.results import Result
 from chop.training.settings import TrainingSettings
 
@@ -81,10 +81,10 @@ def first_look(job: Job, loader: Any) -> int:
         raise DataError("there are no rows")
     check_labels(*first, job.task)
     ((features, labels),) = moved(iter([first]), job.model)
-    job.model.eval()
     try:
         axes = 0 if labels.is_floating_point() else labels.ndim
-        operations, outputs = forward_operations(job.model, features, axes)
+        with evaluating(job.model):
+            operations, outputs = forward_operations(job.model, features, axes)
     except (RuntimeError, ValueError, IndexError) as error:
         reason = str(error).partition("\n")[0]
         shape = tuple(features.shape)
@@ -95,12 +95,18 @@ def first_look(job: Job, loader: Any) -> int:
             raise DataError(f"{job.name} predicts {outputs} numbers, but a row has {wanted}")
     elif int(labels.max()) >= outputs:
         raise DataError(f"{job.name} tells {outputs} classes apart; a label is {int(labels.max())}")
+    elif labels.ndim == 1 and int(labels.min()) < 0:
+        raise DataError(f"classes are numbered from 0; a label is {int(labels.min())}")
     return operations
 
 
 def check_labels(features: Tensor, labels: Tensor, task: Task) -> None:
     """Refuse labels that are not of the task."""
-    of_tokens = labels.shape == features.shape and not features.is_floating_point()
+    if labels.ndim and len(labels) != len(features):
+        raise DataError(f"a batch has {len(features)} rows, but {len(labels)} labels")
+    # Several inputs of tokens, such as a mask, lie on top of each other.
+    of_tokens = labels.shape == features.shape[:1] + features.shape[-1:]
+    of_tokens = of_tokens and features.ndim > 1 and not features.is_floating_point()
     is_real, shown = labels.is_floating_point(), f"{labels.dtype} of shape {tuple(labels.shape)}"
     if task is NUMBERS:
         if not is_real or labels.ndim > 2 or len(labels) != len(features):

@@ -1,7 +1,8 @@
 """Loss, accuracy, confusion and perplexity of a model, and how a run sums them up in words."""
 
+import contextlib
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -197,6 +198,7 @@ def summed_loss(logits: Tensor, labels: Tensor) -> Tensor:
     torch works along the classes of a row, in vectors of eight: of many rows with fewer classes it
     is faster at the transposed matrix, with five classes two to four times.
     """
+    logits = logits if logits.itemsize > 2 else logits.float()  # sums overflow in half precision
     if logits.ndim == 2 and logits.is_cpu:
         rows, classes = logits.shape
         if classes < 8 and rows >= 256:
@@ -254,8 +256,40 @@ def tally(
     counted: AnyTally | None = None
     for features, labels in batches:
         counted = counted or tally_of(labels, targets)
-        counted.add(model(features), labels)
+        outputs = model(features)
+        try:
+            counted.add(outputs, labels)
+        except (IndexError, RuntimeError) as error:
+            raise misfit(outputs, labels, error) from None
     return counted or Tally()
+
+
+def misfit(outputs: Tensor, labels: Tensor, error: Exception) -> DataError:
+    """Return the error that outputs and labels of a batch make together, with its cause."""
+    if len(outputs) != len(labels):
+        return DataError(f"the model gives {len(outputs)} rows for {len(labels)} labels")
+    if not labels.is_floating_point() and outputs.ndim > 1:
+        outside = labels[((labels < 0) & (labels != IGNORED)) | (labels >= outputs.shape[-1])]
+        if outside.numel():
+            return DataError(
+                f"a label is {int(outside[0])}, but the model tells {outputs.shape[-1]} classes "
+                "apart, which are numbered from 0"
+            )
+    shapes = f"outputs {tuple(outputs.shape)}, labels {tuple(labels.shape)}"
+    reason = str(error).partition("\n")[0]
+    return DataError(f"outputs and labels do not fit together ({shapes}): {reason}")
+
+
+@contextlib.contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Put a model in evaluation mode for a while; parts of it may be in that mode on purpose."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
 
 
 def evaluate(
@@ -272,14 +306,9 @@ def evaluate(
     Returns:
         a `Result`: an `Evaluation` of classes, or a `RegressionEvaluation`.
     """
-    training = model.training
-    model.eval()
-    try:
-        with torch.inference_mode():
-            moved = ((x.to(device), y.to(device)) for x, y in batches)
-            result = tally(model, moved, targets or targets_of(model)).result()
-    finally:
-        model.train(training)
+    with evaluating(model), torch.inference_mode():
+        moved = ((x.to(device), y.to(device)) for x, y in batches)
+        result = tally(model, moved, targets or targets_of(model)).result()
     if result.rows == 0:
         raise DataError("there are no rows to evaluate on")
     return result

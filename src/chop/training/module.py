@@ -16,7 +16,7 @@ from chop.nn.quantizers import loss_terms
 from chop.preprocessing import preprocessing_of, targets_of
 from chop.tasks import task_of
 from chop.training.batches import Batch, Epochs, groups, moved, normalisable
-from chop.training.metrics import kept, score, tally
+from chop.training.metrics import kept, misfit, score, tally
 from chop.training.optimisers import (
     decays_too_fast,
     learning_rate,
@@ -199,7 +199,10 @@ class TrainingModule(LightningModule):
                 for batches in recent:
                     batches.append(features)
                 logits = model(features)
-                loss = task_of(labels).loss(logits, labels, targets)
+                try:
+                    loss = task_of(labels).loss(logits, labels, targets)
+                except (IndexError, RuntimeError) as error:
+                    raise misfit(logits, labels, error) from None
                 for term in terms:
                     loss = loss + term()
                 loss = loss if len(group) == 1 else loss / len(group)

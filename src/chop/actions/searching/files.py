@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chop.config.layers import write_toml
-from chop.errors import SearchError
-from chop.files import filled, seen_from_here, write_text
+from chop.errors import GraphError, SearchError
+from chop.files import filled, write_text
 from chop.runs import (
     BEST_SETTINGS,
     FRONT_GRAPHS,
@@ -29,8 +29,8 @@ from chop.search.spaces.space import SearchSpace
 from chop.search.study.storage import Place, shown, study_names
 from chop.search.sweeps.hyperparameters import Hyperparameters
 from chop.tasks import TASKS
+from chop.tools.advice import HUB, command, export_words, show_next
 from chop.tools.logger import RESULT, get_logger
-from chop.tools.recorded import told_next
 
 if TYPE_CHECKING:
     from chop.search.results.table import Front
@@ -42,6 +42,8 @@ logger = get_logger("chop")
 
 EVALUATIONS = frozenset(task.runner for task in TASKS.values())
 """The runners that measure a network as it is."""
+MOST_TRIED = 3
+"""Networks of a front that are asked whether they can be exported."""
 
 
 def study_place(config: SearchConfig, save_dir: Path, resume: bool) -> tuple[Place, Path]:
@@ -196,17 +198,57 @@ class SearchReport:
         logger.info("%s", self._table(trials, front), extra=RESULT)
         logger.info("The results are in %s", self.folder, extra=RESULT)
         if self.folder.parent.name == SOFTWARE and front.best:
-            told_next(*self._next_commands())
+            show_next(self._next_commands(front))
         if trials and len(failed) == len(trials):
             raise SearchError(f"every trial failed; the first: {failed[0].reason}")
 
-    def _next_commands(self) -> list[str]:
-        """What to do with a front; a network that is not saved needs the code that makes it."""
+    def _next_commands(self, front: "Front") -> list[str]:
+        """Return what to do with a front; a network that is not saved needs the code that makes it.
+
+        Where weights were trained for a trial and not kept, that means to train again.
+        """
+        from chop.search.results.verification import TRAINING_RUNNERS
+
+        report = command("report", self.folder.parent.parent)
         is_saved = (self.folder / FRONT_GRAPHS).is_dir()
-        imports = () if is_saved else self.settings.get("imports", ())
-        code = "".join(f" --import {each}" for each in imports)
-        export = f"ch export --load {seen_from_here(self.folder)} --to c{code}"
-        return [f"ch report {seen_from_here(self.folder.parent.parent)}", export]
+        code = () if is_saved else self.settings.get("imports", ())
+        settings = self.folder / BEST_SETTINGS.format(0)
+        if not (settings.is_file() and (is_saved or self._is_buildable())):
+            return [report]  # a space or a module of the user's, which no file names
+        if self.found.space.starts_afresh:
+            return [report, command("train", "--config", settings, imports=code)]
+        if not TRAINING_RUNNERS.isdisjoint(self.config.strategy.sw_runner):
+            return [report, command("transform", "--config", settings, imports=code)]
+        found = self._exportable(front)
+        if found is None:
+            return [report]
+        place, words = found
+        load = self.folder / BEST_SETTINGS.format(place) if place else self.folder
+        return [report, command("export", "--load", load, *words, imports=code)]
+
+    def _is_buildable(self) -> bool:
+        """Return whether the command line can make the network and its rows from their names."""
+        from chop.catalogue import stored
+
+        model, known = str(self.settings["model"]), stored()
+        is_model = model in known["models"] or model.startswith(HUB) or "imports" in self.settings
+        return is_model and self.settings["dataset"] in known["datasets"]
+
+    def _exportable(self, front: "Front") -> tuple[int, list[str]] | None:
+        """Return the place of the best network that can be exported, and what is to be said of it.
+
+        Only the first are tried: each takes as long as a trial.
+        """
+        in_integers = [
+            (place, trial)
+            for place, trial in enumerate(front.best)
+            if (mark := front.verified.get(trial.number)) is None or mark.equal is not None
+        ]
+        for place, trial in in_integers[:MOST_TRIED]:
+            with contextlib.suppress(GraphError):
+                graph = self.found.space.candidate(dict(trial.config)).graph
+                return place, export_words(graph)
+        return None
 
     def _table(self, trials: "list[Trial]", front: "Front") -> str:
         """The best trials for a reader; of a study of settings the table of the settings."""

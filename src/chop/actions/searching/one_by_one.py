@@ -32,8 +32,8 @@ from chop.search.results.accuracy import Measured
 from chop.search.spaces.mixed_precision import DEFAULT, UNQUANTISED, MixedPrecisionPTQ
 from chop.search.spaces.space import Candidate, make_space
 from chop.tasks import CLASSES, NUMBERS, as_rows, restored, task_named
+from chop.tools.advice import command, show_next
 from chop.tools.logger import RESULT, get_logger
-from chop.tools.recorded import told_next, word_of
 from chop.training.metrics import asked
 from chop.training.results import Z_95
 
@@ -230,9 +230,8 @@ def told(result: Sensitivity, config: RunConfig) -> None:
                 hardest)  # fmt: skip
     folder = seen_from_here(Path(str(result.folder)))
     logger.info("All numbers: %s and %s in %s", LAYERS_TABLE, LAYERS_FILE, folder, extra=RESULT)
-    word = word_of(config.model, config.imports).strip()
-    code = f" --import {word}" if word else ""
-    told_next(f"ch search --config {folder}/{SUGGESTED}{code}")
+    suggested_search = Path(str(result.folder)) / SUGGESTED
+    show_next([command("search", "--config", suggested_search, imports=config.imports)])
 
 
 def settings_to_search(config: RunConfig) -> dict[str, Any]:

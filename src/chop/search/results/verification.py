@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 logger = get_logger("chop")
 
-TRAINING_RUNNERS = frozenset({"basic_train", "hyperparameter_training"})
+TRAINING_RUNNERS = frozenset({"basic_train", "regression_train", "hyperparameter_training"})
 MOST_NUMBERS = 2**22
 """Elements of the rows that are compared at most: more would take longer than a trial."""
 

@@ -218,6 +218,8 @@ class SearchContext:
             raise UnknownNameError("data loader", loader, LOADERS)
         left = most
         for features, labels in getattr(self.data_module, loader)():
+            if len(features) != len(labels):
+                raise DataError(f"a batch has {len(features)} rows, but {len(labels)} labels")
             rows = len(labels) if left is None else min(left, len(labels))
             if rows:
                 yield features[:rows].to(self.device), labels[:rows].to(self.device)

@@ -83,7 +83,7 @@ def quantize_transform_pass(graph: MaseGraph, args: QuantizeArgs) -> tuple[MaseG
         return graph, apply_plan(graph, plan)
     plan, found, rows = calibrated(graph, plan, args.input_generator, args.calibrate)
     info = apply_plan(graph, plan)
-    if any(each.fit.calibrated for each in found):
+    if any(each.fit.calibrated for each in found) and logger.isEnabledFor(logging.INFO):
         show(table(found, rows))
     return graph, info | {"calibration": tell(graph, found, rows)}
 

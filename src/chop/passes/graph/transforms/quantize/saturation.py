@@ -84,10 +84,15 @@ def with_scales_open(quant: QuantConfig) -> QuantConfig:
 
 
 def tell(graph: MaseGraph, found: list[Observed], rows: int) -> Info:
-    """Warn of what saturates, note it in the metadata; the facts for `info`."""
+    """Tell what saturates, note it in the metadata; the facts for `info`.
+
+    A scale that was given is warned of. One that was found makes the least error on these rows,
+    though some of them saturate.
+    """
     for each in found:
         if each.fit.saturated > TOO_MANY:
-            logger.warning("%s", warning(each, rows))
+            level = logging.INFO if each.fit.calibrated else logging.WARNING
+            logger.log(level, "%s", warning(each, rows))
         note(graph, each)
     facts: Info = {"rows": rows, "operands": {}}
     for node, role, fit in found:
