@@ -146,7 +146,8 @@ def other_array(dice: Dice, array: Tensor) -> Tensor:
         return array.to(dice.choice([torch.int32, torch.float64, torch.uint8]))
     shapes = (array.reshape(-1), array[None], array.T.contiguous(), torch.cat([array[None]] * 2))
     parts = (array[:0], array[:-1]) if array.dim() else (array[None],)
-    return dice.choice([*shapes, *parts]).clone()
+    other: Tensor = dice.choice([*shapes, *parts])
+    return other.clone()
 
 
 def change_step(dice: Dice, program: IntegerProgram) -> IntegerProgram:

@@ -9,11 +9,8 @@ import torch.nn.functional as F
 from lowering_nets import Config, quantised, settled
 from torch import Tensor, nn
 
-import chop.passes as passes
 from chop.ir.graph.mase_graph import MaseGraph
-from harden.integer_networks import Network, Part
-
-ROLES = ("data_in", "weight", "bias")
+from harden.integer_networks import ROLES, Network, Part, granular
 
 
 def random_format(dice: random.Random, plain: bool) -> Config:
@@ -135,42 +132,7 @@ def random_network(seed: int, rows: int = 9) -> tuple[MaseGraph, Tensor]:
     return quantised(model, x, rules), x
 
 
-def random_granularity(dice: random.Random, config: Config, role: str, shape: Any) -> Config:
-    """Widths, points and signs of one operand for some of its dimensions, each by itself."""
-    width, point = config[f"{role}_width"], config[f"{role}_frac_width"]
-
-    def spread(some: Callable[[], int]) -> Any:
-        kept = [size if dice.random() < 0.6 else 1 for size in shape]
-        count = torch.Size(kept).numel()
-        return torch.tensor([some() for _ in range(count)]).reshape(kept)
-
-    found = {f"{role}_width": spread(lambda: max(width - dice.randint(0, 4), 0))}
-    if dice.random() < 0.6:
-        found[f"{role}_frac_width"] = spread(lambda: point + dice.randint(-1, 1))
-    if dice.random() < 0.3:
-        found[f"{role}_signed"] = spread(lambda: dice.randint(0, 1))
-    return config | found
-
-
 def granular_network(seed: int, rows: int = 9) -> tuple[MaseGraph, Tensor]:
     """A random network whose fixed-point operands have widths by channel or element."""
     graph, x = random_network(seed, rows)
-    dice = random.Random(seed)
-    rules: Config = {"by": "name", "default": {"config": {"name": None}}}
-    for node in graph.nodes:
-        common = node.meta["mase"]["common"]
-        module = node.meta["mase"].module
-        config = getattr(module, "config", None) or node.kwargs.get("config")
-        if not config:
-            continue
-        shapes = {
-            "data_in": common["args"]["data_in_0"]["shape"][1:],
-            "data_out": common["results"]["data_out_0"]["shape"][1:],
-            **{name: list(p.shape) for name, p in (module or nn.Module()).named_parameters()},
-        }
-        for role, shape in shapes.items():
-            if config["name"] == "integer" and f"{role}_width" in config and dice.random() < 0.8:
-                config = random_granularity(dice, config, role, shape)
-        rules[node.name] = {"config": config}
-    graph, _ = passes.quantize_transform_pass(graph, rules)
-    return graph, x
+    return granular(random.Random(seed), graph), x

@@ -85,6 +85,15 @@ def test_what_nothing_reads_gives_no_warning(tmp_path: Path) -> None:
     assert export(graph, "c", tmp_path / "c", rows=20).verified_rows == 20
 
 
+def test_limits_the_wrong_way_round(tmp_path: Path) -> None:
+    """As in PyTorch, the upper one is what comes out."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Hardtanh(-0.5, 0.5))
+    graph = quantised(model, torch.randn(3, 4), {"linear": integer()})
+    graph.modules["1"].min_val = 1.5
+    done = export(graph, "c", tmp_path / "c", rows=20)
+    assert done.manifest["outputs"][0]["low"] == done.manifest["outputs"][0]["high"] == 128
+
+
 def test_equal_steps_share_a_function() -> None:
     """A sanitising compiler takes minutes for a thousand layers otherwise."""
     texts = []

@@ -16,8 +16,17 @@ from chop.errors import CheckpointError, ChopError
 from chop.files import read_safetensors, writable_folder, write_safetensors, write_text
 from chop.lowering.builder import by_element, in_binary, input_limits
 from chop.lowering.engine import input_format
-from chop.lowering.program import STEPS, Input, IntegerProgram, Shape, Step, Value, own_fields
-from chop.lowering.ranges import bounds
+from chop.lowering.program import (
+    STEPS,
+    Codes,
+    Input,
+    IntegerProgram,
+    Shape,
+    Step,
+    Value,
+    own_fields,
+)
+from chop.lowering.ranges import bounds, codes
 from chop.lowering.shapes import MOST_CODE, MOST_ELEMENTS, check_step, check_value, require
 
 PROGRAM, ARRAYS = "program.json", "arrays.safetensors"
@@ -136,10 +145,11 @@ def _check_input(each: Input) -> None:
     """Raise unless the codes of an input are those of its format."""
     value, fmt = each.value, input_format(each)
     stated = (value.frac, value.low, value.high)
+    found: tuple[Codes, ...] = (codes(0), codes(0), value.high)
     if fmt is not None:
         plain = by_element(fmt) is None and in_binary(fmt, value.name) is fmt
         require(plain, f"{value.name} has a format that has no codes")
-    found = (0, 0, value.high) if fmt is None else input_limits(fmt, value.shape, value.name)
+        found = input_limits(fmt, value.shape, value.name)
     same = (
         np.broadcast_to(side, value.shape) == end for side, end in zip(found, stated, strict=True)
     )

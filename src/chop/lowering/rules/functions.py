@@ -119,6 +119,7 @@ def limited(call: Call) -> Symbol:
         return of_each_code(call, symbol)
     low = codes(-UNLIMITED if sides[0] is None else sides[0])
     high = codes(UNLIMITED if sides[1] is None else sides[1])
+    low = np.minimum(low, high)  # where they are the wrong way round, PyTorch gives the upper one
     if (value.low >= low).all() and (value.high <= high).all():
         return Exact(value)
     return call.emit(Clamp, [value], value.shape, value.frac, low=low, high=high)
