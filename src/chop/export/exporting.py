@@ -84,12 +84,7 @@ def export(  # noqa: PLR0913  (each is a choice of its own)
         source: where the graph came from, for the manifest.
         hardware: how to make the circuit, for ``"verilog"`` only.
     """
-    if to not in TARGETS:
-        raise UnknownNameError("export", to, TARGETS)
-    if rows < 0:
-        raise ConfigError(f"export: rows must be 0 or more (got {rows})")
-    if Path(output).name in ("", ".."):
-        raise ConfigError(f"export: {str(output)!r} is not the name of a folder to write: name one")
+    check_wish(to, output, rows)
     write = TARGETS[to]
     if hardware is not None:
         if to != "verilog":
@@ -111,6 +106,16 @@ def export(  # noqa: PLR0913  (each is a choice of its own)
         manifest = described(program, to, files) | facts | {"checked_with": tool}
         write_text(files / MANIFEST, json.dumps(manifest, indent=2) + "\n")
         return Exported(moved(files, Path(output).expanduser()), manifest)
+
+
+def check_wish(to: str, output: str | Path, rows: int) -> None:
+    """Refuse a form that is not known, a folder without a name and rows below none."""
+    if to not in TARGETS:
+        raise UnknownNameError("export", to, TARGETS)
+    if rows < 0:
+        raise ConfigError(f"export: rows must be 0 or more (got {rows})")
+    if Path(output).name in ("", ".."):
+        raise ConfigError(f"export: {str(output)!r} is not the name of a folder to write: name one")
 
 
 def moved(files: Path, wanted: Path) -> Path:
