@@ -110,8 +110,6 @@ def hardware_of(to: str, hardware: Hardware | None, circuit: Mapping[str, Any]) 
     Args:
         circuit: fields of `Hardware`, in its place.
     """
-    if to not in TARGETS:
-        raise UnknownNameError("export", to, TARGETS)
     known = [each.name for each in fields(Hardware)]
     if unknown := [name for name in circuit if name not in known]:
         raise UnknownNameError("setting", unknown[0], known, "export")
@@ -154,12 +152,9 @@ def export(  # noqa: PLR0913  (each is a choice of its own)
         notes: of ``real``, whose rows they are or why there are none; of ``file``, why it cannot be
             run.
     """
+    check_wish(to, output, rows)
     graph, hardware = graph_of(graph), hardware_of(to, hardware, circuit)
     write = TARGETS[to] if hardware is None else partial(write_verilog, hardware=hardware)
-    if rows < 0:
-        raise ConfigError(f"export: rows must be 0 or more (got {rows})")
-    if Path(output).name in ("", ".."):
-        raise ConfigError(f"export: {str(output)!r} is not the name of a folder to write: name one")
     check = Check(graph, cut_tail, rows, inputs, notes or {})
     if hardware is not None and hardware.stream and rows:
         check.not_compared[f"{NAME}.sv"] = "the bench runs the module top, not what is around it"
@@ -179,6 +174,16 @@ def warned(done: Exported) -> Exported:
     for line in done.warnings:
         logger.warning("%s", line)
     return done
+
+
+def check_wish(to: str, output: str | Path, rows: int) -> None:
+    """Refuse a form that is not known, a folder without a name and rows below none."""
+    if to not in TARGETS:
+        raise UnknownNameError("export", to, TARGETS)
+    if rows < 0:
+        raise ConfigError(f"export: rows must be 0 or more (got {rows})")
+    if Path(output).name in ("", ".."):
+        raise ConfigError(f"export: {str(output)!r} is not the name of a folder to write: name one")
 
 
 def moved(files: Path, wanted: Path) -> Path:
