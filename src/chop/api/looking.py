@@ -10,8 +10,12 @@ from chop.actions.searching.one_by_one import WIDTHS, Sensitivity
 from chop.actions.searching.one_by_one import sensitivity as measure
 from chop.api.rows import one_line, prepare, searchable
 from chop.api.running import in_one_word, module_of, project_of, splits
+from chop.errors import UnknownNameError
 from chop.runs import SENSITIVITY, SOFTWARE
 from chop.tools.logger import quietly
+
+CONTEXT = ("seed", "accelerator", "load_name", "load_type", "cf_args")
+"""Settings of the run that `sensitivity` takes beside its own."""
 
 
 def sensitivity(  # noqa: PLR0913  # all but the first by name
@@ -38,11 +42,13 @@ def sensitivity(  # noqa: PLR0913  # all but the first by name
         project: a folder to write layers.csv, layers.json and search.toml to; by default
             ``mase_output/<class of the model>``.
         task, verbose: as for `chop.train`.
-        settings: as for `chop.actions.search`: seed, accelerator.
+        settings: as for `chop.actions.search`: seed, accelerator, load, load_type.
     """
     module = module_of(model, "sensitivity")
     folder = project_of(project, module) / SOFTWARE / SENSITIVITY
     given = in_one_word("sensitivity", {"format": format, **settings})
+    if unknown := [name for name in given if name not in ("format", *CONTEXT)]:
+        raise UnknownNameError("setting", unknown[0], CONTEXT, "sensitivity")
     with quietly(not verbose), one_line("sensitivity"):
         what = prepare(searchable(module), splits(train=train, val=val), task, "val", cast=True)
         return measure(
