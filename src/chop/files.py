@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from chop.errors import OutputError
+from chop.errors import ConfigError, OutputError
 
 try:
     import fcntl
@@ -131,6 +131,24 @@ def _locked(path: Path) -> int | None:
             if os.path.samestat(os.fstat(descriptor), path.stat()):
                 return descriptor
         os.close(descriptor)
+
+
+def check_nameable(path: str | Path, where: str) -> None:
+    """Refuse what no file or folder can be called here, such as a name of thousands of letters.
+
+    Args:
+        where: the setting that names it, for the message.
+    """
+    text = str(path)
+    shown = text if len(text) <= 80 else f"{text[:40]}…{text[-40:]}"
+    try:
+        os.lstat(os.path.expanduser(text))
+    except ValueError as error:  # a zero byte, or a letter that the locale does not know
+        raise ConfigError(f"{where}: {shown!r} cannot be a path: {error}") from None
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            reason = f"{error.strerror} ({len(text):,} letters)"
+            raise ConfigError(f"{where}: {shown!r} cannot be a path: {reason}") from None
 
 
 def seen_from_here(path: Path) -> str:

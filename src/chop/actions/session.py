@@ -16,7 +16,7 @@ from chop.actions import ACTIONS
 from chop.catalogue import stored
 from chop.config.run import RunConfig
 from chop.errors import ConfigError, DataError, UnknownNameError
-from chop.files import nothing_left_behind, writable_folder
+from chop.files import check_nameable, nothing_left_behind, writable_folder
 from chop.runs import SOFTWARE, write_record
 from chop.tasks import CLASSES, NUMBERS, TOKENS, Task, task_named, task_of
 from chop.tools.logger import get_logger, root_logger
@@ -93,6 +93,7 @@ def check(config: RunConfig) -> None:
             f"--project: {config.project!r} is not the name of a folder; what leads to it is "
             "--project-dir"
         )
+    check_nameable(project_folder(config), "--project")
     for path, flag in ((config.load_name, "--load"), (config.dataset_path, "--dataset-path")):
         if path is not None and not Path(path).expanduser().exists():
             raise ConfigError(f"{flag}: there is no file or folder {path}")
