@@ -4,7 +4,6 @@ import hashlib
 import json
 import shutil
 import tempfile
-import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -22,11 +21,11 @@ from chop.export.onnx.qonnx import check_qonnx, write_qonnx
 from chop.export.onnx.standard import check_onnx, write_onnx
 from chop.export.tools import run_tool
 from chop.export.verilog.target import Hardware, check_verilog, write_verilog
-from chop.files import filled, nothing_left_behind, write_text
+from chop.files import nothing_left_behind, write_folder, write_text
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.lowering import Engine, IntegerProgram, analyse, lower, save_program
 from chop.lowering.program import Value
-from chop.runs import MANIFEST, new_folder
+from chop.runs import MANIFEST, versioned
 
 COMPILE = ("-std=c99", "-O1", "-Wall", "-Wextra", "-Werror", "-fsanitize=undefined")
 COMPILE_SAFE = (*COMPILE, "-fno-sanitize-recover=all")
@@ -113,17 +112,13 @@ def export(  # noqa: PLR0913  (each is a choice of its own)
 
 def moved(files: Path, wanted: Path) -> Path:
     """The folder of the wanted name, or the next version of it, with all files or not at all."""
-    whole = wanted.with_name(f".{wanted.name}.{uuid.uuid4().hex[:8]}.tmp")
     with nothing_left_behind(wanted.parent):
         try:
-            shutil.copytree(files, whole)  # which makes what leads to it
-            with filled(folder := new_folder(wanted)):
-                return whole.replace(folder)
+            name = partial(versioned, wanted)
+            return write_folder(name, partial(shutil.copytree, files, dirs_exist_ok=True))
         except (OSError, shutil.Error) as error:
             reason = getattr(error, "strerror", None) or error
             raise OutputError(f"{wanted}: cannot be written: {reason}") from None
-        finally:
-            shutil.rmtree(whole, ignore_errors=True)
 
 
 def random_codes(program: IntegerProgram, rows: int) -> dict[str, Tensor]:
