@@ -31,8 +31,8 @@ WARM = (
 )  # fmt: skip
 """What a run would import; all the rest it imports by itself."""
 PAUSE = 0.002
-GONE = 20.0
-"""Seconds within which the helpers of a killed run must be gone."""
+GONE = 120.0
+"""Seconds within which the helpers of a killed run must be gone, on a machine that is busy."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Request:
     die_at: int | None = None
     alone: bool = False
     helpers: bool = False
-    limit: float = 120.0
+    limit: float = 900.0
     variables: dict[str, str] = field(default_factory=dict)
     largest_file: int | None = None
     memory: int | None = None
