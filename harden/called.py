@@ -10,15 +10,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-HANG = (15.0, 180.0)  # seconds in which a run must have begun its work, of this process and in all
+HANG = (15.0, 900.0)
+"""Seconds in which a run must have begun its work: of this process, and in all, which only one that
+waits for something takes, however busy the machine is."""
 WORK = (0.25, 20.0)  # seconds of work after which a run that does as it was told is stopped
 LONGEST = 520  # characters of a message that is still one line to a reader
 AT_WORK = (
     ("lightning.pytorch.trainer.trainer", "Trainer", "fit"),
     ("lightning.pytorch.trainer.trainer", "Trainer", "test"),
     ("chop.search.strategy", "Search", "run"),
+    ("chop.search.learned.search", "LearnedSearch", "run"),
     ("chop.actions.transforming", None, "_run_pass"),
 )
 """What is called once everything is checked and built: from here on a run takes as long as it was
@@ -63,6 +66,7 @@ class Watch:
 
     def __init__(self) -> None:
         self.at_work = False
+        self.stopped = False
 
     def begin(self, limits: tuple[float, float]) -> None:
         """Stop the run after so many seconds; again and again, if something swallows that."""
@@ -78,7 +82,8 @@ class Watch:
             self.at_work = True
             self.begin(WORK)
 
-    def stop(self, *_: object) -> None:
+    def stop(self, *_: object) -> NoReturn:
+        self.stopped = True
         raise Stopped
 
 
@@ -132,7 +137,7 @@ def _not_here(function: Any) -> Any:
         if getattr(args[0], "processes", 2) == 1:  # settings of a run that needs only this one
             return function(*args, **kwargs)
         WATCH.at_work = True
-        raise Stopped
+        return WATCH.stop()
 
     return refused
 
@@ -142,7 +147,7 @@ def call(arguments: Sequence[str], folder: Path, watched: Path) -> Ended:
     from chop.cli import main
 
     before = set(inside(watched))
-    WATCH.at_work = False
+    WATCH.at_work = WATCH.stopped = False
     code: int | None = None
     with _captured() as (out, err), contextlib.chdir(folder):
         sys.argv = ["ch", *arguments]
@@ -157,6 +162,8 @@ def call(arguments: Sequence[str], folder: Path, watched: Path) -> Ended:
             WATCH.end()
             sys.stdout.flush()
             sys.stderr.flush()
+    if WATCH.stopped:  # a library may have turned that into an error of its own, as pybind11 does
+        code = None
     left = sorted(set(inside(watched)) - before)
     return Ended(code, out.getvalue(), err.getvalue(), WATCH.at_work, tuple(left))
 

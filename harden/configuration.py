@@ -18,14 +18,16 @@ from pathlib import Path
 from harden.called import Ended, inside, problem_of
 from harden.common import Row, share
 from harden.config_cases import FILE, KINDS, Case, case_of, prepare, sandbox
-from harden.forked import WORKERS, Verdict, run_all
+from harden.forked import SWOLLEN, WORKERS, Verdict, run_all
+from harden.kill_server import cpu_seconds
 
 PART = "configuration"
 IN_PROCESS, REAL = 10_000, 200
 REAL_KIND = "the same as real processes"
-REAL_LIMIT = 25.0  # seconds of a real process
+REAL_LIMIT = 25.0  # seconds that a real process may compute, with all that it has started
+LONGEST_WAIT = 600.0  # seconds after which it is stopped though it has not computed so long
+PAUSE = 0.02
 ADDRESSES = 8 << 30  # bytes of address space of a real process
-MEMORY = 1 << 10  # MiB that a process may come to hold
 NOWHERE = "http://127.0.0.1:9"  # nothing listens there
 MODULE = "harden.config_cases"
 
@@ -48,7 +50,7 @@ def rows(verdicts: Iterable[Verdict], kinds: Iterable[str]) -> Iterator[Row]:
 
 def with_memory(verdict: Verdict) -> Verdict:
     """The verdict, lost if its process came to hold too much."""
-    if verdict.problem or verdict.memory <= MEMORY:
+    if verdict.problem or verdict.memory <= SWOLLEN:
         return verdict
     problem = f"takes {verdict.memory} MiB of memory"
     return Verdict(verdict.number, verdict.kind, verdict.outcome, problem)
@@ -130,7 +132,8 @@ def limit_addresses() -> None:
 def waited(process: subprocess.Popen[bytes]) -> tuple[int | None, int]:
     """The exit code and the most memory in MiB; None for one that had to be stopped."""
     code: int | None = None
-    end = time.monotonic() + REAL_LIMIT
+    end = time.monotonic() + LONGEST_WAIT
+    look = time.monotonic() + REAL_LIMIT  # one process cannot have computed so long before
     options = os.WNOHANG
     while True:
         ended, status, usage = os.wait4(process.pid, options)
@@ -138,10 +141,11 @@ def waited(process: subprocess.Popen[bytes]) -> tuple[int | None, int]:
             process.returncode = os.waitstatus_to_exitcode(status)
             code = process.returncode if options else None
             return code, usage.ru_maxrss >> 10
-        if time.monotonic() > end:
+        now = time.monotonic()
+        if now > end or (now > look and cpu_seconds(process.pid) > REAL_LIMIT):
             os.killpg(process.pid, signal.SIGKILL)
             options = 0
-        time.sleep(0.02)
+        time.sleep(PAUSE if now < look else 1.0)
 
 
 def _text(descriptor: int) -> str:

@@ -22,9 +22,10 @@ from typing import IO, Any
 
 ROOT = Path(__file__).parents[1]
 CHUNK = 50  # cases of one child
-NO_ANSWER = 400.0  # seconds after which a child that answers no signal is killed
+NO_ANSWER = 1_200.0  # seconds after which a child that answers no signal is killed
 HEADROOM = 1 << 30  # bytes of address space that a case may take on top of what is imported
 WORKERS = 2
+SWOLLEN = 1 << 10  # MiB; a child that has come to hold more judges no further case
 ORDERLY = ("accepted", "refused", "unharmed", "other data")
 """Outcomes after which a process is as it was before; one that was stopped may be in any state."""
 
@@ -37,7 +38,8 @@ class Verdict:
         kind: the line of the table it belongs to.
         outcome: how it ended, for the counts in the table.
         problem: why it counts as lost; empty if it does not.
-        memory: the largest resident size of its process so far, in MiB.
+        memory: the largest resident size of its process so far, in MiB; the case that makes it too
+            large is the last of its process.
     """
 
     number: int
@@ -139,7 +141,7 @@ def _fork(module: Any, chunk: list[int]) -> tuple[int, int]:
         for number in chunk:
             verdict = _judged(module, number)
             os.write(writing, f"{json.dumps(asdict(verdict))}\n".encode())
-            if verdict.outcome not in ORDERLY:
+            if verdict.outcome not in ORDERLY or verdict.memory > SWOLLEN:
                 break
         code = 0
     finally:

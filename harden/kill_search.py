@@ -87,9 +87,9 @@ class Study:
     running: int = 0
 
 
-def read_study(folder: Path) -> Study:
+def read_study(folder: Path, results: Path = RESULTS) -> Study:
     """The study of a project; raises what Optuna raises if it cannot be read."""
-    path = folder / RESULTS / "study.log"
+    path = folder / results / "study.log"
     if not path.exists():
         return Study()
     storage = JournalStorage(JournalFileBackend(str(path)))

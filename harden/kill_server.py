@@ -31,8 +31,8 @@ WARM = (
 )  # fmt: skip
 """What a run would import; all the rest it imports by itself."""
 PAUSE = 0.002
-GONE = 20.0
-"""Seconds within which the helpers of a killed run must be gone."""
+GONE = 120.0
+"""Seconds within which the helpers of a killed run must be gone, on a machine that is busy."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Request:
     die_at: int | None = None
     alone: bool = False
     helpers: bool = False
-    limit: float = 120.0
+    limit: float = 900.0
     variables: dict[str, str] = field(default_factory=dict)
     largest_file: int | None = None
     memory: int | None = None
@@ -237,15 +237,21 @@ def is_gone(group: int) -> bool:
     return True
 
 
-def members(group: int) -> list[int]:
-    """The processes of a group that are still at work."""
-    found = []
+def members(group: int) -> dict[int, list[str]]:
+    """The processes of a group that are still at work, with what the system says of each."""
+    found = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            state, _, of_group = path.read_text().rpartition(") ")[2].split()[:3]
-            if int(of_group) == group and state != "Z":
-                found.append(int(path.parent.name))
+            facts = path.read_text().rpartition(") ")[2].split()
+            if int(facts[2]) == group and facts[0] != "Z":
+                found[int(path.parent.name)] = facts
     return found
+
+
+def cpu_seconds(group: int) -> float:
+    """The seconds that the processes of a group have computed, and those that they waited for."""
+    ticks = sum(int(fact) for facts in members(group).values() for fact in facts[11:15])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def warm_up() -> None:

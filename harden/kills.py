@@ -1,9 +1,10 @@
-"""Kills: SIGKILL at 200 moments of training and searching, then ``--resume``.
+"""Kills: SIGKILL at 300 moments of all that writes files, then ``--resume`` or the same once more.
 
 Moments are spread over the measured length of an undisturbed run, and over its file operations,
 which hits the writing itself. Training that went on must equal training that nobody disturbed, bit
-for bit; of a study no finished trial may be lost, changed, evaluated again or stored twice; and
-whatever is on the disk must be readable at every moment.
+for bit; of a study no finished trial may be lost, changed, evaluated again or stored twice; what
+is written at the end of a command must be there as a whole or not at all, and be the same when the
+command is given again; and whatever is on the disk must be readable at every moment.
 """
 
 import queue
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harden import kill_search, kill_train
+from harden import kill_files, kill_search, kill_train
 from harden.common import Row, share
 from harden.kill_server import Server
 
@@ -31,6 +32,10 @@ TOTALS = {
     "search, in a file operation": 30,
     "search of three processes, one or all of them": 20,
     "search with n_jobs = 2, all or the first alone": 10,
+    "export, predict, quantize or sensitivity, at a moment": 24,
+    "export, predict, quantize or sensitivity, in a file operation": 96,
+    "learned search, at a moment": 6,
+    "learned search, in a file operation": 12,
 }
 """The kinds of kills and how many of each there are: over 200."""
 READS = 6
@@ -59,6 +64,7 @@ class Bench:
         self._lock = threading.Lock()
         self._training: dict[str, kill_train.Reference] = {}
         self._searching: dict[str, kill_train.Reference] = {}
+        self._writing: dict[str, kill_train.Reference] = {}
 
     def training(self, server: Server, flavour: str) -> kill_train.Reference:
         """The undisturbed training run of a flavour, made when it is first asked for."""
@@ -73,6 +79,21 @@ class Bench:
             if name not in self._searching:
                 self._searching[name] = undisturbed_search(server, self.folder, name)
             return self._searching[name]
+
+    def prepared(self, server: Server) -> Path:
+        """A project for commands that need a network, made when it is first asked for."""
+        with self._lock:
+            base = self.folder / "prepared"
+            return base if base.exists() else kill_files.prepare(server, base)
+
+    def writing(self, server: Server, name: str) -> kill_train.Reference:
+        """The undisturbed run of a command that writes its files at the end."""
+        base = self.prepared(server)
+        with self._lock:
+            if name not in self._writing:
+                work = self.folder / f"reference-{name}"
+                self._writing[name] = kill_files.undisturbed(server, base, work, name)
+            return self._writing[name]
 
 
 def undisturbed_search(server: Server, folder: Path, name: str) -> kill_train.Reference:
@@ -180,6 +201,38 @@ class SearchKills:
         return {"kill_after": spread * reference.seconds, "victims": victims}
 
 
+@dataclass(frozen=True)
+class FileKills:
+    """Kills of commands that write their files at the end, by the clock or in a file operation."""
+
+    bench: Bench
+    total: int
+    by_operation: bool
+    names: tuple[str, ...] = tuple(kill_files.COMMANDS)
+
+    def __call__(self, server: Server, folder: Path, place: int) -> tuple[int, list[str]]:
+        """Kill, and give the command again."""
+        name = pick(self.names, place)
+        reference = self.bench.writing(server, name)
+        base = self.bench.prepared(server)
+        draw = random.Random(f"files/{self.by_operation}/{place}")
+        turns = -(-self.total // len(self.names))
+        spread = (place // len(self.names) % turns + draw.random()) / turns
+        for attempt in range(ATTEMPTS):
+            work = folder / str(attempt)
+            shutil.copytree(base, work)
+            project = kill_files.Disturbed(server, work, name, reference)
+            killed, wrong = project.killed(**self._how(spread * 0.8**attempt, reference))
+            if killed or wrong:
+                break
+        return int(killed), [f"{name}: {each}" for each in wrong or project.finished()]
+
+    def _how(self, spread: float, reference: kill_train.Reference) -> dict[str, Any]:
+        if self.by_operation:
+            return {"die_at": 1 + int(spread * reference.operations)}
+        return {"kill_after": spread * reference.seconds}
+
+
 def cases(bench: Bench, what: str, total: int) -> Case:
     """The case that stands for a kind of kills."""
     made: dict[str, Case] = {
@@ -192,6 +245,18 @@ def cases(bench: Bench, what: str, total: int) -> Case:
         "search, in a file operation": SearchKills(bench, total, by_operation=True),
         "search of three processes, one or all of them": SearchKills(bench, total, processes=3),
         "search with n_jobs = 2, all or the first alone": SearchKills(bench, total, jobs=2),
+        "export, predict, quantize or sensitivity, at a moment": FileKills(
+            bench, total, by_operation=False
+        ),
+        "export, predict, quantize or sensitivity, in a file operation": FileKills(
+            bench, total, by_operation=True
+        ),
+        "learned search, at a moment": FileKills(
+            bench, total, by_operation=False, names=(kill_files.LEARNED,)
+        ),
+        "learned search, in a file operation": FileKills(
+            bench, total, by_operation=True, names=(kill_files.LEARNED,)
+        ),
     }
     return made[what]
 

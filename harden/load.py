@@ -61,7 +61,7 @@ MANY = {
 }
 """9,000 configurations."""
 JOURNAL = "journal file"
-LIMIT = 1_200.0
+LIMIT = 3_600.0
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from harden.kill_server import ROOT, Request, Server
 QUIET = ["--report-to", "none", "--accelerator", "cpu", "--project-dir", ".", "--project", "out"]
 SHORT = ["--batch-size", "2048", "--max-epochs", "2", "--learning-rate", "1e-2"]
 TRAIN = ["train", "jsc-tiny", "jsc-sim", *SHORT, *QUIET]
-LIMIT = 240
+LIMIT = 1_200
 
 
 @dataclass(frozen=True)

@@ -242,9 +242,9 @@ def _predict(options: dict[str, Any]) -> int:
     if not file or given.get("load_name") is None:
         what = "--load PATH" if file else "FILE"
         raise ConfigError(f"predict: {what} is missing: write ch predict --load PATH FILE")
+    layers = Layers.read(None, spelled_out(given | ({"model": model[0]} if model else {})))
     if not Path(given["load_name"]).expanduser().exists():
         raise ConfigError(f"--load: there is no file or folder {given['load_name']}")
-    layers = Layers.read(None, spelled_out(given | ({"model": model[0]} if model else {})))
     layers = replace(layers, project=_from_project("predict", layers, graphs=True))
     if output is not None:
         output = checked_argument("output", output)

@@ -4,14 +4,15 @@ import contextlib
 import errno
 import hashlib
 import os
+import shutil
 import stat
 import tempfile
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from chop.errors import OutputError
+from chop.errors import ConfigError, OutputError
 
 try:
     import fcntl
@@ -25,6 +26,8 @@ OWN_BYTES = "surrogateescape"
 """A path that the locale could not read gets its own bytes back."""
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
 """What file systems say that have no hard links."""
+TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
+"""What file systems say of a name for a folder that something else has."""
 CHECKSUM, BLANK = "chop_sha256", "0" * 64
 """Where a file of tensors has its SHA-256, and what stands there while that is computed."""
 
@@ -43,7 +46,7 @@ def replacing(path: Path) -> Iterator[Path]:
             raise OutputError(f"{path}: is a device or a pipe; name a file to write")
     with _temporary(path) as temporary:
         yield temporary
-        _flush(temporary)
+        flush_to_disk(temporary)
         temporary.replace(path)
 
 
@@ -87,11 +90,36 @@ def write_pieces(path: Path, pieces: Iterable[str]) -> None:
         stream.writelines(pieces)
 
 
+def write_folder(name: Callable[[], Path], fill: Callable[[Path], object]) -> Path:
+    """Make a folder that has all its files or is not there; the name it got.
+
+    Args:
+        name: gives a name that is free, and is asked again if somebody else was faster.
+        fill: writes the files into the folder that it is given, which has another name until then.
+    """
+    wanted = name()
+    writable_folder(wanted.parent)
+    whole = wanted.with_name(_hidden(wanted))
+    try:
+        whole.mkdir()
+        fill(whole)
+        for file in filter(Path.is_file, whole.rglob("*")):
+            flush_to_disk(file)
+        while True:
+            try:
+                return whole.rename(name())
+            except OSError as error:
+                if error.errno not in TAKEN:
+                    raise
+    finally:
+        shutil.rmtree(whole, ignore_errors=True)
+
+
 def create(path: Path, text: str) -> bool:
     """Write a whole text file unless there is one, even if two try at once; whether it was done."""
     with _temporary(path) as temporary:
         temporary.write_text(text, encoding="utf-8", errors=OWN_BYTES)
-        _flush(temporary)
+        flush_to_disk(temporary)
         try:
             os.link(temporary, path)
         except FileExistsError:
@@ -158,6 +186,24 @@ def _locked(path: Path) -> int | None:
             if os.path.samestat(os.fstat(descriptor), path.stat()):
                 return descriptor
         os.close(descriptor)
+
+
+def check_nameable(path: str | Path, where: str) -> None:
+    """Refuse what no file or folder can be called here, such as a name of thousands of letters.
+
+    Args:
+        where: the setting that names it, for the message.
+    """
+    text = str(path)
+    shown = text if len(text) <= 80 else f"{text[:40]}…{text[-40:]}"
+    try:
+        os.lstat(os.path.expanduser(text))
+    except ValueError as error:  # a zero byte, or a letter that the locale does not know
+        raise ConfigError(f"{where}: {shown!r} cannot be a path: {error}") from None
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            reason = f"{error.strerror} ({len(text):,} letters)"
+            raise ConfigError(f"{where}: {shown!r} cannot be a path: {reason}") from None
 
 
 def seen_from_here(path: Path) -> str:
@@ -261,10 +307,15 @@ def _digest_with_blank(stream: BinaryIO, place: int) -> str:
     return digest.hexdigest()
 
 
+def _hidden(path: Path) -> str:
+    """A name of its own for what is to become `path`."""
+    return f".{path.name}.{uuid.uuid4().hex[:8]}.tmp"
+
+
 @contextlib.contextmanager
 def _temporary(path: Path) -> Iterator[Path]:
     """A name beside `path` that is free when the block ends, and one line if it cannot be used."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    temporary = path.with_name(_hidden(path))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
@@ -280,7 +331,7 @@ def _temporary(path: Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
-def _flush(path: Path) -> None:
+def flush_to_disk(path: Path) -> None:
     """Make sure the bytes are on the disk before the name points at them."""
     with path.open("rb") as stream:
         os.fsync(stream.fileno())

@@ -19,7 +19,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from chop.errors import ChopError, ConfigError, DataError, OutputError
-from chop.files import create, held, one_at_a_time, writable_folder, write_text
+from chop.files import check_nameable, create, held, one_at_a_time, writable_folder, write_text
 from chop.preprocessing import Preprocessing, from_plain
 from chop.validation import parse
 
@@ -243,6 +243,7 @@ class RunFolder:
 
 def open_run(folder: Path) -> RunFolder:
     """The run in a folder: that of a project, or the ``software`` in it."""
+    check_nameable(folder, "the folder of a project")
     place = folder.expanduser()
     if not place.is_dir():
         what = "is a file" if place.exists() else "there is no such folder"

@@ -190,11 +190,11 @@ def test_a_graph_that_is_not_quantised(tmp_path: Path) -> None:
 def test_nothing_is_left_where_writing_fails(
     graph: MaseGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(path: Path) -> Path:
+    def full(path: Path, name: Path) -> Path:
         raise OSError(28, "No space left on device")
 
     program = lower(graph)
-    monkeypatch.setattr(exporting, "new_folder", full)
+    monkeypatch.setattr(Path, "rename", full)
     with pytest.raises(OutputError, match="p: cannot be written: No space left"):
         chop.export(program, "c", tmp_path / "new" / "p", rows=0)
     assert list(tmp_path.iterdir()) == []

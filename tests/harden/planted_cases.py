@@ -61,6 +61,18 @@ def works_for_long(arguments: list[str]) -> int:
     return hangs(arguments)
 
 
+def makes_an_error_of_a_stop(arguments: list[str]) -> int:
+    called.WATCH.reached_work()
+    return hangs_and_makes_an_error_of_it(arguments)
+
+
+def hangs_and_makes_an_error_of_it(arguments: list[str]) -> int:
+    try:
+        return hangs(arguments)
+    except BaseException:  # noqa: BLE001  # as a module of pybind11 does that is being imported
+        return has_a_bug(arguments)
+
+
 def is_killed(arguments: list[str]) -> int:
     os.kill(os.getpid(), signal.SIGKILL)
     return 0
@@ -73,8 +85,9 @@ def fills_the_memory(arguments: list[str]) -> int:
 WAYS = (
     fine, shows_a_traceback, has_a_bug, says_two_lines, says_a_control_character, leaves_a_folder,
     leaves_a_file, hangs, is_killed, fills_the_memory, refuses, works_for_long,
+    makes_an_error_of_a_stop, hangs_and_makes_an_error_of_it,
 )  # fmt: skip
-ALLOWED = {"fine", "refuses", "works_for_long"}
+ALLOWED = {"fine", "refuses", "works_for_long", "makes_an_error_of_a_stop"}
 
 
 def prepare() -> None:

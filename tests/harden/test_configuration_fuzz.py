@@ -8,13 +8,16 @@ from harden import called, configuration
 from harden.config_bytes import SPECIAL
 from harden.config_cases import KINDS, SPECIAL_EVERY, case_of
 from harden.config_sources import ROOT, sources
-from harden.forked import Verdict, run_all
+from harden.forked import SWOLLEN, Verdict, run_all
 
 HERE = Path(__file__).parent
+ONCE_LOST = (1304, 7278, 8776)
+"""A time in place of a width, a project of 5,000 letters, a learned search of 1,024 epochs."""
 
 
 def test_a_share_of_the_mutated_files_ends_as_it_must() -> None:
-    numbers = range(3, configuration.IN_PROCESS, configuration.IN_PROCESS // 90)
+    spread = range(3, configuration.IN_PROCESS, configuration.IN_PROCESS // 90)
+    numbers = [*spread, *ONCE_LOST]
     rows = list(configuration.rows(run_all(configuration.MODULE, numbers, 1), KINDS.values()))
     assert sum(row.tried for row in rows) == len(numbers)
     assert [failure for row in rows for failure in row.failures] == []
@@ -43,12 +46,14 @@ def test_every_way_to_fail_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     allowed = {kind for kind, verdict in verdicts.items() if not verdict.problem}
     assert allowed == planted_cases.ALLOWED
     assert verdicts["works_for_long"].outcome == "stopped at work"
+    assert verdicts["makes_an_error_of_a_stop"].outcome == "stopped at work"
+    assert "hangs" in verdicts["hangs_and_makes_an_error_of_it"].problem
 
 
 def test_lost_cases_are_counted_and_can_be_seen_again() -> None:
     good = Verdict(1, "keys", "refused", memory=10)
     lost = Verdict(2, "keys", "exit code 1", "exit code 1: boom", memory=10)
-    swollen = Verdict(3, "keys", "accepted", memory=configuration.MEMORY + 1)
+    swollen = Verdict(3, "keys", "accepted", memory=SWOLLEN + 1)
     (row,) = configuration.rows([good, lost, swollen], ["keys"])
     assert (row.tried, row.lost) == (3, 2)
     assert "python -m harden.configuration 2" in row.failures[0]

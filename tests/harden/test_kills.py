@@ -1,12 +1,20 @@
 """A few kills, and proof that a loss would be noticed."""
 
-from collections.abc import Iterator
+import itertools
+import os
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
-from harden import kill_search, kill_train, kills
+from chop.actions.searching import one_by_one
+from chop.actions.searching.one_by_one import Point, Sensitivity
+from chop.export.exporting import moved
+from chop.search.results.accuracy import Measured
+from harden import kill_files, kill_search, kill_train, kills
+from harden.kill_hook import FileOperations
 from harden.kill_server import Server
 
 
@@ -117,3 +125,82 @@ def test_a_study_that_cannot_be_read_is_noticed(searched: kill_search.Disturbed)
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join([lines[0], lines[1][:20] + b"\n", *lines[2:]]))
     assert any("study unreadable" in each for each in searched.looked())
+
+
+def files_of(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in sorted(folder.iterdir())}
+
+
+def die_at_each_operation(folder: Path, write: Callable[[], object]) -> Iterator[int]:
+    """Run `write` in processes that are killed at one file operation after the other."""
+    for number in itertools.count(1):
+        child = os.fork()
+        if not child:
+            FileOperations(str(folder), number).install()
+            write()
+            os._exit(0)
+        if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0:
+            return
+        yield number
+
+
+def written_export(folder: Path) -> Path:
+    (files := folder.parent / "files").mkdir(exist_ok=True)
+    for name in ("predict.c", "predict.h", "manifest.json"):
+        (files / name).write_text(f"{name}\n" * 100)
+    return moved(files, folder)
+
+
+def written_sensitivity(folder: Path) -> Path | None:
+    start = Measured(value=0.5, rows=100, low=0.4, high=0.6)
+    point = Point("head", "linear", 10, 4, 0.5, 0.0, -0.1, 0.1, 280, 0.9)
+    found = Sensitivity(start, (4,), (point,), {"strategy": {"name": "optuna"}})
+    return one_by_one.written(found, folder, {}).folder
+
+
+@pytest.mark.parametrize("write", [written_export, written_sensitivity])
+def test_a_folder_is_there_as_a_whole_or_not_at_all(
+    write: Callable[[Path], Path | None], tmp_path: Path
+) -> None:
+    whole = files_of(write(tmp_path / "whole") or tmp_path)
+    assert len(whole) == 3
+    kills_seen = 0
+    for number in die_at_each_operation(tmp_path, lambda: write(tmp_path / "new")):
+        kills_seen = number
+        if (tmp_path / "new").exists():
+            assert files_of(tmp_path / "new") == whole
+            shutil.rmtree(tmp_path / "new")
+        left = {path.name for path in tmp_path.iterdir()} - {"files", "whole"}
+        assert all(name.startswith(".new.") for name in left)
+    assert kills_seen > 5
+    assert write(tmp_path / "again") == tmp_path / "again"
+
+
+@pytest.fixture
+def exported(tmp_path: Path) -> tuple[Path, Path]:
+    """A command that ran to its end, and one that was killed when its files were in place."""
+    made = kill_files.COMMANDS["export to C"][1]
+    for name in ("whole", "killed"):
+        (folder := tmp_path / name / made).mkdir(parents=True)
+        (folder / "manifest.json").write_text(f'{{"source": "{tmp_path / name}"}}')
+        (folder / "predict.c").write_text("int main(void) { return 0; }\n")
+    return tmp_path / "whole", tmp_path / "killed"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("manifest.json", '{"source": ', "manifest.json cannot be read"),
+        ("predict.c", "int main(", "predict.c is not what the command writes"),
+        ("predict.c", None, "export_c is there without predict.c"),
+    ],
+)
+def test_half_a_file_or_folder_is_noticed(
+    exported: tuple[Path, Path], name: str, text: str | None, words: str
+) -> None:
+    assert list(kill_files.half_written(*exported)) == []
+    assert list(kill_files.other_files("export to C", *exported)) == []
+    path = exported[1] / kill_files.COMMANDS["export to C"][1] / name
+    path.unlink() if text is None else path.write_text(text)
+    assert words in next(kill_files.half_written(*exported))
+    assert list(kill_files.other_files("export to C", *exported)) != []

@@ -27,8 +27,22 @@ from chop.validation import parse
         (f"a = {'9' * 5000}", "not valid TOML"),
         (f"a = [{2**63}]", "more than 64 bits"),
         ('[a]\nb = ["c\\u0000d"]', "holds a zero byte"),
+        ("[a]\nb = [1, {c = 2024-02-29}]", r"a\.b\.1\.c is the date or time 2024-02-29"),
+        ("a = 01:02:03", "a is the date or time 01:02:03"),
+        ("a = 2024-02-29T00:00:00Z", "a is the date or time 2024-02-29 00:00:00"),
     ],
-    ids=["dotted", "endless dotted", "inline", "lists", "long number", "65 bits", "zero byte"],
+    ids=[
+        "dotted",
+        "endless dotted",
+        "inline",
+        "lists",
+        "long number",
+        "65 bits",
+        "zero byte",
+        "date",
+        "time",
+        "moment",
+    ],
 )
 def test_what_no_configuration_says_is_refused(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "a.toml"
@@ -50,6 +64,41 @@ def test_a_name_too_long_for_a_folder_is_refused(
     assert main(["train", "jsc-tiny", "jsc-sim", *where]) == 2
     assert "cannot be written: File name too long" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+LONG = "x" * 5000
+ENDLESS = "x/" * 3000
+RUN = ("test", "jsc-tiny", "jsc-sim")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (*RUN, "--project", "x" * 300),
+        (*RUN, "--project", LONG),
+        *((*RUN, flag, name) for flag in ("--project-dir", "--load", "--dataset-path", "--import")
+          for name in ("x" * 300, LONG, ENDLESS)),
+        ("predict", "rows.csv", "--load", LONG),
+        ("export", "--load", LONG, "--to", "c"),
+        ("report", LONG),
+        ("compare", ENDLESS),
+        ("info", "models", "--import", ENDLESS),
+    ],
+    ids=lambda arguments: f"{arguments[0]} {arguments[-2][:14]} of {len(arguments[-1])} letters",
+)  # fmt: skip
+def test_a_name_that_no_file_can_have_is_refused_where_folders_are_there(
+    arguments: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mase_output").mkdir()
+    assert main(list(arguments)) == 2
+    said = capsys.readouterr().err
+    assert "cannot be a path: File name too long" in said
+    assert len(said) < LONGEST
+    assert [each.name for each in tmp_path.rglob("*")] == ["mase_output"]
 
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:

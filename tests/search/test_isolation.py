@@ -80,6 +80,19 @@ def toy(data: MaseDataModule) -> SearchContext:
     return SearchContext(model.eval(), get_model_info("jsc-toy"), data)
 
 
+def test_the_graph_of_a_search_holds_no_copy_of_what_a_batch_became(toy: SearchContext) -> None:
+    graph = toy.graph(toy.pristine())
+    recorded = [
+        entry
+        for node in graph.nodes
+        for entries in ("args", "results")
+        for entry in node.meta["mase"]["common"][entries].values()
+        if isinstance(entry, dict) and "shape" in entry
+    ]
+    assert len(recorded) > len(graph.nodes)
+    assert [entry for entry in recorded if "value" in entry] == []
+
+
 def ptq(context: SearchContext, seed: dict[str, Any], by: str = "type") -> MixedPrecisionPTQ:
     found = make_space(PTQ, context, {"by": by}, {k: {"config": v} for k, v in seed.items()})
     assert isinstance(found, MixedPrecisionPTQ)

@@ -16,7 +16,7 @@ from chop.actions import ACTIONS
 from chop.catalogue import stored
 from chop.config.run import RunConfig
 from chop.errors import ConfigError, DataError, UnknownNameError
-from chop.files import nothing_left_behind, writable_folder
+from chop.files import check_nameable, nothing_left_behind, writable_folder
 from chop.runs import SOFTWARE, write_record
 from chop.tasks import CLASSES, NUMBERS, TOKENS, Task, task_named, task_of
 from chop.tools.logger import get_logger, root_logger
@@ -35,7 +35,6 @@ logger = get_logger("chop")
 
 ELSEWHERE = {"model": ("hf:",), "dataset": ()}
 """How names begin of what is in no table."""
-LONGEST_NAME = 255  # bytes of a folder's name, on every usual file system
 WRONG_LABELS = {
     False: "labels are real numbers, not classes; to predict numbers give task='regression'",
     True: "task 'regression': labels must be real numbers, not whole ones: give labels.float()",
@@ -90,21 +89,17 @@ def check(config: RunConfig) -> None:
         if not (config.imports or name.lower() in known or name.startswith(ELSEWHERE[kind])):
             raise UnknownNameError(kind, name, known)
     check_project(config.project or "")
+    check_nameable(project_folder(config), "--project")
     for path, flag in ((config.load_name, "--load"), (config.dataset_path, "--dataset-path")):
         if path is not None and not Path(path).expanduser().exists():
             raise ConfigError(f"{flag}: there is no file or folder {path}")
 
 
 def check_project(name: str) -> None:
-    """Refuse a name that no folder can have, or that leads elsewhere."""
+    """Refuse a name that leads elsewhere."""
     if name == ".." or Path(name).name != name:
         raise ConfigError(
             f"--project: {name!r} is not the name of a folder; what leads to it is --project-dir"
-        )
-    if len(os.fsencode(name)) > LONGEST_NAME:
-        raise ConfigError(
-            f"--project: {name[:40]!r} … is not the name of a folder: it has more than "
-            f"{LONGEST_NAME} bytes"
         )
 
 

@@ -1,5 +1,6 @@
 """Settings in layers, default < file < command line, and who set what."""
 
+import datetime
 import os
 import re
 import shlex
@@ -16,7 +17,7 @@ from chop.config.command_line import OPTIONS, SETTINGS, main_flag
 from chop.config.option import Setting
 from chop.config.run import REMOVED, RunConfig
 from chop.errors import ConfigError, UnknownNameError, suggestion
-from chop.files import regular, write_text
+from chop.files import check_nameable, regular, write_text
 from chop.masking import masked_values, printable
 
 MAX_BYTES = 4 * 2**20  # a configuration of this size is some other file
@@ -65,18 +66,27 @@ def _replaced(value: Any, old: object, new: object) -> Any:
     return new if value == old and type(value) is type(old) else value
 
 
-def _check(value: Any, levels: int, path: Path) -> None:
-    """Refuse what no setting can be: larger integers, zero bytes, what is nested too deep."""
+def _check(value: Any, levels: int, path: Path, place: tuple[str, ...] = ()) -> None:
+    """Refuse what no setting can be: larger integers, zero bytes, dates, what is nested too deep.
+
+    Args:
+        place: the keys that lead to it.
+    """
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise ConfigError(f"{path}: not valid TOML: {str(value)[:25]}… takes more than 64 bits")
     if isinstance(value, str) and "\0" in value:
         raise ConfigError(f"{path}: the text {value[:25]!r} holds a zero byte, as no name may")
+    if isinstance(value, datetime.date | datetime.time):
+        raise ConfigError(
+            f"{path}: {'.'.join(place)} is the date or time {value}, as no setting is: text stands "
+            "in quotes"
+        )
     if not isinstance(value, dict | list):
         return
     if levels == 0:
         raise ConfigError(f"{path}: tables or lists are nested more than {DEEPEST} levels deep")
-    for item in value.values() if isinstance(value, dict) else value:
-        _check(item, levels - 1, path)
+    for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+        _check(item, levels - 1, path, (*place, str(key)))
 
 
 def _text(path: Path) -> str:
@@ -247,7 +257,11 @@ def checked(name: str, value: Any, where: str, owner: str, *, strict: bool = Tru
         raise ConfigError(
             f"{where}: no choice {value!r}: {suggestion(str(value), setting.choices)}"
         )
-    return _typed(setting, value, where, strict)
+    typed = _typed(setting, value, where, strict)
+    if setting.option.names in ("file", "folder"):
+        for path in typed if isinstance(typed, list) else [typed]:
+            check_nameable(path, where)
+    return typed
 
 
 def setting_named(name: str, owner: str) -> Setting:

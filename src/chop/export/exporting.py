@@ -5,7 +5,6 @@ import json
 import logging
 import shutil
 import tempfile
-import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -25,11 +24,11 @@ from chop.export.rows import REAL, CheckedRows, side_by_side
 from chop.export.tools import run_tool
 from chop.export.verilog.stream import NAME
 from chop.export.verilog.target import Hardware, check_verilog, write_verilog
-from chop.files import filled, nothing_left_behind, write_text
+from chop.files import nothing_left_behind, write_folder, write_text
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.lowering import Engine, IntegerProgram, analyse, save_program
 from chop.lowering.program import Value
-from chop.runs import MANIFEST, new_folder
+from chop.runs import MANIFEST, versioned
 
 COMPILE = ("-std=c99", "-O1", "-Wall", "-Wextra", "-Werror", "-fsanitize=undefined")
 COMPILE_SAFE = (*COMPILE, "-fno-sanitize-recover=all")
@@ -188,17 +187,13 @@ def check_wish(to: str, output: str | Path, rows: int) -> None:
 
 def moved(files: Path, wanted: Path) -> Path:
     """The folder of the wanted name, or the next version of it, with all files or not at all."""
-    whole = wanted.with_name(f".{wanted.name}.{uuid.uuid4().hex[:8]}.tmp")
     with nothing_left_behind(wanted.parent):
         try:
-            shutil.copytree(files, whole)  # which makes what leads to it
-            with filled(folder := new_folder(wanted)):
-                return whole.replace(folder)
+            name = partial(versioned, wanted)
+            return write_folder(name, partial(shutil.copytree, files, dirs_exist_ok=True))
         except (OSError, shutil.Error) as error:
             reason = getattr(error, "strerror", None) or error
             raise OutputError(f"{wanted}: cannot be written: {reason}") from None
-        finally:
-            shutil.rmtree(whole, ignore_errors=True)
 
 
 def described(program: IntegerProgram, to: str, folder: Path) -> dict[str, Any]:

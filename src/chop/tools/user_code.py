@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 from chop.errors import ChopError, RegistrationError, suggestion
+from chop.files import check_nameable
 
 PACKAGE = "chop_user"
 
@@ -56,6 +57,7 @@ def _is_made_in(value: object, module: ModuleType) -> bool:
 
 
 def _import_file(path: Path) -> ModuleType:
+    check_nameable(path, "--import")
     if not path.is_file():
         raise RegistrationError(f"{path}: there is no such Python file to import")
     module_name = f"{PACKAGE}.{path.resolve()}"  # by place, so that two files may share a name

@@ -12,6 +12,7 @@ import shutil
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +24,10 @@ from chop.actions.session import ActionResult, Session, facts_of, features_of, r
 from chop.config.layers import write_toml
 from chop.config.run import RunConfig
 from chop.errors import ConfigError, UnknownNameError
-from chop.files import seen_from_here, write_text
+from chop.files import seen_from_here, write_folder, write_text
 from chop.numerics import FORMATS
 from chop.passes.graph.transforms.quantize.one_line import Wanted
-from chop.runs import LAYERS_FILE, LAYERS_TABLE, SENSITIVITY, SUGGESTED, new_folder
+from chop.runs import LAYERS_FILE, LAYERS_TABLE, SENSITIVITY, SUGGESTED, versioned
 from chop.search.config import parse_search
 from chop.search.results.accuracy import Measured
 from chop.search.spaces.mixed_precision import DEFAULT, UNQUANTISED, MixedPrecisionPTQ
@@ -293,11 +294,14 @@ def _products(formats: Sequence[Wanted]) -> dict[str, Any]:
 
 def written(found: Sensitivity, save_dir: Path, settings: Mapping[str, Any]) -> Sensitivity:
     """The same with its files in a new folder."""
-    folder = new_folder(save_dir)
-    write_text(folder / LAYERS_TABLE, found.csv())
-    write_text(folder / LAYERS_FILE, json.dumps(found.as_dict(), indent=2) + "\n")
     comment = "Suggested by ch sensitivity: narrow choices where a layer loses nothing by them."
-    write_toml(folder / SUGGESTED, {**settings, "search": found.search}, comment)
+
+    def fill(folder: Path) -> None:
+        write_text(folder / LAYERS_TABLE, found.csv())
+        write_text(folder / LAYERS_FILE, json.dumps(found.as_dict(), indent=2) + "\n")
+        write_toml(folder / SUGGESTED, {**settings, "search": found.search}, comment)
+
+    folder = write_folder(partial(versioned, save_dir), fill)
     return Sensitivity(found.start, found.widths, found.points, found.search, folder)
 
 

@@ -269,7 +269,8 @@ class SearchContext:
             inputs = dict(zip(names, self.dummy_in.values(), strict=True))
         else:
             inputs = self.dummy_in
-        add_common_metadata_analysis_pass(graph, {"dummy_in": inputs})
+        # Nobody reads the values here, and copies of a large batch's would fill the memory.
+        add_common_metadata_analysis_pass(graph, {"dummy_in": inputs, "add_value": False})
         return graph
 
     def pristine(self) -> nn.Module:

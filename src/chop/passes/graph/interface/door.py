@@ -10,6 +10,7 @@ import contextlib
 import functools
 import inspect
 import keyword
+import operator
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -211,6 +212,8 @@ def check_function(target: str, args: list[Any], kwargs: dict[str, Any]) -> None
     if function is getattr and not (isinstance(asked, str) and asked in ATTRIBUTES):
         raise ValueError(f"getattr of {args[1:]!r:.60} is not allowed in a graph")
     check_keywords(target, kwargs, keywords("call_function", target))
+    if function.__module__ == operator.add.__module__:
+        check_operands(target, function, args, kwargs)
     if target.startswith(f"{QUANTIZED}."):
         op = op_of_function(function)
         assert op is not None
@@ -219,6 +222,15 @@ def check_function(target: str, args: list[Any], kwargs: dict[str, Any]) -> None
             raise ValueError(f"{target} has no configuration")
         named = {"name": function.__name__.removeprefix(f"{op.name}_")} | config
         parse_quant_config(op, named, target)
+
+
+def check_operands(
+    target: str, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]
+) -> None:
+    """Refuse an operator with another number of operands than fx has places for between symbols."""
+    wanted = len(inspect.signature(function).parameters)
+    if len(args) != wanted or kwargs:
+        raise ValueError(f"{target} takes {wanted} operands and no keywords")
 
 
 def check_keywords(target: str, given: Mapping[str, Any], known: frozenset[str]) -> None:
