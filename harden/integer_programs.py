@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from chop.errors import ChopError, ConfigError
 from chop.export import export
-from chop.export.exporting import random_codes
+from chop.export.rows import checked_rows
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.lowering import (
     Engine,
@@ -240,7 +240,7 @@ def outcome(folder: Path) -> str:
     except ChopError as error:
         return REFUSED if "\n" not in str(error) else f"several lines: {error!s:.80}"
     engine = Engine(program)
-    codes = random_codes(program, ROWS)
+    codes = checked_rows(program, ROWS).codes
     for each in program.inputs:
         for row, side in ((0, each.value.low), (1, each.value.high)):
             codes[each.value.name][row] = torch.from_numpy(np.array(side))

@@ -48,6 +48,7 @@ def labels_in(batch: Mapping[str, Any]) -> str:
 
 def split_batch(batch: Any) -> tuple[dict[str, Tensor], Any]:
     """Return the inputs of a batch by name, a single one without, and its labels."""
+    inputs: Mapping[str, Any]
     if isinstance(batch, Mapping):
         name = labels_in(batch)
         inputs, labels = {key: each for key, each in batch.items() if key != name}, batch[name]
@@ -129,7 +130,7 @@ class OneInput(nn.Module):
         self.model = model
         self.names = tuple(names)
         self.taken = taken
-        self.register_load_state_dict_pre_hook(renamed)
+        self.register_load_state_dict_pre_hook(renamed)  # type: ignore[no-untyped-call]
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the scores alone; nothing is asked of a tensor, so that this can be traced."""
