@@ -23,7 +23,6 @@ from torch import Tensor, nn
 
 from chop.errors import ChopError, ConfigError
 from chop.export import export
-from chop.export.rows import checked_rows
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.lowering import (
     Engine,
@@ -240,10 +239,7 @@ def outcome(folder: Path) -> str:
     except ChopError as error:
         return REFUSED if "\n" not in str(error) else f"several lines: {error!s:.80}"
     engine = Engine(program)
-    codes = checked_rows(program, ROWS).codes
-    for each in program.inputs:
-        for row, side in ((0, each.value.low), (1, each.value.high)):
-            codes[each.value.name][row] = torch.from_numpy(np.array(side))
+    codes = codes_of(program)
     outputs = engine.run(codes)
     for fast, plain in zip(outputs, Engine(program, "int64").run(codes), strict=True):
         if not torch.equal(fast, plain):
@@ -253,6 +249,17 @@ def outcome(folder: Path) -> str:
     except ChopError as error:
         return REFUSED if "\n" not in str(error) else f"several lines: {error!s:.80}"
     return compiled(written, codes, outputs)
+
+
+def codes_of(program: IntegerProgram) -> dict[str, Tensor]:
+    """Return rows of codes over the whole range of each input, the first two at its ends."""
+    generator, found = np.random.default_rng(0), {}
+    for value in (each.value for each in program.inputs):
+        shape = (ROWS, *value.shape)
+        rows = generator.integers(value.low, value.high, shape, endpoint=True)
+        rows[0], rows[1] = value.low, value.high
+        found[value.name] = torch.from_numpy(rows)
+    return found
 
 
 def compiled(folder: Path, codes: dict[str, Tensor], outputs: tuple[Tensor, ...]) -> str:
