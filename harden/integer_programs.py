@@ -34,7 +34,7 @@ from chop.lowering import (
 )
 from chop.lowering.program import STEPS, Step, Value, own_fields
 from chop.lowering.ranges import bounds
-from chop.lowering.shapes import shape_after
+from chop.lowering.shapes import check_value, shape_after
 from chop.lowering.stored import ARRAYS, PROGRAM
 from chop.passes.graph import (
     add_common_metadata_analysis_pass,
@@ -202,6 +202,7 @@ def repaired(program: IntegerProgram, dice: Dice) -> IntegerProgram:
             if shapes_too:
                 shape = tuple(map(int, shape_after(step, *sources)))
                 step = replace(step, out=replace(step.out, shape=shape))
+            check_value(step.out)  # before anything of its size is made
             low, high = (np.asarray(side, np.int64) for side in bounds(step, *sources))
             step = replace(step, out=replace(step.out, low=low, high=high))
         except Exception:  # noqa: BLE001  (what cannot be made to follow stays as it is)
