@@ -248,7 +248,10 @@ def test_loaders_of_real_numbers_from_python_to_a_front(
     assert front.found.start.chosen_by == Measured.by(evaluate(model, val))  # type: ignore[union-attr]
     assert "test mae" in repr(front)
     assert "test mae" in front._repr_html_()
-    assert front[0].export("c", tmp_path / "c").verified_rows == 2_000
+    done = front[0].export("c", tmp_path / "c")
+    assert done.verified_rows == 2_000
+    assert done.manifest["verified"]["compared"]["graph"] == 2_000
+    assert done.manifest["verified"]["kinds"]["real"] > 0
     with pytest.raises(UnknownNameError, match="'regression': unknown objective 'accuracy'.* mae"):
         chop.search(model, train=train, val=val, objectives=["accuracy"], project=tmp_path)
     with pytest.raises(DataError, match="give task='regression'"):
