@@ -58,7 +58,8 @@ LAYERS = {
     "cli": (*BASE, "actions", "config", "catalogue", "tools"),
     # What notebooks call are the same actions.
     "api": (
-        *BASE, *GRAPHS, "tools", "training", "search", "report", "config", "export", "actions",
+        *BASE, *GRAPHS, "dataset", "tools", "training", "search", "report", "config", "export",
+        "actions",
     ),
     "__init__": ("aliases", "ir", "export", "search", "report", "api"),
 }  # fmt: skip

@@ -19,6 +19,7 @@ ALIASES = {
     "chop.actions.test": "chop.actions.testing",
     "chop.actions.train": "chop.actions.training",
     "chop.actions.transform": "chop.actions.transforming",
+    "chop.ir.graph.mase_metadata": "chop.ir.graph.mase_graph",
     "chop.models.toy": "chop.models.toys",
     "chop.models.utils": "chop.models.info",
     "chop.passes.graph.mase_graph": "chop.ir.graph.mase_graph",

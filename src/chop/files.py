@@ -197,7 +197,9 @@ def check_nameable(path: str | Path, where: str) -> None:
     text = str(path)
     shown = text if len(text) <= 80 else f"{text[:40]}…{text[-40:]}"
     try:
-        os.lstat(os.path.expanduser(text))
+        for each in (os.path.expanduser(text), *Path(text).parts):  # a part, too, has a limit
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                os.lstat(each)
     except ValueError as error:  # a zero byte, or a letter that the locale does not know
         raise ConfigError(f"{where}: {shown!r} cannot be a path: {error}") from None
     except OSError as error:

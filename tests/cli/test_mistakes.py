@@ -54,7 +54,7 @@ MISTAKES = {
         for name in ("..", ".", "../x", "a/b", "a/../..", "/absolute", "x/")
     },
     **{
-        f"{RUN} --project {name}": f"{name[-40:]}' cannot be a path: File name too long ("
+        f"{RUN} --project {name}": "--project: '"
         for name in ("x" * 300, "é" * 128)
     },
     "search jsc-tiny jsc-sim --num-devices 2": "--num-devices 2 is for training; a search uses one",

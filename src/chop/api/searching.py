@@ -176,17 +176,15 @@ def search(  # noqa: PLR0913  # all but the first by name
         task, verbose: as for `train`.
         objectives: metrics, as listed by ``ch info runners``; by default what decides of the task
             (``accuracy``, of a regression ``mae``) and ``ebops``.
-        project: the folder of the run; by default ``mase_output/<class of the model>``.
+        project: the folder of the run; by default as for `train`.
         setup: the keys of ``[search.strategy.setup]``: n_trials, cycles, epochs, float_epochs …;
             and accelerator, num_threads, load and load_type, as ``ch search`` has them.
     """
-    if (train is None or val is None) == (data is None):
-        raise ConfigError("search: give train= and val=, or data=")
+    rows = rows_given(train, val, test, data)
     model = module_of(model, "search")
     folder = project_of(project, model) / SOFTWARE / SEARCH
     setup["load_name"] = setup.pop("load", setup.get("load_name"))
     of_run = {name: found for name in OF_RUN if (found := setup.pop(name, None)) is not None}
-    rows = splits(train=train, val=val, test=test) if data is None else data
     with quietly(not verbose), one_line("search"):
         what = prepare(searchable(model), rows, task, "train", cast=True)
         wanted = (what.task.decides, COST) if objectives is None else objectives
@@ -199,6 +197,13 @@ def search(  # noqa: PLR0913  # all but the first by name
             resume=resume, pretrained=True, verbose=verbose, **of_run,
         )  # fmt: skip
     return front_of(result)
+
+
+def rows_given(train: Any, val: Any, test: Any, data: Any) -> Any:
+    """Return the loaders by the names of their splits, or the data module in their place."""
+    if (train is None or val is None) == (data is None):
+        raise ConfigError("search: give train= and val=, or data=")
+    return splits(train=train, val=val, test=test) if data is None else data
 
 
 def front_of(result: SearchResult) -> FrontOfNetworks:

@@ -220,8 +220,7 @@ def get_model(  # noqa: PLR0913  (the labs give six of them by position)
     """The model called `name`, built for a data set.
 
     Args:
-        dataset_info: sizes to build for, as attributes or as a dictionary; without it those the
-            model was made for.
+        dataset_info: sizes to build for, by attributes or keys; without it the model's own.
         pretrained: load the weights registered with the model, or raise if there are none.
         checkpoint: a file of weights to load; given alone it may also be the model's name.
         quant_config: refused: models here are quantised by the quantize pass.
@@ -241,8 +240,7 @@ def get_model(  # noqa: PLR0913  (the labs give six of them by position)
     if name.startswith(HUB):
         from chop.models.hf import by_name
 
-        model = by_name(name, task, data, pretrained=pretrained, fetch=fetch)
-        weights = checkpoint
+        model, weights = by_name(name, task, data, pretrained=pretrained, fetch=fetch), checkpoint
     else:
         entry = MODELS[name]
         model, weights = _built(entry, data), _weights_file(entry, pretrained, checkpoint)
