@@ -1,5 +1,6 @@
 """Configurations of a space, measured by the runners of a search."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from chop.search.spaces.space import Candidate, SearchSpace
