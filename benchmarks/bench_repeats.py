@@ -41,6 +41,7 @@ from chop.search.results.front import (
     worst_of,
 )
 from chop.search.spaces import space as tree
+from chop.search.spaces.measure import Measure
 from chop.search.spaces.space import (
     SPACES,
     Candidate,
@@ -50,7 +51,7 @@ from chop.search.spaces.space import (
     key_of,
     make_space,
 )
-from chop.search.strategy import Measure, Pending, Search
+from chop.search.strategy import Pending, Search
 from chop.search.study.storage import Place, open_store
 from chop.search.study.trial import KEY, Outcome
 

@@ -44,8 +44,9 @@ from chop.passes.graph import (
 from chop.search.config import parse_search
 from chop.search.processes import helpers, make_task
 from chop.search.samplers import SAMPLERS, Problem, params_of
+from chop.search.spaces.measure import Measure
 from chop.search.spaces.space import SearchContext, every, make_space, walk
-from chop.search.strategy import Measure, Search
+from chop.search.strategy import Search
 from chop.search.study.storage import Place, open_store
 from chop.training.metrics import evaluate
 

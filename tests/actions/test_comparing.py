@@ -22,7 +22,7 @@ from chop.search.comparison.comparison import Comparison
 from chop.search.comparison.plots import BEST_FRONT, TRUE_FRONT
 from chop.search.comparison.runs import Contest, Run
 from chop.search.config import parse_search
-from chop.search.strategy import Measure
+from chop.search.spaces.measure import Measure
 from chop.search.study.trial import Outcome
 
 EXAMPLE = Path(__file__).parents[2] / "configs" / "examples" / "jsc_compare.toml"

@@ -8,8 +8,9 @@ import pytest
 from search_cases import space_of, tables
 
 from chop.search.config import parse_search
+from chop.search.spaces.measure import Measure
 from chop.search.spaces.space import SPACES, SearchContext
-from chop.search.strategy import Measure, Search
+from chop.search.strategy import Search
 from chop.search.study.storage import Place, open_store
 
 DOCS = Path(__file__).parents[2] / "docs" / "search.md"

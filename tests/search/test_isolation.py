@@ -15,6 +15,7 @@ from chop.errors import ConfigError
 from chop.models import get_model, get_model_info
 from chop.numerics import FORMATS
 from chop.search.config import parse_search
+from chop.search.spaces.measure import Measure
 from chop.search.spaces.mixed_precision import MixedPrecisionPTQ
 from chop.search.spaces.space import (
     SPACES,
@@ -25,7 +26,6 @@ from chop.search.spaces.space import (
     every,
     make_space,
 )
-from chop.search.strategy import Measure
 from chop.training.metrics import evaluate
 
 

@@ -21,8 +21,9 @@ from chop.passes.graph.analysis.flops.ebops import ebops
 from chop.passes.graph.interface import load_mase_graph
 from chop.search.config import parse_search
 from chop.search.results.front import best_of
+from chop.search.spaces.measure import Measure
 from chop.search.spaces.space import SearchContext, every
-from chop.search.strategy import Measure, Search
+from chop.search.strategy import Search
 from chop.search.study.trial import Trial
 
 ROWS, SAMPLE = 600, 16

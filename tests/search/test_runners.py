@@ -12,9 +12,9 @@ from chop.passes.graph import exactness_analysis_pass
 from chop.passes.graph.analysis.flops.ebops import ebops
 from chop.search.config import parse_search
 from chop.search.runners import HW_RUNNERS, SW_RUNNERS, RunnerArgs, hardware_runner
+from chop.search.spaces.measure import Measure
 from chop.search.spaces.mixed_precision import MixedPrecisionPTQ
 from chop.search.spaces.space import Candidate, SearchContext, every, make_space
-from chop.search.strategy import Measure
 from chop.training.metrics import evaluate
 
 LINEAR = {

@@ -123,7 +123,7 @@ def test_a_stored_configuration_is_not_evaluated_again(
 ) -> None:
     search_with(sampler="random", n_trials=7, seed=3)
     measured: list[str] = []
-    from chop.search.strategy import Measure
+    from chop.search.spaces.measure import Measure
 
     before = Measure.__call__
 

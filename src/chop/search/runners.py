@@ -11,14 +11,11 @@ unit and direction. A second argument that is annotated with a class derived fro
 receives the keys of that table, checked. The units of chop's own metrics are in `metrics`.
 """
 
-import contextlib
 import inspect
-import io
-import logging
 import math
 import time
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,6 +34,7 @@ from chop.search.metrics import METRICS, MetricInfo
 from chop.search.spaces.space import Candidate, SearchContext
 from chop.search.study.trial import Metrics
 from chop.tasks import NUMBERS, task_named
+from chop.tools.logger import quietly
 from chop.training.metrics import asked, evaluate, perplexity, summed_loss
 from chop.training.results import RegressionTally, Result
 from chop.training.settings import TrainingSettings
@@ -246,19 +244,6 @@ def _timed(candidate: Candidate, features: Tensor) -> float:
 def _wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-
-
-@contextlib.contextmanager
-def quietly() -> Iterator[None]:
-    """Only warnings are shown; the progress of a training would drown that of the search."""
-    logger = logging.getLogger("chop")
-    level = logger.level
-    logger.setLevel(max(level, logging.WARNING))
-    try:
-        with contextlib.redirect_stdout(io.StringIO()):
-            yield
-    finally:
-        logger.setLevel(level)
 
 
 class TrainArgs(RunnerArgs):

@@ -4,6 +4,7 @@ Lines are never wrapped or padded, so that paths and tables can be copied whole.
 """
 
 import contextlib
+import io
 import logging
 import os
 import sys
@@ -112,3 +113,16 @@ def _attach() -> None:
     root_logger.propagate = False
     # It complains of a home directory that cannot be written, and works all the same.
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Only warnings are shown; the progress of a training would drown that of the search."""
+    logger = logging.getLogger("chop")
+    level = logger.level
+    logger.setLevel(max(level, logging.WARNING))
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        logger.setLevel(level)

@@ -17,8 +17,9 @@ from optuna.trial import FrozenTrial
 from chop.runs import JOURNAL
 from chop.search.config import SearchConfig, parse_search
 from chop.search.samplers import SAMPLERS
+from chop.search.spaces.measure import Measure
 from chop.search.spaces.space import SearchSpace, every, key_of
-from chop.search.strategy import Measure, Search, check_size
+from chop.search.strategy import Search, check_size
 from chop.search.study.storage import Place, open_store
 from chop.search.study.store import Store
 from chop.search.study.trial import Outcome, Trial, TrialRequest, claim_of

@@ -30,15 +30,15 @@ from chop.search.learned.space import LearnedWidthsSpace
 from chop.search.learned.state import fitting, read_state, write_state
 from chop.search.results.files import as_csv
 from chop.search.results.front import best_of, front_of
-from chop.search.runners import quietly
+from chop.search.spaces.measure import Measure
 from chop.search.spaces.space import Batch, Candidate, SearchSpace, key_of
-from chop.search.strategy import Measure, Progress, Strategy
+from chop.search.strategy import Progress, Strategy
 from chop.search.study.store import Store
 from chop.search.study.trial import TrialRequest
 from chop.search.study.workers import at_any_moment, held_back
 from chop.tasks import CLASSES, NUMBERS, shown, task_named
 from chop.tools.get_input import remember_rows
-from chop.tools.logger import get_logger
+from chop.tools.logger import get_logger, quietly
 from chop.training.optimisers import trainable
 
 if TYPE_CHECKING:

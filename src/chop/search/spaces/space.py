@@ -15,7 +15,6 @@ import copy
 import hashlib
 import itertools
 import json
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
@@ -27,9 +26,8 @@ from typing import Any, ClassVar
 import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Subset
 
-from chop.dataset.data_module import MaseDataModule, TensorLoader, permutation
+from chop.dataset.data_module import MaseDataModule
 from chop.errors import ConfigError, DataError, UnknownNameError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.models.info import MaseModelInfo
@@ -37,6 +35,7 @@ from chop.passes.graph import add_common_metadata_analysis_pass, init_metadata_a
 from chop.passes.graph.analysis.quantization import calculate_avg_bits_mg_analysis_pass
 from chop.preprocessing import Targets
 from chop.registry import Registry
+from chop.search.spaces.samples import sample_of
 from chop.tools.get_input import as_example, get_cf_args, get_dummy_input, targets_for
 from chop.validation import parse
 
@@ -138,37 +137,7 @@ def _text(value: Any) -> str:
 
 Batch = tuple[Tensor, Tensor]
 CPU = torch.device("cpu")
-SHUFFLED = 2**31
-"""Stands for an epoch when rows are drawn for something else than training."""
 LOADERS = ("train_dataloader", "val_dataloader", "test_dataloader")
-
-
-def sample_of(loader: Any, most: int | None) -> Iterator[Any]:
-    """The batches of a loader, or random rows of it that are the same whatever its seed.
-
-    Of a loader whose rows have no numbers, they are the first.
-    """
-    rows = getattr(loader, "dataset", None)
-    if most is None or not isinstance(rows, Sized) or not hasattr(rows, "__getitem__"):
-        return first_rows_of(loader, most)
-    chosen = permutation(len(rows), 0, SHUFFLED)[:most]
-    if isinstance(loader, TensorLoader):
-        size = max(loader.batch_size, most)
-        return iter(TensorLoader(loader.features[chosen], loader.labels[chosen], size))
-    collate = getattr(loader, "collate_fn", None)
-    subset: Any = Subset(rows, chosen.tolist())  # type: ignore[arg-type]  # it has numbers
-    return iter(DataLoader(subset, loader.batch_size, collate_fn=collate))
-
-
-def first_rows_of(loader: Any, most: int | None) -> Iterator[Any]:
-    """The batches of a loader until `most` rows are out, or all."""
-    left = math.inf if most is None else most
-    for features, labels in loader:
-        taken = int(min(left, len(labels)))
-        yield features[:taken], labels[:taken]
-        left -= taken
-        if not left:
-            return
 
 
 @dataclass(frozen=True)

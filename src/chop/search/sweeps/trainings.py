@@ -29,9 +29,8 @@ from chop.errors import SearchError
 from chop.files import write_text
 from chop.runs import REPEAT, TRAININGS
 from chop.search.metrics import METRICS, STATISTICS, TRAINED
-from chop.search.runners import quietly
 from chop.search.spaces.space import Candidate, key_of
-from chop.tools.logger import get_logger
+from chop.tools.logger import get_logger, quietly
 from chop.training.metrics import evaluate
 from chop.training.settings import TrainingSettings
 from chop.validation import parse
