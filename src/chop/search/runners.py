@@ -11,9 +11,7 @@ unit and direction. A second argument that is annotated with a class derived fro
 receives the keys of that table, checked. The units of chop's own metrics are in `metrics`.
 """
 
-import contextlib
 import inspect
-import io
 import math
 import time
 import typing
@@ -36,7 +34,7 @@ from chop.search.metrics import METRICS, MetricInfo
 from chop.search.spaces.space import Candidate, SearchContext
 from chop.search.study.trial import Metrics
 from chop.tasks import NUMBERS, task_named
-from chop.tools.logger import quietly
+from chop.tools.logger import silently
 from chop.training.metrics import asked, evaluate, perplexity, summed_loss
 from chop.training.results import RegressionTally, Result
 from chop.training.settings import TrainingSettings
@@ -295,7 +293,7 @@ def trained(candidate: Candidate, args: TrainArgs) -> Result:
     )
     torch.manual_seed(context.seed)
     # The progress of a training would drown that of the search.
-    with quietly(), contextlib.redirect_stdout(io.StringIO()):
+    with silently():
         task = task_named(context.task)
         fit_in_memory(Job(candidate.model, context.data_module, Path(), task=task), settings)
     batches = context.batches(args.data_loader, args.num_samples)

@@ -5,6 +5,7 @@ Lines are never wrapped or padded, so that paths and tables can be copied whole.
 
 import contextlib
 import copy
+import io
 import logging
 import os
 import re
@@ -137,6 +138,19 @@ def quietly(wanted: bool = True) -> Iterator[None]:
         yield
     finally:
         root_logger.setLevel(level)
+
+
+@contextlib.contextmanager
+def silently() -> Iterator[None]:
+    """Show only warnings, and nothing that is printed: it would drown the progress of a search."""
+    logger = logging.getLogger("chop")
+    level = logger.level
+    logger.setLevel(max(level, logging.WARNING))
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        logger.setLevel(level)
 
 
 def _attach() -> None:

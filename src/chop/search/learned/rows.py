@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chop.dataset.data_module import TensorLoader
-from chop.search.spaces.space import SHUFFLED, Batch, SearchContext, sample_of
+from chop.search.spaces.samples import SHUFFLED, sample_of
+from chop.search.spaces.space import Batch, SearchContext
 from chop.tasks import NUMBERS, as_rows, task_named
 from chop.training.batches import Epochs, normalisable
 

@@ -38,7 +38,7 @@ from chop.search.study.trial import TrialRequest
 from chop.search.study.workers import at_any_moment, held_back
 from chop.tasks import CLASSES, NUMBERS, shown, task_named
 from chop.tools.get_input import remember_rows
-from chop.tools.logger import get_logger, quietly
+from chop.tools.logger import get_logger, silently
 from chop.training.optimisers import trainable
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class LearnedSearch(Strategy):
     def rehearse(self) -> None:
         """Do everything once with the untrained network, so that it fails now or not at all."""
         try:
-            with quietly(), tempfile.TemporaryDirectory() as folder:
+            with silently(), tempfile.TemporaryDirectory() as folder:
                 if self.setup.trains:
                     trainable(self.context.model)
                 if self.setup.teacher is not None:
@@ -269,7 +269,7 @@ class LearnedSearch(Strategy):
             return
         with fitting(path):
             frozen = learning.frozen(state, learning.rows.everything())
-        with quietly():
+        with silently():
             save(frozen, self.space.place(snapshot.epoch))
         request = TrialRequest(key_of(config), config, {}, {})
         candidate = Candidate(self.context, config, lambda: frozen.model)  # what was just saved

@@ -1,5 +1,6 @@
 """What can be chosen, and what a choice means.
 
 `space` has the tree of choices, the candidates and `SearchSpace`, which users' spaces derive from.
-`mixed_precision` quantises a network.
+`mixed_precision` quantises a network, `measure` runs the runners on a configuration, and `samples`
+draws rows of a loader.
 """

@@ -1,4 +1,4 @@
-"""Configurations of a space, measured by the runners of a search."""
+"""How configurations are measured: by which runners, on a sample of rows or on all of them."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING

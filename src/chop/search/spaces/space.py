@@ -35,7 +35,7 @@ from chop.passes.graph import add_common_metadata_analysis_pass, init_metadata_a
 from chop.passes.graph.analysis.quantization import calculate_avg_bits_mg_analysis_pass
 from chop.preprocessing import Targets
 from chop.registry import Registry
-from chop.search.spaces.sample import sample_of
+from chop.search.spaces.samples import sample_of
 from chop.tools.get_input import as_example, get_cf_args, get_dummy_input, targets_for
 from chop.validation import parse
 

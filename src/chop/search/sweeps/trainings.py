@@ -30,7 +30,7 @@ from chop.files import write_text
 from chop.runs import REPEAT, TRAININGS
 from chop.search.metrics import METRICS, STATISTICS, TRAINED
 from chop.search.spaces.space import Candidate, key_of
-from chop.tools.logger import get_logger, quietly
+from chop.tools.logger import get_logger, silently
 from chop.training.metrics import evaluate
 from chop.training.settings import TrainingSettings
 from chop.validation import parse
@@ -182,7 +182,7 @@ class Repeats:
         model = fresh_weights(copy.deepcopy(self.candidate.model), seed)
         data = with_batch_size(context.data_module, config.get(BATCH_SIZE), seed)
         settings = training_settings(config, seed, context.device)
-        with quietly():
+        with silently():
             history = fit_in_memory(Job(model, data, Path(), context.model_info.name), settings)
         batches = context.batches(self.rows.data_loader, self.rows.num_samples)
         result = evaluate(model.to(context.device), batches, context.device).metrics()

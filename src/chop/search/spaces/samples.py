@@ -1,4 +1,4 @@
-"""Rows of a loader for what a search looks at often: a sample that no seed changes."""
+"""Rows of a loader that are the same whatever its seed."""
 
 import math
 from collections.abc import Iterator, Sized
