@@ -15,7 +15,7 @@ from chop.dataset.tables.growing import GrowingRows, picked_rows
 from chop.errors import DataError
 
 LIMITS = {
-    growing: {"IN_MEMORY": 100, "RESIDENT": 1_000, "NEIGHBOURS": 100},
+    growing: {"IN_MEMORY": 100, "PICKED_BYTES": 400},
     row_limits: {"CHUNK_BYTES": 96, "MANY_BYTES": 0},
     text: {"PIECE_CELLS": 30},
     parquet: {"PIECE_CELLS": 30},
@@ -61,6 +61,8 @@ def test_growing_rows_are_in_a_file_when_they_are_many(
         assert type(found.array()) is kind
         assert np.array_equal(found.array(), rows)
         order = np.random.default_rng(0).permutation(200)
+        monkeypatch.setattr(growing, "PICKED_ROWS", 90)
+        monkeypatch.setattr(row_limits, "CHUNK_ROWS", 33)
         assert np.array_equal(picked_rows(found.array(), order, tmp_path), rows[order])
     assert list(tmp_path.iterdir()) == []
 

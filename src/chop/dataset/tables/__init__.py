@@ -22,7 +22,7 @@ from chop.errors import DataError, suggestion
 
 LABEL_NAMES = ("label", "labels", "class", "target", "y")
 NAME_ARRAYS = ("class_names", "feature_names")
-MOST_ROWS, MOST_CLASSES, LONGEST_CLASS = 1 << 27, 1 << 16, 256
+MOST_ROWS, MOST_CLASSES, LONGEST_CLASS = 1 << 26, 1 << 16, 256
 """Of a table that is split: the order of its rows and its classes are held in memory."""
 LISTED = 200
 """Columns that a message lists."""

@@ -2,6 +2,7 @@
 
 import tempfile
 import weakref
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
 
@@ -13,9 +14,8 @@ from chop.errors import OutputError
 
 IN_MEMORY = 64 << 20
 """Bytes of an array that are held in memory."""
-RESIDENT, NEIGHBOURS = 256 << 20, 64 << 10
-"""Bytes of a file that may be in memory while rows are picked from it, and how many come with one
-row that is asked for."""
+PICKED_BYTES, PICKED_ROWS = 128 << 20, 1 << 23
+"""What is picked from a file in one pass through it."""
 
 
 class GrowingRows:
@@ -68,16 +68,28 @@ class GrowingRows:
 
 
 def picked_rows(rows: NDArray[Any], places: Indices, folder: Path) -> NDArray[Any]:
-    """Return the rows at some places in this order, in a file of their own if they are many."""
+    """Return the rows at some places in this order, in a file of their own if they are many.
+
+    A file is gone through from its start to its end, once for each part of the places: whoever
+    asks for a row here and a row there has all of the file in memory soon.
+    """
     found = GrowingRows(rows.dtype, folder)
-    step = rows_in_chunk(rows)
-    if rows.nbytes > RESIDENT:
-        step = min(step, RESIDENT // NEIGHBOURS)
-    for start in range(0, len(places), step):
-        found.add(rows[places[start : start + step]])
-        if rows.nbytes > RESIDENT:
-            forget_pages(rows)
+    most = max(1, min(PICKED_ROWS, PICKED_BYTES // max(1, rows[:1].nbytes)))
+    for start in range(0, len(places), most):
+        found.add(_picked(rows, places[start : start + most]))
     return found.array()
+
+
+def _picked(rows: NDArray[Any], places: Indices) -> NDArray[Any]:
+    order = np.argsort(places)
+    ascending = places[order]
+    found = np.empty((len(places), *rows.shape[1:]), rows.dtype)
+    step = rows_in_chunk(rows)
+    bounds = np.searchsorted(ascending, np.arange(0, len(rows) + step, step))
+    for low, high in pairwise(bounds.tolist()):
+        found[order[low:high]] = rows[ascending[low:high]]
+        forget_pages(rows)
+    return found
 
 
 def entries_at(places: NDArray[Any], table: NDArray[Any], folder: Path) -> NDArray[Any]:
