@@ -153,8 +153,13 @@ def half_written(whole: Path, killed: Path) -> Iterator[str]:
         if problem := unreadable(killed / "out" / place):
             yield f"{place} cannot be read: {problem}"
         wanted = whole / "out" / place
-        steady = place.suffix in SAME and wanted.is_file()
-        if steady and wanted.read_bytes() != (killed / "out" / place).read_bytes():
+        final = any((wanted.parent / mark).exists() for mark in MARKS)  # not a state in between
+        if (
+            final
+            and place.suffix in SAME
+            and wanted.is_file()
+            and wanted.read_bytes() != (killed / "out" / place).read_bytes()
+        ):
             yield f"{place} is not what the command writes"
     for mark in MARKS:
         for complete in (whole / "out").rglob(mark):

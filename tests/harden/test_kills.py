@@ -31,7 +31,11 @@ def server(bench: kills.Bench) -> Iterator[Server]:
     bench.free.put(found)
 
 
-@pytest.mark.parametrize("what", kills.TOTALS)
+LATE = ("export, predict, quantize or sensitivity, at a moment", "learned search, at a moment")
+"""Kinds whose moments fall into a file operation as a rule only if that is aimed at."""
+
+
+@pytest.mark.parametrize("what", [what for what in kills.TOTALS if what not in LATE])
 def test_nothing_is_lost(bench: kills.Bench, what: str) -> None:
     row = kills.run_kind(bench, what, 1)
     assert row.tried >= 1

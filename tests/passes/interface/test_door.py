@@ -123,9 +123,6 @@ MORE_HARMS: dict[str, Callable[[Record], object]] = {
     "unknown keyword": lambda r: quantised_node(r)["kwargs"].update(out={"$node": "x"}),
     "too few operands of an operator": lambda r: quantised_node(r)["args"].pop(),
     "too many operands of an operator": lambda r: quantised_node(r)["args"].append(1),
-    "an operand of an operator by name": lambda r: quantised_node(r)["kwargs"].update(
-        data_in_1=quantised_node(r)["args"].pop()
-    ),
     "argument self": lambda r: r["nodes"][0].update(target="self"),
     "two arguments of one name": lambda r: r["nodes"].insert(1, {**r["nodes"][0], "name": "z"}),
     "three stars": lambda r: r["nodes"][0].update(target="***x"),
