@@ -148,7 +148,8 @@ VERBS: dict[str, tuple[Callable[..., Any], set[str], set[str]]] = {
     "search": (
         search, set(OF_RUN),  # the others are for studies of the settings of training
         {"accumulate_grad_batches", "early_stopping", "learning_rate", "max_epochs", "max_steps",
-         "nodes", "num_devices", "scheduler", "trainer_precision", "training_optimizer", "weight_decay"},
+         "nodes", "num_devices", "scheduler", "trainer_precision", "training_optimizer",
+         "weight_decay"},
     ),
     "export": (
         export, {each.name for each in fields(Hardware)}, {"load", "load_type", "verify"}

@@ -17,7 +17,7 @@ import io
 import math
 import time
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -243,6 +243,13 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
+@contextlib.contextmanager
+def in_silence() -> Iterator[None]:
+    """Show only warnings: the progress of a training would drown that of the search."""
+    with quietly(), contextlib.redirect_stdout(io.StringIO()):
+        yield
+
+
 class TrainArgs(RunnerArgs):
     """How to train, then which rows to evaluate on."""
 
@@ -289,8 +296,7 @@ def trained(candidate: Candidate, args: TrainArgs) -> Result:
         **args.model_dump(exclude={"data_loader", "num_samples"}),
     )
     torch.manual_seed(context.seed)
-    # The progress of a training would drown that of the search.
-    with quietly(), contextlib.redirect_stdout(io.StringIO()):
+    with in_silence():
         task = task_named(context.task)
         fit_in_memory(Job(candidate.model, context.data_module, Path(), task=task), settings)
     batches = context.batches(args.data_loader, args.num_samples)

@@ -30,7 +30,7 @@ from chop.search.learned.space import LearnedWidthsSpace
 from chop.search.learned.state import fitting, read_state, write_state
 from chop.search.results.files import as_csv
 from chop.search.results.front import best_of, front_of
-from chop.search.runners import quietly
+from chop.search.runners import in_silence
 from chop.search.spaces.space import Batch, Candidate, SearchSpace, key_of
 from chop.search.strategy import Measure, Progress, Strategy
 from chop.search.study.store import Store
@@ -107,7 +107,7 @@ class LearnedSearch(Strategy):
     def rehearse(self) -> None:
         """Do everything once with the untrained network, so that it fails now or not at all."""
         try:
-            with quietly(), tempfile.TemporaryDirectory() as folder:
+            with in_silence(), tempfile.TemporaryDirectory() as folder:
                 if self.setup.trains:
                     trainable(self.context.model)
                 if self.setup.teacher is not None:
@@ -269,7 +269,7 @@ class LearnedSearch(Strategy):
             return
         with fitting(path):
             frozen = learning.frozen(state, learning.rows.everything())
-        with quietly():
+        with in_silence():
             save(frozen, self.space.place(snapshot.epoch))
         request = TrialRequest(key_of(config), config, {}, {})
         candidate = Candidate(self.context, config, lambda: frozen.model)  # what was just saved

@@ -29,7 +29,7 @@ from chop.errors import SearchError
 from chop.files import write_text
 from chop.runs import REPEAT, TRAININGS
 from chop.search.metrics import METRICS, STATISTICS, TRAINED
-from chop.search.runners import quietly
+from chop.search.runners import in_silence
 from chop.search.spaces.space import Candidate, key_of
 from chop.tools.logger import get_logger
 from chop.training.metrics import evaluate
@@ -183,7 +183,7 @@ class Repeats:
         model = fresh_weights(copy.deepcopy(self.candidate.model), seed)
         data = with_batch_size(context.data_module, config.get(BATCH_SIZE), seed)
         settings = training_settings(config, seed, context.device)
-        with quietly():
+        with in_silence():
             history = fit_in_memory(Job(model, data, Path(), context.model_info.name), settings)
         batches = context.batches(self.rows.data_loader, self.rows.num_samples)
         result = evaluate(model.to(context.device), batches, context.device).metrics()
