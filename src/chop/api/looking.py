@@ -50,7 +50,7 @@ def sensitivity(  # noqa: PLR0913  # all but the first by name
     if unknown := [name for name in given if name not in ("format", *CONTEXT)]:
         raise UnknownNameError("setting", unknown[0], CONTEXT, "sensitivity")
     with quietly(not verbose), one_line("sensitivity"):
-        what = prepare(searchable(module), splits(train=train, val=val), task, "val", cast=True)
+        what = prepare(searchable(module), splits(train=train, val=val), task, cast=True)
         return measure(
             what.model, None, what.rows, widths=widths, save_dir=folder, task=what.task.name,
             number_format=given.pop("format", "integer"), pretrained=True, **given,

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from chop.actions.session import task_of_rows
-from chop.dataset.given import GivenRows, as_data_module, is_batch
 from chop.errors import ConfigError, DataError
 from chop.ir.graph.recorder import undisturbed
 from chop.tasks import IGNORED, Task, task_named
@@ -53,7 +52,8 @@ def split_batch(batch: Any) -> tuple[dict[str, Tensor], Any]:
         name = labels_in(batch)
         inputs, labels = {key: each for key, each in batch.items() if key != name}, batch[name]
     elif isinstance(batch, list | tuple) and len(batch) == 2:
-        inputs, labels = (batch[0] if isinstance(batch[0], Mapping) else {"": batch[0]}), batch[1]
+        first, labels = batch
+        inputs = dict(first) if isinstance(first, Mapping) else {"": first}
     else:
         raise DataError(
             "a batch must be a pair (inputs, labels) or a dictionary with labels, not "
@@ -181,41 +181,37 @@ class Prepared:
     task: Task
 
 
-def prepare(
-    model: nn.Module, rows: Any, task: str | None, main: str, *, cast: bool = False
-) -> Prepared:
+def prepare(model: nn.Module, rows: Any, task: str | None, *, cast: bool = False) -> Prepared:
     """Return module and loaders as they are where actions can take them, else with an adapter.
 
     Args:
         rows: loaders by split, or a data module.
-        main: the split that a single loader stands for.
         cast: give real numbers the precision of the model here, as the action will not.
     """
-    chosen = None if task is None else task_named(task)
+    found = task_of_rows(rows)  # which refuses what is no loader
+    chosen = found if task is None else task_named(task)
     if not isinstance(rows, Mapping):
-        return Prepared(model, rows, chosen or task_of_rows(rows))
-    given = as_data_module(rows, main)
-    first = first_batch(given)
+        return Prepared(model, rows, chosen)
+    first = first_batch(next(iter(rows.values())))
     inputs, _ = split_batch(first)
     features = packed(inputs)
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
-    names = () if is_batch(first) else tuple(inputs)
+    names = () if "" in inputs else tuple(inputs)
     taken = part_with_scores(outputs_of(model, inputs, dtype))
     adapted = OneInput(model, names, taken) if names or taken != WHOLE else model
     is_other = cast and features.is_floating_point() and features.dtype != dtype
-    if names or is_other:
-        shifted = isinstance(first, Mapping) and type(model).__name__.endswith(CAUSAL)
-        kind = dtype if cast else None
-        wanted = names or ("",)
-        rows = {split: Pairs(given.needed(key), wanted, shifted, kind)
-                for split, key in zip(rows, given.splits(), strict=True)}  # fmt: skip
-    return Prepared(adapted, rows, chosen or task_of_rows(rows))
+    if not (names or is_other):
+        return Prepared(adapted, rows, chosen)
+    shifted = isinstance(first, Mapping) and type(model).__name__.endswith(CAUSAL)
+    kind = dtype if cast else None
+    pairs = {s: Pairs(each, names or ("",), shifted, kind) for s, each in rows.items()}
+    return Prepared(adapted, pairs, chosen if task is not None else task_of_rows(pairs))
 
 
-def first_batch(given: GivenRows) -> Any:
-    """Return the first batch of the first split; random numbers stay as they were."""
+def first_batch(loader: Any) -> Any:
+    """Return the first batch of a loader; random numbers stay as they were."""
     with torch.random.fork_rng(devices=[]):
-        first = next(iter(given.needed(given.splits()[0])), None)
+        first = next(iter(loader), None)
     if first is None:
         raise DataError("there are no rows: a loader gave no batch")
     return first

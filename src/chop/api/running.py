@@ -93,7 +93,7 @@ def train(  # noqa: PLR0913  # all but the first by name
     folder = project_of(project, model) / SOFTWARE / TRAINING
     given = in_one_word("train", {"max_epochs": max_epochs, **settings})
     with quietly(not verbose), one_line("train"):
-        what = prepare(model, splits(train=train, val=val), task, "train")
+        what = prepare(model, splits(train=train, val=val), task)
         return train_action(
             what.model, data_module=what.rows, task=what.task.name, save_path=folder,
             learning_rate=learning_rate, **given,
@@ -122,7 +122,7 @@ def evaluate(
     model = module_of(model, "evaluate")
     given = in_one_word("evaluate", settings)
     with quietly(not verbose), one_line("evaluate"):
-        what = prepare(model, splits(test=data), task, "test")
+        what = prepare(model, splits(test=data), task)
         return test(what.model, data_module=what.rows, task=what.task.name, **given)
 
 

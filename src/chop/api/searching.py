@@ -182,19 +182,19 @@ def search(  # noqa: PLR0913  # all but the first by name
     """
     rows = rows_given(train, val, test, data)
     model = module_of(model, "search")
-    folder = project_of(project, model) / SOFTWARE / SEARCH
     setup["load_name"] = setup.pop("load", setup.get("load_name"))
     of_run = {name: found for name in OF_RUN if (found := setup.pop(name, None)) is not None}
     with quietly(not verbose), one_line("search"):
-        what = prepare(searchable(model), rows, task, "train", cast=True)
+        what = prepare(searchable(model), rows, task, cast=True)
         wanted = (what.task.decides, COST) if objectives is None else objectives
         tables = {
             "strategy": {**strategy_tables(strategy, setup), **runner_tables(wanted, what.task)},
             "search_space": space_tables(what.model, strategy, widths),
         }
         result = search_action(
-            what.model, None, what.rows, tables, save_dir=folder, task=what.task.name, seed=seed,
-            resume=resume, pretrained=True, verbose=verbose, **of_run,
+            what.model, None, what.rows, tables, task=what.task.name, seed=seed,
+            save_dir=project_of(project, model) / SOFTWARE / SEARCH, resume=resume,
+            pretrained=True, verbose=verbose, **of_run,
         )  # fmt: skip
     return front_of(result)
 
