@@ -4,6 +4,7 @@ A benchmark is run as its user runs it, with options and without ``--save``, but
 make it small. It runs in a forked process, and so do the Pythons that it starts.
 """
 
+import multiprocessing
 import os
 import re
 import runpy
@@ -55,8 +56,11 @@ SMALLEST = {
         r"attention fused .*\n\n.*Unexplained differences: 0\.", constants={"BLOCKS": ((64, 8, 2),)}
     ),
     "bench_data": Small(r"ratio +\d", constants={"ROWS": 80_000}),
-    "bench_formats": Small(r"fixed|block_log +\d"),
-    "bench_growth": Small(r"load average at the end", constants={"QUICK_SIZES": (1, 2, 4)}),
+    "bench_formats": Small(r"block_log +\d"),
+    "bench_growth": Small(
+        r"report .*\d MB .*\n(.*\n)*load average",
+        constants={"QUICK_SIZES": (1, 2, 4), "BARE": "sum(range(9))"},
+    ),
     "bench_learned": Small(
         r"chop +0 .*\n(.*\n)*load average",
         constants={
@@ -87,8 +91,12 @@ SMALLEST = {
         {"MODULES": {"hgq2": "numpy", "pquant": "pquant"}},
     ),
     "bench_rtl": Small(
-        r"\"estimate / xcup\": \d",
-        constants={"rtl_networks.FLOAT_EPOCHS": 1, "rtl_networks.QUANTISED_EPOCHS": 1},
+        r"\"rows\": \d.* \"estimate / xcup\": \d",
+        "--quick --only estimate",
+        {
+            "SIMULATED": ("estimate",),
+            "rtl_networks.FLOAT_EPOCHS": 1, "rtl_networks.QUANTISED_EPOCHS": 1,
+        },
         needs=("yosys", "verilator"),
     ),
     "bench_search": Small(
@@ -152,6 +160,7 @@ def write_rival(folder: Path) -> None:
 
 def be_script(name: str, constants: dict[str, Any]) -> None:
     """Be a benchmark with these constants, in a forked process."""
+    multiprocessing.set_start_method("fork", force=True)  # else its workers import everything anew
     subprocess.Popen = ForkedPython  # type: ignore[misc]
     sys.path.insert(0, str(FOLDER))
     script = import_module(name)
