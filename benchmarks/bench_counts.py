@@ -33,6 +33,11 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.graph.analysis.flops import Counts, NodeCount, count
 
 RESULTS = Path(__file__).parent / "results"
+BLOCKS = (
+    (64, 64, 1), (64, 64, 1), (64, 128, 2), (128, 128, 1), (128, 256, 2), (256, 256, 1),
+    (256, 512, 2), (512, 512, 1),
+)  # fmt: skip
+"""Of ResNet-18: channels before and after, stride."""
 ATTENTION = "scaled_dot_product_attention"
 
 
@@ -84,10 +89,9 @@ class Basic(nn.Module):
 
 def resnet() -> nn.Module:
     """ResNet-18, 1.814 G MACs for images of 224 × 224."""
-    sizes = [(64, 64, 1), (64, 64, 1), (64, 128, 2), (128, 128, 1), (128, 256, 2), (256, 256, 1)]
-    blocks = [Basic(*size) for size in (*sizes, (256, 512, 2), (512, 512, 1))]
+    blocks = [Basic(*size) for size in BLOCKS]
     stem = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True)]
-    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 1000)]
+    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(BLOCKS[-1][1], 1000)]
     return nn.Sequential(*stem, nn.MaxPool2d(3, 2, 1), *blocks, *head)
 
 

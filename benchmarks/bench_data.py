@@ -27,7 +27,7 @@ from chop.dataset.data_module import TensorLoader
 from chop.dataset.physical.jets import CERNBOX_ROWS, FEATURES, GROUP, ONE_HOT
 
 RESULTS = Path(__file__).parent / "results"
-BATCH = 256
+BATCH, ROWS = 256, CERNBOX_ROWS
 OTHER_COLUMNS = 38  # the real file has 59 columns
 
 
@@ -124,7 +124,7 @@ def main() -> None:
     if args.start:
         start_here(*args.start)
         return
-    rows = CERNBOX_ROWS // 40 if args.quick else CERNBOX_ROWS
+    rows = ROWS // 40 if args.quick else ROWS
     with tempfile.TemporaryDirectory() as folder:
         path, cache = Path(folder, "jets.h5"), Path(folder, "cache")
         write_file(path, rows)

@@ -23,7 +23,7 @@ from tabulate import tabulate
 
 RESULTS = Path(__file__).parent / "results" / "growth.jsonl"
 TARGETS = {"search": "600 MB", "resume": "10 s, 600 MB", "report": "12 s, 600 MB"}
-FEW = 10
+SIZES, QUICK_SIZES = (10, 5_000, 20_000), (10, 500, 2_000)
 BARE = "sum(i * i for i in range(10_000_000))"
 CONFIG = """\
 model = "jsc-mlp"
@@ -117,7 +117,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a tenth of the trials, one round")
     parser.add_argument("--save", action="store_true", help=f"add a line to {RESULTS.name}")
     arguments = parser.parse_args()
-    sizes = (FEW, 500, 2_000) if arguments.quick else (FEW, 5_000, 20_000)
+    sizes = QUICK_SIZES if arguments.quick else SIZES
     bare, studies = [], {}
     with tempfile.TemporaryDirectory() as folder:
         for trials in sizes:

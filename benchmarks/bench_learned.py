@@ -53,6 +53,9 @@ BATCH, FLOAT_EPOCHS, FLOAT_RATE = 1024, 30, 5e-3
 BUDGETS = np.geomspace(1_000, 30_000, 25)
 WANTED = {"0.72": 1_500, "0.725": 2_500, "0.73": 6_500, "at 20k": 0.734, "mean": 0.727, "x": 15}
 CHUNK = 8_192
+QUICK = {"cycles": 4, "epochs": 2, "float_epochs": 4, "plots": False, "teacher": {"epochs": 3}}
+ROUNDS, STEPS, TIMED_EPOCHS = 40, 48, 6
+"""Rounds that compare a step, the steps of each, and the epochs of which 30 are told."""
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
 
@@ -200,8 +203,7 @@ def chop_front(seed: int, folder: Path, quick: bool) -> tuple[list[Net], dict[st
     tables = tomllib.loads(CONFIG.read_text(encoding="utf-8"))["search"]
     setup = tables["strategy"]["setup"]
     if quick:
-        setup |= {"cycles": 4, "epochs": 2, "float_epochs": 4, "plots": False}
-        setup["teacher"]["epochs"] = 3
+        setup |= QUICK | {"teacher": setup["teacher"] | QUICK["teacher"]}
     data = MaseDataModule("jsc-sim", batch_size=BATCH, seed=seed)
     data.setup()
     references = [float_seconds(data, seed)]
@@ -244,9 +246,9 @@ def check_exact(nets: list[Net], folder: Path, data: MaseDataModule) -> None:
             raise SystemExit(f"{net.name}: the evaluator and the saved graph differ")
 
 
-def float_seconds(data: MaseDataModule, seed: int, epochs: int = 6) -> float:
+def float_seconds(data: MaseDataModule, seed: int) -> float:
     """CPU seconds of 30 epochs of plain training of the network, from a few of them."""
-    model = jsc_mlp(seed, data)
+    epochs, model = TIMED_EPOCHS, jsc_mlp(seed, data)
     loader = data.train_dataloader()
     features, labels = loader.features, loader.labels
     optimiser = torch.optim.Adam(model.parameters(), lr=FLOAT_RATE, fused=True)
@@ -280,17 +282,17 @@ def stepper(data: MaseDataModule, learns: bool) -> Callable[[], None]:
     optimiser = make_adam([(model.parameters(), 1e-4)])
 
     def steps() -> None:
-        train_epoch(model, [(rows, labels)] * 48, optimiser, lambda _: 1.0,
+        train_epoch(model, [(rows, labels)] * STEPS, optimiser, lambda _: 1.0,
                     None if widths is None else lambda: widths.cost * 1e-6)  # fmt: skip
 
     return steps
 
 
-def step_ratios(data: MaseDataModule, rounds: int = 40) -> list[float]:
-    """A step that learns widths over a float one, in pairs of 48 steps each."""
+def step_ratios(data: MaseDataModule) -> list[float]:
+    """A step that learns widths over a float one, in rounds of some steps of each."""
     plain, learning = stepper(data, False), stepper(data, True)
     ratios = []
-    for _ in range(rounds):
+    for _ in range(ROUNDS):
         times = []
         for take in (plain, learning):
             begin = time.process_time()

@@ -27,7 +27,7 @@ from chop.lowering import Engine, IntegerProgram, lower
 from chop.models.physical.jet_substructure import JSC_MLP
 from chop.models.vision.vgg7 import VGG7
 
-ROWS = 20_000
+CHAINS, ROWS, IMAGES = (100, 300, 1000), 20_000, (8, 3, 32, 32)
 CONFIG = {"name": "integer"} | {
     f"{role}_{field}": value
     for role in ("data_in", "weight", "bias")
@@ -131,17 +131,18 @@ def measured(quick: bool) -> dict[str, Any]:
     repeats = 3 if quick else 21
     torch.manual_seed(0)
     rows: dict[str, Any] = {}
-    for layers in (100, 300, 1000):
+    for layers in CHAINS:
         graph = chain(layers)
         each = min(seconds(lambda g=graph: lower(g)) for _ in range(2 if quick else 5)) / layers
         rows[f"lowering, {layers} nodes, us per node"] = 1e6 * each
-    jets, images = torch.randn(ROWS, 16), torch.randn(8, 3, 32, 32)
+    jets, images = torch.randn(ROWS, 16), torch.randn(IMAGES)
     mlp = quantised(JSC_MLP(JETS), jets, "linear")
-    rows["engine / float model, jsc-mlp, 20,000 rows"] = compared(mlp, jets, repeats)
-    fused = quantised(VGG7((3, 32, 32), 10), images, "conv2d", "linear", fuse=True)
-    rows["engine / float model, vgg7 fused, 8 images"] = compared(fused, images, repeats)
-    plain = quantised(VGG7((3, 32, 32), 10), images, "conv2d", "linear", "batch_norm2d")
-    rows["engine / float model, vgg7 with tables, 8 images"] = compared(plain, images, repeats)
+    rows[f"engine / float model, jsc-mlp, {ROWS:,} rows"] = compared(mlp, jets, repeats)
+    vgg7 = f"engine / float model, {len(images)} images, vgg7"
+    fused = quantised(VGG7(IMAGES[1:], 10), images, "conv2d", "linear", fuse=True)
+    rows[f"{vgg7} fused"] = compared(fused, images, repeats)
+    plain = quantised(VGG7(IMAGES[1:], 10), images, "conv2d", "linear", "batch_norm2d")
+    rows[f"{vgg7} with tables"] = compared(plain, images, repeats)
     engine = Engine(lower(mlp))
     (name,) = codes = engine.quantise({"x": jets})
     for count in (1, ROWS):

@@ -122,8 +122,9 @@ def main() -> None:
     for name in runs[0]:
         seconds = [run[name] for run in runs]
         each = [s / n * 1e6 for n, s in zip(sizes, seconds, strict=True)]
-        rows.append([name, *each, exponent(sizes, seconds), seconds[sizes.index(1000)]])
-    headers = ["step", *(f"{n:,} layers, µs a node" for n in sizes), "exponent", "s for 1,000"]
+        rows.append([name, *each, exponent(sizes, seconds), seconds[2]])
+    each = (f"{size:,} layers, µs a node" for size in sizes)
+    headers = ["step", *each, "exponent", f"s for {sizes[2]:,}"]
     print(tabulate(rows, headers, floatfmt=(None, *(".1f" for _ in sizes), ".2f", ".2f")))
     if options.save:
         RESULTS.mkdir(exist_ok=True)

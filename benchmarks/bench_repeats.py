@@ -59,6 +59,9 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "repeats.jsonl"
 COMPARE = HERE.parent / "configs" / "examples" / "jsc_compare.toml"
 WIDTHS = (2, 3, 4, 6, 8)
+LAYERS = {"widths-125": (3, 80), "widths-3125": (5, 150)}
+"""Layers of the made-up spaces, and trials."""
+JSC_TRIALS = 150
 SLOW_SEEDS, SLOW_TRIALS = 3, 50
 """Of gp, which takes a second and more for a proposal."""
 
@@ -194,11 +197,8 @@ def main() -> None:
     arguments = parser.parse_args()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     torch.set_num_threads(1)
-    problems = {
-        "widths-125": widths(3, 80),
-        "widths-3125": widths(5, 150),
-        "jsc-tiny-588": jsc_tiny(150),
-    }
+    problems = {name: widths(*each) for name, each in LAYERS.items()}
+    problems["jsc-tiny-588"] = jsc_tiny(JSC_TRIALS)
     samplers = ("random", "tpe", "nsgaii") if arguments.quick else ("random", "tpe", "nsgaii", "gp")
     seeds = range(2 if arguments.quick else arguments.seeds)
     rows = []

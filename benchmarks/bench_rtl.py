@@ -45,6 +45,8 @@ FRESH = [
     Case("jsc-mlp", 5, 4, 0.93), Case("jsc-mlp", 3, 5, 0.9),
 ]  # fmt: skip
 """Chosen after that, and not looked at before."""
+SIMULATED = ("seed", "front")
+"""The kinds of networks whose circuits are simulated, not only synthesised."""
 
 
 def child_seconds() -> float:
@@ -95,7 +97,7 @@ def measured(case: Case, kind: str, hardware: Hardware, route: bool) -> dict[str
     graph, accuracy = quantised(case)
     found: dict[str, Any] = {"benchmark": "rtl", "kind": kind, "case": str(case)}
     found["accuracy"] = round(accuracy, 4)
-    return found | circuit_of(lower(graph), kind == "seed", hardware, route)
+    return found | circuit_of(lower(graph), kind in SIMULATED, hardware, route)
 
 
 def on_front(place: Path, hardware: Hardware, route: bool) -> dict[str, Any]:
@@ -111,7 +113,7 @@ def on_front(place: Path, hardware: Hardware, route: bool) -> dict[str, Any]:
     name = "/".join((place.parents[3].name, place.name))
     found: dict[str, Any] = {"benchmark": "rtl", "kind": "front", "case": name}
     found |= {"accuracy": round(float(right.float().mean()), 4), "ebops": ebops}
-    return found | circuit_of(lower(graph), True, hardware, route)
+    return found | circuit_of(lower(graph), "front" in SIMULATED, hardware, route)
 
 
 def circuit_of(

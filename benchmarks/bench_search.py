@@ -52,6 +52,12 @@ from chop.training.metrics import evaluate
 
 WIDTHS = [2, 3, 4, 5, 6, 7, 8]
 ROWS = 512
+TRIALS, QUICK_TRIALS = (2000, 100, 200), (200, 20, 60)
+"""Of the random sampler, of the plain recipe, of TPE."""
+WINDOW, QUICK_WINDOW = 12.0, 4.0
+"""Seconds in which the trials of processes are counted."""
+SETTLE = (3.0, 1.0)
+"""Seconds that a separate process works before and after it counts, for the other's sake."""
 
 
 def tables(sampler: str, trials: int, by: str = "linear", rows: int = ROWS) -> dict[str, Any]:
@@ -173,7 +179,7 @@ def idle_rate(
 
 def small(quick: bool) -> list[list[Any]]:
     found = context()
-    trials, plain, few = (200, 20, 60) if quick else (2000, 100, 200)
+    trials, plain, few = QUICK_TRIALS if quick else TRIALS
     random, tpe = tables("random", trials), tables("tpe", few)
     known = outcomes(found, tpe)
     measures: dict[str, Callable[[], float]] = {
@@ -262,7 +268,7 @@ def processes(quick: bool) -> list[list[Any]]:
     """Trials per second while two processes are at work, against one."""
     found = image_context()
     search = tables("random", 1_000_000, "conv2d", rows=4)
-    seconds, rounds = (4.0, 1) if quick else (12.0, 4)
+    seconds, rounds = (QUICK_WINDOW, 1) if quick else (WINDOW, 4)
     rates: dict[int, list[float]] = {1: [], 2: []}
     bare: dict[int, list[float]] = {1: [], 2: []}
     for _ in range(rounds):
@@ -277,26 +283,26 @@ def processes(quick: bool) -> list[list[Any]]:
 
 def bare_rate(jobs: int, seconds: float) -> float:
     """Forward passes per second of so many processes, each with a network of its own."""
-    command = [sys.executable, __file__, "--passes", str(seconds)]
+    command = [sys.executable, __file__, "--passes", *map(str, (seconds, *SETTLE))]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(jobs)]
     return sum(float(process.communicate()[0]) for process in running)
 
 
-def passes(seconds: float) -> float:
-    """Forward passes per second, once a second process has had time to start, too."""
+def passes(seconds: float, before: float, after: float) -> float:
+    """Forward passes per second, between others that are not counted."""
     found = image_context()
     (features, _), *_ = found.batches("val_dataloader", 4)
     count = 0
     with torch.inference_mode():
-        warm = time.perf_counter() + 3
+        warm = time.perf_counter() + before
         while time.perf_counter() < warm:
             found.model(features)
         begun = time.perf_counter()
-        while time.perf_counter() - begun < seconds:
+        while not count or time.perf_counter() - begun < seconds:
             found.model(features)
             count += 1
         rate = count / (time.perf_counter() - begun)
-        cool = time.perf_counter() + 1
+        cool = time.perf_counter() + after
         while time.perf_counter() < cool:  # the other may still be counting
             found.model(features)
     return rate
@@ -314,20 +320,23 @@ def window_rate(found: SearchContext, search: dict[str, Any], jobs: int, seconds
                 time.sleep(0.05)
                 workers = {t.user_attrs["worker"] for t in store.counted()}
             begun, before = time.perf_counter(), len(store.counted())
-            time.sleep(seconds)
-            return (len(store.counted()) - before) / (time.perf_counter() - begun)
+            ended = 0
+            while not ended:  # on a busy machine a window may pass without a trial
+                time.sleep(seconds)
+                ended = len(store.counted()) - before
+            return ended / (time.perf_counter() - begun)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--save", action="store_true")
-    parser.add_argument("--passes", type=float, help=argparse.SUPPRESS)
+    parser.add_argument("--passes", type=float, nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     torch.set_num_threads(1)
     if args.passes is not None:
-        print(passes(args.passes))
+        print(passes(*args.passes))
         return
     before = os.getloadavg()[0]
     # Processes come first: they start with a copy of this one, which a search has just begun.

@@ -29,6 +29,8 @@ from chop.training.job import Job, evaluate_job
 from chop.training.settings import TrainingSettings
 
 RESULTS = Path(__file__).parent / "results" / "text.jsonl"
+ENCODER = {"batch_size": 128, "learning_rate": 1e-2, "max_epochs": 6}
+DECODER = {"batch_size": 64, "learning_rate": 3e-3, "max_epochs": 4}
 CPU = {"accelerator": "cpu", "num_threads": 1}
 
 
@@ -85,22 +87,20 @@ def main() -> None:
     options = parser.parse_args()
     set_logging_verbosity("warning")
     seeds = range(1 if options.quick else 3)
-    encoder = {"batch_size": 128, "learning_rate": 1e-2, "max_epochs": 6}
-    decoder = {"batch_size": 64, "learning_rate": 3e-3, "max_epochs": 4}
     found = {
         "bag of words, accuracy": [
-            trained("agreement", lambda info: Bag(info.vocab_size), seed, **encoder).accuracy
+            trained("agreement", lambda info: Bag(info.vocab_size), seed, **ENCODER).accuracy
             for seed in seeds
         ],
         "encoder-tiny, accuracy": [
             trained("agreement", lambda info: get_model("encoder-tiny", "cls", info), seed,
-                    **encoder).accuracy
+                    **ENCODER).accuracy
             for seed in seeds
         ],
         "unigrams, perplexity": [unigram()],
         "decoder-tiny, perplexity": [
             trained("agreement-lm", lambda info: get_model("decoder-tiny", "lm", info), seed,
-                    **decoder).perplexity
+                    **DECODER).perplexity
             for seed in seeds
         ],
         "the grammar itself, perplexity": [grammar()],
