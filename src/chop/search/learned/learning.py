@@ -14,7 +14,7 @@ from chop.errors import TrainingError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.nn.learned import LearnedWidths
 from chop.numerics.trained import Codes, TrainedQuantizer, scale_of
-from chop.passes.graph import freeze_transform_pass
+from chop.passes.graph.transforms.quantize.freeze import freeze_transform_pass
 from chop.preprocessing import Targets
 from chop.search.learned.networks import make_adam, train_epoch
 from chop.search.learned.rows import Rows

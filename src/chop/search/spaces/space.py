@@ -31,7 +31,10 @@ from chop.dataset.data_module import MaseDataModule
 from chop.errors import ConfigError, DataError, UnknownNameError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.models.info import MaseModelInfo
-from chop.passes.graph import add_common_metadata_analysis_pass, init_metadata_analysis_pass
+from chop.passes.graph.analysis.add_metadata import (
+    add_common_metadata_analysis_pass,
+    init_metadata_analysis_pass,
+)
 from chop.passes.graph.analysis.quantization import calculate_avg_bits_mg_analysis_pass
 from chop.preprocessing import Targets
 from chop.registry import Registry
