@@ -113,7 +113,7 @@ def test_what_no_batch_has_reached_is_said(
 
 def test_it_says_what_it_cannot(model: Branching, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "chop"):
-        q = chop.quantize(model, width=8, trace=False)
+        q = chop.quantize(model, width=8, trace=False, verbose=True)
     assert "saving as a graph" in q.untraced.cannot
     assert caplog.messages[-1] == str(q.untraced)
     q(ROWS)

@@ -86,13 +86,15 @@ def with_scales_open(quant: QuantConfig) -> QuantConfig:
 def tell(graph: MaseGraph, found: list[Observed], rows: int) -> Info:
     """Tell what saturates, note it in the metadata; the facts for `info`.
 
-    A scale that was given is warned of. One that was found makes the least error on these rows,
-    though some of them saturate.
+    A scale that was given, or that no other would mend, is warned of. One that was chosen among
+    others makes the least error on these rows, though some of them saturate.
     """
     for each in found:
         if each.fit.saturated > TOO_MANY:
-            level = logging.INFO if each.fit.calibrated else logging.WARNING
-            logger.log(level, "%s", warning(each, rows))
+            is_own_choice = each.fit.calibrated and each.fit.better is not None
+            logger.log(
+                logging.INFO if is_own_choice else logging.WARNING, "%s", warning(each, rows)
+            )
         note(graph, each)
     facts: Info = {"rows": rows, "operands": {}}
     for node, role, fit in found:
