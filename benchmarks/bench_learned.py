@@ -282,7 +282,8 @@ def stepper(data: MaseDataModule, learns: bool) -> Callable[[], None]:
     optimiser = make_adam([(model.parameters(), 1e-4)])
 
     def steps() -> None:
-        train_epoch(model, [(rows, labels)] * STEPS, optimiser, lambda _: 1.0,
+        batches = [(rows, labels)] * STEPS
+        train_epoch(model, batches, optimiser, F.cross_entropy, lambda _: 1.0,
                     None if widths is None else lambda: widths.cost * 1e-6)  # fmt: skip
 
     return steps

@@ -51,7 +51,7 @@ from chop.search.study.storage import Place, open_store
 from chop.training.metrics import evaluate
 
 WIDTHS = [2, 3, 4, 5, 6, 7, 8]
-ROWS = 512
+ROWS, IMAGES = 512, 64
 TRIALS, QUICK_TRIALS = (2000, 100, 200), (200, 20, 60)
 """Of the random sampler, of the plain recipe, of TPE."""
 WINDOW, QUICK_WINDOW = 12.0, 4.0
@@ -215,10 +215,10 @@ class Images:
 
     name, batch_size, fingerprint = "random-images", 32, "none"
 
-    def __init__(self, rows: int = 64) -> None:
+    def __init__(self) -> None:
         torch.manual_seed(0)
-        self.features = torch.randn(rows, 3, 32, 32)
-        self.labels = torch.randint(0, 10, (rows,))
+        self.features = torch.randn(IMAGES, 3, 32, 32)
+        self.labels = torch.randint(0, 10, (IMAGES,))
 
     def train_dataloader(self) -> TensorLoader:
         return TensorLoader(self.features, self.labels, self.batch_size)
@@ -237,7 +237,7 @@ def image_context() -> SearchContext:
 def large(quick: bool) -> list[list[Any]]:
     """A trial against the forward passes of the network that the quantise pass makes of it."""
     found = image_context()
-    config = parse_search(tables("random", 10, "conv2d", rows=64))
+    config = parse_search(tables("random", 10, "conv2d", rows=IMAGES))
     stated = config.search_space
     space = make_space(stated.name, found, stated.setup, stated.seed)
     quantised = sum("data_in_width" in name for name in SAMPLERS["random"](
@@ -248,7 +248,7 @@ def large(quick: bool) -> list[list[Any]]:
     for _ in range(3 if quick else 12):
         chosen = space.config(sampler.propose().picked)  # type: ignore[union-attr]
         model = space.candidate(chosen).model
-        batches = found.batches("val_dataloader", 64)
+        batches = found.batches("val_dataloader", IMAGES)
         with torch.inference_mode():
             for features, _ in batches[:1]:
                 model(features)  # rounds the weights, which the forward passes then find

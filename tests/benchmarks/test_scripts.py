@@ -102,7 +102,7 @@ SMALLEST = {
     "bench_search": Small(
         r"d: two separate processes / one +\d",
         constants={
-            "WIDTHS": [2, 8], "ROWS": 64, "QUICK_TRIALS": (12, 2, 4), "QUICK_WINDOW": 0.5,
+            "WIDTHS": [8], "ROWS": 64, "IMAGES": 4, "QUICK_TRIALS": (12, 2, 4), "QUICK_WINDOW": 0.1,
             "SETTLE": (0.0, 0.0),
         },
     ),
