@@ -62,7 +62,7 @@ def test_a_name_too_long_for_a_folder_is_refused(
 ) -> None:
     where = ["--project-dir", str(tmp_path / "out"), "--project", "x" * 300]
     assert main(["train", "jsc-tiny", "jsc-sim", *where]) == 2
-    assert "cannot be written: File name too long" in capsys.readouterr().err
+    assert "cannot be a path: File name too long" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 

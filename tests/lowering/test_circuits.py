@@ -196,7 +196,7 @@ def test_what_is_too_large_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -
 def test_settings_that_are_wrong() -> None:
     with pytest.raises(ConfigError, match="stages or clock_ns, not both"):
         Hardware(stages=1, clock_ns=5)
-    with pytest.raises(ConfigError, match="stages must be 0 or more"):
+    with pytest.raises(ConfigError, match="stages must be 0 to 1,000"):
         Hardware(stages=-1)
     with pytest.raises(ConfigError, match="clock_ns must be more than 0"):
         Hardware(clock_ns=0)

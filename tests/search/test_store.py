@@ -19,6 +19,7 @@ from optuna.trial import TrialState
 from search_cases import StoreMaker
 
 from chop.errors import ChopError, ConfigError, OutputError, SearchError
+from chop.search.study import patience
 from chop.search.study.journal import FinishedTrials
 from chop.search.study.storage import Place, open_store, shown
 from chop.search.study.store import Store
@@ -239,8 +240,11 @@ def _close(*stores: Store) -> None:
 
 
 @pytest.mark.parametrize("url", ["postgresql://nobody@127.0.0.1:1/x", "no-such-database://x"])
-def test_a_storage_that_cannot_be_opened_is_one_line(url: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+def test_a_storage_that_cannot_be_opened_is_one_line(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "LONGEST_OUTAGE", 0.1)
+    with pytest.raises((ConfigError, patience.StorageLost)) as caught:
         open_store(Place(url, "search"), ["minimize"], {})
     assert "\n" not in str(caught.value)
 

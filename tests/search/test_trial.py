@@ -109,7 +109,9 @@ def test_a_search_is_described_once() -> None:
     from search_cases import tables
 
     found = parse_search(tables()).description(18, 2).model_dump(mode="json")
-    assert list(found) == ["space", "space_size", "sampler", "repeats", "directions", "metrics"]
+    names = ["space", "space_size", "sampler", "repeats", "directions", "metrics", "rows"]
+    assert list(found) == names
+    assert found["rows"] == "val_dataloader"
     assert list(found["metrics"]["accuracy"]) == ["scale", "direction", "max", "min"]
     assert SearchDescription(**found).model_dump(mode="json") == found
 

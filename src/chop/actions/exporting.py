@@ -14,6 +14,7 @@ from chop.config.layers import Layers, read_toml
 from chop.dataset import DATASETS
 from chop.dataset.download import nothing_fetched
 from chop.errors import CheckpointError, ChopError, ConfigError, DataError
+from chop.export.checking import ASKED
 from chop.export.exporting import Exported
 from chop.export.exporting import export as export_graph
 from chop.export.verilog.bench import simulator_found
@@ -89,6 +90,8 @@ def known_rows(
         data: the data module, where one is open already; else the records of the run name it.
         most: as many rows as this at most.
     """
+    if most == 0:
+        return None, ASKED
     if isinstance(graph, IntegerProgram):
         return None, "a program does not say how its rows were scaled"
     try:

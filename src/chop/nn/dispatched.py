@@ -204,13 +204,18 @@ class ProductWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _only_moves(self, func: Any, name: str, args: Any) -> bool:
         """Whether what an operator gives are the numbers of marked tensors."""
-        moves = getattr(func, "is_view", False) or name in COPIES
+        moves = getattr(func, "is_view", False) or name in COPIES or adds_zero(name, args)
         if not moves and not (name in SCALINGS and is_scaling(args)):
             return False
         tensors = [each for each in pytree.tree_leaves(args) if isinstance(each, Tensor)]
         numbers = [each for each in tensors if each.is_floating_point()]
         full = [each for each in numbers if each.dim()] or numbers
         return bool(full) and all(map(self.is_marked, full))
+
+
+def adds_zero(name: str, args: Any) -> bool:
+    """Whether an operator adds the number 0.0, which only makes +0.0 of -0.0."""
+    return name == "add" and len(args) == 2 and type(args[1]) is float and args[1] == 0.0
 
 
 def marks_for(quant: QuantConfig, watch: ProductWatch) -> dict[str, Any]:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 from torch import fx, nn
 
 from chop.errors import GraphError
-from chop.ir.graph.exported import export
 from chop.ir.graph.recorder import Instead, Recorder, placeholder_values, undisturbed
-from chop.ir.graph.tracing import MaseTracer
+from chop.ir.graph.tracing import MaseTracer, exported
 from chop.nn.decomposed import decomposed
 from chop.nn.dispatched import ProductsSeen, ProductWatch, watched_products
 from chop.ops.op import op_of_node
@@ -79,7 +78,7 @@ def looked_into(
     names = ", ".join(inside)
     try:
         whole = decomposed(model, tracer.leaf_layers)
-        found = export(whole, graph.cf_args or {}, inputs, tracer.is_leaf_module)
+        found = exported(whole, model, tracer, graph.cf_args or {}, inputs)
         left = opaque_products(type(graph)(found, graph.cf_args), inputs, kept)
     except GraphError as error:
         logger.warning("the products in %s cannot be looked into by torch.export: %s", names, error)

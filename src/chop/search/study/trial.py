@@ -262,10 +262,10 @@ class SearchDescription(BaseModel):
     sampler: str | None = None
     repeats: int | None = None
     """Proposals of the sampler that were known already."""
-    rows: str | None = None
-    """The loader of the rows that scores were measured on: ``val_dataloader``."""
     directions: tuple[Direction, ...] = ()
     metrics: dict[str, MetricRule] = Field(default_factory=dict)
+    rows: str | None = None
+    """The loader of the rows that scores were measured on: ``val_dataloader``."""
 
     @property
     def objectives(self) -> list[str]:
