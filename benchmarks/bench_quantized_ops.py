@@ -124,7 +124,7 @@ def timed(steps: dict[str, Step], repeats: int) -> dict[str, dict[str, float]]:
 
 def builders() -> dict[str, Callable[[], nn.Module]]:
     found: dict[str, Callable[[], nn.Module]] = {"float": float_mlp, "chop integer": chop_mlp}
-    if importlib.util.find_spec("brevitas"):
+    if importlib.util.find_spec("brevitas") and importlib.util.find_spec("brevitas.nn"):
         found["brevitas int8"] = brevitas_mlp
     return found
 
