@@ -44,6 +44,20 @@ def code_numbers(codes: Codes, frac: Codes | int, dtype: Any) -> Array:
     return found
 
 
+def are_float32(codes: Codes, frac: Codes) -> bool:
+    """Return True if float32 holds all numbers that codes stand for, whatever their bits."""
+    if frac.size > 1:
+        return False
+    exact = code_numbers(codes, frac, np.float64)
+    return bool((exact.astype(np.float32) == exact).all())
+
+
+def onnx_type(dtype: Any) -> int:
+    """The number that ONNX has for a type."""
+    kind: int = import_optional("onnx").helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    return kind
+
+
 @dataclass(frozen=True)
 class ModelEdge:
     """An input or output of the file; the batch comes before its shape."""

@@ -19,8 +19,9 @@ from chop.export.onnx.write.code import (
     Array,
     ModelEdge,
     OnnxCode,
+    are_float32,
     code_numbers,
-    import_optional,
+    onnx_type,
     power_array,
 )
 from chop.export.onnx.write.windows import Weights, step_weights, window_index, window_settings
@@ -117,20 +118,6 @@ class OnnxWriter:
     def shaped(self, x: str, shape: Shape) -> str:
         """Rows in another shape."""
         return self.code.node("Reshape", x, self.code.constant(np.array([-1, *shape], np.int64)))
-
-
-def are_float32(codes: Codes, frac: Codes) -> bool:
-    """Return True if float32 holds all numbers that codes stand for, whatever their bits."""
-    if frac.size > 1:
-        return False
-    exact = code_numbers(codes, frac, np.float64)
-    return bool((exact.astype(np.float32) == exact).all())
-
-
-def onnx_type(dtype: Any) -> int:
-    """The number that ONNX has for a type."""
-    kind: int = import_optional("onnx").helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-    return kind
 
 
 def onnx_model(program: IntegerProgram, style: Style, notes: str, batch: int | str) -> Any:
