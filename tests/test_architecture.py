@@ -16,7 +16,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 # Each layer may import those named after it, and itself.
 BASE = (
     "errors", "masking", "registry", "validation", "files", "preprocessing", "tasks", "runs",
-    "charts", "callables", "__init__",
+    "charts", "callables", "logger", "__init__",
 )  # fmt: skip
 MODELS_AND_DATA = ("dataset", "models")
 GRAPHS = ("numerics", "ops", "nn", "ir", "lowering", "passes")
@@ -32,6 +32,7 @@ LAYERS = {
     "tasks": ("errors", "preprocessing"),
     "runs": ("errors", "files", "preprocessing", "validation"),
     "charts": ("files",),
+    "logger": ("errors", "masking"),
     "numerics": BASE,
     "ops": (*BASE, "numerics"),
     "nn": (*BASE, "numerics", "ops"),
@@ -42,24 +43,28 @@ LAYERS = {
     "passes": (*BASE, "numerics", "ops", "nn", "ir", "lowering", "export"),
     "dataset": BASE,
     "models": BASE,
-    "pipelines": (*BASE, *GRAPHS),
-    "tools": (*BASE, *GRAPHS, *MODELS_AND_DATA, "export"),
-    "training": (*BASE, *GRAPHS, *MODELS_AND_DATA, "tools"),
-    "search": (*BASE, *GRAPHS, *MODELS_AND_DATA, "tools", "training", "export"),
-    "report": (*BASE, *GRAPHS, *MODELS_AND_DATA, "tools", "training", "search"),
+    "devices": BASE,
+    "loading": (*BASE, *GRAPHS, *MODELS_AND_DATA, "export"),
+    "training": (*BASE, *GRAPHS, *MODELS_AND_DATA, "devices", "loading"),
+    "search": (*BASE, *GRAPHS, *MODELS_AND_DATA, "devices", "loading", "training", "export"),
+    "report": (*BASE, *GRAPHS, *MODELS_AND_DATA, "loading", "training", "search"),
     # The settings are data; they need nothing but the base.
     "config": BASE,
     # Reads every registry off, so it stands above them all but the actions.
     "catalogue": (*BASE, *GRAPHS, *MODELS_AND_DATA, "search", "config"),
-    "actions": (
-        *BASE, *GRAPHS, *MODELS_AND_DATA, "tools", "training", "search", "report", "config",
-        "catalogue", "export",
+    "verbs": (
+        *BASE, *GRAPHS, *MODELS_AND_DATA, "devices", "loading", "training", "search", "report",
+        "config", "catalogue", "export",
     ),
-    "cli": (*BASE, "actions", "config", "catalogue", "tools"),
+    "actions": (
+        *BASE, *GRAPHS, *MODELS_AND_DATA, "devices", "loading", "training", "search", "report",
+        "config", "catalogue", "export", "verbs",
+    ),
+    "labs": BASE,
+    "cli": (*BASE, "actions", "config", "catalogue", "loading"),
     # What notebooks call are the same actions.
     "api": (
-        *BASE, *GRAPHS, "dataset", "tools", "training", "search", "report", "config", "export",
-        "actions",
+        *BASE, *GRAPHS, "dataset", "training", "search", "report", "config", "export", "actions",
     ),
     "__init__": ("aliases", "ir", "export", "search", "report", "api"),
 }  # fmt: skip
@@ -94,8 +99,9 @@ ROOMS = {
     "dataset": (
         "rows",
         "preprocess",
-        "info", "rescale", "tables", "cache",
+        "info", "tables", "cache",
         "download", "data_module", "given",
+        "inputs",
         "toy", "own", "physical", "vision",
     ),
 }  # fmt: skip

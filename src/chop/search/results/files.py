@@ -18,13 +18,13 @@ from optuna.study import Study
 
 from chop.errors import SearchError
 from chop.files import write_pieces, write_text
+from chop.logger import get_logger
 from chop.runs import BEST, LOG, TRIALS
 from chop.search.results.accuracy import Judged, known_accuracies
 from chop.search.results.front import Trials, best_of
 from chop.search.results.verification import Marks, known_marks
 from chop.search.study.store import Store
 from chop.search.study.trial import CONFIG, MEASURED, REASON, Trial, directions_of
-from chop.tools.logger import get_logger
 
 NO_MARKS: Marks = {}
 NOT_JUDGED: Judged = {}
