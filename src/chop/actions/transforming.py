@@ -32,7 +32,7 @@ from chop.passes.graph import (
 )
 from chop.passes.graph.utils import deepcopy_mase_graph
 from chop.runs import GRAPH, TRANSFORM, latest
-from chop.search.results.accuracy import Measured, copies
+from chop.search.front.accuracy import Measured, copies
 from chop.training.metrics import evaluate
 from chop.training.results import Result
 from chop.verbs.next_commands import next_of_graph, show_next
