@@ -17,6 +17,7 @@ from chop.charts import embedded
 from chop.errors import ConfigError, UnknownNameError
 from chop.export.exporting import Exported, export
 from chop.ir.graph.mase_graph import MaseGraph
+from chop.logger import quietly
 from chop.markup import table
 from chop.ops.table import OPS
 from chop.results.table import Front, front_table, metrics_line, whole_columns
@@ -28,7 +29,6 @@ from chop.search.runners import HW_RUNNERS, SW_RUNNERS
 from chop.search.samplers import SAMPLERS
 from chop.search.spaces.space import SearchSpace
 from chop.tasks import NUMBERS, Task
-from chop.tools.logger import quietly
 
 if TYPE_CHECKING:
     from chop.search.study.trial import Trial

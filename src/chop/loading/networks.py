@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from chop.errors import CheckpointError, ConfigError, UnknownNameError
+from chop.loading.paths import loadable
+from chop.logger import get_logger
 from chop.models.hf import as_actions_take_it, from_transformers, has_config
 from chop.models.weights import (
     load_weights,
@@ -17,8 +19,6 @@ from chop.models.weights import (
     state_dict_in,
 )
 from chop.preprocessing import preprocessing_of, set_preprocessing
-from chop.tools.loadable import loadable
-from chop.tools.logger import get_logger
 
 if TYPE_CHECKING:
     from chop.ir.graph.mase_graph import MaseGraph

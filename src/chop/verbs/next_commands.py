@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from chop.errors import ChopError, GraphError
 from chop.files import seen_from_here
-from chop.tools.logger import get_logger
+from chop.loading.records import HUB
+from chop.logger import get_logger
 
 if TYPE_CHECKING:
     from chop.ir.graph.mase_graph import MaseGraph
 
 logger = get_logger("chop")
 
-HUB = "hf:"  # as in `chop.models.info`, which imports torch
 FAILURES = (ChopError, ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError,
             ValueError)  # fmt: skip
 """What comes of lowering a graph that cannot be exported; torch has errors of many kinds."""

@@ -41,13 +41,13 @@ class Masked(logging.Formatter):
         if isinstance(record.args, tuple):
             places = [place for place in PLACE.finditer(str(record.msg)) if place["kind"]]
             shown.args = tuple(
-                one_line(value, place) if place["kind"] == "s" else value
+                single_line(value, place) if place["kind"] == "s" else value
                 for value, place in zip(record.args, places, strict=False)
             )
         return printable(masked(super().format(shown)), keep=LINE_ENDS)
 
 
-def one_line(value: object, place: re.Match[str]) -> object:
+def single_line(value: object, place: re.Match[str]) -> object:
     """A value of a message as text, in one line unless the message has a line for it alone."""
     before, after = place.string[: place.start()], place.string[place.end() :]
     is_block = before[-1:] in ("", "\n") and after[:1] in ("", "\n")

@@ -3,19 +3,18 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from chop.dataset.data_module import AnyLoader, MaseDataModule, TensorLoader
-from chop.dataset.rescale import Look, check_same_features, looked_at, stage_of, worst_column
+from chop.dataset.preprocess import Look, check_same_features, looked_at, stage_of, worst_column
 from chop.errors import ConfigError, UnknownNameError
+from chop.logger import get_logger
 from chop.masking import printable
-from chop.models.info import MaseModelInfo
 from chop.preprocessing import Preprocessing, Targets, preprocessing_of, set_preprocessing
-from chop.tools.logger import get_logger
 
 Batch = dict[str, Tensor]
 
@@ -26,6 +25,13 @@ LOADERS = {
     "test": "test_dataloader",
     "pred": "pred_dataloader",
 }
+
+
+class TakesTasks(Protocol):
+    """The facts about a model, as far as they are asked here."""
+
+    def check_task(self, task: str) -> None:
+        """Refuse a task that the model is not made for."""
 
 
 class InputGenerator:
@@ -42,7 +48,7 @@ class InputGenerator:
 
     def __init__(
         self,
-        model_info: MaseModelInfo,
+        model_info: TakesTasks,
         data_module: MaseDataModule,
         task: str,
         which_dataloader: str,
@@ -86,7 +92,7 @@ class InputGenerator:
 
 
 def get_dummy_input(
-    model_info: MaseModelInfo, data_module: MaseDataModule, task: str, device: str = "meta"
+    model_info: TakesTasks, data_module: MaseDataModule, task: str, device: str = "meta"
 ) -> Batch:
     """One batch of training inputs; on the device "meta" only its shape and type."""
     model_info.check_task(task)
@@ -104,7 +110,7 @@ def as_example(batch: Batch) -> Batch | Tensor:
     return next(iter(batch.values())) if len(batch) == 1 else batch
 
 
-def get_cf_args(model_info: MaseModelInfo, task: str, model: nn.Module) -> dict[str, object]:
+def get_cf_args(model_info: TakesTasks, task: str, model: nn.Module) -> dict[str, object]:
     """Arguments that tracing must hold fixed: none for models that take one tensor."""
     model_info.check_task(task)
     return {}

@@ -6,8 +6,8 @@ from typing import Any
 
 from chop.errors import ChopError, ConfigError
 from chop.runs import SOFTWARE, RunFolder, RunRecord, read_stored
-from chop.tools.advice import HUB
 
+HUB = "hf:"  # as in `chop.models.info`, which imports torch
 OF_MODEL = ("model", "task")
 OF_ROWS = ("dataset", "dataset_path", "label_column", "task", "seed")
 """The seed, too: it says which rows of a file are trained on."""
