@@ -163,10 +163,15 @@ class CText:
         self.used.update(names)
         self.body += [f"    /* {comment_line(remark)} */"]
         places = {name: f"a{number}" for number, name in enumerate(names)}
-        heads = [f"{self.kinds[name]}{at}" for name, at in places.items()]
+        heads = [f"{self._pointer(name, text)}{at}" for name, at in places.items()]
         heads += [f"int {name}" for name, _ in sizes]
         inside = ARRAYS.sub(lambda found: places[found[0]], text)
         text = f"({', '.join(heads)}) {{\n{inside}}}\n"
         function = self._functions.setdefault(text, f"layer{len(self._functions)}")
         given = [*names, *(str(number) for _, number in sizes)]
         self.body.append(f"    {function}({', '.join(given)});")
+
+    def _pointer(self, name: str, text: str) -> str:
+        """The type of a pointer to an array, to constants unless a statement writes there."""
+        kind = self.kinds[name].removeprefix("const ")
+        return kind if re.search(rf"\b{name}\[[^\]]*\] = ", text) else f"const {kind}"

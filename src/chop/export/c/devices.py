@@ -17,7 +17,7 @@ from chop.errors import ConfigError, GraphError
 from chop.export.c.code import value_type
 from chop.export.tools import run_tool
 from chop.files import write_text
-from chop.lowering.program import Value
+from chop.lowering.program import IntegerProgram, Value
 
 MEMORY = "4M"
 OPTIMISE = "-O2"
@@ -26,6 +26,8 @@ WARNINGS = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-ffunction-sections", "-
 START_ARM = """\
 extern unsigned char _stack[];
 int main(void);
+void show(const char *text);
+uint32_t ticks(void);
 void reset(void);
 static int call(int what, const void *with) {
     register int r0 __asm__("r0") = what;
@@ -49,6 +51,8 @@ __attribute__((section(".first"), used)) static const void *const vectors[] = {_
 
 START_RISCV = """\
 int main(void);
+void show(const char *text);
+uint32_t ticks(void);
 static int call(int what, const void *with) {
     register int a0 __asm__("a0") = what;
     register const void *a1 __asm__("a1") = with;
@@ -64,11 +68,11 @@ void begin(void) {
     for (;;) {}
 }
 uint32_t ticks(void) {
-    uint32_t count;
-    __asm__ volatile("csrr %0, minstret" : "=r"(count));
+    register uint32_t count __asm__("a0");
+    __asm__ volatile(".word 0xb0202573" : "=r"(count)); /* csrr a0, minstret */
     return count & 0xffffff;
 }
-__asm__(".section .first,\\"ax\\"\\n.globl _start\\n_start:\\nla sp, _stack\\nj begin\\n.text");
+__asm__(".section .first,\\"ax\\"\\n.globl _start\\n_start:\\nla sp, _stack\\ntail begin\\n.text");
 """
 
 LINKER = """\
@@ -122,7 +126,8 @@ DEVICES = {
     "cortex-m4": _arm("cortex-m4", "mps2-an386", "0x00000000", 40),
     "cortex-m33": _arm("cortex-m33", "mps2-an505", "0x10000000", 50),
     "rv32": Device(
-        "riscv64-unknown-elf-gcc", ("-march=rv32imc_zicsr", "-mabi=ilp32", "-mcmodel=medany"),
+        "riscv64-unknown-elf-gcc", ("-march=rv32imac", "-mabi=ilp32", "-mcmodel=medany",
+         "-specs=picolibc.specs"),
         ("qemu-system-riscv32", "-M", "virt", "-bios", "none"), "0x80000000", 1, START_RISCV,
     ),
 }  # fmt: skip
@@ -137,6 +142,16 @@ class OnDevice:
     instructions: int
     """Of a row, on average."""
     flash_bytes: int
+    stack_bytes: int
+    """At most, of the functions that take codes."""
+    scores: list[str]
+    """Bits of scores and the class of each row of features."""
+
+
+def edges(program: IntegerProgram) -> tuple[list[Value], list[Value]]:
+    """The values that a caller gives and gets."""
+    values = program.values
+    return [each.value for each in program.inputs], [values[name] for name in program.outputs]
 
 
 def c_array(kind: str, name: str, numbers: Sequence[int]) -> str:
@@ -144,9 +159,12 @@ def c_array(kind: str, name: str, numbers: Sequence[int]) -> str:
     return f"static const {kind} {name}[] = {{{', '.join(map(str, numbers))}}};\n"
 
 
-def row_main(name: str, inputs: Sequence[Value], outputs: Sequence[Value], rows: Sequence[Sequence[int]]) -> str:  # fmt: skip
+def row_main(
+    name: str, program: IntegerProgram, rows: Sequence[Sequence[int]], features: Sequence[str]
+) -> str:
     """A program that runs rows, shows the codes of outputs, and then the ticks of all rows."""
     upper, text, start = name.upper(), "", 0
+    inputs, outputs = edges(program)
     given = []
     for place, value in enumerate(inputs):
         numbers = [code for row in rows for code in row[start : start + value.size]]
@@ -162,8 +180,9 @@ def row_main(name: str, inputs: Sequence[Value], outputs: Sequence[Value], rows:
         f"        for (int i = 0; i < {value.size}; i++) show_hex((uint32_t)output{place}[i]);\n"
         for place, value in enumerate(outputs)
     )
+    floats = feature_main(name, program, features)
     return f"""{text}static uint64_t scratch[({upper}_SCRATCH_BYTES + 7) / 8];
-int main(void) {{
+{floats}int main(void) {{
     uint32_t all = 0;
     for (int row = 0; row < {len(rows)}; row++) {{
         const uint32_t before = ticks();
@@ -172,50 +191,117 @@ int main(void) {{
 {shows}        show("\\n");
     }}
     show_hex(all);
+    show("\\n");
+    {"feature_rows();" if features else ""}
     return 0;
 }}
 """
 
 
-def run_on(
-    device: Device, folder: Path, name: str, inputs: Sequence[Value], outputs: Sequence[Value],
-    rows: Sequence[Sequence[int]], defines: Sequence[str] = (),
-) -> OnDevice:  # fmt: skip
+def feature_main(name: str, program: IntegerProgram, features: Sequence[str]) -> str:
+    """A function that runs rows of features, and shows the bits of scores and the class."""
+    if not features:
+        return ""
+    bits = [f"0x{word}" for row in features for word in row.split()]
+    names, sizes = [], {}
+    for each in program.inputs:
+        sizes.setdefault(each.placeholder, each.value.size)
+    offset, width = 0, sum(sizes.values())
+    for size in sizes.values():
+        names.append(f"features + {offset}")
+        offset += size
+    outs = [value.size for value in edges(program)[1]]
+    scores = [f"scores + {sum(outs[:place])}" for place in range(len(outs))]
+    numbers = f"static const uint32_t given[] = {{{', '.join(bits)}}};\n"
+    return f"""{numbers}static float features[{width}], scores[{sum(outs)}];
+static void feature_rows(void) {{
+    for (int row = 0; row < {len(features)}; row++) {{
+        memcpy(features, given + (uint32_t)row * {width}, sizeof features);
+        {name}_predict_float({", ".join([*names, *scores])}, scratch);
+        for (int i = 0; i < {sum(outs)}; i++) {{
+            uint32_t word;
+            memcpy(&word, scores + i, 4);
+            show_hex(word);
+        }}
+        show_hex((uint32_t){name}_predict_class({", ".join(names)}, scratch));
+        show("\\n");
+    }}
+}}
+"""
+
+
+def run_on(  # noqa: PLR0913  (each is another thing)
+    device: Device,
+    folder: Path,
+    name: str,
+    program: IntegerProgram,
+    rows: Sequence[Sequence[int]],
+    features: Sequence[str] = (),
+    *,
+    defines: Sequence[str] = (),
+) -> OnDevice:
     """Compile the files of a folder for a device, and run rows of codes on its simulator.
 
     Args:
+        features: rows of numbers as hexadecimal bits, for the functions that take numbers.
         defines: macros, such as MODEL_PORTABLE for code without DSP instructions.
     """
     if device.missing:
         raise ConfigError(f"export: {device.missing} is not installed, and the check needs it")
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch)
-        text = f'#include "{name}.h"\n{device.start}{NUMBERS}'
-        text = text.replace("int main(void);", "int main(void);\nvoid show(const char *text);\nuint32_t ticks(void);", 1)  # fmt: skip
-        write_text(place / "main.c", text + row_main(name, inputs, outputs, rows))
+        text = f'#include "{name}.h"\n#include <string.h>\n{device.start}{NUMBERS}'
+        write_text(place / "main.c", text + row_main(name, program, rows, features))
         write_text(place / "all.ld", LINKER.format(origin=device.origin, memory=MEMORY))
         macros = [f"-D{each}" for each in defines]
         common = [device.compiler, *device.flags, OPTIMISE, *WARNINGS, f"-I{folder}", *macros]
-        run_tool([*common, "-c", str(folder / f"{name}.c"), "-o", str(place / "model.o")])
+        model = [str(folder / f"{name}.c"), "-o", str(place / "model.o")]
+        run_tool([*common, "-fstack-usage", "-c", *model])
         run_tool([*common, "-c", str(place / "main.c"), "-o", str(place / "main.o")])
         image = str(place / "image")
         objects = [str(place / each) for each in ("main.o", "model.o")]
-        link = ["-nostartfiles", "-Wl,--gc-sections", f"-Wl,-T,{place / 'all.ld'}"]
-        run_tool([*common[:-1], *link, *objects, "-o", image])
+        link = ["-nostartfiles", "-Wl,--gc-sections", "-T", str(place / "all.ld")]
+        run_tool([device.compiler, *device.flags, *link, *objects, "-o", image])
         flash = _section_bytes(device, place / "model.o")
+        stack = _stack_bytes((place / "model.su").read_text(), name)
         shown = run_tool([
             *device.simulator, "-display", "none", "-monitor", "none", "-serial", "none",
             "-semihosting-config", "enable=on,target=native", "-icount", "shift=0",
             "-kernel", image,
         ], folder=place)  # fmt: skip
-    *lines, ticks = shown.splitlines()
+    shown_lines = shown.splitlines()
+    lines, ticks, scores = (
+        shown_lines[: len(rows)], shown_lines[len(rows)], shown_lines[len(rows) + 1 :],
+    )  # fmt: skip
     words = np.array([[int(word, 16) for word in line.split()] for line in lines], np.int64)
     if len(words) != len(rows):
         raise GraphError(f"export: {len(words)} of {len(rows)} rows came back from the simulator")
     codes = np.where(words >= 2**31, words - 2**32, words)
-    unsigned = np.concatenate([np.full(value.size, value.limits[0] >= 0) for value in outputs])
+    parts = [np.full(value.size, value.limits[0] >= 0) for value in edges(program)[1]]
+    unsigned = np.concatenate(parts)
     codes = np.where(unsigned, words, codes)
-    return OnDevice(codes, int(ticks, 16) * device.per_tick // len(rows), flash)
+    instructions = int(ticks, 16) * device.per_tick // len(rows)
+    return OnDevice(codes, instructions, flash, stack, [_plain(line) for line in scores])
+
+
+def _plain(line: str) -> str:
+    """Bits of scores and a class as the test program on a host prints them."""
+    *bits, best = (int(word, 16) for word in line.split())
+    return " ".join([*(f"{bit:x}" for bit in bits), str(best - 2**32 * (best >= 2**31))])
+
+
+def _stack_bytes(text: str, name: str) -> int:
+    """The stack of the deepest calls: entry, layers, the largest of them, and what it calls."""
+    sizes: dict[str, int] = {}
+    for line in text.splitlines():
+        function = line.split("\t")[0].rpartition(":")[2].partition(".")[0]
+        sizes[function] = max(sizes.get(function, 0), int(line.split("\t")[1]))
+
+    def most(start: str) -> int:
+        return max((size for each, size in sizes.items() if each.startswith(start)), default=0)
+
+    called = max(most("window_") + most("run_i") + most("run_u"), most("dot"))
+    return sizes.get(f"{name}_predict", 0) + sizes.get("run", 0) + most("layer") + called
 
 
 def _section_bytes(device: Device, image: Path) -> int:

@@ -14,8 +14,10 @@ GEOMETRY = (
 PRELUDE = """\
 #if defined(__GNUC__) || defined(__clang__)
 #define MODEL_ALIAS __attribute__((may_alias))
+#define MODEL_APART __attribute__((noinline)) /* inlined, loops run out of registers */
 #else
 #define MODEL_ALIAS
+#define MODEL_APART
 #endif
 #ifndef MODEL_CONSTANT
 #define MODEL_CONSTANT
@@ -119,7 +121,7 @@ def column_code(kind: str, paired: bool) -> str:
 #endif
 """
     return f"""\
-static int run_{name}(i16 *column, int k, const {kind} *from, int count) {{
+static MODEL_APART int run_{name}(i16 *column, int k, const {kind} *from, int count) {{
     int i = 0;
 {fast if paired and kind in ("i8", "u8") else ""}    for (; i < count; i++) column[{at}] = from[i];
     return count;
@@ -132,20 +134,23 @@ def window_code(kind: str, paired: bool) -> str:
     at = "MODEL_AT(k + i)" if paired else "k + i"
     name = f"{kind}{'p' if paired else ''}"
     return f"""\
-static void window_{name}(
+static MODEL_APART void window_{name}(
     const struct window *s, const {kind} *map, int top, int left, i16 *column) {{
-    const int channels = s->channels, inside = left >= 0 && left + s->kernel_x <= s->width;
+    const int channels = s->channels, height = s->height, width = s->width;
+    const int rows = s->kernel_y, places = s->kernel_x, step_y = s->step_y, step_x = s->step_x;
+    const int whole = step_x == 1 && left >= 0 && left + places <= width ? places * channels : 0;
     int k = 0;
-    for (int plane = 0; plane < s->planes; plane++, map += s->height * s->width) {{
-        for (int ky = 0, y = top; ky < s->kernel_y; ky++, y += s->step_y) {{
-            const {kind} *row = map + (int32_t)y * s->width * channels;
-            if (inside && s->step_x == 1 && y >= 0 && y < s->height) {{
-                k += run_{name}(column, k, row + left * channels, s->kernel_x * channels);
+    for (int plane = s->planes; plane > 0; plane--, map += (int32_t)height * width) {{
+        for (int ky = rows, y = top; ky > 0; ky--, y += step_y) {{
+            const {kind} *row = map + ((int32_t)y * width + left) * channels;
+            const int inside = y >= 0 && y < height;
+            if (inside && whole) {{
+                k += run_{name}(column, k, row, whole);
                 continue;
             }}
-            for (int kx = 0, x = left; kx < s->kernel_x; kx++, x += s->step_x) {{
-                if (y >= 0 && y < s->height && x >= 0 && x < s->width) {{
-                    k += run_{name}(column, k, row + x * channels, channels);
+            for (int x = left; x < left + places * step_x; x += step_x, row += step_x * channels) {{
+                if (inside && x >= 0 && x < width) {{
+                    k += run_{name}(column, k, row, channels);
                 }} else {{
                     for (int i = 0; i < channels; i++) column[{at}] = 0;
                     k += channels;
@@ -181,8 +186,9 @@ def dot_code(kind: str, columns: int) -> str:
     plain = "    for (int k = 0; k < padded; k++) {\n" + "\n".join(slow) + "\n    }\n"
     body = f"{quick}\n    }}\n#else\n{plain}#endif\n" if kind == "i8" else plain
     return (
-        f"static void dot{columns}_{kind}(const i16 *x0, const {kind} *w0, const {kind} *w1, "
-        f"int padded, i32 *s) {{\n    int32_t {load};\n"
+        f"static MODEL_APART void dot{columns}_{kind}(\n"
+        f"    const i16 *x0, const {kind} *w0, const {kind} *w1, int padded, i32 *s) {{\n"
+        f"    int32_t {load};\n"
         + (f"    const i16{second[1:]};\n" if second else "")
         + f"{body}    {store}\n}}\n"
     )

@@ -86,6 +86,17 @@ class LayerWriter:
         self.text.call(lines, f"{stored.value.name} in order")
         return Stored(name, stored.value, None, stored.inner, number)
 
+    def in_fours(self, stored: Stored) -> Stored:
+        """Return a copy with channels fastest and zeros up to a multiple of four of them."""
+        channels, pixels = stored.value.shape[0], prod(stored.value.shape[1:])
+        wide, kind = -(-channels // 4) * 4, short_type(stored.value)
+        size = pixels * wide * BYTES[c_type(*stored.value.limits)]
+        name, number = self.buffer(f"{stored.value.name} by pixels", size, kind, self.number)
+        read = f"i0 < {channels} ? {stored.name}[i0 * pixels + q] : 0"
+        lines = row_loops("pixels", str(wide), [f"{name}[q * {wide} + i0] = {read};"])
+        self.text.call(lines, f"{stored.value.name} by pixels", [("pixels", pixels)])
+        return Stored(name, stored.value, None, wide, number)
+
     def result(self, layer: Layer, order: Codes | None, inner: int) -> Stored:
         """Return memory for the result of a layer: the caller's, that of a source, or new."""
         value = layer.out
@@ -262,8 +273,8 @@ def single_column(columns: str, x: str, kind: str, two: list[str], body: list[st
     """Statements of a product with one column."""
     inner = [
         *two,
-        "for (int j = 0; j <= other - i; j++) {",
-        *(f"    {line}" for line in ("const int i0 = i + j, p = i0;", *body)),
+        "for (int i0 = i, j = 0; i0 <= other; i0++, j++) {",
+        *(f"    {line}" for line in ("const int p = i0;", *body)),
         "}",
     ]
     return [
@@ -281,24 +292,23 @@ def two_columns(
     """Statements of a product with the columns of all pixels, two at a time."""
     inner = [
         *two,
-        "for (int j = 0; j < both; j++) {",
-        "    const int i0 = i + (j & 1), q = (pixel & ~1) + (j >> 1), p = q * n + i0;",
-        "    if (i0 >= n) continue;",
-        *(f"    {line}" for line in body),
+        "for (int q = pixel & ~1, j = 0; q <= pixel; q++, j = 2) {",
+        "    for (int i0 = i; i0 <= other; i0++, j++) {",
+        "        const int p = q * n + i0;",
+        *(f"        {line}" for line in body),
+        "    }",
         "}",
     ]
     return [
-        f"const int padded = {g}->padded, n = {g}->outputs;",
-        f"const int pixels = {g}->out_height * {g}->out_width;",
+        f"const int padded = {g}->padded, n = {g}->outputs, width = {g}->out_width;",
+        f"const int stride_y = {g}->stride_y, stride_x = {g}->stride_x;",
+        f"const int pixels = {g}->out_height * width;",
         "int pixel = 0;",
         f"for (int i = 0; i < 2 * padded; i++) {columns}[i] = 0;",
-        f"for (int i1 = 0; i1 < {g}->out_height; i1++) {{",
-        f"    for (int i2 = 0; i2 < {g}->out_width; i2++, pixel++) {{",
-        f"        const int top = i1 * {g}->stride_y - {g}->pad_y;",
-        f"        const int left = i2 * {g}->stride_x - {g}->pad_x;",
+        f"for (int top = -{g}->pad_y; pixel < pixels; top += stride_y) {{",
+        f"    for (int i2 = 0, left = -{g}->pad_x; i2 < width; i2++, pixel++, left += stride_x) {{",
         f"        window_{kind}({g}, {x}, top, left, {columns} + (pixel & 1) * padded);",
         "        if ((pixel & 1) == 0 && pixel + 1 < pixels) continue;",
-        "        const int both = 2 + 2 * (pixel & 1);",
         "        for (int i = 0; i < n; i += 2) {",
         *(f"            {line}" for line in inner),
         "        }",
@@ -323,6 +333,10 @@ def _(step: steps.Convolution, layer: Layer, writer: LayerWriter) -> None:
     sizes = [(*fill[at : at + 1], *side) for at, side in enumerate(sides)]
     channels, last = source.value.shape[0], source.is_channels_last
     weight = step.weight.reshape(*step.weight.shape[:2], *sizes[1])
+    if not last and channels > 1 and prod(sizes[1]) > 1:
+        source, last = writer.in_fours(source), True
+        more = -channels % 4
+        weight, channels = np.pad(weight, ((0, 0), (0, more), (0, 0), (0, 0))), channels + more
     weight = weight.transpose((0, 2, 3, 1)) if last else weight
     planes = (1, channels) if last else (channels, 1)
     geometry = (*planes, *(each for side in sizes for each in side))

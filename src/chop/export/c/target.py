@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from chop.errors import ConfigError, GraphError
+from chop.export.c.devices import DEVICES, run_on
 from chop.export.c.entries import FloatEntries
 from chop.export.c.source import CProgram, c_program, header_text, row_program, source_text
 from chop.export.c.steps import write_layer
@@ -24,6 +25,8 @@ from chop.preprocessing import Preprocessing
 
 COMPILE = ("-std=c99", "-O1", "-Wall", "-Wextra", "-Werror", "-fsanitize=undefined,address")
 COMPILE_SAFE = (*COMPILE, "-fno-sanitize-recover=all")
+DEVICE_ROWS, DEVICE_BYTES = 100, 2**21
+"""Rows that a simulated device runs at most, and bytes that it has for them."""
 IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,40}")
 RESERVED = re.compile(
     "auto|break|case|char|const|continue|default|do|double|else|enum|extern|float|for|goto|if|"
@@ -41,6 +44,8 @@ class COptions(TargetOptions):
 
     name: str = "model"
     """The name of the files, and how functions and macros begin."""
+    qemu: bool = False
+    """Whether to run rows on simulated devices, too, and to measure there."""
     preprocessing: Preprocessing | None = None
     """The scaling of features; by default that of the graph."""
 
@@ -64,7 +69,7 @@ def write_c(program: IntegerProgram, options: COptions, folder: Path) -> Written
     write_text(folder / f"{name}.h", header_text(made, entries, name, checksum))
     write_text(folder / f"{name}.c", source_text(made, entries, name, checksum))
     write_text(folder / f"{name}_test.c", row_program(made, entries, name))
-    facts = {
+    facts: dict[str, Any] = {
         "c": {
             "name": name,
             "scratch_bytes": made.scratch_bytes,
@@ -73,7 +78,59 @@ def write_c(program: IntegerProgram, options: COptions, folder: Path) -> Written
             "numbers": entries.missing or "yes",
         }
     }
+    if options.qemu:
+        facts["c"]["devices"] = device_costs(program, folder, name)
     return WrittenFiles(facts)
+
+
+def device_costs(program: IntegerProgram, folder: Path, name: str) -> dict[str, Any]:
+    """Flash, stack and instructions of a row on every device whose tools are installed."""
+    zeros = [0] * sum(each.value.size for each in program.inputs)
+    row = np.clip(zeros, *_input_limits(program)).tolist()
+    found: dict[str, Any] = {}
+    for label, device in DEVICES.items():
+        if device.missing:
+            found[label] = f"{device.missing} is not installed"
+            continue
+        ran = run_on(device, folder, name, program, [row])
+        found[label] = {
+            "flash_bytes": ran.flash_bytes,
+            "stack_bytes": ran.stack_bytes,
+            "instructions": ran.instructions,
+        }
+    return found
+
+
+def _input_limits(program: IntegerProgram) -> tuple[Any, Any]:
+    values = [each.value for each in program.inputs]
+    sides = ((value.low, value.high) for value in values)
+    flat = [
+        [np.broadcast_to(side, value.shape).reshape(-1) for side in pair]
+        for value, pair in zip(values, sides, strict=True)
+    ]
+    return tuple(np.concatenate(each) for each in zip(*flat, strict=True))  # type: ignore[return-value]
+
+
+def check_on_devices(folder: Path, rows: CheckedRows, options: COptions) -> str:
+    """Run rows on every simulated device there is, and compare bit for bit; say on which."""
+    usable = {name: device for name, device in DEVICES.items() if device.missing is None}
+    if not usable:
+        missing = sorted({str(device.missing) for device in DEVICES.values()})
+        raise ConfigError(f"c: no device can be simulated: install {' and '.join(missing)}")
+    codes = rows.flat_codes
+    count = max(1, min(len(rows), DEVICE_ROWS, DEVICE_BYTES // (8 * codes.shape[1])))
+    entries = FloatEntries(rows.program, options.preprocessing)
+    features, wanted = "", []
+    if entries.missing is None:
+        features, wanted = float_rows(rows, entries)
+    lines = features.splitlines()[:count]
+    for device in usable.values():
+        ran = run_on(device, folder, options.name, rows.program, codes[:count].tolist(), lines)
+        refuse_other_codes(ran.codes, rows.flat_outputs[:count])
+        refuse_other_scores(ran.scores, wanted[:count])
+    absent = sorted({str(device.missing) for device in DEVICES.values()} - {"None"})
+    rest = f" (not installed: {', '.join(absent)})" if absent else ""
+    return f"{count} rows on simulated {', '.join(usable)}{rest}"
 
 
 def memory_plan(made: CProgram) -> dict[str, Any]:
@@ -107,7 +164,8 @@ def check_c(folder: Path, rows: CheckedRows, options: COptions) -> str:
             text, wanted = float_rows(rows, entries)
             found = run_tool([binary, "float"], text)
             refuse_other_scores(found.splitlines(), wanted)
-    return " ".join(["cc", *COMPILE_SAFE])
+    host = " ".join(["cc", *COMPILE_SAFE])
+    return f"{host}; {check_on_devices(folder, rows, options)}" if options.qemu else host
 
 
 def codes_text(rows: CheckedRows) -> str:
