@@ -9,10 +9,6 @@ from typing import TYPE_CHECKING, Any, overload
 
 from torch import fx, nn
 
-from chop.actions.searching import search as search_action
-from chop.actions.searching.files import SearchResult
-from chop.api.rows import one_line, prepare, searchable
-from chop.api.running import module_of, project_of, report, splits
 from chop.charts import embedded
 from chop.errors import ConfigError, UnknownNameError
 from chop.export.exporting import Exported, export
@@ -29,6 +25,10 @@ from chop.search.runners import HW_RUNNERS, SW_RUNNERS
 from chop.search.samplers import SAMPLERS
 from chop.search.spaces.space import SearchSpace
 from chop.tasks import NUMBERS, Task
+from chop.verbs.rows import one_line, prepare, searchable
+from chop.verbs.running import module_of, project_of, report, splits
+from chop.verbs.search.files import SearchResult
+from chop.verbs.search.job import search as search_action
 
 if TYPE_CHECKING:
     from chop.search.study.trial import Trial

@@ -18,9 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from chop.actions.searching import make_context
-from chop.actions.searching.suggested import Need, search_tables, seed_of, suggested
-from chop.actions.session import ActionResult, Session, facts_of, features_of, rows_of
 from chop.config.layers import write_toml
 from chop.config.run import RunConfig
 from chop.errors import ConfigError, UnknownNameError
@@ -37,6 +34,9 @@ from chop.tasks import CLASSES, NUMBERS, as_rows, restored, task_named
 from chop.training.metrics import asked
 from chop.training.results import Z_95
 from chop.verbs.next_commands import command, show_next
+from chop.verbs.search.job import make_context
+from chop.verbs.sensitivity.suggested import Need, search_tables, seed_of, suggested
+from chop.verbs.session import ActionResult, Session, facts_of, features_of, rows_of
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
