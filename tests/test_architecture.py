@@ -55,7 +55,7 @@ LAYERS = {
     # The settings are data; they need nothing but the base.
     "config": BASE,
     # Reads every registry off, so it stands above them all but the actions.
-    "catalogue": (*BASE, *GRAPHS, *MODELS_AND_DATA, "search", "config"),
+    "catalogue": (*BASE, *GRAPHS, *MODELS_AND_DATA, "search", "config", "export"),
     "verbs": (
         *BASE, *GRAPHS, *MODELS_AND_DATA, "devices", "loading", "training", "search", "results",
         "views", "config", "catalogue", "export",

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from chop.export.onnx.code import Array, numbers
+from chop.export.onnx.write.code import Array, code_numbers
 from chop.lowering import program as steps
 from chop.lowering.program import Codes, Shape, Value
 from chop.lowering.ranges import along, compact
@@ -22,10 +22,10 @@ class Weights:
     name: str
 
     def numbers(self, dtype: Any) -> Array:
-        return numbers(self.codes, self.frac, dtype)
+        return code_numbers(self.codes, self.frac, dtype)
 
 
-def weights_of(step: steps.Product | steps.Convolution | steps.Pool, source: Value) -> Weights:
+def step_weights(step: steps.Product | steps.Convolution | steps.Pool, source: Value) -> Weights:
     """The constants of a step that adds products up."""
     name = f"{step.node}.weight"
     if isinstance(step, steps.Product):

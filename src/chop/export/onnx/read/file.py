@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from chop.errors import CheckpointError
-from chop.export.onnx.code import Array, needed
+from chop.export.onnx.write.code import Array, import_optional
 from chop.files import regular
 from chop.lowering.program import Shape
 
@@ -20,8 +20,8 @@ LONGEST_ROW = 2**26
 
 
 def read_model(path: Path) -> Any:
-    """The protocol buffer in a file; one line for what is no ONNX or has parts in other files."""
-    onnx = needed("onnx")
+    """Return the protocol buffer in a file; refuse what is not ONNX or has parts in other files."""
+    onnx = import_optional("onnx")
     try:
         if regular(path).stat().st_size > LARGEST_FILE:
             raise CheckpointError(f"{path}: larger than 2 GiB, so no ONNX file")
@@ -40,9 +40,9 @@ def read_model(path: Path) -> Any:
     return model
 
 
-def array_of(tensor: Any, path: Path) -> Array:
+def constant_array(tensor: Any, path: Path) -> Array:
     """The constant of a file, if it is inside and as large as it says."""
-    onnx = needed("onnx")
+    onnx = import_optional("onnx")
     if tensor.data_location == onnx.TensorProto.EXTERNAL or tensor.external_data:
         raise CheckpointError(
             f"{path}: keeps {tensor.name!r:.60} in another file, which is not read: store it in one"

@@ -14,8 +14,10 @@ from random_networks import random_network
 from torch import nn
 
 from chop.errors import ConfigError, GraphError
-from chop.export import c, export, exporting
-from chop.export.c_code import c_type
+from chop.export import EXPORT_TARGETS, export
+from chop.export.c import steps as c
+from chop.export.c import target as c_target
+from chop.export.c.code import c_type
 from chop.lowering import LoweringError, lower
 from chop.lowering.program import Requantise
 from chop.models.vision import vgg7
@@ -161,9 +163,8 @@ def test_an_export_that_differs_is_refused(tmp_path: Path, monkeypatch: pytest.M
         for step in program.steps
     ]
     wrong = replace(program, steps=tuple(steps))
-    monkeypatch.setitem(
-        exporting.TARGETS, "c", lambda program, folder: exporting.write_c(wrong, folder)
-    )
+    write = EXPORT_TARGETS["c"].write
+    monkeypatch.setattr(EXPORT_TARGETS["c"], "write", lambda program, *rest: write(wrong, *rest))
     with pytest.raises(GraphError, match=r"of 2000 rows differ from the engine, the first is row"):
         export(program, "c", tmp_path / "c")
     assert not (tmp_path / "c").exists()
@@ -171,7 +172,7 @@ def test_an_export_that_differs_is_refused(tmp_path: Path, monkeypatch: pytest.M
 
 def test_without_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     graph, _ = example("jsc-tiny")
-    monkeypatch.setattr(exporting.shutil, "which", lambda name: None)
+    monkeypatch.setattr(c_target.shutil, "which", lambda name: None)
     with pytest.raises(ConfigError, match="no C compiler 'cc' was found"):
         export(graph, "c", tmp_path / "c")
     assert export(graph, "c", tmp_path / "c", rows=0).verified_rows == 0

@@ -1,4 +1,4 @@
-"""What the operators of a QONNX file are in PyTorch: one function for each."""
+"""The operators of a QONNX file in PyTorch: one function for each."""
 
 import operator
 from dataclasses import replace
@@ -9,9 +9,15 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from chop.export.onnx.layers import OPERATORS, reads, with_weights
-from chop.export.onnx.reading import Call, Constant, Operand, Traced, checked_sizes
-from chop.export.onnx.scales import FURTHEST_POINT, exact_format, is_granular, name_of
+from chop.export.onnx.read.graph import (
+    FileConstant,
+    FileNode,
+    FileOperand,
+    FileValue,
+    bounded_sizes,
+)
+from chop.export.onnx.read.layers import OPERATORS, add_weighted_layer, reads
+from chop.export.onnx.read.scales import FURTHEST_POINT, exact_format, format_name, is_granular
 from chop.nn.quant_config import QuantConfig
 from chop.numerics import Integer, NumberFormat
 
@@ -25,27 +31,29 @@ ARITHMETIC = {
 
 
 @reads(*ARITHMETIC)
-def arithmetic(call: Call) -> Operand:
+def read_arithmetic(call: FileNode) -> FileOperand:
     """Two operands, element by element; a constant of one number is written as the number."""
     sides = [call.operand(0), call.operand(1)]
     if len(call.operands) != 2:
         raise ValueError("has other than two operands")
-    if all(isinstance(side, Constant) for side in sides):
+    if all(isinstance(side, FileConstant) for side in sides):
         raise ValueError("computes with constants only: fold them first")
     tensors = call.kind in ("Max", "Min")
     plain = [
         side.array.reshape(-1)[0].item()
-        if isinstance(side, Constant) and side.array.size == 1 and not tensors
+        if isinstance(side, FileConstant) and side.array.size == 1 and not tensors
         else side
         for side in sides
     ]
     result = call.builder.by_element(ARITHMETIC[call.kind], *plain)
-    return replace(result, format=scaled(sides[0], plain[1])) if call.kind == "Mul" else result
+    return (
+        replace(result, format=scaled_format(sides[0], plain[1])) if call.kind == "Mul" else result
+    )
 
 
-def scaled(x: Operand | None, factor: Any) -> NumberFormat | None:
+def scaled_format(x: FileOperand | None, factor: Any) -> NumberFormat | None:
     """The format of numbers in fixed point times a power of two."""
-    fmt = x.format if isinstance(x, Traced) else None
+    fmt = x.format if isinstance(x, FileValue) else None
     if not isinstance(fmt, Integer) or not isinstance(factor, float) or factor <= 0:
         return None
     if not isinstance(fmt.frac_width, int):
@@ -64,14 +72,14 @@ UNARY = {
 
 
 @reads(*UNARY)
-def unary(call: Call) -> Operand:
+def read_unary(call: FileNode) -> FileOperand:
     """A function of one element."""
     result = call.builder.by_element(UNARY[call.kind], call.traced())
     return result.in_format_of(call.traced()) if call.kind == "Relu" else result
 
 
 @reads("LeakyRelu", "Softmax")
-def with_setting(call: Call) -> Operand:
+def read_with_setting(call: FileNode) -> FileOperand:
     """A function with one setting."""
     x, axis = call.traced(), call.attributes.integer("axis", -1)
     if call.kind == "LeakyRelu":
@@ -81,7 +89,7 @@ def with_setting(call: Call) -> Operand:
 
 
 @reads("Clip")
-def clip(call: Call) -> Operand:
+def read_clip(call: FileNode) -> FileOperand:
     """Limits, which are operands, or attributes in older files."""
     ends = []
     for place, name in ((1, "min"), (2, "max")):
@@ -92,15 +100,15 @@ def clip(call: Call) -> Operand:
 
 
 @reads("Reshape", "Flatten")
-def reshape(call: Call) -> Operand:
+def read_reshape(call: FileNode) -> FileOperand:
     """Another shape of each row."""
     if call.kind == "Flatten":
         if call.attributes.integer("axis", 1) != 1:
             raise ValueError("flattens rows of the batch together")
         return call.builder.call(torch.flatten, call.traced(), 1).in_format_of(call.traced())
-    source, sizes = call.operand(0), checked_sizes(call.integers(1, "shape"))
-    if isinstance(source, Constant):
-        return Constant(source.array.reshape(sizes), None)
+    source, sizes = call.operand(0), bounded_sizes(call.integers(1, "shape"))
+    if isinstance(source, FileConstant):
+        return FileConstant(source.array.reshape(sizes), None)
     x = call.traced()
     inner = [x.fake.shape[place] if n == 0 else n for place, n in enumerate(sizes)][1:]
     if sizes[0] not in (-1, 0, 1) or x.fake.reshape(1, *inner).shape[0] != 1:
@@ -110,14 +118,14 @@ def reshape(call: Call) -> Operand:
 
 
 @reads("Transpose")
-def transpose(call: Call) -> Operand:
+def read_transpose(call: FileNode) -> FileOperand:
     """Dimensions in another order."""
     source = call.operand(0)
-    if isinstance(source, Constant):
+    if isinstance(source, FileConstant):
         order = call.attributes.sizes("perm", list(range(source.array.ndim))[::-1])
         if order == [1, 0] or source.target is None or source.target.scale.size == 1:
             target = source.target and source.target.turned
-            return Constant(np.ascontiguousarray(source.array.transpose(order)), target)
+            return FileConstant(np.ascontiguousarray(source.array.transpose(order)), target)
         raise ValueError("moves the channels of constants that have a scale each")
     x = call.traced()
     order = call.attributes.sizes("perm", list(range(x.fake.dim()))[::-1])
@@ -125,7 +133,7 @@ def transpose(call: Call) -> Operand:
 
 
 @reads("Concat")
-def concat(call: Call) -> Operand:
+def read_concat(call: FileNode) -> FileOperand:
     """Values one after the other."""
     axis, parts = (
         call.attributes.integer("axis", 1),
@@ -140,11 +148,11 @@ def concat(call: Call) -> Operand:
 
 
 @reads("Pad")
-def pad(call: Call) -> Operand:
+def read_pad(call: FileNode) -> FileOperand:
     """Zeros around a row."""
-    x, pads = call.traced(), checked_sizes(call.integers(1, "pads"))
+    x, pads = call.traced(), bounded_sizes(call.integers(1, "pads"))
     value = call.operand(2)
-    if isinstance(value, Constant) and value.array.any():
+    if isinstance(value, FileConstant) and value.array.any():
         raise ValueError("pads with numbers other than 0")
     rank = x.fake.dim()
     if len(pads) != 2 * rank or pads[0] or pads[rank]:
@@ -154,22 +162,22 @@ def pad(call: Call) -> Operand:
 
 
 @reads("Gather")
-def gather(call: Call) -> Operand:
+def read_gather(call: FileNode) -> FileOperand:
     """Elements at constant places, or entries of a constant table."""
     data, index = call.operand(0), call.operand(1)
     axis = call.attributes.integer("axis", 0)
-    if isinstance(data, Traced):
+    if isinstance(data, FileValue):
         places = call.constant(1)
         if places.array.ndim != 1 or axis < 1:
             raise ValueError("takes other than a list of places in a row")
         if not ((places.array >= 0) & (places.array < data.fake.shape[axis])).all():
             raise ValueError("takes places that are not there")
         return call.builder.call(torch.index_select, data, axis, places).in_format_of(data)
-    if not isinstance(index, Traced) or axis != 0 or not 1 <= call.constant(0).array.ndim <= 2:
+    if not isinstance(index, FileValue) or axis != 0 or not 1 <= call.constant(0).array.ndim <= 2:
         raise ValueError("looks up something other than rows of a constant table")
     table = call.constant(0)
     if table.array.ndim == 1:
-        column = Constant(table.array[:, None])
+        column = FileConstant(table.array[:, None])
         found = call.builder.call(F.embedding, index, column, shape=(*index.fake.shape, 1))
         result = call.builder.call(torch.squeeze, found, -1)
         fmt = exact_format(table.array.astype(np.float32), call.builder.binary)
@@ -177,14 +185,16 @@ def gather(call: Call) -> Operand:
     layer = nn.Embedding(*table.array.shape)
     shape = (*index.fake.shape, table.array.shape[1])
     if table.target is not None:
-        return with_weights(call, layer, index, table, None, shape)
+        return add_weighted_layer(call, layer, index, table, None, shape)
     layer.weight.data = table.tensor
     fmt = exact_format(table.array.astype(np.float32), call.builder.binary)
-    return call.builder.layer(layer, index, QuantConfig(name_of(fmt), {"weight": fmt}), shape=shape)
+    return call.builder.layer(
+        layer, index, QuantConfig(format_name(fmt), {"weight": fmt}), shape=shape
+    )
 
 
 @reads("Cast")
-def cast(call: Call) -> Operand:
+def read_cast(call: FileNode) -> FileOperand:
     """Integers become numbers by themselves; numbers become indices."""
     if call.attributes.integer("to", 1) != INT64:
         return call.traced()
@@ -192,7 +202,7 @@ def cast(call: Call) -> Operand:
 
 
 @reads("Squeeze", "Unsqueeze")
-def squeezed(call: Call) -> Operand:
+def read_squeeze(call: FileNode) -> FileOperand:
     """Dimensions of size 1 taken out or put in."""
     x = call.traced()
     for axis in sorted(call.integers(1, "axes")):

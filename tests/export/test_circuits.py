@@ -14,11 +14,11 @@ from random_networks import random_network
 from chop.errors import ConfigError
 from chop.export.exporting import export
 from chop.export.rows import checked_rows
-from chop.export.verilog.adders import planned, signed_digits
+from chop.export.verilog.adders import plan_adders, signed_digits
 from chop.export.verilog.build import layer_names, netlist_of
 from chop.export.verilog.estimate import estimated_luts, luts
-from chop.export.verilog.netlist import Add, CircuitError, Netlist, Port, Round, Table
-from chop.export.verilog.schedule import scheduled
+from chop.export.verilog.netlist import Add, CircuitError, LookupTable, Netlist, Port, Round
+from chop.export.verilog.schedule import schedule_netlist
 from chop.export.verilog.target import Hardware, headers
 from chop.lowering import Engine, IntegerProgram, LoweringError, lower
 from chop.models.vision import vgg7
@@ -86,14 +86,14 @@ def test_a_number_is_a_sum_of_signed_powers_no_two_of_them_neighbours() -> None:
 
 def test_shared_sums_are_made_once() -> None:
     matrix = np.array([[1, 1, 0, 4], [1, 1, 2, 0], [-2, -2, 0, 1], [0, 0, 0, 0]])
-    plan = planned(matrix, [(-8, 7)] * 4)
+    plan = plan_adders(matrix, [(-8, 7)] * 4)
     assert len(plan.sums) == 4  # x0 + x1 once, and one more for each row
     assert plan.rows[3] is None
 
 
 def test_the_depth_of_a_tree_is_bounded() -> None:
     generator = np.random.default_rng(0)
-    plan = planned(generator.integers(-7, 8, (12, 20)), [(0, 15)] * 20)
+    plan = plan_adders(generator.integers(-7, 8, (12, 20)), [(0, 15)] * 20)
     depth = [0] * 20
     for first, second, _, _ in plan.sums:
         depth.append(1 + max(depth[first], depth[second]))
@@ -103,17 +103,17 @@ def test_the_depth_of_a_tree_is_bounded() -> None:
 def test_stages_and_clock() -> None:
     rules = dict.fromkeys(("linear", "batch_norm1d"), integer(4, 2, 4, 2))
     net = netlist_of(lower(example("jsc-new", rules=rules)[0]))
-    plans = [scheduled(net, stages) for stages in (0, 1, 2, 4, 8)]
+    plans = [schedule_netlist(net, stages) for stages in (0, 1, 2, 4, 8)]
     assert [plan.latency for plan in plans] == [0, 1, 2, 4, 8]
     periods = [plan.period for plan in plans]
     assert periods == sorted(periods, reverse=True)
     assert periods[-1] < periods[1] / 3
-    assert scheduled(net).latency == 3  # one for each linear layer
-    timed = scheduled(net, clock_ns=8.0)
+    assert schedule_netlist(net).latency == 3  # one for each linear layer
+    timed = schedule_netlist(net, clock_ns=8.0)
     assert timed.period <= 8.0
     assert timed.latency > 1
     with pytest.raises(CircuitError, match=r"longer than clock_ns = 0\.1"):
-        scheduled(net, clock_ns=0.1)
+        schedule_netlist(net, clock_ns=0.1)
     for signal in net.alive():  # nothing is read before it is there
         for operand in signal.operands:
             assert timed.available(operand, signal.layer) <= timed.cycles[signal]
@@ -143,7 +143,7 @@ def test_widths_are_of_exact_ranges() -> None:
     """7 x is 8 x - x: the range of the difference is that of 7 x, not of two unrelated numbers."""
     net = Netlist()
     x = net.signal(Port, "inputs", (0, 15), 0, 0)
-    (seven,) = planned(np.array([[7]]), [(0, 15)]).applied(net, "layer", [x])
+    (seven,) = plan_adders(np.array([[7]]), [(0, 15)]).applied(net, "layer", [x])
     assert isinstance(seven.signal, Add)
     assert seven.limits == (0, 105)
 
@@ -169,9 +169,11 @@ def test_a_sign_is_not_extended_where_an_adder_is_saved(negative: bool) -> None:
 
 def test_equal_bits_of_a_table_are_estimated_once() -> None:
     port = Port("inputs", -4, 3, 0, 0)
-    assert luts(Table("layer", 0, 7, port, (0, 0, 0, 0, 0, 7, 7, 7))) == 1
-    assert luts(Table("layer", -4, 5, port, (-4, -3, -2, -1, 0, 5, 2, 3))) == 1  # others are wires
-    assert luts(Table("layer", 0, 2, port, (0, 2, 1, 0, 1, 0, 2, 1))) == 2
+    assert luts(LookupTable("layer", 0, 7, port, (0, 0, 0, 0, 0, 7, 7, 7))) == 1
+    assert (
+        luts(LookupTable("layer", -4, 5, port, (-4, -3, -2, -1, 0, 5, 2, 3))) == 1
+    )  # others are wires
+    assert luts(LookupTable("layer", 0, 2, port, (0, 2, 1, 0, 1, 0, 2, 1))) == 2
 
 
 def test_the_estimate_grows_with_the_widths() -> None:
@@ -187,10 +189,10 @@ def test_what_is_too_large_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(vgg7, "STAGES", (8, 8, 8))
     graph, _ = example("vgg7", 8)
     with pytest.raises(CircuitError, match=r"look-up tables, and 5,000 are allowed"):
-        export(graph, "verilog", rows=0, hardware=Hardware(most_luts=5000))
+        export(graph, "verilog", rows=0, options=Hardware(most_luts=5000))
     tiny, _ = example("jsc-tiny")
     with pytest.raises(CircuitError, match=r"about [\d,]+ look-up tables, and 50 are allowed"):
-        export(tiny, "verilog", rows=0, hardware=Hardware(most_luts=50))
+        export(tiny, "verilog", rows=0, options=Hardware(most_luts=50))
 
 
 def test_settings_that_are_wrong() -> None:
@@ -202,9 +204,9 @@ def test_settings_that_are_wrong() -> None:
         Hardware(clock_ns=0)
     graph, _ = example("jsc-tiny")
     with pytest.raises(ConfigError, match="settings of hardware are for verilog, not for c"):
-        export(graph, "c", hardware=Hardware(stages=1))
+        export(graph, "c", options=Hardware(stages=1))
     with pytest.raises(ConfigError, match="a stream needs a clock"):
-        export(graph, "verilog", rows=0, hardware=Hardware(stages=0, stream=True))
+        export(graph, "verilog", rows=0, options=Hardware(stages=0, stream=True))
 
 
 def test_heads_of_files_are_comments_whatever_names_say() -> None:

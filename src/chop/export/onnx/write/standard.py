@@ -6,16 +6,26 @@ from typing import Any
 import numpy as np
 
 from chop.errors import GraphError
-from chop.export.onnx.code import BATCH, Array, OnnxCode, needed, numbers, power, write_model
-from chop.export.onnx.steps import (
-    Rounding,
-    limited,
+from chop.export.onnx.write.code import (
+    BATCH,
+    Array,
+    OnnxCode,
+    code_numbers,
+    import_optional,
+    power_array,
+    write_model,
+)
+from chop.export.onnx.write.steps import (
+    RoundingTarget,
     onnx_model,
     output_names,
-    rounded_plainly,
+    write_limits,
+    write_onnx_step,
+    write_rounding,
 )
-from chop.export.onnx.windows import Weights, weights_of
+from chop.export.onnx.write.windows import Weights, step_weights
 from chop.export.rows import CheckedRows
+from chop.export.targets import TargetOptions, WrittenFiles, export_target
 from chop.lowering import IntegerProgram
 from chop.lowering.program import Codes, Convolution, Pool, Product
 from chop.lowering.ranges import trailing_zeros
@@ -33,7 +43,7 @@ NOTES = (
 
 
 def code_type(low: int, high: int) -> tuple[Any, int] | None:
-    """The type that stores codes, and its zero point; None if there is none."""
+    """Return the type that stores codes, and its zero point; None if no type does."""
     for bits, kind in TYPES:
         zero = 0 if low >= 0 else 2 ** (bits - 1)
         if low + zero >= 0 and high + zero < 2**bits:
@@ -48,9 +58,9 @@ class Plain:
     only_gemm = False
     """Whether products are written as ``Gemm`` where ``MatMul`` would be shorter."""
 
-    def rounded(self, code: OnnxCode, x: str, to: Rounding, dtype: Any) -> str:
+    def rounded(self, code: OnnxCode, x: str, to: RoundingTarget, dtype: Any) -> str:
         """Numbers of a format."""
-        return rounded_plainly(code, x, to, dtype)
+        return write_rounding(code, x, to, dtype)
 
     def weights(self, code: OnnxCode, weights: Weights, dtype: Any) -> str:
         """Constants of a product."""
@@ -66,7 +76,7 @@ class QuantiseDequantise(Plain):
 
     only_gemm = True
 
-    def rounded(self, code: OnnxCode, x: str, to: Rounding, dtype: Any) -> str:
+    def rounded(self, code: OnnxCode, x: str, to: RoundingTarget, dtype: Any) -> str:
         """Numbers of a format."""
         stored = code_type(int(to.low.min()), int(to.high.max()))
         modes = (to.rounding, to.overflow)
@@ -77,8 +87,10 @@ class QuantiseDequantise(Plain):
         kind, zero = stored
         full = np.iinfo(kind)
         if (to.low > int(full.min) - zero).any() or (to.high < int(full.max) - zero).any():
-            x = limited(code, x, *(numbers(side, to.frac, dtype) for side in (to.low, to.high)))
-        scale = power(-to.frac, dtype).reshape(())
+            x = write_limits(
+                code, x, *(code_numbers(side, to.frac, dtype) for side in (to.low, to.high))
+            )
+        scale = power_array(-to.frac, dtype).reshape(())
         steps = [code.constant(scale), code.constant(np.array(zero, kind))]
         return code.node("DequantizeLinear", code.node("QuantizeLinear", x, *steps), *steps)
 
@@ -90,7 +102,7 @@ class QuantiseDequantise(Plain):
         codes, frac, kind, zero = stored
         inputs = [
             code.constant((codes + zero).astype(kind), f"{weights.name}.codes"),
-            code.constant(power(-frac, dtype)),
+            code.constant(power_array(-frac, dtype)),
             code.constant(np.full(frac.shape, zero, kind)),
         ]
         where: dict[str, Any] = {"axis": 0} if frac.ndim else {}
@@ -120,20 +132,23 @@ def style_of(program: IntegerProgram) -> Plain:
     values = program.values
     for step in program.steps:
         if isinstance(step, Product | Convolution | Pool):  # a pool has ones
-            weights = weights_of(step, values[step.sources[0]])
+            weights = step_weights(step, values[step.sources[0]])
             if stored_weights(weights) is None:
                 return Plain()
     return QuantiseDequantise()
 
 
-def write_onnx(program: IntegerProgram, folder: Path) -> None:
-    """Write ``model.onnx``: numbers in, numbers out, for any number of rows."""
+@export_target("onnx", extra="onnx", steps=write_onnx_step)
+def write_onnx(program: IntegerProgram, options: TargetOptions, folder: Path) -> WrittenFiles:
+    """ONNX with standard operators: numbers in, numbers out, for any number of rows."""
     write_model(onnx_model(program, style_of(program), NOTES, BATCH), folder / FILE)
+    return WrittenFiles()
 
 
+@write_onnx.check
 def check_onnx(folder: Path, rows: CheckedRows) -> str:
     """Run the file at every level that its notes name, and compare with the engine."""
-    runtime = needed("onnxruntime")
+    runtime = import_optional("onnxruntime")
     for level in LEVELS:
         options = runtime.SessionOptions()
         options.graph_optimization_level = getattr(runtime.GraphOptimizationLevel, level)
@@ -142,16 +157,16 @@ def check_onnx(folder: Path, rows: CheckedRows) -> str:
         session = runtime.InferenceSession(
             str(folder / FILE), options, providers=["CPUExecutionProvider"]
         )
-        refuse_differences(session.run(None, fed(rows)), rows, level)
+        refuse_other_numbers(session.run(None, input_arrays(rows)), rows, level)
     return f"onnxruntime {runtime.__version__} at {', '.join(LEVELS)}"
 
 
-def fed(rows: CheckedRows) -> dict[str, Array]:
-    """Rows as a file takes them: numbers that nobody has rounded."""
+def input_arrays(rows: CheckedRows) -> dict[str, Array]:
+    """Rows as a file takes them: numbers before rounding."""
     return {name: each.numpy() for name, each in rows.numbers.items()}
 
 
-def refuse_differences(found: list[Array], rows: CheckedRows, where: str) -> None:
+def refuse_other_numbers(found: list[Array], rows: CheckedRows, where: str) -> None:
     """Raise if numbers are not those of the engine."""
     program = rows.program
     for label, name, given, codes in zip(

@@ -6,10 +6,9 @@ from math import prod
 
 import numpy as np
 
-from chop.export.c_code import (
+from chop.export.c.code import (
     HELPERS,
     Code,
-    c_type,
     comment,
     flat,
     literal,
@@ -17,6 +16,7 @@ from chop.export.c_code import (
     place,
     runs,
     sum_type,
+    value_type,
 )
 from chop.lowering import program as steps
 from chop.lowering.program import IntegerProgram, Shape, Step, Value
@@ -55,11 +55,6 @@ class Writer:
         reads = (self.read(source, shape) for source in self.sources(step))
         line = f"{self.result(step)}[{place(shape, shape)}] = {expression.format(*reads)};"
         self.code.add(loops(shape, [line]))
-
-
-def value_type(value: Value) -> str:
-    """The C type of the codes of a value."""
-    return c_type(*value.limits)
 
 
 def predict_signature(program: IntegerProgram) -> str:

@@ -14,8 +14,8 @@ from torch import nn
 from chop.cli import main
 from chop.errors import CheckpointError
 from chop.export import export
-from chop.export.onnx.reading import load_qonnx
-from chop.export.onnx.standard import FILE
+from chop.export.onnx.read.graph import load_qonnx
+from chop.export.onnx.write.standard import FILE
 from chop.loading.networks import load_graph, load_model
 from chop.lowering import Engine, LoweringError, lower
 from chop.models.vision import vgg7
@@ -168,7 +168,7 @@ ODD: dict[str, Callable[[str], Any]] = {
 
 @pytest.mark.parametrize("what", ODD)
 def test_operands_that_do_not_fit_are_one_line(what: str, tmp_path: Path) -> None:
-    from chop.export.onnx.operators import OPERATORS
+    from chop.export.onnx.read.operators import OPERATORS
 
     file, said = tmp_path / "m.onnx", list[str]()
     for kind in OPERATORS:

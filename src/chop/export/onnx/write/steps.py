@@ -15,8 +15,16 @@ import numpy as np
 import torch
 
 from chop.errors import GraphError
-from chop.export.onnx.code import Array, Edge, OnnxCode, needed, numbers, power
-from chop.export.onnx.windows import Weights, weights_of, window_index, window_settings
+from chop.export.onnx.write.code import (
+    Array,
+    ModelEdge,
+    OnnxCode,
+    are_float32,
+    code_numbers,
+    onnx_type,
+    power_array,
+)
+from chop.export.onnx.write.windows import Weights, step_weights, window_index, window_settings
 from chop.export.rows import input_types
 from chop.lowering import program as steps
 from chop.lowering.engine import working_dtype
@@ -27,8 +35,8 @@ DTYPES: dict[torch.dtype, Any] = {torch.float32: np.float32, torch.float64: np.f
 
 
 @dataclass(frozen=True)
-class Rounding:
-    """What a value is rounded to."""
+class RoundingTarget:
+    """The format and range that a value is rounded to."""
 
     frac: Codes
     low: Codes
@@ -43,20 +51,20 @@ class Rounding:
 
 
 class Style(Protocol):
-    """How a kind of ONNX file rounds numbers and stores weights."""
+    """A kind of ONNX file: its way to round numbers and to store weights."""
 
     most_bits: int
     only_gemm: bool
     """Of floating point in which a step may be computed."""
 
-    def rounded(self, code: OnnxCode, x: str, to: Rounding, dtype: Any) -> str:
+    def rounded(self, code: OnnxCode, x: str, to: RoundingTarget, dtype: Any) -> str:
         """Numbers of a format."""
 
     def weights(self, code: OnnxCode, weights: Weights, dtype: Any) -> str:
         """Constants of a product."""
 
 
-class Writer:
+class OnnxWriter:
     """The ONNX of the values so far."""
 
     def __init__(self, program: IntegerProgram, style: Style) -> None:
@@ -112,26 +120,12 @@ class Writer:
         return self.code.node("Reshape", x, self.code.constant(np.array([-1, *shape], np.int64)))
 
 
-def are_float32(codes: Codes, frac: Codes) -> bool:
-    """Whether float32 holds all numbers that codes stand for, whatever their number of bits."""
-    if frac.size > 1:
-        return False
-    exact = numbers(codes, frac, np.float64)
-    return bool((exact.astype(np.float32) == exact).all())
-
-
-def onnx_type(dtype: Any) -> int:
-    """The number that ONNX has for a type."""
-    kind: int = needed("onnx").helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-    return kind
-
-
 def onnx_model(program: IntegerProgram, style: Style, notes: str, batch: int | str) -> Any:
     """The protocol buffer of a program."""
-    writer = Writer(program, style)
+    writer = OnnxWriter(program, style)
     types = input_types(program)
     inputs = {
-        each.placeholder: Edge(each.placeholder, each.value.shape, types[each.placeholder])
+        each.placeholder: ModelEdge(each.placeholder, each.value.shape, types[each.placeholder])
         for each in program.inputs
     }
     names = output_names(program)
@@ -141,12 +135,12 @@ def onnx_model(program: IntegerProgram, style: Style, notes: str, batch: int | s
         write_input(each, writer, types[each.placeholder])
     for step in program.steps:
         dtype = writer.dtype(step)
-        writer.add(step.out, write(step, writer, dtype), dtype)
+        writer.add(step.out, write_onnx_step(step, writer, dtype), dtype)
     outputs = []
     for name, source in zip(names, program.outputs, strict=True):
         value, dtype = program.values[source], writer.dtypes[source]
         writer.code.renamed(writer.read(value, dtype), name)
-        outputs.append(Edge(name, value.shape, dtype))
+        outputs.append(ModelEdge(name, value.shape, dtype))
     return writer.code.model(list(inputs.values()), outputs, notes, batch)
 
 
@@ -158,7 +152,7 @@ def output_names(program: IntegerProgram) -> list[str]:
     return [f"{name}_" if name in taken else name for name in names]
 
 
-def write_input(each: Input, writer: Writer, dtype: Any) -> None:
+def write_input(each: Input, writer: OnnxWriter, dtype: Any) -> None:
     """Round an input as the network does."""
     value = each.value
     if each.format is None:
@@ -171,15 +165,15 @@ def write_input(each: Input, writer: Writer, dtype: Any) -> None:
         )
     if np.finfo(dtype).nmant + 1 > writer.style.most_bits:
         raise GraphError(f"export: the input {each.placeholder!r} is too wide for this form")
-    to = Rounding(
+    to = RoundingTarget(
         value.frac, value.low, value.high, each.format["rounding"], each.format["overflow"],
         value.shape, unknown=True,
     )  # fmt: skip
     writer.add(value, writer.style.rounded(writer.code, each.placeholder, to, dtype), dtype)
 
 
-def limited(code: OnnxCode, x: str, low: Array | None, high: Array | None) -> str:
-    """A value between limits; None is no limit."""
+def write_limits(code: OnnxCode, x: str, low: Array | None, high: Array | None) -> str:
+    """Limit a value; None leaves a side open."""
     if low is not None and high is None and low.ndim == 0 and low == 0:
         return code.node("Relu", x)
     if all(side is None or side.ndim == 0 for side in (low, high)):
@@ -190,39 +184,41 @@ def limited(code: OnnxCode, x: str, low: Array | None, high: Array | None) -> st
     return x
 
 
-def rounded_plainly(code: OnnxCode, x: str, to: Rounding, dtype: Any) -> str:
+def write_rounding(code: OnnxCode, x: str, to: RoundingTarget, dtype: Any) -> str:
     """Rounding by multiplication, for all modes: to codes and back."""
     low, high = to.low.astype(dtype), to.high.astype(dtype)
     span = (to.high - to.low + 1).astype(dtype)
     if to.unknown and to.overflow == "saturate":  # before a factor makes it infinite
-        x = limited(code, x, *(numbers(side, to.frac, dtype) for side in (to.low, to.high)))
+        x = write_limits(
+            code, x, *(code_numbers(side, to.frac, dtype) for side in (to.low, to.high))
+        )
     elif to.unknown:  # what is larger has no bits that would be left
-        most = span * power(np.finfo(dtype).nmant + 1 - to.frac, dtype)
-        x = limited(code, x, -most, most)
-    x = code.scaled(x, power(to.frac, dtype))
+        most = span * power_array(np.finfo(dtype).nmant + 1 - to.frac, dtype)
+        x = write_limits(code, x, -most, most)
+    x = code.scaled(x, power_array(to.frac, dtype))
     if to.rounding == "half_even":
         x = code.node("Round", x)
     elif to.unknown:
-        x = rounded_up(code, x, dtype)
+        x = write_half_up(code, x, dtype)
     else:
         x = code.node("Floor", code.node("Add", x, code.constant(np.array(0.5, dtype))))
     if to.overflow == "wrap":
         if to.unknown:  # near zero first, where a limit can be subtracted without rounding
-            x = wrapped(code, x, np.zeros_like(low), span)
-        x = wrapped(code, x, low, span)
+            x = write_wrap(code, x, np.zeros_like(low), span)
+        x = write_wrap(code, x, low, span)
     elif not to.unknown:
-        x = limited(code, x, low, high)
-    return code.scaled(x, power(-to.frac, dtype))
+        x = write_limits(code, x, low, high)
+    return code.scaled(x, power_array(-to.frac, dtype))
 
 
-def rounded_up(code: OnnxCode, x: str, dtype: Any) -> str:
+def write_half_up(code: OnnxCode, x: str, dtype: Any) -> str:
     """The nearest whole numbers; adding a half first would be wrong beside a tie, as it rounds."""
     nearest = code.node("Round", x)
     rest = code.scaled(code.node("Sub", x, nearest), np.array(2, dtype))
     return code.node("Add", nearest, code.node("Relu", code.node("Floor", rest)))
 
 
-def wrapped(code: OnnxCode, x: str, low: Array, span: Array) -> str:
+def write_wrap(code: OnnxCode, x: str, low: Array, span: Array) -> str:
     """Whole numbers from `low` on, less whole turns."""
     shifted = code.node("Sub", x, code.constant(low)) if low.any() else x
     turns = code.node("Floor", code.node("Div", shifted, code.constant(span)))
@@ -230,27 +226,27 @@ def wrapped(code: OnnxCode, x: str, low: Array, span: Array) -> str:
 
 
 @singledispatch
-def write(step: Step, writer: Writer, dtype: Any) -> str:
+def write_onnx_step(step: Step, writer: OnnxWriter, dtype: Any) -> str:
     """Write the nodes of one step; the name of its result."""
     raise NotImplementedError(type(step).__name__)
 
 
-@write.register
-def _(step: steps.Constant, writer: Writer, dtype: Any) -> str:
-    return constant(step, step.codes, writer, dtype)
+@write_onnx_step.register
+def _(step: steps.Constant, writer: OnnxWriter, dtype: Any) -> str:
+    return write_constant(step, step.codes, writer, dtype)
 
 
-def constant(step: Step, codes: Codes, writer: Writer, dtype: Any) -> str:
+def write_constant(step: Step, codes: Codes, writer: OnnxWriter, dtype: Any) -> str:
     """The same codes for every row."""
     writer.constants[step.out.name] = codes
-    return writer.code.constant(numbers(codes, step.out.frac, dtype)[None])
+    return writer.code.constant(code_numbers(codes, step.out.frac, dtype)[None])
 
 
-@write.register
-def _(step: steps.Product, writer: Writer, dtype: Any) -> str:
+@write_onnx_step.register
+def _(step: steps.Product, writer: OnnxWriter, dtype: Any) -> str:
     (source,), code = writer.sources(step), writer.code
-    stored = writer.style.weights(code, weights_of(step, source), dtype)
-    more = biases(writer, step, step.bias, dtype)
+    stored = writer.style.weights(code, step_weights(step, source), dtype)
+    more = bias_inputs(writer, step, step.bias, dtype)
     x = writer.read(source, dtype)
     if len(source.shape) == 1 and source.name not in writer.constants:
         return code.node("Gemm", x, stored, *more, transB=1)
@@ -261,35 +257,35 @@ def _(step: steps.Product, writer: Writer, dtype: Any) -> str:
     return code.node("Add", x, *more) if more else x
 
 
-def biases(writer: Writer, step: Step, bias: Codes, dtype: Any) -> list[str]:
+def bias_inputs(writer: OnnxWriter, step: Step, bias: Codes, dtype: Any) -> list[str]:
     """The bias of a step, if it has one."""
-    values = numbers(bias, step.out.frac, dtype)
+    values = code_numbers(bias, step.out.frac, dtype)
     return [writer.code.constant(values, f"{step.node}.bias")] if bias.any() else []
 
 
-@write.register
-def _(step: steps.Convolution, writer: Writer, dtype: Any) -> str:
-    return windows_summed(writer, step, dtype)
+@write_onnx_step.register
+def _(step: steps.Convolution, writer: OnnxWriter, dtype: Any) -> str:
+    return sum_windows(writer, step, dtype)
 
 
-def windows_summed(writer: Writer, step: steps.Convolution | steps.Pool, dtype: Any) -> str:
+def sum_windows(writer: OnnxWriter, step: steps.Convolution | steps.Pool, dtype: Any) -> str:
     """Sums of windows times weights; onnxruntime convolves in float32 only."""
     (source,), code = writer.sources(step), writer.code
-    weights = weights_of(step, source)
+    weights = step_weights(step, source)
     groups = source.shape[0] // weights.codes.shape[1]
     if dtype is np.float64:
-        total = gathered_windows(writer, step, weights.numbers(dtype), groups)
+        total = gather_windows(writer, step, weights.numbers(dtype), groups)
         wide = weights.bias.reshape((-1,) + (1,) * (len(source.shape) - 1))
-        more = biases(writer, step, wide, dtype)
+        more = bias_inputs(writer, step, wide, dtype)
         return code.node("Add", total, *more) if more else total
     stored = writer.style.weights(code, weights, dtype)
-    more = biases(writer, step, weights.bias, dtype)
+    more = bias_inputs(writer, step, weights.bias, dtype)
     settings = window_settings(step, weights.codes.shape[2:], source)
     return code.node("Conv", writer.read(source, dtype), stored, *more, group=groups, **settings)
 
 
-def gathered_windows(
-    writer: Writer, step: steps.Convolution | steps.Pool, weight: Array, groups: int
+def gather_windows(
+    writer: OnnxWriter, step: steps.Convolution | steps.Pool, weight: Array, groups: int
 ) -> str:
     """The same in float64: the elements of all windows, then products of matrices."""
     (source,), code = writer.sources(step), writer.code
@@ -302,55 +298,55 @@ def gathered_windows(
     return writer.shaped(code.node("MatMul", code.constant(matrices), parts), step.out.shape)
 
 
-@write.register
-def _(step: steps.Pool, writer: Writer, dtype: Any) -> str:
+@write_onnx_step.register
+def _(step: steps.Pool, writer: OnnxWriter, dtype: Any) -> str:
     (source,), code = writer.sources(step), writer.code
     if step.kind == "max":
         settings = window_settings(step, step.kernel, source)
         return code.node("MaxPool", writer.read(source, dtype), **settings)
-    return windows_summed(writer, step, dtype)
+    return sum_windows(writer, step, dtype)
 
 
-@write.register
-def _(step: steps.MatMul, writer: Writer, dtype: Any) -> str:
+@write_onnx_step.register
+def _(step: steps.MatMul, writer: OnnxWriter, dtype: Any) -> str:
     return writer.code.node("MatMul", *(writer.read(each, dtype) for each in writer.sources(step)))
 
 
-@write.register
-def _(step: steps.Multiply, writer: Writer, dtype: Any) -> str:
+@write_onnx_step.register
+def _(step: steps.Multiply, writer: OnnxWriter, dtype: Any) -> str:
     return writer.code.node("Mul", *(writer.read(each, dtype) for each in writer.sources(step)))
 
 
-@write.register
-def _(step: steps.Sum, writer: Writer, dtype: Any) -> str:
+@write_onnx_step.register
+def _(step: steps.Sum, writer: OnnxWriter, dtype: Any) -> str:
     total = ""
     for source, factor in zip(writer.sources(step), step.factors, strict=True):
-        weight = numbers(factor, step.out.frac - source.frac, dtype)
+        weight = code_numbers(factor, step.out.frac - source.frac, dtype)
         term = writer.code.scaled(writer.read(source, dtype), weight)
         total = writer.code.node("Add", total, term) if total else term
     return total
 
 
-@write.register
-def _(step: steps.Clamp, writer: Writer, dtype: Any) -> str:
+@write_onnx_step.register
+def _(step: steps.Clamp, writer: OnnxWriter, dtype: Any) -> str:
     (source,) = writer.sources(step)
-    low = numbers(step.low, source.frac, dtype) if (source.low < step.low).any() else None
-    high = numbers(step.high, source.frac, dtype) if (source.high > step.high).any() else None
-    return limited(writer.code, writer.read(source, dtype), low, high)
+    low = code_numbers(step.low, source.frac, dtype) if (source.low < step.low).any() else None
+    high = code_numbers(step.high, source.frac, dtype) if (source.high > step.high).any() else None
+    return write_limits(writer.code, writer.read(source, dtype), low, high)
 
 
-@write.register
-def _(step: steps.Requantise, writer: Writer, dtype: Any) -> str:
+@write_onnx_step.register
+def _(step: steps.Requantise, writer: OnnxWriter, dtype: Any) -> str:
     (source,) = writer.sources(step)
     frac = source.frac - step.shift
     shape = step.out.shape
     again = rounded_before(step.sources[0], writer.makers, writer.program) is not None
-    to = Rounding(frac, step.low, step.high, step.rounding, step.overflow, shape, again)
+    to = RoundingTarget(frac, step.low, step.high, step.rounding, step.overflow, shape, again)
     return writer.style.rounded(writer.code, writer.read(source, dtype), to, dtype)
 
 
-@write.register
-def _(step: steps.Move, writer: Writer, dtype: Any) -> str:
+@write_onnx_step.register
+def _(step: steps.Move, writer: OnnxWriter, dtype: Any) -> str:
     sources, code, shape = writer.sources(step), writer.code, step.out.shape
     sizes = [source.size for source in sources]
     index = np.arange(sum(sizes)) if step.index is None else step.index.reshape(-1)
@@ -359,7 +355,7 @@ def _(step: steps.Move, writer: Writer, dtype: Any) -> str:
     known = [np.zeros(n, np.int64) if c is None else c for n, c in zip(sizes, fixed, strict=True)]
     offset = np.append(np.concatenate([each.reshape(-1) for each in known]), 0)[index]
     if all(codes is not None for codes in fixed):
-        return constant(step, offset.reshape(shape), writer, dtype)
+        return write_constant(step, offset.reshape(shape), writer, dtype)
     varies = np.repeat([codes is None for codes in fixed], sizes)
     total = int(varies.sum())
     places = np.append(np.where(varies, np.cumsum(varies) - 1, total), total)[index]
@@ -374,25 +370,25 @@ def _(step: steps.Move, writer: Writer, dtype: Any) -> str:
     if step.index is not None:
         x = code.node("Gather", x, code.constant(places), axis=1)
     x = x if len(shape) == 1 and step.index is not None else writer.shaped(x, shape)
-    row = numbers(offset.reshape(shape), step.out.frac, dtype)
+    row = code_numbers(offset.reshape(shape), step.out.frac, dtype)
     return code.node("Add", x, code.constant(row)) if row.any() else x
 
 
-@write.register
-def _(step: steps.Table, writer: Writer, dtype: Any) -> str:
+@write_onnx_step.register
+def _(step: steps.Table, writer: OnnxWriter, dtype: Any) -> str:
     (source,), code = writer.sources(step), writer.code
-    x = code.scaled(writer.read(source, dtype), power(source.frac, dtype))
+    x = code.scaled(writer.read(source, dtype), power_array(source.frac, dtype))
     place = code.node("Cast", x, to=onnx_type(np.int64))
     offset = step.rows * step.table.shape[1] - step.start
     if offset.any():
         place = code.node("Add", place, code.constant(offset))
     entries = code.constant(step.table.reshape(-1).astype(dtype))
     found = code.node("Gather", entries, place, axis=0)
-    return code.scaled(found, power(-step.out.frac, dtype))
+    return code.scaled(found, power_array(-step.out.frac, dtype))
 
 
-@write.register
-def _(step: steps.Lookup, writer: Writer, dtype: Any) -> str:
+@write_onnx_step.register
+def _(step: steps.Lookup, writer: OnnxWriter, dtype: Any) -> str:
     (source,) = writer.sources(step)
-    table = writer.code.constant(numbers(step.table, step.out.frac, dtype))
+    table = writer.code.constant(code_numbers(step.table, step.out.frac, dtype))
     return writer.code.node("Gather", table, writer.read(source, np.int64), axis=0)

@@ -7,7 +7,7 @@ from textwrap import fill, indent
 
 import numpy as np
 
-from chop.lowering.program import Codes, Shape
+from chop.lowering.program import Codes, Shape, Value
 
 SIGNED = ((8, "int8_t"), (16, "int16_t"), (32, "int32_t"), (64, "int64_t"))
 UNSIGNED = ((8, "uint8_t"), (16, "uint16_t"), (32, "uint32_t"))
@@ -51,6 +51,11 @@ def c_type(low: int, high: int) -> str:
         if unsigned and low >= 0 and high < 2**bits:
             return unsigned
     raise ValueError(f"no type holds {low}..{high}")
+
+
+def value_type(value: Value) -> str:
+    """The C type of the codes of a value."""
+    return c_type(*value.limits)
 
 
 def sum_type(magnitude: int) -> str:

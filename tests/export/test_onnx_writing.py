@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from chop.errors import ChopError, ConfigError, GraphError
 from chop.export import export
-from chop.export.onnx import standard as onnx_form
-from chop.export.onnx.reading import load_qonnx
-from chop.export.onnx.standard import FILE, LEVELS, QuantiseDequantise, code_type
+from chop.export.onnx.read.graph import load_qonnx
+from chop.export.onnx.write import standard as onnx_form
+from chop.export.onnx.write.standard import FILE, LEVELS, QuantiseDequantise, code_type
 from chop.lowering import Engine, LoweringError, lower
 from chop.models.vision import vgg7
 
@@ -190,7 +190,7 @@ def test_a_wrong_form_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from chop.export.onnx import code as onnx_code
+    from chop.export.onnx.write import code as onnx_code
 
     def missing(name: str) -> Any:
         raise ImportError(name)

@@ -15,8 +15,8 @@ from torch import nn
 
 from chop.errors import DataError, GraphError
 from chop.export import export
-from chop.export.onnx import steps as onnx_steps
-from chop.export.onnx.steps import Rounding
+from chop.export.onnx.write import steps as onnx_steps
+from chop.export.onnx.write.steps import RoundingTarget
 from chop.export.rows import KINDS, REAL, checked_rows
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.lowering import BrokenPromiseError, lower
@@ -35,7 +35,7 @@ def small() -> MaseGraph:
     return quantised(net, torch.zeros(2, 4), {"linear": integer(6, 3, 5, 3)})
 
 
-MUTATIONS: dict[str, Callable[[Rounding], Rounding]] = {
+MUTATIONS: dict[str, Callable[[RoundingTarget], RoundingTarget]] = {
     "four more fraction bits and limits 16 times wider": lambda to: replace(
         to, frac=to.frac + 4, low=to.low * 16, high=to.high * 16 + 15
     ),
@@ -52,12 +52,12 @@ MUTATIONS: dict[str, Callable[[Rounding], Rounding]] = {
 def test_inputs_that_are_rounded_otherwise_are_found(
     to: str, name: str, small: MaseGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def mutated(*args: Any, **fields: Any) -> Rounding:
-        made = Rounding(*args, **fields)
+    def mutated(*args: Any, **fields: Any) -> RoundingTarget:
+        made = RoundingTarget(*args, **fields)
         return MUTATIONS[name](made) if made.unknown else made
 
     assert export(small, to, tmp_path / "right", rows=200).verified_rows == 200
-    monkeypatch.setattr(onnx_steps, "Rounding", mutated)
+    monkeypatch.setattr(onnx_steps, "RoundingTarget", mutated)
     with pytest.raises(GraphError, match=r"of 200 rows of 'output' differ from the engine"):
         export(small, to, tmp_path / "wrong", rows=200)
     assert not (tmp_path / "wrong").exists()

@@ -42,11 +42,11 @@ def computed(  # noqa: C901  (one case for each kind)
             if signal.wraps:
                 return (result - signal.low) % (signal.high - signal.low + 1) + signal.low
             return np.clip(result, signal.low, signal.high)
-        case wires.Table():
+        case wires.LookupTable():
             return np.array(signal.entries)[x[signal.source] - signal.source.low]
         case wires.Largest():
             return np.maximum(x[signal.a], x[signal.b])
-        case wires.Multiply():
+        case wires.Multiplier():
             return x[signal.a] * x[signal.b]
     raise NotImplementedError(type(signal).__name__)
 

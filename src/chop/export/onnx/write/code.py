@@ -20,7 +20,7 @@ Array = NDArray[Any]
 BATCH = "N"
 
 
-def needed(package: str) -> Any:
+def import_optional(package: str) -> Any:
     """An optional package; one line that says how to get it, if it is not installed."""
     try:
         return import_module(package)
@@ -32,20 +32,34 @@ def needed(package: str) -> Any:
         ) from None
 
 
-def power(exponent: Codes | int, dtype: Any) -> Array:
+def power_array(exponent: Codes | int, dtype: Any) -> Array:
     """Two to a power, exactly."""
     found: Array = np.asarray(np.ldexp(np.ones(np.shape(exponent)), exponent), dtype)
     return found
 
 
-def numbers(codes: Codes, frac: Codes | int, dtype: Any) -> Array:
-    """What codes stand for."""
+def code_numbers(codes: Codes, frac: Codes | int, dtype: Any) -> Array:
+    """The numbers that codes stand for."""
     found: Array = np.ldexp(codes.astype(np.float64), -np.asarray(frac)).astype(dtype)
     return found
 
 
+def are_float32(codes: Codes, frac: Codes) -> bool:
+    """Return True if float32 holds all numbers that codes stand for, whatever their bits."""
+    if frac.size > 1:
+        return False
+    exact = code_numbers(codes, frac, np.float64)
+    return bool((exact.astype(np.float32) == exact).all())
+
+
+def onnx_type(dtype: Any) -> int:
+    """The number that ONNX has for a type."""
+    kind: int = import_optional("onnx").helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    return kind
+
+
 @dataclass(frozen=True)
-class Edge:
+class ModelEdge:
     """An input or output of the file; the batch comes before its shape."""
 
     name: str
@@ -92,12 +106,14 @@ class OnnxCode:
         """The value under the name of an output."""
         self.nodes.append(("Identity", (x,), name, "", {}))
 
-    def model(self, inputs: list[Edge], outputs: list[Edge], notes: str, batch: int | str) -> Any:
+    def model(
+        self, inputs: list[ModelEdge], outputs: list[ModelEdge], notes: str, batch: int | str
+    ) -> Any:
         """The protocol buffer of the file."""
-        onnx = needed("onnx")
+        onnx = import_optional("onnx")
         helper = onnx.helper
 
-        def info(edge: Edge) -> Any:
+        def info(edge: ModelEdge) -> Any:
             kind = helper.np_dtype_to_tensor_dtype(np.dtype(edge.dtype))
             return helper.make_tensor_value_info(edge.name, kind, [batch, *edge.shape])
 
@@ -122,6 +138,6 @@ class OnnxCode:
 
 def write_model(model: Any, path: Path) -> None:
     """Write the file, if it is valid."""
-    onnx = needed("onnx")
+    onnx = import_optional("onnx")
     onnx.checker.check_model(model)
     path.write_bytes(model.SerializeToString())

@@ -17,16 +17,16 @@ from torch import Tensor, fx, nn
 from torch.func import functional_call
 
 from chop.errors import CheckpointError, ChopError
-from chop.export.onnx.code import Array
-from chop.export.onnx.file import (
+from chop.export.onnx.read.file import (
     LARGEST_SIZE,
     MOST_ELEMENTS,
     Attributes,
-    array_of,
+    constant_array,
     input_shape,
     read_model,
 )
-from chop.export.onnx.scales import NotBinaryError, Scaled, is_granular
+from chop.export.onnx.read.scales import NotBinaryError, ScaledCodes, is_granular
+from chop.export.onnx.write.code import Array
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.lowering.program import Shape
 from chop.nn.quant_config import QuantConfig
@@ -43,11 +43,11 @@ SHAPES = "meta"
 
 
 @dataclass(frozen=True)
-class Constant:
+class FileConstant:
     """Numbers of the file, and what a ``Quant`` has rounded them to."""
 
     array: Array
-    target: Scaled | None = None
+    target: ScaledCodes | None = None
 
     @property
     def tensor(self) -> Tensor:
@@ -56,7 +56,7 @@ class Constant:
 
 
 @dataclass(frozen=True)
-class Traced:
+class FileValue:
     """A value that depends on the input: its node, and a tensor of its shape."""
 
     node: fx.Node
@@ -64,38 +64,38 @@ class Traced:
     format: NumberFormat | None = None
     """What all its numbers are of, if that is known."""
 
-    def in_format_of(self, other: "Traced") -> "Traced":
+    def in_format_of(self, other: "FileValue") -> "FileValue":
         """The value, whose numbers are those of another in other places."""
         return replace(self, format=None if is_granular(other.format) else other.format)
 
 
-Operand = Constant | Traced
+FileOperand = FileConstant | FileValue
 
 
 @dataclass
-class Call:
+class FileNode:
     """One node of the file: what it reads, and the graph that is being built."""
 
     kind: str
-    operands: list[Operand | None]
+    operands: list[FileOperand | None]
     attributes: Attributes
-    builder: "Builder"
+    builder: "FileGraph"
 
-    def operand(self, place: int) -> Operand | None:
+    def operand(self, place: int) -> FileOperand | None:
         """An operand, None if it is left out."""
         return self.operands[place] if place < len(self.operands) else None
 
-    def traced(self, place: int = 0) -> Traced:
+    def traced(self, place: int = 0) -> FileValue:
         """An operand that depends on the input."""
         found = self.operand(place)
-        if not isinstance(found, Traced):
+        if not isinstance(found, FileValue):
             raise ValueError("reads a constant where what depends on the input is expected")
         return found
 
-    def constant(self, place: int) -> Constant:
+    def constant(self, place: int) -> FileConstant:
         """An operand that does not."""
         found = self.operand(place)
-        if not isinstance(found, Constant):
+        if not isinstance(found, FileConstant):
             raise ValueError("reads something that varies where a constant is expected")
         return found
 
@@ -111,7 +111,7 @@ class Call:
 
 
 @dataclass
-class Builder:
+class FileGraph:
     """The graph as it is built."""
 
     binary: bool
@@ -119,22 +119,22 @@ class Builder:
     root: nn.Module = field(default_factory=nn.Module)
     graph: fx.Graph = field(default_factory=fx.Graph)
 
-    def input(self, name: str, shape: Shape, is_integer: bool) -> Traced:
-        """A placeholder; a name that is no plain word is replaced."""
+    def input(self, name: str, shape: Shape, is_integer: bool) -> FileValue:
+        """Add a placeholder; a name that is not a plain word is replaced."""
         plain = WORD.fullmatch(name) and not iskeyword(name)
         count = sum(node.op == "placeholder" for node in self.graph.nodes)
         node = self.graph.placeholder(name if plain else f"input_{count}")
         dtype = torch.int64 if is_integer else torch.float32
-        return Traced(node, torch.empty((1, *shape), dtype=dtype, device=SHAPES))
+        return FileValue(node, torch.empty((1, *shape), dtype=dtype, device=SHAPES))
 
     def layer(
         self,
         module: nn.Module,
-        x: Traced,
+        x: FileValue,
         quant: QuantConfig | None = None,
         *,
         shape: Sequence[int] | None = None,
-    ) -> Traced:
+    ) -> FileValue:
         """A layer, quantised or not.
 
         Args:
@@ -152,32 +152,32 @@ class Builder:
             assert op is not None
             module = quantize_module(module, op, quant)
         self.root.add_module(name, module)
-        return self._small(Traced(self.graph.call_module(name, (x.node,)), fake))
+        return self._small(FileValue(self.graph.call_module(name, (x.node,)), fake))
 
-    def call(self, function: Any, *args: Any, shape: Sequence[int] | None = None) -> Traced:
+    def call(self, function: Any, *args: Any, shape: Sequence[int] | None = None) -> FileValue:
         """A function of traced values, constants and plain values."""
         nodes, fakes = (self._arguments(list(args), traced) for traced in (True, False))
         fake = function(*fakes) if shape is None else torch.empty(tuple(shape), device=SHAPES)
-        return self._small(Traced(self.graph.call_function(function, tuple(nodes)), fake))
+        return self._small(FileValue(self.graph.call_function(function, tuple(nodes)), fake))
 
-    def by_element(self, function: Any, *args: Any) -> Traced:
+    def by_element(self, function: Any, *args: Any) -> FileValue:
         """The same of a function of single elements."""
         tensors = [each for each in self._arguments(list(args), False) if isinstance(each, Tensor)]
         shape = np.broadcast_shapes(*(tuple(each.shape) for each in tensors))
         result = self.call(function, *args, shape=shape)
-        dtypes = [each.fake.dtype for each in args if isinstance(each, Traced)]
+        dtypes = [each.fake.dtype for each in args if isinstance(each, FileValue)]
         return replace(result, fake=result.fake.to(dtypes[0]))
 
-    def whole(self, x: Traced) -> Traced:
+    def whole(self, x: FileValue) -> FileValue:
         """Numbers as integers."""
-        return Traced(self.graph.call_method("long", (x.node,)), x.fake.long())
+        return FileValue(self.graph.call_method("long", (x.node,)), x.fake.long())
 
     def _arguments(self, values: list[Any], as_nodes: bool) -> list[Any]:
         found: list[Any] = []
         for value in values:
-            if isinstance(value, Traced):
+            if isinstance(value, FileValue):
                 found.append(value.node if as_nodes else value.fake)
-            elif isinstance(value, Constant):
+            elif isinstance(value, FileConstant):
                 tensor = value.tensor
                 found.append(self._buffer(tensor) if as_nodes else tensor.to(SHAPES))
             else:
@@ -190,7 +190,7 @@ class Builder:
         self.root.register_buffer(name, tensor)
         return self.graph.get_attr(name)
 
-    def _small(self, value: Traced) -> Traced:
+    def _small(self, value: FileValue) -> FileValue:
         if value.fake.numel() > MOST_ELEMENTS:
             raise ValueError(f"makes a tensor of {value.fake.numel():,} elements for a row")
         return value
@@ -198,7 +198,7 @@ class Builder:
 
 def load_qonnx(path: str | Path) -> tuple[MaseGraph, dict[str, Tensor]]:
     """The graph in a QONNX file, and some rows of zeros by the names of its inputs."""
-    from chop.export.onnx.operators import OPERATORS
+    from chop.export.onnx.read.operators import OPERATORS
 
     path = Path(path).expanduser()
     model = read_model(path)
@@ -211,16 +211,16 @@ def load_qonnx(path: str | Path) -> tuple[MaseGraph, dict[str, Tensor]]:
         names = ", ".join(sorted(f"{each!s:.40}" for each in foreign)[:20])
         raise CheckpointError(f"{path}: uses operators that are not known here: {names}")
     try:
-        return built(model, path, binary=True)
+        return graph_of_model(model, path, binary=True)
     except NotBinaryError:
-        return built(model, path, binary=False)
+        return graph_of_model(model, path, binary=False)
 
 
-def built(model: Any, path: Path, binary: bool) -> tuple[MaseGraph, dict[str, Tensor]]:
+def graph_of_model(model: Any, path: Path, binary: bool) -> tuple[MaseGraph, dict[str, Tensor]]:
     """The graph, with all formats fixed point or all with scales of their own."""
-    builder = Builder(binary)
-    known: dict[str, Operand] = {
-        each.name: Constant(array_of(each, path)) for each in model.graph.initializer
+    builder = FileGraph(binary)
+    known: dict[str, FileOperand] = {
+        each.name: FileConstant(constant_array(each, path)) for each in model.graph.initializer
     }
     rows: dict[str, Tensor] = {}
     for edge in model.graph.input:
@@ -231,9 +231,9 @@ def built(model: Any, path: Path, binary: bool) -> tuple[MaseGraph, dict[str, Te
             shape = (ROWS, *given.fake.shape[1:])
             rows[str(given.node.target)] = torch.zeros(shape, dtype=given.fake.dtype)
     for place, node in enumerate(model.graph.node):
-        visit(node, place, known, builder, path)
+        read_node(node, place, known, builder, path)
     outputs = [known.get(edge.name) for edge in model.graph.output]
-    results = [each.node for each in outputs if isinstance(each, Traced)]
+    results = [each.node for each in outputs if isinstance(each, FileValue)]
     if not results or len(results) != len(outputs):
         raise CheckpointError(f"{path}: an output does not depend on the input")
     builder.graph.output(results[0] if len(results) == 1 else tuple(results))
@@ -241,9 +241,11 @@ def built(model: Any, path: Path, binary: bool) -> tuple[MaseGraph, dict[str, Te
     return MaseGraph(fx.GraphModule(builder.root, builder.graph, "QONNX").eval()), rows
 
 
-def visit(node: Any, place: int, known: dict[str, Operand], builder: Builder, path: Path) -> None:
+def read_node(
+    node: Any, place: int, known: dict[str, FileOperand], builder: FileGraph, path: Path
+) -> None:
     """Add one node of the file to the graph; one line for what does not fit."""
-    from chop.export.onnx.operators import OPERATORS
+    from chop.export.onnx.read.operators import OPERATORS
 
     where = f"{path}: {node.op_type} (node {place})"
     missing = [name for name in node.input if name and name not in known]
@@ -254,10 +256,10 @@ def visit(node: Any, place: int, known: dict[str, Operand], builder: Builder, pa
         tensors = [each.t for each in node.attribute if each.name == "value"]
         if not tensors:
             raise CheckpointError(f"{where} holds no tensor")
-        known[node.output[0]] = Constant(array_of(tensors[0], path))
+        known[node.output[0]] = FileConstant(constant_array(tensors[0], path))
         return
     try:
-        call = Call(node.op_type, operands, Attributes(node), builder)
+        call = FileNode(node.op_type, operands, Attributes(node), builder)
         known[node.output[0]] = OPERATORS[node.op_type](call)
     except ChopError as error:
         raise CheckpointError(f"{where}: {error}") from None
@@ -265,7 +267,7 @@ def visit(node: Any, place: int, known: dict[str, Operand], builder: Builder, pa
         raise CheckpointError(f"{where} cannot be read: {' '.join(str(error).split())}") from None
 
 
-def checked_sizes(sizes: list[int]) -> list[int]:
+def bounded_sizes(sizes: list[int]) -> list[int]:
     """Sizes of a tensor; -1 stands for one that follows from the others."""
     if any(not -1 <= size <= LARGEST_SIZE for size in sizes):
         raise ValueError(f"sizes {sizes!s:.60} are out of bounds")

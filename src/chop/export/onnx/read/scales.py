@@ -1,11 +1,11 @@
-"""What a ``Quant`` node rounds to, and the number formats that hold the same numbers."""
+"""The codes and scale of a ``Quant`` node, and the number formats that hold the same numbers."""
 
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
-from chop.export.onnx.code import Array
+from chop.export.onnx.write.code import Array
 from chop.lowering.dyadic import dyadic
 from chop.lowering.ranges import TooWideError, bits
 from chop.numerics import FORMATS, Integer, IntegerScaled, NumberFormat
@@ -15,11 +15,11 @@ MOST_BITS, FURTHEST_POINT, SIGNIFICAND = 32, 126, 24
 
 
 class NotBinaryError(Exception):
-    """A scale that is no power of two, or codes around a zero point: not fixed point."""
+    """A scale that is not a power of two, or codes around a zero point: not fixed point."""
 
 
 @dataclass(frozen=True)
-class Scaled:
+class ScaledCodes:
     """Integers around a zero point, times a scale; the scale may differ between channels."""
 
     width: int
@@ -43,7 +43,7 @@ class Scaled:
         return (low - self.zero) * largest, (high - self.zero) * largest
 
     @property
-    def turned(self) -> "Scaled":
+    def turned(self) -> "ScaledCodes":
         """The same for a matrix whose rows and columns are exchanged."""
         return replace(self, scale=self.scale.T if self.scale.ndim == 2 else self.scale)
 
@@ -102,11 +102,11 @@ def exact_format(array: Array, binary: bool) -> NumberFormat:
 
 
 def is_granular(fmt: NumberFormat | None) -> bool:
-    """Whether a format differs between channels or elements."""
+    """Return True for a format that differs between channels or elements."""
     fields = (getattr(fmt, name, 0) for name in ("width", "frac_width", "signed", "scale"))
     return any(isinstance(each, IntTensor | FloatTensor) for each in fields)
 
 
-def name_of(fmt: NumberFormat) -> str:
+def format_name(fmt: NumberFormat) -> str:
     """The registered name of a format."""
     return next(name for name, kind in FORMATS.items() if kind is type(fmt))

@@ -9,12 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from chop.export.onnx.code import Array
-from chop.export.onnx.reading import Call, Constant, Operand, Traced
-from chop.export.onnx.scales import MOST_BITS, Scaled, exact_format, name_of
+from chop.export.onnx.read.graph import FileConstant, FileNode, FileOperand, FileValue
+from chop.export.onnx.read.scales import MOST_BITS, ScaledCodes, exact_format, format_name
+from chop.export.onnx.write.code import Array
 from chop.nn.quant_config import QuantConfig
 
-Operator = Callable[[Call], Operand]
+Operator = Callable[[FileNode], FileOperand]
 OPERATORS: dict[str, Operator] = {}
 CONVOLUTIONS: tuple[Any, ...] = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 MAX_POOLS: tuple[Any, ...] = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
@@ -34,8 +34,8 @@ def reads(*names: str) -> Callable[[Operator], Operator]:
 
 
 @reads("Constant", "Identity")
-def identity(call: Call) -> Operand:
-    """What is read, as it is."""
+def read_identity(call: FileNode) -> FileOperand:
+    """Return the operand as it is."""
     found = call.operand(0)
     if found is None:
         raise ValueError("reads nothing")
@@ -43,21 +43,21 @@ def identity(call: Call) -> Operand:
 
 
 @reads("Quant", "IntQuant")
-def quant(call: Call) -> Operand:
+def read_quant(call: FileNode) -> FileOperand:
     """A constant in a format, or a place where data is rounded."""
-    target = target_of(call)
+    target = read_rounding(call)
     source = call.operand(0)
-    if isinstance(source, Constant):
-        return Constant(target.rounded(source.array), target)
+    if isinstance(source, FileConstant):
+        return FileConstant(target.rounded(source.array), target)
     x, fmt = call.traced(), target.format(call.builder.binary)
     # Limits that no number of the format is beyond, computed on rounded data.
     limits = nn.Hardtanh(*target.limits)
-    quant = QuantConfig(name_of(fmt), {"data_in": fmt})
+    quant = QuantConfig(format_name(fmt), {"data_in": fmt})
     return replace(call.builder.layer(limits, x, quant, shape=x.fake.shape), format=fmt)
 
 
-def target_of(call: Call) -> Scaled:
-    """What a node rounds to."""
+def read_rounding(call: FileNode) -> ScaledCodes:
+    """Return the codes and the scale that a node rounds to."""
     scale, zero, width = (call.constant(place).array for place in (1, 2, 3))
     mode = call.attributes.text("rounding_mode", "ROUND").upper()
     if zero.size != 1 or float(zero.reshape(-1)[0]) % 1:
@@ -70,12 +70,17 @@ def target_of(call: Call) -> Scaled:
     if not (scale > 0).all():
         raise ValueError("has a scale that is not positive")
     signed, narrow = (bool(call.attributes.integer(name, 0)) for name in ("signed", "narrow"))
-    return Scaled(int(bits), scale, int(zero.reshape(-1)[0]), signed, narrow)
+    return ScaledCodes(int(bits), scale, int(zero.reshape(-1)[0]), signed, narrow)
 
 
-def with_weights(
-    call: Call, module: Any, x: Traced, weight: Constant, bias: Array | None, shape: Sequence[int]
-) -> Traced:
+def add_weighted_layer(
+    call: FileNode,
+    module: Any,
+    x: FileValue,
+    weight: FileConstant,
+    bias: Array | None,
+    shape: Sequence[int],
+) -> FileValue:
     """A layer that multiplies by constants; quantised if they are."""
     module.weight.data = weight.tensor.clone()
     if bias is not None:
@@ -88,16 +93,16 @@ def with_weights(
         formats["bias"] = exact_format(bias.astype(np.float32), call.builder.binary)
     if x.format is not None:  # which rounds nothing that is not rounded yet
         formats["data_in"] = x.format
-    return call.builder.layer(module, x, QuantConfig(name_of(fmt), formats), shape=shape)
+    return call.builder.layer(module, x, QuantConfig(format_name(fmt), formats), shape=shape)
 
 
-def bias_of(call: Call, place: int) -> Array | None:
+def optional_bias(call: FileNode, place: int) -> Array | None:
     """The bias of a layer, if it has one."""
     return None if call.operand(place) is None else call.constant(place).array.reshape(-1)
 
 
 @reads("Gemm")
-def gemm(call: Call) -> Operand:
+def read_gemm(call: FileNode) -> FileOperand:
     """A linear layer."""
     settings = call.attributes
     if (settings.number("alpha", 1), settings.number("beta", 1)) != (1, 1):
@@ -105,37 +110,39 @@ def gemm(call: Call) -> Operand:
     if settings.integer("transA", 0):
         raise ValueError("multiplies rows of the batch with each other")
     weight = call.constant(1)
-    return linear(
-        call, weight if settings.integer("transB", 0) else turned(weight), bias_of(call, 2)
+    return add_linear(
+        call,
+        weight if settings.integer("transB", 0) else transposed_weight(weight),
+        optional_bias(call, 2),
     )
 
 
-def turned(weight: Constant) -> Constant:
+def transposed_weight(weight: FileConstant) -> FileConstant:
     """A matrix with rows and columns exchanged."""
     target = weight.target and weight.target.turned
-    return Constant(np.ascontiguousarray(weight.array.T), target)
+    return FileConstant(np.ascontiguousarray(weight.array.T), target)
 
 
-def linear(call: Call, weight: Constant, bias: Array | None) -> Traced:
+def add_linear(call: FileNode, weight: FileConstant, bias: Array | None) -> FileValue:
     """Products with the rows of a matrix."""
     (rows, columns), x = weight.array.shape, call.traced()
     if x.fake.shape[-1] != columns or (bias is not None and len(bias) != rows):
         raise ValueError(f"has weights {rows} x {columns} for {x.fake.shape[-1]} numbers")
     layer = nn.Linear(columns, rows, bias=bias is not None)
-    return with_weights(call, layer, x, weight, bias, (*x.fake.shape[:-1], rows))
+    return add_weighted_layer(call, layer, x, weight, bias, (*x.fake.shape[:-1], rows))
 
 
 @reads("MatMul")
-def matmul(call: Call) -> Operand:
+def read_matmul(call: FileNode) -> FileOperand:
     """A linear layer without bias, or a product of two values."""
     right = call.operand(1)
-    if isinstance(right, Constant) and right.array.ndim == 2:
-        return linear(call, turned(right), None)
+    if isinstance(right, FileConstant) and right.array.ndim == 2:
+        return add_linear(call, transposed_weight(right), None)
     return call.builder.call(torch.matmul, call.operand(0), right)
 
 
 @reads("Conv")
-def conv(call: Call) -> Operand:
+def read_conv(call: FileNode) -> FileOperand:
     """A convolution; zeros that are not the same on both sides are put around before."""
     weight, x, settings = call.constant(1), call.traced(), call.attributes
     kernel = list(weight.array.shape[2:])
@@ -147,7 +154,7 @@ def conv(call: Call) -> Operand:
     if before != after:
         around = [each for pair in reversed(list(zip(before, after, strict=True))) for each in pair]
         x, before = call.builder.call(F.pad, x, around).in_format_of(x), [0] * dims
-    groups, bias = settings.integer("group", 1), bias_of(call, 2)
+    groups, bias = settings.integer("group", 1), optional_bias(call, 2)
     how = {
         "stride": tuple(settings.sizes("strides", [1] * dims)),
         "dilation": tuple(settings.sizes("dilations", [1] * dims)),
@@ -163,11 +170,11 @@ def conv(call: Call) -> Operand:
     places = [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, d, p in sizes]
     if min(places) < 1 or (bias is not None and len(bias) != out):
         raise ValueError(f"has a kernel {kernel} that is larger than what it reads")
-    return with_weights(call, layer, x, weight, bias, (inside[0], out, *places))
+    return add_weighted_layer(call, layer, x, weight, bias, (inside[0], out, *places))
 
 
 @reads("BatchNormalization")
-def batch_norm(call: Call) -> Operand:
+def read_batch_norm(call: FileNode) -> FileOperand:
     """Batch normalisation with the statistics of the file."""
     x = call.traced()
     scale, shift, mean, variance = (call.constant(place).tensor for place in (1, 2, 3, 4))
@@ -182,7 +189,7 @@ def batch_norm(call: Call) -> Operand:
 
 
 @reads("MaxPool", "AveragePool")
-def pool(call: Call) -> Operand:
+def read_pool(call: FileNode) -> FileOperand:
     """The largest element of each window, or the mean."""
     x, settings = call.traced(), call.attributes
     kernel = settings.sizes("kernel_shape", [])
@@ -213,7 +220,7 @@ def pool(call: Call) -> Operand:
 
 
 @reads("GlobalAveragePool")
-def global_pool(call: Call) -> Operand:
+def read_global_pool(call: FileNode) -> FileOperand:
     """The mean of all places of a channel."""
     x = call.traced()
     dims = x.fake.dim() - 2

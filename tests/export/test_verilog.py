@@ -15,12 +15,12 @@ from circuits import needs
 from lowering_nets import example, integer, quantised
 
 from chop.errors import ConfigError, GraphError
-from chop.export import exporting
+from chop.export import EXPORT_TARGETS
 from chop.export.exporting import export
 from chop.export.rows import checked_rows
 from chop.export.verilog import bench, synthesis
-from chop.export.verilog.emit import Edge
-from chop.export.verilog.prove import Shape, prove
+from chop.export.verilog.emit import BusPort
+from chop.export.verilog.prove import RoundingShape, prove_roundings
 from chop.export.verilog.target import CIRCUIT, Hardware, check_verilog, write_verilog
 from chop.lowering import IntegerProgram, lower
 from chop.lowering.program import Requantise
@@ -43,7 +43,7 @@ def icarus(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_verilator_finds_no_fault_and_2000_equal_rows(
     program: IntegerProgram, tmp_path: Path
 ) -> None:
-    done = export(program, "verilog", tmp_path / "v", hardware=Hardware(stages=2, stream=True))
+    done = export(program, "verilog", tmp_path / "v", options=Hardware(stages=2, stream=True))
     assert done.verified_rows == 2000
     assert done.manifest["checked_with"].startswith("Verilator 5")
     assert done.manifest["circuit"]["latency_cycles"] == 2
@@ -62,7 +62,7 @@ def test_verilator_finds_no_fault_and_2000_equal_rows(
 @pytest.mark.parametrize(("name", "stages"), [("branches", 3), ("words", 0), ("words", None)])
 def test_icarus_finds_equal_rows(name: str, stages: int | None, tmp_path: Path) -> None:
     graph, _ = example(name, rules={"linear": SMALL, "batch_norm1d": SMALL})
-    done = export(graph, "verilog", tmp_path / "v", rows=300, hardware=Hardware(stages))
+    done = export(graph, "verilog", tmp_path / "v", rows=300, options=Hardware(stages))
     assert done.manifest["checked_with"].startswith("Icarus Verilog")
     if stages is not None:
         assert done.manifest["circuit"]["latency_cycles"] == stages
@@ -123,12 +123,12 @@ def test_a_mutation_is_caught(
 def test_roundings_are_proved_and_a_wrong_one_is_refused(tmp_path: Path) -> None:
     write_verilog(lower(example("branches", rules={"linear": SMALL})[0]), tmp_path)
     facts = json.loads((tmp_path / CIRCUIT).read_text())
-    shapes = [Shape(**each) for each in facts["roundings"]]
+    shapes = [RoundingShape(**each) for each in facts["roundings"]]
     assert any(shape.even for shape in shapes)
-    assert prove(tmp_path, shapes) == len(shapes)
+    assert prove_roundings(tmp_path, shapes) == len(shapes)
     for change in ({"drop": shapes[0].drop + 1}, {"most": shapes[0].most - 1}):
         with pytest.raises(GraphError, match="a rounding is not what its format says"):
-            prove(tmp_path, [replace(shapes[0], **change)])
+            prove_roundings(tmp_path, [replace(shapes[0], **change)])
 
 
 STREAM = """\
@@ -170,7 +170,7 @@ def test_a_stream_keeps_all_rows_in_order_when_both_sides_wait(
     program: IntegerProgram, tmp_path: Path
 ) -> None:
     hardware = Hardware(stages=3, stream=True)
-    folder = export(program, "verilog", tmp_path / "v", rows=200, hardware=hardware).folder
+    folder = export(program, "verilog", tmp_path / "v", rows=200, options=hardware).folder
     wide, out = (
         int(re.search(rf"\[(\d+):0\] {name}", (folder / "top_axis.sv").read_text())[1])  # type: ignore[index]
         for name in ("s_axis_tdata", "m_axis_tdata")
@@ -192,7 +192,7 @@ def test_synthesis_is_in_the_manifest_and_the_estimate_is_near(
     torch.manual_seed(0)
     program = lower(quantised(torch.nn.Linear(6, 3), torch.zeros(2, 6), {"linear": SMALL}))
     hardware = Hardware(stages=2, synthesise=True)
-    circuit = export(program, "verilog", tmp_path / "v", rows=0, hardware=hardware).manifest[
+    circuit = export(program, "verilog", tmp_path / "v", rows=0, options=hardware).manifest[
         "circuit"
     ]
     found = circuit["synthesis"]
@@ -204,7 +204,7 @@ def test_synthesis_is_in_the_manifest_and_the_estimate_is_near(
 
 
 def test_rows_as_bits() -> None:
-    ports = [Edge("input0", 3, 4, True), Edge("input1", 1, 9, False)]
+    ports = [BusPort("input0", 3, 4, True), BusPort("input1", 1, 9, False)]
     text = bench.hex_rows(ports, [np.array([[1, -1, 7], [0, 0, -8]]), np.array([[300], [5]])])
     assert text == "7f1 12c\n800 005\n"
 
@@ -218,8 +218,8 @@ def test_without_a_simulator(
     assert not (tmp_path / "v").exists()
     assert export(program, "verilog", tmp_path / "v", rows=0).verified_rows == 0
     with pytest.raises(ConfigError, match="yosys was not found"):
-        export(program, "verilog", rows=0, hardware=Hardware(synthesise=True))
-    assert "verilog" in exporting.TARGETS
+        export(program, "verilog", rows=0, options=Hardware(synthesise=True))
+    assert "verilog" in EXPORT_TARGETS
 
 
 @needs("iverilog")
@@ -230,5 +230,5 @@ def test_outputs_that_are_inputs_or_constants(tmp_path: Path) -> None:
     layer.bias.data = torch.tensor([0.0, 0.5, -0.75, 0.0])
     graph = quantised(layer, torch.zeros(2, 3), {"linear": SMALL})
     for stages in (0, 2):
-        done = export(graph, "verilog", tmp_path / "v", rows=100, hardware=Hardware(stages))
+        done = export(graph, "verilog", tmp_path / "v", rows=100, options=Hardware(stages))
         assert done.verified_rows == 100
