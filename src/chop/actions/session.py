@@ -205,6 +205,7 @@ def data_module_of(config: RunConfig) -> "MaseDataModule":
         path=config.dataset_path,
         label_column=config.label_column,
         task=config.task,
+        augment=config.augment,
         seed=config.seed,
     )
 
