@@ -126,7 +126,7 @@ def _array(stream: BinaryIO | gzip.GzipFile, dimensions: int, path: Path) -> Pix
 def _find(folder: Path, name: str, dataset: str) -> Path:
     if not folder.is_dir():
         what = "is a file; name the folder" if folder.exists() else "no such folder"
-        raise DataError(f"{folder}: {what} of the four files of {dataset}")
+        raise DataError(f"{folder}: {what} of the four files of {dataset.upper()}")
     for wanted in (name, name.removesuffix(".gz")):
         # torchvision puts them into MNIST/raw
         for candidate in (folder / wanted, *sorted(folder.rglob(wanted))):
