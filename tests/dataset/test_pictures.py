@@ -12,7 +12,7 @@ from PIL import Image
 from test_vision import mnist_files
 
 from chop.dataset import MaseDataModule
-from chop.dataset.preprocess import Augmentation
+from chop.dataset.augmentation import Augmentation
 from chop.dataset.vision import cifar, mnist
 from chop.dataset.vision.pictures import read_picture
 from chop.errors import ChopError, DataError
