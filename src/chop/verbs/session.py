@@ -205,6 +205,7 @@ def data_module_of(config: RunConfig) -> "MaseDataModule":
         path=config.dataset_path,
         label_column=config.label_column,
         task=config.task,
+        augment=config.augment,
         seed=config.seed,
     )
 
@@ -328,7 +329,7 @@ def task_of_rows(data: Any) -> Task:
     """
     import torch
 
-    from chop.dataset.given import GivenRows, as_data_module, is_batch
+    from chop.dataset.own import GivenRows, as_data_module, is_batch
 
     if hasattr(data, "dataset_info") and not isinstance(data, GivenRows):
         info = data.dataset_info
@@ -369,7 +370,7 @@ def rows_of(data_module: Any, main: str, action: str) -> Any:
 
     if isinstance(data_module, MaseDataModule) or hasattr(data_module, "dataset_info"):
         return data_module
-    from chop.dataset.given import as_data_module
+    from chop.dataset.own import as_data_module
 
     try:
         rows = as_data_module(data_module, main)
