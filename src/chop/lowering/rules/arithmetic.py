@@ -250,7 +250,7 @@ def channel_frac(value: Value, shape: Shape) -> Codes:
 
 def window(call: Call, value: Value) -> tuple[dict[str, Shape], Shape]:
     """Kernel, stride, padding and dilation of a pool, and the shape of its result."""
-    dims = int(call.op.name[-2])
+    dims = call.op.dims
     if len(value.shape) != dims + 1:
         raise LoweringError(f"{call.name} takes rows of {dims + 1} dimensions in integers")
     shape = result_shape(call, value)

@@ -14,7 +14,7 @@ from chop.lowering.from_graph import Call
 from chop.lowering.program import Clamp, Codes, Shape, Table, Value
 from chop.lowering.ranges import codes, compact
 from chop.lowering.symbols import Exact, Float, Pending, Symbol
-from chop.ops.op import lowering
+from chop.ops.op import Reads, lowering
 
 UNLIMITED = 2**62
 VECTOR = 64
@@ -22,16 +22,9 @@ VECTOR = 64
 FEW_PLACES, MANY_PLACES, AT_ONCE = 3, 32, 2**22
 Layout = Literal["many", "few", "gaps"]
 """Many or few places of a channel side by side, or none."""
-ELEMENTWISE = (
-    *("leaky_relu", "rrelu", "elu", "celu", "selu", "gelu", "silu", "mish", "sigmoid"),
-    *("logsigmoid", "tanh", "tanhshrink", "hardswish", "hardsigmoid", "hardshrink", "softshrink"),
-    *("softplus", "softsign", "threshold", "neg", "abs", "sqrt", "rsqrt", "reciprocal", "square"),
-    *("exp", "log", "log2", "log1p", "erf", "sin", "cos", "tan", "sinh", "cosh", "floor", "ceil"),
-    *("round", "pow", "remainder", "floor_divide"),
-)
 
 
-@lowering(*ELEMENTWISE)
+@lowering(Reads.PLACE)
 def elementwise(call: Call) -> Symbol:
     """Any function of one element and numbers."""
     if len([v for v in call.operands.values() if isinstance(v, Exact | Pending | Tensor)]) > 1:

@@ -12,36 +12,24 @@ from chop.lowering.from_graph import Call
 from chop.lowering.program import PADDING, Codes, Shape, Value
 from chop.lowering.ranges import codes, moved
 from chop.lowering.symbols import PROBE_ROWS, Exact, Float, Joined, Pending, Raw, Symbol, symbols_in
-from chop.ops.op import lowering
-
-UNCHANGED = (
-    *("identity", "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout"),
-    *("feature_alpha_dropout", "contiguous", "clone", "detach"),
-)
-MOVED = (
-    *("view", "reshape", "flatten", "unflatten", "transpose", "t", "permute", "squeeze"),
-    *("unsqueeze", "expand", "broadcast_to", "repeat", "tile", "getitem", "split", "chunk"),
-    *("unbind", "narrow", "select", "index_select", "flip", "roll", "pad", "pixel_shuffle"),
-    *("pixel_unshuffle", "channel_shuffle", "cat", "stack"),
-)
-FACTS = ("size", "dim", "numel", "getattr")
+from chop.ops.op import Reads, lowering
 
 
-@lowering(*UNCHANGED)
+@lowering(Reads.SAME)
 def unchanged(call: Call) -> Symbol:
     """What does nothing in evaluation."""
     symbol: Symbol = call.source
     return symbol
 
 
-@lowering(*FACTS)
+@lowering(Reads.SHAPE)
 def fact(call: Call) -> Any:
     """A fact about a shape, for some number of rows."""
     symbol: Any = symbols_in(dict(call.operands))[0]
     return call.run(torch.empty((PROBE_ROWS, *symbol.shape), dtype=call.builder.dtype))
 
 
-@lowering(*MOVED)
+@lowering(Reads.MOVED)
 def movement(call: Call) -> Any:
     """Elements in other places, or in parts."""
     if isinstance(call.source, tuple) and call.op.name == "getitem":

@@ -12,28 +12,12 @@ import torch
 from torch import Tensor, fx, nn
 
 from chop.lowering.builder import by_element
-from chop.lowering.rules.functions import ELEMENTWISE
-from chop.lowering.rules.moves import FACTS, MOVED, UNCHANGED
 from chop.nn.quantized import QuantizedCall, QuantizedModule, float_module
-from chop.ops.op import Op, op_of_node, writes_in_place
+from chop.ops.op import Op, Reads, op_of_node, writes_in_place
 from chop.passes.graph.analysis.flops.operands import formats_of_node
 
 Masks = list[Tensor]
 """For each tensor of a result which of its elements are live."""
-DIMENSIONS = ("1d", "2d", "3d")
-BY_ELEMENT = frozenset((
-    *ELEMENTWISE, *UNCHANGED, "relu", "relu6", "hardtanh", "clamp", "prelu", "batch_norm",
-    "add", "sub", "mul", "div", "maximum", "minimum", *(f"batch_norm{d}" for d in DIMENSIONS),
-))  # fmt: skip
-"""What makes each element of the result of the elements in the same place."""
-BY_GRADIENT = frozenset((
-    *MOVED, "unfold", "sum", "mean", "cumsum",
-    *(f"{kind}avg_pool{d}" for kind in ("", "adaptive_") for d in DIMENSIONS),
-))  # fmt: skip
-"""Movement and sums: the gradient is zero where an element is not read, and only there."""
-BY_CHANNEL = frozenset(
-    f"{kind}_pool{d}" for kind in ("max", "adaptive_max", "lp") for d in DIMENSIONS
-)
 
 
 def tensors_in(value: Any) -> list[Tensor]:
@@ -78,7 +62,7 @@ class Liveness:
         if node.op == "output" or overwrites_shared(node, self.modules):
             self.read_whole(sources)
         elif not self.live[node]:  # a plain value: of a shape, or else of what a tensor holds
-            self.read_whole(() if op is not None and op.name in FACTS else sources)
+            self.read_whole(() if op is not None and op.reads is Reads.SHAPE else sources)
         elif any(mask.any() for mask in self.live[node]) and not (
             op is not None and not mixes(node, op, module) and self.follow(node, op, module)
         ):
@@ -89,14 +73,14 @@ class Liveness:
         sources = [each for each in node.all_input_nodes if each in self.varying]
         floating = all(x.is_floating_point() for s in sources for x in tensors_in(self.results[s]))
         single = all(isinstance(self.results[each], Tensor) for each in (node, *sources))
-        if op.name in BY_GRADIENT and floating:
+        if op.reads in (Reads.MOVED, Reads.SUMMED) and floating:
             self.read_by_gradient(node, float_call(node, op, module))
-        elif op.name in BY_ELEMENT and single:
+        elif op.reads in (Reads.SAME, Reads.PLACE) and single:
             for source in sources:
                 self.read(source, [spread_to(self.live[node][0], self.results[source].shape)])
-        elif op.name in BY_CHANNEL and single and len(sources) == 1:
+        elif op.reads is Reads.CHANNEL and single and len(sources) == 1:
             shape = self.results[sources[0]].shape
-            dims = tuple(range(-int(op.name[-2]), 0))
+            dims = tuple(range(-op.dims, 0))
             self.read(sources[0], [self.live[node][0].any(dims, keepdim=True).expand(shape)])
         else:
             return False
@@ -153,7 +137,7 @@ def overwrites_shared(node: fx.Node, modules: Mapping[str, nn.Module]) -> bool:
     source: Any = node.all_input_nodes[0]
     while len(source.users) == 1 and source.op.startswith("call_"):
         op = op_of_node(source, modules)
-        if op is not None and op.name not in MOVED:
+        if op is not None and op.reads is not Reads.MOVED:
             return False
         source = source.all_input_nodes[0]  # what may be a view of it
     return True

@@ -16,18 +16,12 @@ from torch import Tensor, fx, nn
 
 from chop.nn.quantized import QuantizedCall, QuantizedModule
 from chop.numerics import Binary, Integer, IntegerScaled, NumberFormat, Ternary
-from chop.ops import cost
 from chop.ops.op import Op, op_of_node
 from chop.passes.graph.analysis.flops.liveness import Liveness
 from chop.passes.graph.analysis.flops.operands import formats_of_node
 
 Bits = NDArray[np.int64]
 SIGNIFICAND = 53
-CONVOLUTIONS = {f"conv{dims}d": dims for dims in (1, 2, 3)}
-MATRIX_PRODUCTS = ("matmul", "bmm", "mm")
-COUNTED = ("linear", *CONVOLUTIONS, *MATRIX_PRODUCTS, "mul")
-MULTIPLY = {*cost.PRODUCTS, cost.multihead_attention, cost.uncounted}
-"""Rules by which an operation has products, or may have some."""
 
 
 class UncountedError(Exception):
@@ -219,15 +213,11 @@ class Call:
     def axis(self, name: str, varying: list[str]) -> int | None:
         """The dimension of an operand whose indices are channels, which a sum runs over.
 
-        In a product of two activations, and of elements, each element of a row is a channel.
+        In a matrix product of two activations, and of elements, each element of a row is a channel.
         """
-        if self.op.name == "linear":
-            return -1
-        if self.op.name in CONVOLUTIONS:
-            return -1 - CONVOLUTIONS[self.op.name]
-        if self.op.name in MATRIX_PRODUCTS and len(varying) == 1:
-            return -1 if name == "input" else -2
-        return None
+        roles = {each.name: each.role for each in self.op.arguments}
+        by_channel = len(varying) == 1 or self.op.has_weight_matrix
+        return (self.op.summed or {}).get(str(roles[name])) if by_channel else None
 
     def run(self, one: Tensor, other: Tensor) -> Tensor:
         """The operation on two tensors in place of its factors."""
@@ -259,14 +249,14 @@ def product_of(
     op = op_of_node(node, modules)
     if op is None:
         raise UncountedError("it is no operation of the table, and may multiply")
-    if op.name not in COUNTED and op.cost not in MULTIPLY:
+    if not op.may_multiply:
         return None
     module = modules[str(node.target)] if node.op == "call_module" else None
     if not formats_of_node(node, module):
-        if op.name == "mul":
+        if op.summed is not None and not op.sums_products:
             return None
         raise UncountedError("it is not quantised")
-    if op.name not in COUNTED:
+    if op.summed is None:
         raise UncountedError(f"no rule says which numbers {op.name} multiplies")
     refuse_own_code(op, module)
     return Call(node, op, module, liveness).product()

@@ -17,7 +17,7 @@ from chop.errors import ConfigError, DataError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.recorder import run_batches
 from chop.nn.function import function_parts
-from chop.nn.quant_config import OUTPUT, QuantConfig
+from chop.nn.quant_config import QuantConfig
 from chop.nn.quantized import QuantizedCall
 from chop.nn.quantized.generic import watched_module
 from chop.numerics import NumberFormat
@@ -25,7 +25,7 @@ from chop.ops.op import Op, op_of_node, writes_in_place
 from chop.passes.base import first_rows
 from chop.passes.graph.analysis.metadata_entries import quantization_of
 from chop.passes.graph.transforms.quantize.plan import FLOAT_FORM
-from chop.passes.graph.transforms.quantize.ranges import Calibration, Fit, Shape, Tally
+from chop.passes.graph.transforms.quantize.ranges import Calibration, Fit, Tally
 
 WHERE = "calibrate"
 Operand = tuple[str, str]
@@ -107,7 +107,7 @@ class Watch:
     def _take(self, operand: Operand, op: Op, x: Tensor) -> None:
         if operand not in self.tallies:
             by_channel = self.settings.by_channel(operand[1])
-            shape = channel_shape(op, operand[1], x) if by_channel else ()
+            shape = op.channel_shape(operand[1], tuple(x.shape)) if by_channel else ()
             self.tallies[operand] = [
                 Tally(fmt, self.settings, shape, floor_of(op, operand[1], fmt))
                 for fmt in self.formats[operand]
@@ -147,22 +147,6 @@ def finite(x: Tensor, operand: Operand) -> Tensor:
 def floor_of(op: Op, role: str, fmt: NumberFormat) -> float:
     """Zero where an operation takes its operand without a sign and so does the format."""
     return 0.0 if role in op.unsigned and getattr(fmt, "signed", True) is False else -inf
-
-
-def channel_shape(op: Op, role: str, x: Tensor) -> Shape:
-    """The shape of one number for each channel of an operand; () if it has none."""
-    spatial = int(op.name[-2]) if op.name[-2:] in ("1d", "2d", "3d") else 0
-    convolves = op.name.startswith("conv")
-    if role in op.params:
-        dim = 1 - x.dim() if op.name.startswith("conv_transpose") else -x.dim()
-        has_channels = x.dim() == 1 or convolves or op.name == "linear"
-    else:
-        dim = 1 - x.dim() if op.name.startswith("batch_norm") else -1 - spatial
-        has_channels = convolves or op.name == "linear" or op.name.startswith("batch_norm")
-        has_channels = has_channels and role in (op.inputs[0], OUTPUT)
-    if not has_channels or not 1 <= -dim <= x.dim():
-        return ()
-    return (x.shape[dim], *(1,) * (-dim - 1))
 
 
 def first_callers(graph: MaseGraph) -> dict[str, str]:
