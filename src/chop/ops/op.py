@@ -13,7 +13,7 @@ from torch import Tensor, fx, nn
 from torch._ops import OpOverload
 
 from chop.errors import RegistrationError
-from chop.ops.cost import PRODUCTS, Call, CostRule, Shape, multihead_attention, uncounted
+from chop.ops.cost import PRODUCTS, CallShapes, CostRule, Shape, multihead_attention, uncounted
 from chop.registry import Registry
 
 Key = TypeVar("Key")
@@ -180,14 +180,22 @@ class Op:
         """The function that computes it from plain arguments, if there is one."""
         return self.run or (self.functions[0] if self.functions else None)
 
-    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments of a function call by name; a trailing list gathers what is left over."""
+    def bind(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, is_layer: bool = False
+    ) -> dict[str, Any]:
+        """The arguments of a call by name; those that have none are numbered.
+
+        Args:
+            is_layer: the call is that of a module, which has the parameters itself.
+        """
+        known = [each for each in self.arguments if not (is_layer and each.role in self.params)]
         bound: dict[str, Any] = {}
-        for index, argument in enumerate(self.arguments):
+        for index, value in enumerate(args):
+            argument = known[index] if index < len(known) else Argument(f"arg_{index}")
             if argument.rest:
                 bound[argument.name] = args[index:]
-            elif index < len(args):
-                bound[argument.name] = args[index]
+                break
+            bound[argument.name] = value
         return bound | dict(kwargs)
 
     def __reduce__(self) -> tuple[Callable[[str], "Op"], tuple[str]]:
@@ -315,9 +323,9 @@ def _index(pairs: Iterable[tuple[Key, Op]]) -> dict[Key, Op]:
     return index
 
 
-def call_of_module(op: Op, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Call:
+def call_of_module(op: Op, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> CallShapes:
     """The shapes of a module call."""
-    return Call(
+    return CallShapes(
         inputs=tuple(shape_of(value) for value in inputs if isinstance(value, Tensor)),
         output=shape_of(output),
         params={name: shape_of(getattr(module, name)) for name in parameter_roles(op, module)},
@@ -325,7 +333,9 @@ def call_of_module(op: Op, module: nn.Module, inputs: tuple[Any, ...], output: A
     )
 
 
-def call_of_function(op: Op, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> Call:
+def call_of_function(
+    op: Op, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any
+) -> CallShapes:
     """The shapes of a function or method call; the tensor of a method is the first of `args`."""
     roles = {argument.name: argument.role for argument in op.arguments}
     bound = op.bind(args, kwargs)
@@ -339,7 +349,7 @@ def call_of_function(op: Op, args: tuple[Any, ...], kwargs: Mapping[str, Any], o
                 params[str(role)] = shape_of(tensor)
             elif isinstance(tensor, Tensor):
                 inputs.append(shape_of(tensor))
-    return Call(tuple(inputs), shape_of(output), params, bound)
+    return CallShapes(tuple(inputs), shape_of(output), params, bound)
 
 
 def shape_of(value: Any) -> Shape:

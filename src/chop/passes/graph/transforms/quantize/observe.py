@@ -7,24 +7,19 @@ each width once for all of its trials.
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
-from functools import partial
 from math import inf
 from typing import Any
 
 from torch import Tensor, fx, nn
 
 from chop.errors import ConfigError, DataError
+from chop.ir.call import NodeCall
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.recorder import run_batches
-from chop.nn.function import function_parts
 from chop.nn.quant_config import QuantConfig
-from chop.nn.quantized import QuantizedCall
-from chop.nn.quantized.generic import watched_module
 from chop.numerics import NumberFormat
-from chop.ops.op import Op, op_of_node, writes_in_place
+from chop.ops.op import Op
 from chop.passes.base import first_rows
-from chop.passes.graph.analysis.metadata_entries import quantization_of
-from chop.passes.graph.transforms.quantize.plan import FLOAT_FORM
 from chop.passes.graph.transforms.quantize.ranges import Calibration, Fit, Tally
 
 WHERE = "calibrate"
@@ -67,26 +62,21 @@ class Watch:
             self.parameters_seen = True
 
     def _calls(self, wanted: Wanted) -> dict[fx.Node, Callable[..., Any]]:
-        """What computes each quantised node in floating point, and shows its operands."""
+        """A function for each quantised node that computes it in floating point and looks on."""
         modules = self.graph.modules
         owners: dict[nn.Module, fx.Node] = {}
         calls: dict[fx.Node, Callable[..., Any]] = {}
         for node in self.graph.nodes:
-            op = op_of_node(node, modules)
-            module = modules[str(node.target)] if node.op == "call_module" else None
-            now = quantization_of(node, module)
-            if op is None or (now is None and node not in wanted):
+            call = NodeCall.of(node, modules)
+            op, module = call.op, call.module
+            if op is None or (call.quant is None and node not in wanted):
                 continue
             if module is not None and owners.setdefault(module, node) is not node:
                 calls[node] = calls[owners[module]]  # one layer, called by several nodes
                 continue
-            quant, formats = wanted.get(node, (now and now[1], {}))
-            assert quant is not None
+            quant, formats = wanted.get(node, (call.quant, {}))
             looks = {role: self._look(node, op, role, formats[role]) for role in formats}
-            if module is None or isinstance(module, QuantizedCall):
-                calls[node] = partial(call_function, node, op, quant, looks)
-            else:
-                calls[node] = watched_module(module, op, quant, looks)
+            calls[node] = call.rounded_by(looks, quant)
         return calls
 
     def _look(
@@ -114,22 +104,6 @@ class Watch:
             ]
         for tally in self.tallies[operand]:
             (tally.look_again if self.again else tally.look)(x)
-
-
-def call_function(
-    node: fx.Node,
-    op: Op,
-    quant: QuantConfig,
-    looks: Mapping[str, Any],
-    /,
-    *args: Any,
-    **kwargs: Any,
-) -> Any:
-    """A function node in floating point, whatever form it has now, with a look at its operands."""
-    named = {k: v for k, v in kwargs.items() if k != "config" and not k.startswith("_")}
-    if FLOAT_FORM not in node.meta and writes_in_place(node):
-        named["inplace"] = True
-    return function_parts(op, quant.name).call(quant, args, named, looks)
 
 
 def finite(x: Tensor, operand: Operand) -> Tensor:

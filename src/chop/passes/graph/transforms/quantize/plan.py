@@ -7,6 +7,7 @@ from pydantic import ConfigDict, model_validator
 from torch import fx, nn
 
 from chop.errors import ConfigError, UnknownNameError, suggestion
+from chop.ir.call import NodeCall
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.nn.quant_config import OUTPUT, QuantConfig, known_keys, parse_quant_config
 from chop.numerics import FORMATS
@@ -176,7 +177,7 @@ def renormalises(node: fx.Node, op: Op) -> bool:
     """
     if calls_layer(node):
         return getattr(node.meta["mase"].module, "max_norm", None) is not None
-    return op.bind(node.args, node.kwargs).get("max_norm") is not None
+    return NodeCall.of(node).arguments.get("max_norm") is not None
 
 
 def quant_config(
