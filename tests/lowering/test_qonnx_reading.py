@@ -17,10 +17,10 @@ from chop.errors import CheckpointError
 from chop.export import export
 from chop.export.onnx.reading import load_qonnx
 from chop.export.onnx.standard import FILE
+from chop.loading.networks import load_graph, load_model
 from chop.lowering import Engine, LoweringError, lower
 from chop.models.vision import vgg7
 from chop.passes.graph import load_mase_graph_interface_pass, save_mase_graph_interface_pass
-from chop.tools.checkpoint_load import load_graph, load_model
 
 onnx = pytest.importorskip("onnx", reason="pip install onnx onnxruntime qonnx")
 DOMAIN = "qonnx.custom_op.general"

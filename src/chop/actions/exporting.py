@@ -13,21 +13,21 @@ from chop.actions import session, transforming
 from chop.config.layers import Layers, read_toml
 from chop.dataset import DATASETS
 from chop.dataset.download import nothing_fetched
+from chop.dataset.inputs import rows_for
 from chop.errors import CheckpointError, ChopError, ConfigError, DataError
 from chop.export.checking import ASKED
 from chop.export.exporting import Exported
 from chop.export.exporting import export as export_graph
 from chop.export.verilog.bench import simulator_found
 from chop.ir.graph.mase_graph import MaseGraph
+from chop.loading.networks import load_graph
+from chop.loading.records import OF_ROWS, newest_record, project_of
+from chop.logger import only_results
 from chop.lowering import IntegerProgram, load_program
 from chop.lowering.from_graph import Lowering
 from chop.lowering.stored import PROGRAM
 from chop.passes import PASSES
 from chop.runs import BEST_SETTINGS, EXPORT, FRONT_GRAPHS, SOFTWARE, open_run
-from chop.tools.checkpoint_load import load_graph
-from chop.tools.get_input import rows_for
-from chop.tools.logger import only_results
-from chop.tools.recorded import OF_ROWS, newest_record, project_of
 
 ROWS = 2000
 SETTINGS = ".toml"

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from chop.errors import ConfigError, SearchError
 from chop.export.verilog.target import Hardware, cost_of
+from chop.logger import silently
 from chop.lowering import analyse, lower
 from chop.passes.graph.analysis.flops.count import count
 from chop.passes.graph.analysis.flops.ebops import EBOPS_ROWS, ebops
@@ -34,7 +35,6 @@ from chop.search.metrics import METRICS, MetricInfo
 from chop.search.spaces.space import Candidate, SearchContext
 from chop.search.study.trial import Metrics
 from chop.tasks import NUMBERS, task_named
-from chop.tools.logger import silently
 from chop.training.metrics import asked, evaluate, perplexity, summed_loss
 from chop.training.results import RegressionTally, Result
 from chop.training.settings import TrainingSettings
