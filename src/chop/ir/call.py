@@ -7,7 +7,7 @@ of a search.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from torch import fx, nn
 
@@ -20,6 +20,22 @@ from chop.ops.op import Op, op_of_node, writes_in_place
 
 Formats = Mapping[str, NumberFormat]
 """The number format of each operand that is rounded, by role; what is missing is not rounded."""
+
+FLOAT_FORM = "float_form"
+"""The key of `node.meta` under which a quantised function node keeps what it was."""
+FLOAT_RECORDS = "float_records"
+"""The key of `node.meta` for types and precisions as they were in floating point."""
+
+
+class FloatForm(NamedTuple):
+    """A function or method node as it was before it was quantised."""
+
+    op: str
+    target: Any
+    added: tuple[str, ...]
+    """Keyword arguments that quantisation gave it."""
+    removed: dict[str, Any]
+    """Keyword arguments that quantisation took from it: private ones, such as `_stacklevel`."""
 
 
 def module_of_node(node: fx.Node) -> Any:

@@ -13,8 +13,8 @@ from torch import Tensor, fx, nn
 
 from chop.ir.call import NodeCall
 from chop.ir.graph.mase_graph import MaseGraph
+from chop.ir.stored import load_mase_graph
 from chop.numerics import Integer, IntTensor, NumberFormat
-from chop.passes.graph.interface import load_mase_graph
 
 BINS = 48
 FLOAT_BITS = 32.0

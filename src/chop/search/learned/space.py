@@ -6,10 +6,10 @@ from typing import Any, ClassVar, Literal
 
 from chop.errors import ConfigError, UnknownNameError
 from chop.ir.graph.mase_graph import MaseGraph
+from chop.ir.stored import load_mase_graph
 from chop.logger import get_logger
 from chop.numerics import FORMATS
 from chop.ops.table import OPS
-from chop.passes.graph.interface import load_mase_graph
 from chop.passes.graph.transforms.quantize.quantize import quantize_transform_pass
 from chop.passes.graph.utils import get_mase_op
 from chop.runs import FRONT_GRAPHS, SNAPSHOT_GRAPH

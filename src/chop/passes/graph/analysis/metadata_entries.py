@@ -12,11 +12,10 @@ from torch import Tensor, fx, nn
 from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
-from chop.ir.call import NodeCall
+from chop.ir.call import FLOAT_RECORDS, NodeCall
 from chop.ir.graph.mase_graph import ParameterEntry, TensorEntry
 from chop.nn.quant_config import OUTPUT
 from chop.nn.quantized import QuantizedCall, QuantizedModule
-from chop.nn.quantizers import QUANTIZERS
 from chop.numerics import NumberFormat
 from chop.numerics.int_tensor import ArrayValue
 from chop.ops.op import MaseType, aten_name, op_of_node, parameter_roles
@@ -244,44 +243,11 @@ def aten_signature(name: str, count: int) -> tuple[tuple[str, ...], str | None]:
     return written_out
 
 
-def module_parameters(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """The parameters by the names the layer knows them by, parametrised (pruned) ones included."""
-    seen = set()
-    for name, parameter in module.named_parameters():
-        plain = plain_name(name)
-        if plain not in seen and not name.startswith(f"{QUANTIZERS}."):
-            seen.add(plain)
-            yield plain, parameter if plain == name else attribute(module, plain)
-
-
-def module_buffers(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """The buffers that are data: no call counters, no masks and no state of a quantiser."""
-    for name, buffer in module.named_buffers():
-        if name.startswith(f"{QUANTIZERS}."):
-            continue
-        if not name.endswith("num_batches_tracked") and "parametrizations." not in name:
-            yield name, buffer
-
-
-def plain_name(name: str) -> str:
-    """`parametrizations.weight.original` is the `weight`."""
-    before, found, after = name.partition("parametrizations.")
-    return before + after.partition(".")[0] if found else name
-
-
-def attribute(module: nn.Module, name: str) -> Any:
-    """An attribute by its dotted name."""
-    owner, _, last = name.rpartition(".")
-    return getattr(module.get_submodule(owner), last)
-
-
 def bare(value: Mapping[str, Any] | Any) -> bool:
     """Whether an entry of `args` is a bare argument rather than the record of a tensor."""
     return not (isinstance(value, dict) and "precision" in value)
 
 
-FLOAT_RECORDS = "float_records"
-"""The key of `node.meta` for types and precisions as they were in floating point."""
 NOT_PRECISION = {"signed", "skip_first_dim", "rounding", "overflow"}
 """Where an operand stands and how it is rounded, not how precise it is."""
 PRECISION = (

@@ -14,6 +14,7 @@ from chop.files import write_text
 from chop.ir.call import NodeCall
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.recorder import undisturbed
+from chop.ir.parameters import attribute
 from chop.ops.cost import Cost
 from chop.passes.base import Batches, Info, PassArgs, analysis_pass, first_rows
 from chop.passes.graph.analysis.flops.ebops import EbopsCount, ebops
@@ -46,7 +47,10 @@ from chop.passes.graph.analysis.flops.rounding import (
     products_seen,
 )
 from chop.passes.graph.analysis.flops.table import report_counts
-from chop.passes.graph.analysis.metadata_entries import attribute, classify, target_name
+from chop.passes.graph.analysis.metadata_entries import (
+    classify,
+    target_name,
+)
 from chop.passes.graph.analysis.report import show
 
 WHERE = "pass 'count_operations'"

@@ -13,6 +13,7 @@ from chop.errors import GraphError
 from chop.ir.call import Formats, NodeCall
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.recorder import run_graph
+from chop.ir.parameters import plain_name
 from chop.nn.quant_config import OUTPUT, QuantConfig
 from chop.nn.quantized import QuantizedModule
 from chop.nn.quantizers import QUANTIZERS
@@ -22,7 +23,6 @@ from chop.ops.op import op_of_module, parameter_roles
 from chop.passes.graph.analysis.metadata_entries import (
     bare,
     dtype_format,
-    plain_name,
     result_entries,
 )
 

@@ -10,10 +10,7 @@ from torch import Tensor, fx, nn
 from chop.errors import GraphError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.recorder import run_graph
-from chop.ops.op import OPS, op_of_node
-from chop.passes.base import Info, transform_pass
-from chop.passes.graph.transforms.pruning.activations import batches, input_masks
-from chop.passes.graph.transforms.pruning.masks import (
+from chop.nn.masks import (
     has_input_mask,
     kept_inputs,
     largest_in_groups,
@@ -23,6 +20,9 @@ from chop.passes.graph.transforms.pruning.masks import (
     without_input_mask,
     without_weight_mask,
 )
+from chop.ops.op import OPS, op_of_node
+from chop.passes.base import Info, transform_pass
+from chop.passes.graph.transforms.pruning.activations import batches, input_masks
 from chop.passes.graph.transforms.pruning.methods import METHODS, keep_most_important
 from chop.passes.graph.transforms.pruning.rules import PruneArgs, SparsityRule
 from chop.passes.graph.utils import replace_modules
