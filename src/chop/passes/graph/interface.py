@@ -5,10 +5,17 @@ from pathlib import Path
 from typing import Any
 
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.ir.stored.folder import Weights, save_graph
-from chop.ir.stored.folder import load_mase_graph as load_mase_graph
+from chop.ir.stored.folder import Weights, load_mase_graph, save_graph
 from chop.ir.stored.metadata import load_metadata, write_metadata
 from chop.passes.base import PASSES, Info, Pass, PassArgs, interface_pass
+
+__all__ = [
+    "load_mase_graph",
+    "load_mase_graph_interface_pass",
+    "load_node_meta_param_interface_pass",
+    "save_mase_graph_interface_pass",
+    "save_node_meta_param_interface_pass",
+]
 
 
 class SaveMaseGraphArgs(PassArgs):
