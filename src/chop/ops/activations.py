@@ -61,8 +61,8 @@ PRELU = Op(
 
 ACTIVATIONS = [
     # Negative inputs give zero anyway, so the sign bit is better spent on range.
-    activation("relu", nn.ReLU, 1, "inplace", unsigned=frozenset({"data_in"})),
-    activation("relu6", nn.ReLU6, 2, "inplace"),
+    activation("relu", nn.ReLU, 1, "inplace", unsigned=frozenset({"data_in"}), selects=True),
+    activation("relu6", nn.ReLU6, 2, "inplace", selects=True),
     activation("leaky_relu", nn.LeakyReLU, 2, "negative_slope", "inplace"),
     PRELU,
     activation(
@@ -78,7 +78,7 @@ ACTIVATIONS = [
     activation("logsigmoid", nn.LogSigmoid, 3, aten=("log_sigmoid", "log_sigmoid_forward")),
     activation("tanh", nn.Tanh, 4),
     activation("tanhshrink", nn.Tanhshrink, 5),
-    activation("hardtanh", nn.Hardtanh, 2, "min_val", "max_val", "inplace"),
+    activation("hardtanh", nn.Hardtanh, 2, "min_val", "max_val", "inplace", selects=True),
     activation("hardswish", nn.Hardswish, 5, "inplace"),
     activation("hardsigmoid", nn.Hardsigmoid, 4, "inplace"),
     activation("hardshrink", nn.Hardshrink, 2, "lambd"),

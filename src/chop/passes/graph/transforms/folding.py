@@ -20,6 +20,7 @@ from chop.nn.quantized import QuantizedModule, own_shell
 from chop.passes.base import Info, transform_pass
 from chop.passes.graph.analysis.add_metadata import (
     add_common_metadata_analysis_pass,
+    add_software_metadata_analysis_pass,
     init_metadata_analysis_pass,
 )
 from chop.passes.graph.transforms.fusion import CONVOLUTIONS, LINEAR, fuse, result_shape
@@ -168,5 +169,8 @@ def record_again(graph: MaseGraph) -> None:
                 value = entry.get("value")
                 shape, dtype = entry["shape"], entry["torch_dtype"]
                 inputs[node.name] = torch.zeros(shape, dtype=dtype) if value is None else value
+    has_software = any(node.meta["mase"]["software"] for node in graph.nodes if "mase" in node.meta)
     graph, _ = init_metadata_analysis_pass(graph)
-    add_common_metadata_analysis_pass(graph, {"dummy_in": inputs})
+    graph, _ = add_common_metadata_analysis_pass(graph, {"dummy_in": inputs})
+    if has_software:
+        add_software_metadata_analysis_pass(graph)
