@@ -97,7 +97,7 @@ def layer_after(graph: MaseGraph, node: fx.Node, calls: Counter[str]) -> fx.Node
     if len(node.users) != 1:
         return None
     (user,) = node.users
-    layer = graph.modules.get(str(user.target)) if user.op == "call_module" else None
+    layer: Any = graph.modules.get(str(user.target)) if user.op == "call_module" else None
     kinds = (*CONVOLUTIONS, *LINEAR)
     if type(layer) not in kinds or calls[str(user.target)] > 1 or weight_mask(layer) is not None:
         return None
