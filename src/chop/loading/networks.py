@@ -86,7 +86,7 @@ def load_graph(path: str | os.PathLike[str], load_type: str = "mz") -> "MaseGrap
 
 def _qonnx_graph(path: Path) -> "MaseGraph":
     """The graph of a QONNX file, with the metadata that passes read."""
-    from chop.export.onnx.reading import load_qonnx
+    from chop.export.onnx.read.graph import load_qonnx
     from chop.passes.graph import add_common_metadata_analysis_pass, init_metadata_analysis_pass
 
     graph, rows = load_qonnx(path)
