@@ -203,7 +203,8 @@ def feature_main(name: str, program: IntegerProgram, features: Sequence[str]) ->
     if not features:
         return ""
     bits = [f"0x{word}" for row in features for word in row.split()]
-    names, sizes = [], {}
+    names: list[str] = []
+    sizes: dict[str, int] = {}
     for each in program.inputs:
         sizes.setdefault(each.placeholder, each.value.size)
     offset, width = 0, sum(sizes.values())

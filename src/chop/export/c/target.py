@@ -120,7 +120,8 @@ def check_on_devices(folder: Path, rows: CheckedRows, options: COptions) -> str:
     codes = rows.flat_codes
     count = max(1, min(len(rows), DEVICE_ROWS, DEVICE_BYTES // (8 * codes.shape[1])))
     entries = FloatEntries(rows.program, options.preprocessing)
-    features, wanted = "", []
+    features = ""
+    wanted: list[str] = []
     if entries.missing is None:
         features, wanted = float_rows(rows, entries)
     lines = features.splitlines()[:count]
