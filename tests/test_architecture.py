@@ -16,7 +16,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 # Each layer may import those named after it, and itself.
 BASE = (
     "errors", "masking", "registry", "validation", "files", "preprocessing", "tasks", "runs",
-    "charts", "callables", "markup", "tables", "__init__",
+    "charts", "callables", "figures", "markup", "tables", "__init__",
 )  # fmt: skip
 MODELS_AND_DATA = ("dataset", "models")
 GRAPHS = ("numerics", "ops", "nn", "ir", "lowering", "passes")
@@ -32,6 +32,7 @@ LAYERS = {
     "tasks": ("errors", "preprocessing"),
     "runs": ("errors", "files", "preprocessing", "validation"),
     "charts": ("files",),
+    "figures": ("tasks",),
     "markup": ("masking",),
     "tables": ("markup",),
     "numerics": BASE,
@@ -49,7 +50,7 @@ LAYERS = {
     "training": (*BASE, *GRAPHS, *MODELS_AND_DATA, "tools"),
     "search": (*BASE, *GRAPHS, *MODELS_AND_DATA, "tools", "training", "export"),
     # Each result is one value; views show it.
-    "results": (*BASE, *GRAPHS, *MODELS_AND_DATA, "tools", "training", "search"),
+    "results": (*BASE, *GRAPHS, *MODELS_AND_DATA, "tools", "training", "search", "export"),
     "views": (*BASE, *GRAPHS, *MODELS_AND_DATA, "tools", "training", "search", "results"),
     # The settings are data; they need nothing but the base.
     "config": BASE,
@@ -90,7 +91,7 @@ ROOMS = {
         "fit",
         "trainer",
     ),
-    "views": ("svg", "sections", "page"),
+    "views": ("section", "svg", "sections", "page", "terminal", "progress"),
     "config": (
         "option", "run", "export_options", "words", "command_line", "layers", "schema",
         "completion", "pages",

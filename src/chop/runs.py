@@ -367,8 +367,3 @@ def as_stored(schema: type[Stored], content: Any, where: str) -> Stored:
 def read_stored(schema: type[Stored], path: Path, where: str = "") -> Stored:
     """The same of a JSON file; `where` names it, if more than its name does."""
     return as_stored(schema, read_json(path), where or path.name)
-
-
-def write_search_record(folder: Path, record: Mapping[str, Any]) -> None:
-    """Write what was searched for and how, which ``run_search.json`` holds too."""
-    write_text(folder / SEARCH_RECORD, json.dumps(record, indent=2) + "\n")

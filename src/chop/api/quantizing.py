@@ -10,7 +10,6 @@ from typing import Any
 
 from torch import Tensor, fx, nn
 
-from chop import markup as html
 from chop.api.rows import one_line
 from chop.api.running import in_one_word
 from chop.errors import ConfigError, UnknownNameError
@@ -27,6 +26,7 @@ from chop.passes.graph.transforms.quantize.untraced import (
     measure_untraced,
     quantize_without_graph,
 )
+from chop.tables import Table
 from chop.tools.logger import quietly
 from chop.validation import parse
 
@@ -68,7 +68,7 @@ class Quantized:
             [name, kind, *(found[name].get(role, "") for role in roles)]
             for name, kind in kinds.items()
         ]
-        return html.table(["", "computed by", *roles], rows, "What is quantised", len(roles) + 2)
+        return Table(["", "computed by", *roles], rows, "What is quantised", len(roles) + 2).html()
 
 
 def formats_of(node: fx.Node) -> dict[str, str]:
