@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from chop.actions.searching import search
 from chop.actions.session import facts_of
 from chop.dataset.data_module import TensorLoader
-from chop.dataset.given import as_data_module
+from chop.dataset.own import as_data_module
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.graph import count_operations_analysis_pass
 from chop.passes.graph.analysis.flops.ebops import ebops

@@ -12,8 +12,10 @@ from chop.actions.searching import SearchJob, make_context, operations_of
 from chop.actions.searching.files import undone_if_it_fails
 from chop.charts import write_png
 from chop.config.layers import na_to_none
+from chop.devices import using_threads
 from chop.errors import ConfigError
 from chop.files import writable_folder, write_text
+from chop.logger import RESULT, get_logger
 from chop.runs import (
     COMPARISON_CHART,
     COMPARISON_FILE,
@@ -25,8 +27,6 @@ from chop.runs import (
 from chop.search.config import parse_search
 from chop.search.spaces.space import make_space
 from chop.search.study.storage import Place
-from chop.tools.devices import using_threads
-from chop.tools.logger import RESULT, get_logger
 
 if TYPE_CHECKING:
     from torch import nn

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
@@ -10,6 +10,7 @@ from chop.actions.searching import search as search_action
 from chop.api.rows import one_line, prepare, searchable
 from chop.api.running import module_of, project_of, splits
 from chop.errors import ConfigError, UnknownNameError
+from chop.logger import quietly
 from chop.ops.table import OPS
 from chop.results.front import SearchResult
 from chop.runs import SEARCH, SOFTWARE
@@ -17,10 +18,6 @@ from chop.search.metrics import METRICS
 from chop.search.runners import HW_RUNNERS, SW_RUNNERS
 from chop.search.samplers import SAMPLERS
 from chop.tasks import NUMBERS, Task
-from chop.tools.logger import quietly
-
-if TYPE_CHECKING:
-    pass
 
 LEARNED = "learned"
 COST = "ebops"

@@ -346,7 +346,7 @@ class Network:
         return f"best_{self.place}: {metrics_line(self.metrics)}"
 
     def export(
-        self, to: str, output: str | Path | None = None, *, rows: int = 2000, **hardware: Any
+        self, to: str, output: str | Path | None = None, *, rows: int = 2000, **settings: Any
     ) -> "Exported":
         """Write it as ``integer``, ``c``, ``onnx``, ``qonnx`` or ``verilog``, checked.
 
@@ -354,7 +354,7 @@ class Network:
 
         Args:
             output: the folder; by default beside the results of the search.
-            hardware: for ``verilog``: stages, clock_ns, stream, synthesise, most_luts.
+            settings: for ``verilog``: stages, clock_ns, stream, synthesise, most_luts.
         """
         from chop.export.exporting import export
 
@@ -363,7 +363,7 @@ class Network:
         real = {"x": rows_to_compare(self.space.context)[:rows]}
         return export(
             self.graph, to, target, rows=rows, inputs=real, source=source,
-            notes={"real": "rows for validation"}, **hardware,
+            notes={"real": "rows for validation"}, **settings,
         )  # fmt: skip
 
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
+from chop.logger import get_logger
 from chop.search.front.hypervolume import best_of
 from chop.search.study.store import Store
 from chop.search.study.trial import Trial, directions_of
-from chop.tools.logger import get_logger
 
 logger = get_logger("chop")
 

@@ -11,6 +11,8 @@ from chop.config.layers import write_toml
 from chop.errors import GraphError, SearchError
 from chop.figures import metrics_line
 from chop.files import filled, write_text
+from chop.loading.records import HUB
+from chop.logger import RESULT, get_logger
 from chop.results.front import SearchResult
 from chop.runs import (
     BEST_SETTINGS,
@@ -28,8 +30,7 @@ from chop.search.spaces.space import SearchSpace
 from chop.search.study.storage import Place, shown, study_names
 from chop.search.sweeps.hyperparameters import Hyperparameters
 from chop.tasks import TASKS
-from chop.tools.advice import HUB, command, export_words, show_next
-from chop.tools.logger import RESULT, get_logger
+from chop.verbs.next_commands import command, export_words, show_next
 
 if TYPE_CHECKING:
     from chop.search.strategy import Strategy

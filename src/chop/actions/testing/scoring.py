@@ -8,9 +8,9 @@ from torch import Tensor
 
 from chop.dataset.tables.pieces import Piece, TableFile
 from chop.figures import Measured
+from chop.logger import get_logger
 from chop.preprocessing import Preprocessing
 from chop.tasks import CLASS_NUMBER, NUMBERS, PREDICTION, Columns, Task
-from chop.tools.logger import get_logger
 from chop.training.results import RegressionTally
 
 logger = get_logger("chop")

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel, ConfigDict
 
 from chop.figures import ACCURACY, Measured
+from chop.logger import get_logger
 from chop.nn.quantized import QuantizedModule
 from chop.search.spaces.space import SearchContext, SearchSpace
 from chop.search.study.trial import Trial
 from chop.tasks import IGNORED, NUMBERS, task_named
-from chop.tools.logger import get_logger
 from chop.training.metrics import evaluate
 
 if TYPE_CHECKING:

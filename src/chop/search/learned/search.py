@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from chop.dataset.inputs import remember_rows
 from chop.errors import ChopError, ConfigError, SearchError, TrainingError
 from chop.figures import significant
 from chop.files import held, write_text
 from chop.ir.graph.mase_graph import MaseGraph
+from chop.logger import get_logger, silently
 from chop.passes.graph.interface.save_and_load import save_mase_graph_interface_pass
 from chop.runs import FRONT_GRAPHS, LEARNING, LEARNING_TABLE
 from chop.search.front.hypervolume import best_of, front_of
@@ -38,8 +40,6 @@ from chop.search.study.trial import TrialRequest
 from chop.search.study.workers import at_any_moment, held_back
 from chop.tables import as_csv
 from chop.tasks import CLASSES, NUMBERS, task_named
-from chop.tools.get_input import remember_rows
-from chop.tools.logger import get_logger, silently
 from chop.training.optimisers import trainable
 
 if TYPE_CHECKING:
