@@ -61,6 +61,10 @@ def _parts(run: RunFolder, problems: list[str]) -> Parts:
 
         yield "Samplers compared", partial(comparison_section, run.comparisons[0])
     yield "Test results", lambda: tested(run)
+    if run.sensitivities:
+        from chop.views.sections.sensitivity import sensitivity_section
+
+        yield "Each layer alone", partial(sensitivity_section, run.sensitivities)
     if run.exports:
         from chop.views.sections.exports import exports_section, hardware_section
 
