@@ -61,18 +61,9 @@ LAYERS = {
         *BASE, *GRAPHS, *MODELS_AND_DATA, "devices", "loading", "training", "search", "results",
         "views", "config", "catalogue", "export",
     ),
-    "actions": (
-        *BASE, *GRAPHS, *MODELS_AND_DATA, "devices", "loading", "training", "search", "results",
-        "views", "config", "catalogue", "export", "verbs",
-    ),
     "labs": BASE,
-    "cli": (*BASE, "actions", "config", "catalogue", "loading"),
-    # What notebooks call are the same actions.
-    "api": (
-        *BASE, *GRAPHS, "dataset", "training", "search", "results", "views", "config", "export",
-        "actions",
-    ),
-    "__init__": ("aliases", "ir", "export", "search", "api"),
+    "cli": (*BASE, "verbs", "config", "catalogue", "loading"),
+    "__init__": ("aliases", "ir", "export", "search", "verbs"),
 }  # fmt: skip
 
 
@@ -116,6 +107,7 @@ REGISTERED = {("search/config.py", "sweeps")}
 MOST_ENTRIES = 14
 MANY_ENTRIES = {
     ".": "the layers themselves",
+    "verbs": "a module for each verb",
     "passes/graph/transforms/quantize/quantized_modules": "an import path for each operation",
 }
 

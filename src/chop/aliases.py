@@ -15,10 +15,16 @@ from chop.callables import callable_package
 ANALYSIS = "chop.passes.graph.analysis"
 TRANSFORMS = "chop.passes.graph.transforms"
 ALIASES = {
-    "chop.actions.search": "chop.actions.searching",
-    "chop.actions.test": "chop.actions.testing",
-    "chop.actions.train": "chop.actions.training",
-    "chop.actions.transform": "chop.actions.transforming",
+    "chop.actions.search": "chop.verbs.search.job",
+    "chop.actions.test": "chop.verbs.test",
+    "chop.actions.train": "chop.verbs.train",
+    "chop.actions.transform": "chop.verbs.transform.passes",
+    "chop.actions.comparing": "chop.verbs.search.comparing",
+    "chop.actions.exporting": "chop.verbs.export.saved",
+    "chop.actions.fronts": "chop.verbs.compare",
+    "chop.actions.reporting": "chop.verbs.report",
+    "chop.actions.searching": "chop.verbs.search.job",
+    "chop.actions": "chop.labs.actions",
     "chop.ir.graph.mase_metadata": "chop.ir.graph.mase_graph",
     "chop.models.toy": "chop.models.toys",
     "chop.models.utils": "chop.models.info",

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from chop.charts import LineChart
-from chop.figures import LARGEST_NUMBER, SCORES, Measured
+from chop.errors import DataError
+from chop.figures import SCORES, Measured, is_usable
 from chop.files import write_text
 from chop.runs import LAYERS_FILE, LAYERS_TABLE, Count, read_stored
 from chop.tables import Table, as_csv
@@ -20,7 +21,6 @@ TOLERATED = {CLASSES.decides: 0.005, NUMBERS.decides: 0.02}
 """What a width may cost and still be enough: half a point of accuracy, or an error 2 % larger."""
 LONGEST_NAME, LINE = 24, 79
 MOST_LINES = 8
-Number = Annotated[float, Field(gt=-LARGEST_NUMBER, lt=LARGEST_NUMBER)]
 
 
 class LayerAtWidth(BaseModel):
@@ -32,15 +32,15 @@ class LayerAtWidth(BaseModel):
     operation: str
     parameters: Count
     width: Annotated[int, Field(ge=1, lt=1000)]
-    score: Number
+    score: float
     """The accuracy, or the mean absolute error."""
-    lost: Number
+    lost: float
     """The accuracy that it costs, or by which share the error grows, on the same rows."""
-    low: Number
+    low: float
     """95 % sure, as is `high`."""
-    high: Number
+    high: float
     bits_saved: Annotated[int, Field(gt=-(10**15), lt=10**15)]
-    share_saved: Number
+    share_saved: float
     """The share that it saves of the bits of all parameters."""
 
     @model_validator(mode="before")
@@ -83,7 +83,12 @@ class Sensitivity(BaseModel):
     @classmethod
     def load(cls, folder: Path) -> "Sensitivity":
         """Read what was saved in a folder."""
-        return read_stored(cls, folder / LAYERS_FILE, f"{folder.name}/{LAYERS_FILE}")
+        where = f"{folder.name}/{LAYERS_FILE}"
+        found = read_stored(cls, folder / LAYERS_FILE, where)
+        for point in found.points:
+            if not all(map(is_usable, (point.lost, point.low, point.high, point.share_saved))):
+                raise DataError(f"{where}: {point.layer}: what it loses is not a number")
+        return found
 
     def save(self, folder: Path) -> "Sensitivity":
         """Write layers.csv and layers.json into a folder; return the same with its folder."""

@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chop.actions.session import (
+from chop.logger import RESULT, get_logger
+from chop.runs import TEST_RESULTS, TESTS, write_new
+from chop.verbs.session import (
     UNTRAINED,
     Session,
     chosen_settings,
@@ -20,8 +22,6 @@ from chop.actions.session import (
     make_job,
     settings_of,
 )
-from chop.logger import RESULT, get_logger
-from chop.runs import TEST_RESULTS, TESTS, write_new
 
 if TYPE_CHECKING:
     from torch import nn

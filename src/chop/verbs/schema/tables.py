@@ -9,10 +9,10 @@ from pydantic import AliasChoices, BaseModel, TypeAdapter
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError
 from pydantic.fields import FieldInfo
 
-from chop.actions.transforming import OFFERED_PATHS
 from chop.config.schema import NONE, NOT_NONE, Schema
 from chop.passes.docs import texts_of
 from chop.registry import description
+from chop.verbs.transform.passes import OFFERED_PATHS
 
 GIVEN_BY_THE_RUN = ("dummy_in", "input_generator")
 """Arguments that are tensors: a file cannot state them, the action hands them over."""

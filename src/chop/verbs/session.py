@@ -12,7 +12,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from chop.actions import ACTIONS
 from chop.catalogue import stored
 from chop.config.run import RunConfig
 from chop.errors import ConfigError, DataError, UnknownNameError
@@ -21,6 +20,7 @@ from chop.logger import get_logger, root_logger
 from chop.runs import SOFTWARE, write_record
 from chop.tasks import CLASSES, NUMBERS, TOKENS, Task, task_named, task_of
 from chop.validation import parse
+from chop.verbs import ACTIONS
 
 if TYPE_CHECKING:
     from torch import nn

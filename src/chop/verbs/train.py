@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chop.actions.session import ActionResult, Session, chosen_settings, make_job, settings_of
 from chop.figures import score_text
 from chop.loading.paths import loadable
 from chop.logger import RESULT, get_logger
 from chop.runs import GRAPH, TRAINING, latest
 from chop.tasks import task_of_history
 from chop.verbs.next_commands import command_on, next_of_graph, show_next
+from chop.verbs.session import ActionResult, Session, chosen_settings, make_job, settings_of
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger

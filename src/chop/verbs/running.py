@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from chop.actions.reporting import report as write_page
-from chop.actions.testing import test
-from chop.actions.training import train as train_action
-from chop.api.rows import in_full, one_line, prepare
 from chop.errors import ConfigError
 from chop.logger import quietly
 from chop.runs import SOFTWARE, TRAINING
+from chop.verbs.report import report as write_page
+from chop.verbs.rows import in_full, one_line, prepare
+from chop.verbs.test import test
+from chop.verbs.train import train as train_action
 
 if TYPE_CHECKING:
     from chop.training.fit import TrainingResult

@@ -8,8 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chop.actions.searching import SearchJob, make_context, operations_of
-from chop.actions.searching.files import undone_if_it_fails
 from chop.charts import write_png
 from chop.config.layers import na_to_none
 from chop.devices import using_threads
@@ -27,6 +25,8 @@ from chop.runs import (
 from chop.search.config import parse_search
 from chop.search.spaces.space import make_space
 from chop.search.study.storage import Place
+from chop.verbs.search.files import undone_if_it_fails
+from chop.verbs.search.job import SearchJob, make_context, operations_of
 
 if TYPE_CHECKING:
     from torch import nn

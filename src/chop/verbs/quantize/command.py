@@ -6,8 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from chop.actions.session import UNTRAINED, ActionResult, Session, features_of
-from chop.actions.transforming import BeforeAndAfter, transformed
 from chop.config.run import RunConfig
 from chop.errors import ConfigError
 from chop.files import seen_from_here
@@ -28,6 +26,8 @@ from chop.passes.graph.transforms.quantize.plan import QuantizeArgs, can_be_quan
 from chop.runs import GRAPH, TRANSFORM, latest
 from chop.validation import parse
 from chop.verbs.next_commands import next_of_graph, show_next
+from chop.verbs.session import UNTRAINED, ActionResult, Session, features_of
+from chop.verbs.transform.passes import BeforeAndAfter, transformed
 
 logger = get_logger("chop")
 

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from chop.actions import session, transforming
 from chop.config.layers import Layers, read_toml
 from chop.dataset import DATASETS
 from chop.dataset.download import nothing_fetched
@@ -28,6 +27,8 @@ from chop.lowering.from_graph import Lowering
 from chop.lowering.stored import PROGRAM
 from chop.passes import PASSES
 from chop.runs import BEST_SETTINGS, EXPORT, FRONT_GRAPHS, SOFTWARE, open_run
+from chop.verbs import session
+from chop.verbs.transform import passes as transforming
 
 ROWS = 2000
 SETTINGS = ".toml"

@@ -6,9 +6,6 @@ from typing import Any
 
 from torch import nn
 
-from chop.actions.searching import search as search_action
-from chop.api.rows import one_line, prepare, searchable
-from chop.api.running import module_of, project_of, splits
 from chop.errors import ConfigError, UnknownNameError
 from chop.logger import quietly
 from chop.ops.table import OPS
@@ -18,6 +15,9 @@ from chop.search.metrics import METRICS
 from chop.search.runners import HW_RUNNERS, SW_RUNNERS
 from chop.search.samplers import SAMPLERS
 from chop.tasks import NUMBERS, Task
+from chop.verbs.rows import one_line, prepare, searchable
+from chop.verbs.running import module_of, project_of, splits
+from chop.verbs.search.job import search as search_action
 
 LEARNED = "learned"
 COST = "ebops"

@@ -5,13 +5,13 @@
 
 import json
 
-from chop.actions.schema.quantize import quantize_definitions, quantize_schema
-from chop.actions.schema.search import search_definitions, search_schema
-from chop.actions.schema.tables import GIVEN_BY_THE_RUN, described, table_schema
 from chop.catalogue import live
 from chop.config.schema import Schema, settings_schema
 from chop.passes import PASSES, Pass, PassArgs
 from chop.training.settings import TrainTable
+from chop.verbs.schema.quantize import quantize_definitions, quantize_schema
+from chop.verbs.schema.search import search_definitions, search_schema
+from chop.verbs.schema.tables import GIVEN_BY_THE_RUN, described, table_schema
 
 __all__ = ["schema", "schema_text"]
 

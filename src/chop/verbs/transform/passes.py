@@ -8,7 +8,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from chop.actions.session import UNTRAINED, ActionResult, Session, facts_of, features_of, rows_of
 from chop.config.run import RunConfig
 from chop.dataset.inputs import (
     InputGenerator,
@@ -36,6 +35,7 @@ from chop.search.front.accuracy import copies
 from chop.training.metrics import evaluate
 from chop.training.results import Result
 from chop.verbs.next_commands import next_of_graph, show_next
+from chop.verbs.session import UNTRAINED, ActionResult, Session, facts_of, features_of, rows_of
 
 logger = get_logger("chop")
 

@@ -10,8 +10,6 @@ from typing import Any
 
 from torch import Tensor, fx, nn
 
-from chop.api.rows import one_line
-from chop.api.running import in_one_word
 from chop.errors import ConfigError, UnknownNameError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.logger import quietly
@@ -29,6 +27,8 @@ from chop.passes.graph.transforms.quantize.untraced import (
 )
 from chop.tables import Table
 from chop.validation import parse
+from chop.verbs.rows import one_line
+from chop.verbs.running import in_one_word
 
 logger = logging.getLogger("chop")
 MOST_BATCHES = 1024  # of an iterator, which can be read only once and so is kept

@@ -5,13 +5,6 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from chop.actions.schema.quantize import SEED, reference
-from chop.actions.schema.tables import (
-    described,
-    one_or_several,
-    plain,
-    table_schema,
-)
 from chop.config.schema import Schema
 from chop.registry import Registry, description
 from chop.search.config import (
@@ -29,6 +22,13 @@ from chop.search.study.setup import STRATEGIES, StudySetup
 from chop.search.sweeps.hyperparameters import CHOICES, Hyperparameters
 from chop.search.sweeps.trainings import BATCH_SIZE
 from chop.training.settings import LIGHTNING_SPELLINGS, TrainingSettings
+from chop.verbs.schema.quantize import SEED, reference
+from chop.verbs.schema.tables import (
+    described,
+    one_or_several,
+    plain,
+    table_schema,
+)
 
 METRIC = "metric"
 GONE = ("pkl_ckpt", "save_every_n_trials")

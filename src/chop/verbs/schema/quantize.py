@@ -6,7 +6,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from chop.actions.schema.tables import field_schema, one_or_several
 from chop.config.layers import NOTHING
 from chop.config.schema import NONE, Schema
 from chop.nn.quant_config import known_keys, required_fields
@@ -14,6 +13,7 @@ from chop.numerics import FORMATS, NumberFormat
 from chop.numerics.base import AUTO
 from chop.ops.table import OPS
 from chop.passes.graph.transforms.quantize.plan import QuantizeArgs, quantizable_operations
+from chop.verbs.schema.tables import field_schema, one_or_several
 
 CONFIG, RULE, DEFAULT_RULE = "quantize_config", "quantize_rule", "quantize_default"
 SEED = "quantize_seed"

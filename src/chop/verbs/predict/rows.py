@@ -8,17 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from chop.actions.session import data_module_of
-from chop.actions.testing.scoring import Score
-from chop.actions.testing.sheets import (
-    Faults,
-    check_new_columns,
-    feature_places,
-    find_label,
-    finite_features,
-    open_sheet,
-    table_lines,
-)
 from chop.config.run import RunConfig
 from chop.dataset import DATASETS, MaseDatasetInfo
 from chop.dataset.preprocess import rescaled_rows
@@ -36,6 +25,17 @@ from chop.models.weights import preprocessing_in, read_checkpoint
 from chop.preprocessing import Preprocessing, preprocessing_of
 from chop.runs import versioned
 from chop.tasks import NUMBERS, PROBLEM, Columns, Task, as_rows, restored, task_named
+from chop.verbs.predict.scoring import Score
+from chop.verbs.predict.sheets import (
+    Faults,
+    check_new_columns,
+    feature_places,
+    find_label,
+    finite_features,
+    open_sheet,
+    table_lines,
+)
+from chop.verbs.session import data_module_of
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -6,21 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chop.actions.searching.files import (
-    SearchReport,
-    study_place,
-    undone_if_it_fails,
-)
-from chop.actions.session import (
-    UNTRAINED,
-    ActionResult,
-    Session,
-    check_labels,
-    facts_of,
-    features_of,
-    rows_of,
-    settings_of,
-)
 from chop.config.layers import na_to_none
 from chop.config.run import RunConfig
 from chop.dataset.inputs import rows_for
@@ -37,6 +22,21 @@ from chop.search.spaces.space import SPACES, SearchContext, SearchSpace, key_of,
 from chop.search.study.workers import terminable
 from chop.search.sweeps.hyperparameters import CHOICES
 from chop.tasks import NUMBERS, TOKENS, task_named
+from chop.verbs.search.files import (
+    SearchReport,
+    study_place,
+    undone_if_it_fails,
+)
+from chop.verbs.session import (
+    UNTRAINED,
+    ActionResult,
+    Session,
+    check_labels,
+    facts_of,
+    features_of,
+    rows_of,
+    settings_of,
+)
 
 if TYPE_CHECKING:
     from torch import nn
@@ -80,7 +80,7 @@ def run(session: Session) -> ActionResult | None:
     }
     setup = parse_search(config.search).strategy.setup
     if isinstance(setup, StrategySetup) and setup.compare:
-        from chop.actions.comparing import compare
+        from chop.verbs.search.comparing import compare
 
         save_dir = session.software_folder / COMPARISON
         compare(
