@@ -1,6 +1,7 @@
 """What each layer loses by itself, and how many bits are enough for it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from chop.figures import counted
@@ -16,9 +17,10 @@ def sensitivity_section(folders: Sequence[Path]) -> Section:
     found = Sensitivity.load(newest)
     enough = {layer: found.enough(layer) for layer in found.layers}
     narrow = [width for width in enough.values() if width is not None]
+    heads = ["Layer", *(counted(width, "bit") for width in found.widths), "Enough", "Saves"]
     parts = [
         tag("p", found.caption()),
-        found.rows().html(),
+        replace(found.rows(), headers=heads).html(),
         line_chart(found.chart(), WHOLE_WIDTH),
         tag("p", f"Measured earlier and not shown: {', '.join(each.name for each in older)}.")
         if older
