@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from chop import MaseGraph
 from chop.errors import GraphError
-from chop.lowering import InIntegers, compare_with_integers, program
+from chop.lowering import InIntegers, compare, program
 from chop.nn.quantized import QuantizedModule
 from chop.passes.graph import (
     add_common_metadata_analysis_pass,
@@ -51,7 +51,7 @@ def test_an_exact_simulation_gives_the_integers(features: Tensor) -> None:
     found = both.agreement
     assert (found.rows, found.numbers, found.different, found.predictions) == (500, 2500, 0, 0)
     assert found.promised
-    assert found == compare_with_integers(model, features)
+    assert found == compare(model, features)
     assert str(found) == "the simulation is exact for every input, and was on 500 rows"
 
 
@@ -66,7 +66,7 @@ def test_a_softmax_at_the_end_is_computed_from_the_integers(features: Tensor) ->
 
 def test_where_nothing_is_promised_the_difference_is_counted(features: Tensor) -> None:
     model = quantised(layers(), **MANY_BITS)
-    found = compare_with_integers(model, features)
+    found = compare(model, features)
     with torch.no_grad():
         truth = copy.deepcopy(model).double()(features.double())
         apart = int((model(features).double() != truth).sum())
@@ -89,11 +89,11 @@ def test_a_broken_promise_names_the_first_node_that_differs(
 
     monkeypatch.setattr(program.Product, "__init__", wrong)
     with pytest.raises(GraphError, match="differs from the integers in _2, at a batch size of 1,"):
-        compare_with_integers(model, features)
+        compare(model, features)
 
 
 def test_models_are_left_as_they_were(features: Tensor) -> None:
     model = quantised(layers(nn.Dropout()), **FEW_BITS).train()
-    compare_with_integers(model, features)
+    compare(model, features)
     assert model.training
     assert any(isinstance(each, QuantizedModule) for each in model.modules())

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from chop.errors import ChopError, DataError, SearchError
 from chop.logger import get_logger
-from chop.lowering import BrokenPromiseError, compare_with_integers
+from chop.lowering import BrokenPromiseError, compare
 from chop.search.front.known import KnownPoint, known_points
 from chop.search.spaces.space import SearchContext, SearchSpace
 from chop.search.study.trial import Trial
@@ -68,7 +68,7 @@ Marks = Mapping[int, Verified]
 def verified(build: "Callable[[], nn.Module]", features: "Tensor") -> Verified:
     """Compare the model that `build` makes with its integers; what is in the way is the reason."""
     try:
-        found = compare_with_integers(build().cpu(), features)
+        found = compare(build().cpu(), features)
     except BrokenPromiseError as error:
         return Verified(equal=False, promised=True, reason=str(error))
     except ChopError as error:
