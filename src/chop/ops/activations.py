@@ -63,8 +63,8 @@ PRELU = Op(
 
 ACTIVATIONS = [
     # Negative inputs give zero anyway, so the sign bit is better spent on range.
-    activation_row("relu", nn.ReLU, 1, "inplace", unsigned=frozenset({"data_in"})),
-    activation_row("relu6", nn.ReLU6, 2, "inplace"),
+    activation_row("relu", nn.ReLU, 1, "inplace", unsigned=frozenset({"data_in"}), selects=True),
+    activation_row("relu6", nn.ReLU6, 2, "inplace", selects=True),
     activation_row("leaky_relu", nn.LeakyReLU, 2, "negative_slope", "inplace"),
     PRELU,
     activation_row(
@@ -80,7 +80,7 @@ ACTIVATIONS = [
     activation_row("logsigmoid", nn.LogSigmoid, 3, aten=("log_sigmoid", "log_sigmoid_forward")),
     activation_row("tanh", nn.Tanh, 4),
     activation_row("tanhshrink", nn.Tanhshrink, 5),
-    activation_row("hardtanh", nn.Hardtanh, 2, "min_val", "max_val", "inplace"),
+    activation_row("hardtanh", nn.Hardtanh, 2, "min_val", "max_val", "inplace", selects=True),
     activation_row("hardswish", nn.Hardswish, 5, "inplace"),
     activation_row("hardsigmoid", nn.Hardsigmoid, 4, "inplace"),
     activation_row("hardshrink", nn.Hardshrink, 2, "lambd"),

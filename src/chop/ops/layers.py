@@ -290,6 +290,7 @@ def pool_row(kind: str, dims: int, rule: cost.CostRule, *settings: str) -> Op:
         arguments=takes("input:data_in", *settings),
         cost=rule,
         reads=Reads.SUMMED if kind.endswith("avg") else Reads.CHANNEL,
+        selects=kind.endswith("max"),
         dims=dims,
     )
 

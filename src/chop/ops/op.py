@@ -120,6 +120,8 @@ class Op:
     """Roles that are rounded without a sign unless the configuration says otherwise."""
     quantizable: bool = True
     """Whether it can be computed in a number format; what only moves values cannot."""
+    selects: bool = False
+    """Whether each result is one of the numbers that it reads, or a limit: no bits are added."""
     run: Callable[..., Any] | None = None
     """The function form, where it is not simply the first of `functions`."""
     cost: CostRule = unknown_cost
