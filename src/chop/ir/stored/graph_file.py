@@ -192,7 +192,6 @@ def record_graph(graph: MaseGraph) -> GraphRecord:
         raise GraphError("a graph made by torch.export has code of its own and cannot be saved")
     layers, same = record_layers(graph)
     attributes = {str(n.target) for n in graph.nodes if n.op == "get_attr"}
-    nodes = [record_node(node) for node in graph.nodes]
     try:
         return GraphRecord(
             format="chop-graph",
@@ -202,7 +201,7 @@ def record_graph(graph: MaseGraph) -> GraphRecord:
             cf_args=stored_argument(
                 "cf_args", None if graph.cf_args is None else dict(graph.cf_args)
             ),
-            nodes=nodes,
+            nodes=[record_node(node) for node in graph.nodes],
             layers=layers,
             same_layer=same,
             attributes={name: record_attribute(graph, name) for name in sorted(attributes)},
@@ -219,8 +218,7 @@ def record_layers(graph: MaseGraph) -> tuple[dict[str, LayerRecord], dict[str, s
     for node in graph.nodes:
         if node.op == "call_module":
             name = checked_path(str(node.target))
-            known = first.setdefault(graph.model.get_submodule(name), name)
-            if known != name:
+            if (known := first.setdefault(graph.model.get_submodule(name), name)) != name:
                 same[name] = known
     return {name: describe_layer(name, layer) for layer, name in first.items()}, same
 
@@ -303,8 +301,8 @@ def build_graph(record: GraphRecord, root: nn.Module, given: MaseGraph | None) -
         nodes[each.name] = node
         restore_meta(node, each)
     graph.lint()
-    shaped = any(each.made_for is not None for each in record.nodes)
-    return (ShapedGraphModule if shaped else fx.GraphModule)(root, graph, record.model)
+    kind = ShapedGraphModule if any(n.made_for for n in record.nodes) else fx.GraphModule
+    return kind(root, graph, record.model)
 
 
 def node_arguments(plain: Any, nodes: Mapping[str, fx.Node]) -> Any:
