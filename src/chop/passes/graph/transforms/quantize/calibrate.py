@@ -3,14 +3,14 @@
 from typing import Literal
 
 from chop.errors import GraphError
+from chop.ir.call import NodeCall
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.base import Batches, Info, transform_pass
-from chop.passes.graph.analysis.metadata_entries import quantization_of
 from chop.passes.graph.analysis.report import show
 from chop.passes.graph.transforms.quantize.plan import Plan
 from chop.passes.graph.transforms.quantize.quantize import apply_plan
 from chop.passes.graph.transforms.quantize.ranges import Calibration
-from chop.passes.graph.transforms.quantize.saturation import calibrated, table, tell
+from chop.passes.graph.transforms.quantize.saturation import calibrate_plan, calibration_table, tell
 
 
 class CalibrateArgs(Calibration):
@@ -37,21 +37,17 @@ def calibrate_transform_pass(graph: MaseGraph, args: CalibrateArgs) -> tuple[Mas
     `operands` is "all".
     """
     modules = graph.modules
-    plan: Plan = {}
-    for node in graph.nodes:
-        module = modules[str(node.target)] if node.op == "call_module" else None
-        now = quantization_of(node, module)
-        if now is not None:
-            plan[node] = now[1]
+    calls = (NodeCall.of(node, modules) for node in graph.nodes)
+    plan: Plan = {call.node: call.quant for call in calls if call.quant is not None}
     if not plan:
         raise GraphError(
             "pass 'calibrate': nothing is quantised: run quantize_transform_pass first"
         )
-    plan, found, rows = calibrated(
+    plan, found, rows = calibrate_plan(
         graph, plan, args.input_generator, args, every=args.operands == "all"
     )
     changed = {each.node for each in found if each.fit.calibrated}
     apply_plan(graph, {node: quant for node, quant in plan.items() if node in changed})
     if args.report:
-        show(table(found, rows))
+        show(calibration_table(found, rows))
     return graph, tell(graph, found, rows)

@@ -1,12 +1,13 @@
 """Which node is to become what, decided and checked before anything is changed."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import ConfigDict, model_validator
 from torch import fx, nn
 
 from chop.errors import ConfigError, UnknownNameError, suggestion
+from chop.ir.call import FLOAT_FORM, NodeCall
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.nn.quant_config import OUTPUT, QuantConfig, known_keys, parse_quant_config
 from chop.numerics import FORMATS
@@ -22,19 +23,6 @@ DEFAULT = "default"
 LISTED = 12  # names that a message lists; a large network has hundreds
 Plan = dict[fx.Node, QuantConfig | None]
 """For each node that a rule is for: how it is to be quantised; None for floating point."""
-FLOAT_FORM = "float_form"
-"""The key of `node.meta` under which a quantised function node keeps what it was."""
-
-
-class FloatForm(NamedTuple):
-    """A function or method node as it was before it was quantised."""
-
-    op: str
-    target: Any
-    added: tuple[str, ...]
-    """Keyword arguments that quantisation gave it."""
-    removed: dict[str, Any]
-    """Keyword arguments that quantisation took from it: private ones, such as `_stacklevel`."""
 
 
 def calls_layer(node: fx.Node) -> bool:
@@ -135,7 +123,7 @@ def make_plan(graph: MaseGraph, args: QuantizeArgs) -> Plan:
     for node in graph.nodes:
         op = op_of_node(node, modules)
         key = chosen.get(node) or args.default_for(op)
-        if key is None or not can_be_quantised(node, op):
+        if key is None or not is_quantizable(node, op):
             refuse_named(graph, node, key, configs, args.by)
             continue
         assert op is not None
@@ -162,7 +150,7 @@ def keys_to_find(graph: MaseGraph, by: By, configs: Mapping[str, Mapping[str, An
     ]
 
 
-def can_be_quantised(node: fx.Node, op: Op | None) -> bool:
+def is_quantizable(node: fx.Node, op: Op | None) -> bool:
     """Whether the operation of a node can be computed in a number format the way it is written."""
     if op is None or not op.quantizable or is_aten(node) or renormalises(node, op):
         return False
@@ -176,7 +164,7 @@ def renormalises(node: fx.Node, op: Op) -> bool:
     """
     if calls_layer(node):
         return getattr(node.meta["mase"].module, "max_norm", None) is not None
-    return op.bind(node.args, node.kwargs).get("max_norm") is not None
+    return NodeCall.of(node).arguments.get("max_norm") is not None
 
 
 def quant_config(
@@ -226,7 +214,7 @@ def refuse_unused(graph: MaseGraph, by: By, key: str) -> None:
     """
     modules = graph.modules
     matched = [node for node in graph.nodes if SELECTORS[by](node, (key,)) is not None]
-    if not any(can_be_quantised(node, op_of_node(node, modules)) for node in matched):
+    if not any(is_quantizable(node, op_of_node(node, modules)) for node in matched):
         raise ConfigError(
             f"{WHERE}: {key}: none of its nodes can be quantised; {what_can_be(graph, by)}"
         )
@@ -235,7 +223,7 @@ def refuse_unused(graph: MaseGraph, by: By, key: str) -> None:
 def what_can_be(graph: MaseGraph, by: By = "type") -> str:
     """The operations or the nodes of a graph that a rule may ask for."""
     modules = graph.modules
-    able = [node for node in graph.nodes if can_be_quantised(node, op_of_node(node, modules))]
+    able = [node for node in graph.nodes if is_quantizable(node, op_of_node(node, modules))]
     names = sorted({get_mase_op(n) for n in able}) if by == "type" else [n.name for n in able]
     if not names:
         return "no operation of this graph can be"

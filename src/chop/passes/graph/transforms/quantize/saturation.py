@@ -8,15 +8,15 @@ from typing import Any, NamedTuple
 from tabulate import tabulate
 from torch import fx
 
+from chop.ir.call import NodeCall
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.nn.quant_config import OUTPUT, QuantConfig
 from chop.numerics import Integer, NumberFormat
 from chop.numerics.base import AUTO
 from chop.numerics.int_tensor import IntTensor
-from chop.ops.op import op_of_node
 from chop.passes.base import Info
-from chop.passes.graph.analysis.metadata_entries import operands
-from chop.passes.graph.transforms.quantize.observe import closed, first_callers, fits_of
+from chop.passes.graph.analysis.metadata_entries import operand_names
+from chop.passes.graph.transforms.quantize.observe import first_callers, fits_of, with_scales
 from chop.passes.graph.transforms.quantize.plan import LISTED, Plan
 from chop.passes.graph.transforms.quantize.ranges import TOO_MANY, Calibration, Fit
 
@@ -32,7 +32,7 @@ class Observed(NamedTuple):
     fit: Fit
 
 
-def stated(fmt: NumberFormat) -> str:
+def scale_text(fmt: NumberFormat) -> str:
     """The scale of a format in words."""
     if fmt.scale_field is None:
         return type(fmt).__name__
@@ -43,7 +43,7 @@ def stated(fmt: NumberFormat) -> str:
     return f"{fmt.scale_field} = {number}"
 
 
-def calibrated(
+def calibrate_plan(
     graph: MaseGraph,
     plan: Plan,
     batches: Iterable[Mapping[str, Any]] | None,
@@ -70,7 +70,9 @@ def calibrated(
         for role, fmt in quant.operands.items()
         if (fit := fits.get((first[node.name], role, fmt))) is not None
     ]
-    done = {node: quant and closed(quant, first[node.name], fits) for node, quant in plan.items()}
+    done = {
+        node: quant and with_scales(quant, first[node.name], fits) for node, quant in plan.items()
+    }
     return done, found, rows
 
 
@@ -95,7 +97,7 @@ def tell(graph: MaseGraph, found: list[Observed], rows: int) -> Info:
             logger.log(
                 logging.INFO if is_own_choice else logging.WARNING, "%s", warning(each, rows)
             )
-        note(graph, each)
+        note(each)
     facts: Info = {"rows": rows, "operands": {}}
     for node, role, fit in found:
         scale = {} if fit.fmt.scale_field is None else {fit.fmt.scale_field: number_of(fit.fmt)}
@@ -118,34 +120,33 @@ def warning(each: Observed, rows: int) -> str:
     """That too many values saturate, and which scale would do better."""
     node, role, fit = each
     chosen = ", as calibrated," if fit.calibrated else ""
-    scale = f"{stated(fit.fmt)}{chosen}"
+    scale = f"{scale_text(fit.fmt)}{chosen}"
     said = f"node {node.name!r}: {fit.saturated:.1%} of {role} saturate at {scale} on {rows} rows"
     if fit.better is not None:
-        return f"{said}; with {stated(fit.better)} it would be {fit.better_saturated:.1%}"
+        return f"{said}; with {scale_text(fit.better)} it would be {fit.better_saturated:.1%}"
     return f"{said}; the values go from {fit.low:.4g} to {fit.high:.4g}, which no scale covers"
 
 
-def note(graph: MaseGraph, each: Observed) -> None:
+def note(each: Observed) -> None:
     """Keep range and share among the statistics of the tensor, where statistics are kept."""
-    op = op_of_node(each.node, graph.modules)
     software = each.node.meta["mase"]["software"]
-    if op is None or not software:
+    if not software:
         return
-    names = dict(operands(each.node, op)) | {OUTPUT: "data_out_0"}
+    names = dict(operand_names(NodeCall.of(each.node))) | {OUTPUT: "data_out_0"}
     side = software.get("results" if each.role == OUTPUT else "args", {})
     if names.get(each.role) in side:
         facts = {"min": each.fit.low, "max": each.fit.high, "saturated": each.fit.saturated}
         side[names[each.role]].setdefault("stat", {})["saturation"] = facts
 
 
-def table(found: list[Observed], rows: int) -> str:
+def calibration_table(found: list[Observed], rows: int) -> str:
     """Every operand in a line."""
     lines = [
         (
             node.name,
             role,
             f"{fit.fmt.bits:g}",
-            stated(fit.fmt) + (", calibrated" if fit.calibrated else ""),
+            scale_text(fit.fmt) + (", calibrated" if fit.calibrated else ""),
             f"{fit.low:.4g}",
             f"{fit.high:.4g}",
             f"{fit.saturated:.2%}",
