@@ -270,19 +270,22 @@ def run_on(  # noqa: PLR0913  (each is another thing)
             "-semihosting-config", "enable=on,target=native", "-icount", "shift=0",
             "-kernel", image,
         ], folder=place)  # fmt: skip
-    shown_lines = shown.splitlines()
-    lines, ticks, scores = (
-        shown_lines[: len(rows)], shown_lines[len(rows)], shown_lines[len(rows) + 1 :],
-    )  # fmt: skip
+    return _results(shown.splitlines(), len(rows), device, program, (flash, stack))
+
+
+def _results(
+    shown: list[str], count: int, device: Device, program: IntegerProgram, size: tuple[int, int]
+) -> OnDevice:
+    """What a simulated device has shown: codes of rows, ticks, and scores."""
+    lines, scores = shown[:count], shown[count + 1 :]
     words = np.array([[int(word, 16) for word in line.split()] for line in lines], np.int64)
-    if len(words) != len(rows):
-        raise GraphError(f"export: {len(words)} of {len(rows)} rows came back from the simulator")
-    codes = np.where(words >= 2**31, words - 2**32, words)
+    if len(words) != count or len(shown) <= count:
+        raise GraphError(f"export: {len(words)} of {count} rows came back from the simulator")
     parts = [np.full(value.size, value.limits[0] >= 0) for value in edges(program)[1]]
-    unsigned = np.concatenate(parts)
-    codes = np.where(unsigned, words, codes)
-    instructions = int(ticks, 16) * device.per_tick // len(rows)
-    return OnDevice(codes, instructions, flash, stack, [_plain(line) for line in scores])
+    signed = np.where(words >= 2**31, words - 2**32, words)
+    codes = np.where(np.concatenate(parts), words, signed)
+    instructions = int(shown[count], 16) * device.per_tick // count
+    return OnDevice(codes, instructions, *size, [_plain(line) for line in scores])
 
 
 def _plain(line: str) -> str:

@@ -16,7 +16,8 @@ from chop.export.c.plan import (
     place_buffers,
     round_before_maxima,
 )
-from chop.export.c.steps import LayerWriter, reordering, write_layer
+from chop.export.c.steps import write_layer
+from chop.export.c.writer import LayerWriter, reordering
 from chop.lowering.program import IntegerProgram, Value
 
 
