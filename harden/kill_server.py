@@ -22,7 +22,7 @@ from harden.kill_hook import FileOperations
 
 ROOT = Path(__file__).parents[1]
 WARM = (
-    "chop.actions.training", "chop.actions.searching", "chop.search.processes",
+    "chop.actions.training", "chop.actions.searching", "chop.search.engines.local",
     "chop.search.results.files",
     "chop.search.strategy", "chop.training.fit", "chop.training.report",
     "chop.runs", "chop.search.results.files", "chop.actions.session", "chop.config.layers",

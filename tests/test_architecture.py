@@ -69,13 +69,14 @@ LAYERS = {
 ROOMS = {
     "search": (
         "metrics",
-        "study", "evaluation",
+        "study",
         "spaces", "results",
         "samplers", "runners",
+        "engines", "proposals",
         "strategy", "learned",
         "config",
         "sweeps",
-        "processes", "comparison",
+        "comparison",
     ),
     "training": (
         "settings",

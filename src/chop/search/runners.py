@@ -17,7 +17,7 @@ import time
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
@@ -40,9 +40,21 @@ from chop.training.results import RegressionTally, Result
 from chop.training.settings import TrainingSettings
 from chop.validation import parse
 
-Helper = Callable[[Candidate, Any], bool]
 InFull = Callable[[SearchContext, Any], "RunnerArgs | None"]
 Stated = Sequence[str | MetricInfo]
+
+
+class Parts(Protocol):
+    """Work of a runner on one candidate whose parts do not depend on each other."""
+
+    def missing(self) -> list[int]:
+        """Return the numbers of the parts that are worth evaluating by themselves."""
+
+    def evaluate(self, number: int) -> Any:
+        """Evaluate one part, in any process."""
+
+    def keep(self, value: Any) -> None:
+        """Keep what came of a part, for the function of the runner to find."""
 
 
 class RunnerArgs(BaseModel):
@@ -51,12 +63,14 @@ class RunnerArgs(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+Divide = Callable[[Candidate, Any], Parts]
+
+
 class Runner:
     """A named function that measures candidates.
 
     Args:
-        helper: does one part of what `function` does, for a process that has nothing else to do;
-            False if there is none left.
+        parts: divides its work on a candidate, so that several processes share it.
         in_full: the settings with which it looks at everything, where it usually looks at a sample
             and so gives at most the true figure; None if the sample is everything.
         regression: whether it measures networks that predict numbers; None if that does not matter.
@@ -67,7 +81,7 @@ class Runner:
         function: Callable[..., Metrics],
         name: str,
         metrics: Stated,
-        helper: Helper | None = None,
+        parts: Divide | None = None,
         regression: bool | None = None,
         in_full: InFull | None = None,
     ) -> None:
@@ -79,7 +93,7 @@ class Runner:
             METRICS.get(m, MetricInfo(m)) if isinstance(m, str) else m for m in metrics
         )
         self._promised = {metric.name for metric in self.metrics}
-        self.helper = helper
+        self.parts = parts
         self.__doc__ = function.__doc__
         self.schema = _schema(function)
 
@@ -107,10 +121,10 @@ Declare = Callable[[Callable[..., Metrics]], Callable[..., Metrics]]
 
 
 def software_runner(
-    name: str, metrics: Stated, helper: Helper | None = None, regression: bool | None = None
+    name: str, metrics: Stated, parts: Divide | None = None, regression: bool | None = None
 ) -> Declare:
     """Declare what measures how well a candidate does its work."""
-    return _declare(SW_RUNNERS, name, metrics, helper=helper, regression=regression)
+    return _declare(SW_RUNNERS, name, metrics, parts=parts, regression=regression)
 
 
 def hardware_runner(name: str, metrics: Stated, in_full: InFull | None = None) -> Declare:

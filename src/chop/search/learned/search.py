@@ -15,6 +15,7 @@ from chop.files import held, write_text
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.graph.interface.save_and_load import save_mase_graph_interface_pass
 from chop.runs import FRONT_GRAPHS, LEARNING, LEARNING_TABLE
+from chop.search.engines.engine import Engine
 from chop.search.learned.learning import Kept, Learning, score_of
 from chop.search.learned.networks import (
     FloatTraining,
@@ -64,9 +65,11 @@ class LearnedSearch(Strategy):
     """
 
     def __init__(
-        self, space: SearchSpace, config: "SearchConfig", store: Store, setup: LearnedSetup
+        self, space: SearchSpace, config: "SearchConfig", store: Store, engine: Engine | None = None
     ) -> None:
-        assert isinstance(space, LearnedWidthsSpace)  # the configuration was checked
+        setup = config.strategy.setup
+        assert isinstance(setup, LearnedSetup)  # the configuration was checked
+        assert isinstance(space, LearnedWidthsSpace)
         self.space: LearnedWidthsSpace = space
         self.context = space.context
         self.store, self.setup = store, setup
@@ -83,7 +86,6 @@ class LearnedSearch(Strategy):
         self.kept = Kept(self.context.folder / LEARNING)
         self.task = task_named(self.context.task)
         self.validation = self._validation_rows()
-        self.rehearse()
 
     def _validation_rows(self) -> list[Batch]:
         """The rows by which snapshots are chosen; says so if they are few."""
@@ -104,7 +106,7 @@ class LearnedSearch(Strategy):
             )  # fmt: skip
         return joined(found)
 
-    def rehearse(self) -> None:
+    def check(self) -> None:
         """Do everything once with the untrained network, so that it fails now or not at all."""
         try:
             with silently(), tempfile.TemporaryDirectory() as folder:

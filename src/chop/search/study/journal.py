@@ -51,6 +51,18 @@ def no_collections() -> Iterator[None]:
             gc.enable()
 
 
+_JOURNALS: "weakref.WeakSet[Journal]" = weakref.WeakSet()
+
+
+def _leave_all() -> None:
+    """Let go of all files of members in a fork, which would keep the locks of a dead parent."""
+    for journal in list(_JOURNALS):
+        journal.leave()
+
+
+os.register_at_fork(after_in_child=_leave_all)
+
+
 class Journal(BaseJournalBackend):
     """A journal file that Optuna and its dashboard can read.
 
@@ -71,7 +83,9 @@ class Journal(BaseJournalBackend):
         self._together: list[dict[str, Any]] | None = None
         self._flushed = 0.0
         self._members = os.open(f"{path}.members", os.O_RDWR | os.O_CREAT, 0o666)
-        weakref.finalize(self, os.close, self._members)
+        self.leave = weakref.finalize(self, os.close, self._members)
+        """Lets go of the file of members."""
+        _JOURNALS.add(self)
         fcntl.flock(
             self._members, fcntl.LOCK_SH
         )  # waits until a process that is alone has stored its batch
