@@ -7,6 +7,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
+# Where it is set, every process compiles all that it imports again, which takes most of a short run.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: demo test harden docs docs-serve notebooks notebooks-check format lint types generate catalogue clean
 
 demo: $(READY)

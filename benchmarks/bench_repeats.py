@@ -33,14 +33,14 @@ from chop.config.layers import na_to_none
 from chop.dataset import MaseDataModule
 from chop.models import get_model, get_model_info
 from chop.search.config import SearchConfig, parse_search
-from chop.search.proposals import Pending, Proposals
-from chop.search.results.front import (
+from chop.search.front.hypervolume import (
     Point,
     front_of,
     hypervolume,
     hypervolume_history,
     worst_of,
 )
+from chop.search.proposals import Pending, Proposals
 from chop.search.spaces import space as tree
 from chop.search.spaces.measure import Measure
 from chop.search.spaces.space import (

@@ -16,7 +16,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 # Each layer may import those named after it, and itself.
 BASE = (
     "errors", "masking", "registry", "validation", "files", "preprocessing", "tasks", "runs",
-    "charts", "callables", "__init__",
+    "charts", "callables", "markup", "tables", "logger", "__init__",
 )  # fmt: skip
 MODELS_AND_DATA = ("dataset", "models")
 GRAPHS = ("numerics", "ops", "nn", "ir", "lowering", "passes")
@@ -32,6 +32,9 @@ LAYERS = {
     "tasks": ("errors", "preprocessing"),
     "runs": ("errors", "files", "preprocessing", "validation"),
     "charts": ("files",),
+    "logger": ("errors", "masking"),
+    "markup": ("masking",),
+    "tables": ("markup",),
     "numerics": BASE,
     "ops": (*BASE, "numerics"),
     "nn": (*BASE, "numerics", "ops"),
@@ -42,26 +45,33 @@ LAYERS = {
     "passes": (*BASE, "numerics", "ops", "nn", "ir", "lowering", "export"),
     "dataset": BASE,
     "models": BASE,
-    "pipelines": (*BASE, *GRAPHS),
-    "tools": (*BASE, *GRAPHS, *MODELS_AND_DATA, "export"),
-    "training": (*BASE, *GRAPHS, *MODELS_AND_DATA, "tools"),
-    "search": (*BASE, *GRAPHS, *MODELS_AND_DATA, "tools", "training", "export"),
-    "report": (*BASE, *GRAPHS, *MODELS_AND_DATA, "tools", "training", "search"),
+    "devices": BASE,
+    "loading": (*BASE, *GRAPHS, *MODELS_AND_DATA, "export"),
+    "training": (*BASE, *GRAPHS, *MODELS_AND_DATA, "devices", "loading"),
+    "search": (*BASE, *GRAPHS, *MODELS_AND_DATA, "devices", "loading", "training", "export"),
+    # Each result is one value; views show it.
+    "results": (*BASE, *GRAPHS, *MODELS_AND_DATA, "loading", "training", "search"),
+    "views": (*BASE, *GRAPHS, *MODELS_AND_DATA, "loading", "training", "search", "results"),
     # The settings are data; they need nothing but the base.
     "config": BASE,
     # Reads every registry off, so it stands above them all but the actions.
-    "catalogue": (*BASE, *GRAPHS, *MODELS_AND_DATA, "search", "config"),
-    "actions": (
-        *BASE, *GRAPHS, *MODELS_AND_DATA, "tools", "training", "search", "report", "config",
-        "catalogue", "export",
+    "catalogue": (*BASE, *GRAPHS, *MODELS_AND_DATA, "search", "config", "export"),
+    "verbs": (
+        *BASE, *GRAPHS, *MODELS_AND_DATA, "devices", "loading", "training", "search", "results",
+        "views", "config", "catalogue", "export",
     ),
-    "cli": (*BASE, "actions", "config", "catalogue", "tools"),
+    "actions": (
+        *BASE, *GRAPHS, *MODELS_AND_DATA, "devices", "loading", "training", "search", "results",
+        "views", "config", "catalogue", "export", "verbs",
+    ),
+    "labs": BASE,
+    "cli": (*BASE, "actions", "config", "catalogue", "loading"),
     # What notebooks call are the same actions.
     "api": (
-        *BASE, *GRAPHS, "dataset", "tools", "training", "search", "report", "config", "export",
+        *BASE, *GRAPHS, "dataset", "training", "search", "results", "views", "config", "export",
         "actions",
     ),
-    "__init__": ("aliases", "ir", "export", "search", "report", "api"),
+    "__init__": ("aliases", "ir", "export", "search", "api"),
 }  # fmt: skip
 
 
@@ -70,13 +80,13 @@ ROOMS = {
     "search": (
         "metrics",
         "study",
-        "spaces", "results",
+        "spaces", "front",
         "samplers", "runners",
         "engines", "proposals",
         "strategy", "learned",
         "config",
         "sweeps",
-        "comparison",
+        "contest",
     ),
     "training": (
         "settings",
@@ -87,7 +97,7 @@ ROOMS = {
         "fit",
         "trainer",
     ),
-    "report": ("html", "svg", "read", "sections", "page"),
+    "views": ("svg", "sections", "page"),
     "config": (
         "option", "run", "export_options", "words", "command_line", "layers", "schema",
         "completion", "pages",
@@ -95,8 +105,9 @@ ROOMS = {
     "dataset": (
         "rows",
         "preprocess",
-        "info", "rescale", "tables", "cache",
+        "info", "tables", "cache",
         "download", "data_module", "given",
+        "inputs",
         "toy", "own", "physical", "vision",
     ),
 }  # fmt: skip

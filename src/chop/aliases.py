@@ -31,6 +31,14 @@ ALIASES = {
     f"{TRANSFORMS}.quantize.summary": f"{TRANSFORMS}.quantize",
     f"{TRANSFORMS}.utils.conv_bn_fusion": f"{TRANSFORMS}.fusion",
     f"{TRANSFORMS}.utils": TRANSFORMS,
+    "chop.pipelines": "chop.passes.pipeline",
+    "chop.tools.checkpoint_load": "chop.loading.networks",
+    "chop.tools.get_input": "chop.dataset.inputs",
+    "chop.tools.logger": "chop.logger",
+    "chop.tools.tokenized": "chop.loading.tokenized",
+    "chop.tools.user_code": "chop.loading.user_code",
+    "chop.tools.utils": "chop.passes.graph.utils",
+    "chop.tools": "chop.labs.tools",
 }
 """Where the code of a path is, and with it that of all paths below it."""
 CALLED = "chop.actions."
@@ -54,6 +62,8 @@ class AliasLoader:
     def exec_module(self, module: ModuleType) -> None:
         path = module.__name__
         home = import_module(home_of(path) or path)
+        if not hasattr(home, "__path__"):
+            home.__path__ = []  # a path of the table may have others below it
         if path.startswith(CALLED):
             callable_package(home.__name__, home.__name__, path.removeprefix(CALLED))
         sys.modules[path] = home

@@ -119,7 +119,7 @@ def _as_info(action: str | None, options: dict[str, Any]) -> dict[str, Any]:
 def _act(action: str, options: dict[str, Any], command: list[str]) -> int:
     from chop.actions.session import check, run_action
     from chop.config.layers import Layers, settings_table, spelled_out, wants_colour
-    from chop.tools.logger import only_results
+    from chop.logger import only_results
 
     layers = Layers.read(options.pop("config", None), spelled_out(options))
     layers = replace(layers, project=_from_project(action, layers))
@@ -143,8 +143,8 @@ def _from_project(action: str, layers: "Layers", *, graphs: bool = False) -> dic
     """
     from chop.catalogue import stored
     from chop.config.layers import checked
-    from chop.tools.loadable import GRAPH_TYPE, loadable
-    from chop.tools.recorded import left_out, require_code
+    from chop.loading.paths import GRAPH_TYPE, loadable
+    from chop.loading.records import left_out, require_code
 
     given = layers.effective
     where = f"{given.get('load_name')}: the record of its project"
@@ -211,7 +211,7 @@ def _compare(options: dict[str, Any]) -> int:
 def _export(options: dict[str, Any]) -> int:
     """Write a saved graph in another form."""
     from chop.config.layers import checked_argument
-    from chop.tools.logger import only_results
+    from chop.logger import only_results
 
     given = {name: checked_argument(name, value) for name, value in options.items()}
     for name, flag in (("load_name", "--load PATH"), ("to", "--to FORM")):
@@ -231,7 +231,7 @@ def _export(options: dict[str, Any]) -> int:
 def _predict(options: dict[str, Any]) -> int:
     """Write what a network predicts for the rows of a file."""
     from chop.config.layers import Layers, checked_argument, spelled_out
-    from chop.tools.logger import only_results
+    from chop.logger import only_results
 
     *model, file = words_of(options) or [""]
     if ".py:" in file:  # a model, with nothing after it
@@ -252,7 +252,7 @@ def _predict(options: dict[str, Any]) -> int:
         return _show_predicted(layers.config, file, given.get("label_column"), raw)
     with only_results(quiet):
         from chop.actions.testing.predicting import predict, report_predicted
-        from chop.tools.user_code import import_user_code
+        from chop.loading.user_code import import_user_code
 
         import_user_code(layers.config.imports)
         label = given.get("label_column")
@@ -262,12 +262,12 @@ def _predict(options: dict[str, Any]) -> int:
 
 def _show_predicted(config: "RunConfig", file: str, label: str | None, raw: bool) -> int:
     """Print what a network predicts, once all of it is known, so that no half of it is shown."""
-    from chop.tools.logger import only_results
+    from chop.logger import only_results
 
     with tempfile.TemporaryDirectory() as folder:
         with only_results():
             from chop.actions.testing.predicting import predict
-            from chop.tools.user_code import import_user_code
+            from chop.loading.user_code import import_user_code
 
             import_user_code(config.imports)
             found = predict(config, file, f"{folder}/table.csv", label=label, raw_cells=raw)
@@ -293,7 +293,7 @@ def _schema(options: dict[str, Any]) -> int:
         sys.stdout.write(stored())
         return OK
     from chop.actions.schema import schema_text
-    from chop.tools.user_code import import_user_code
+    from chop.loading.user_code import import_user_code
 
     import_user_code(imports)
     sys.stdout.write(schema_text())

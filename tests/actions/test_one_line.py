@@ -15,6 +15,7 @@ from chop.actions.searching.one_by_one import paired_difference, parse_widths
 from chop.actions.searching.suggested import choices
 from chop.cli import main
 from chop.errors import ConfigError, UnknownNameError
+from chop.loading.networks import load_model
 from chop.models.info import MODELS
 from chop.numerics import FORMATS
 from chop.passes.graph.transforms.quantize.one_line import (
@@ -27,7 +28,6 @@ from chop.passes.graph.transforms.quantize.plan import QuantizeArgs
 from chop.preprocessing import Preprocessing, preprocessing_of
 from chop.runs import read_json
 from chop.tasks import classes_predicted
-from chop.tools.checkpoint_load import load_model
 from chop.validation import parse
 
 NET = """

@@ -60,7 +60,7 @@ from chop.models import get_model, get_model_info
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.graph import (add_common_metadata_analysis_pass, init_metadata_analysis_pass,
     calculate_avg_bits_mg_analysis_pass, quantize_transform_pass)
-from chop.tools.checkpoint_load import load_model
+from chop.loading.networks import load_model
 from chop.training.metrics import evaluate
 
 torch.set_num_threads(1)
@@ -116,7 +116,7 @@ def test_ch_transform_makes_the_best_configuration(
     assert read_toml(folder / "best_0.toml")["load_name"] == str(weights)
     assert ch(tmp_path, "transform", folder / "best_0.toml") == 0
     capsys.readouterr()
-    from chop.tools.checkpoint_load import load_model
+    from chop.loading.networks import load_model
     from chop.training.metrics import evaluate
 
     saved = load_model(tmp_path / "out" / "software" / "transform" / "transformed_ckpt", "mz")

@@ -16,7 +16,7 @@ ONCE_LOST = (1304, 7278, 8776)
 
 
 def test_a_share_of_the_mutated_files_ends_as_it_must() -> None:
-    spread = range(3, configuration.IN_PROCESS, configuration.IN_PROCESS // 90)
+    spread = range(3, configuration.IN_PROCESS, configuration.IN_PROCESS // 40)
     numbers = [*spread, *ONCE_LOST]
     rows = list(configuration.rows(run_all(configuration.MODULE, numbers, 1), KINDS.values()))
     assert sum(row.tried for row in rows) == len(numbers)

@@ -21,6 +21,7 @@ from chop.actions.reporting import report
 from chop.actions.searching import SearchResult
 from chop.errors import ChopError, ConfigError, TrainingError
 from chop.files import read_safetensors
+from chop.loading.networks import load_model
 from chop.models import get_model
 from chop.models.vision import vgg7
 from chop.nn.quantized import QuantizedModule
@@ -32,7 +33,6 @@ from chop.search.learned.rows import joined
 from chop.search.learned.schedule import Schedule
 from chop.search.learned.search import LearnedSearch
 from chop.search.learned.setup import LearnedSetup
-from chop.tools.checkpoint_load import load_model
 
 
 @pytest.fixture(scope="module")

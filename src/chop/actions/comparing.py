@@ -11,8 +11,10 @@ from chop.actions.searching import SearchJob, make_context, operations_of
 from chop.actions.searching.files import undone_if_it_fails
 from chop.charts import write_png
 from chop.config.layers import na_to_none
+from chop.devices import using_threads
 from chop.errors import ConfigError
 from chop.files import writable_folder, write_text
+from chop.logger import RESULT, get_logger
 from chop.runs import (
     COMPARISON_CHART,
     COMPARISON_FILE,
@@ -23,17 +25,15 @@ from chop.runs import (
 )
 from chop.search.config import parse_search
 from chop.search.spaces.space import make_space
-from chop.tools.devices import using_threads
-from chop.tools.logger import RESULT, get_logger
 
 if TYPE_CHECKING:
     from torch import nn
 
     from chop.dataset import MaseDataModule
     from chop.models import MaseModelInfo
-    from chop.search.comparison.comparison import Comparison
-    from chop.search.comparison.runs import Plan, Run
+    from chop.results.comparison import Comparison
     from chop.search.config import SearchConfig
+    from chop.search.contest import Plan, Run
     from chop.search.engines.engine import Engine
     from chop.search.spaces.space import SearchContext
 
@@ -78,7 +78,7 @@ def compare(  # noqa: PLR0913  # what a run consists of, by the names of the lab
         context: what `chop.actions.search` takes, too: ``task``, ``accelerator``, ``load_name``,
             ``load_type``, ``pretrained``, ``cf_args``.
     """
-    from chop.search.comparison.runs import plans_of
+    from chop.search.contest import plans_of
     from chop.search.engines import make_engine
 
     config = _checked(na_to_none(search_config), samplers)
@@ -127,8 +127,8 @@ def _run_contest(
     Args:
         beginning: what is done until the first run begins.
     """
-    from chop.search.comparison.comparison import Comparison
-    from chop.search.comparison.runs import Contest
+    from chop.results.comparison import Comparison
+    from chop.search.contest import Contest
 
     stated = config.search_space
     with beginning:
@@ -152,7 +152,7 @@ def _write(folder: Path, comparison: "Comparison", summary: dict[str, Any], plot
     write_text(folder / COMPARISON_FILE, json.dumps(summary, indent=2) + "\n")
     write_text(folder / COMPARISON_TABLE, comparison.csv())
     if plot:
-        from chop.search.comparison.plots import StoredComparison, comparison_chart
+        from chop.results.comparison_chart import StoredComparison, comparison_chart
 
         chart = comparison_chart(StoredComparison.model_validate(summary))
         write_png(folder / COMPARISON_CHART, [[chart]])

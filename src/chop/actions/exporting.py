@@ -13,21 +13,21 @@ from chop.actions import session, transforming
 from chop.config.layers import Layers, read_toml
 from chop.dataset import DATASETS
 from chop.dataset.download import nothing_fetched
+from chop.dataset.inputs import rows_for
 from chop.errors import CheckpointError, ChopError, ConfigError, DataError
 from chop.export.checking import ASKED
 from chop.export.exporting import Exported
 from chop.export.exporting import export as export_graph
-from chop.export.verilog.bench import simulator_found
+from chop.export.targets import EXPORT_TARGETS
 from chop.ir.graph.mase_graph import MaseGraph
+from chop.loading.networks import load_graph
+from chop.loading.records import OF_ROWS, newest_record, project_of
+from chop.logger import only_results
 from chop.lowering import IntegerProgram, load_program
 from chop.lowering.from_graph import Lowering
 from chop.lowering.stored import PROGRAM
 from chop.passes import PASSES
 from chop.runs import BEST_SETTINGS, EXPORT, FRONT_GRAPHS, SOFTWARE, open_run
-from chop.tools.checkpoint_load import load_graph
-from chop.tools.get_input import rows_for
-from chop.tools.logger import only_results
-from chop.tools.recorded import OF_ROWS, newest_record, project_of
 
 ROWS = 2000
 SETTINGS = ".toml"
@@ -43,7 +43,7 @@ def export(  # noqa: PLR0913  (each is a flag of the command)
     load_type: str = "mz",
     imports: Sequence[str] = (),
     cut_tail: bool = False,
-    **hardware: Any,
+    **settings: Any,
 ) -> Exported:
     """Write what was saved in another form, checked against the engine, as the graph is.
 
@@ -60,7 +60,8 @@ def export(  # noqa: PLR0913  (each is a flag of the command)
             there for is then not checked at all, and the manifest says so.
         verify: check in any case, or fail.
         to, cut_tail: as for `chop.export.export`.
-        hardware: the fields of `chop.export.verilog.target.Hardware`, for ``"verilog"``.
+        settings: the options of the target, such as the fields of
+            `chop.export.verilog.target.Hardware` for ``"verilog"``.
         load_type: ``mz`` a graph, ``qonnx`` an ONNX file with Quant nodes.
         imports: files of yours that settings need, such as ``my_net.py:Net``; they are run.
     """
@@ -68,15 +69,15 @@ def export(  # noqa: PLR0913  (each is a flag of the command)
     if verify and rows == 0:
         raise ConfigError("export: --verify and --rows 0 contradict each other")
     notes = {}
-    if rows is None and to == "verilog" and not verify and simulator_found() is None:
-        notes["file"] = "there is no simulator"
+    if rows is None and not verify and (reason := EXPORT_TARGETS[to].missing()) is not None:
+        notes["file"] = reason
     rows = ROWS if rows is None else rows
     graph, data = loaded(place, load_type, imports)
     inputs, notes["real"] = known_rows(graph, place, data, rows)
     target = folder_beside(place, to) if output is None else output
     return export_graph(
         graph, to, target, rows=rows, inputs=inputs, cut_tail=cut_tail,
-        source=str(place.resolve()), notes=notes, **hardware,
+        source=str(place.resolve()), notes=notes, **settings,
     )  # fmt: skip
 
 

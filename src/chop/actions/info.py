@@ -33,7 +33,7 @@ def info(
         names_only: leave out all but the names.
     """
     if imports:
-        from chop.tools.user_code import import_user_code
+        from chop.loading.user_code import import_user_code
 
         import_user_code(list(imports))
         known, traits = catalogue.live(), catalogue.live_traits()

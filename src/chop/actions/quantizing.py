@@ -12,6 +12,7 @@ from chop.config.run import RunConfig
 from chop.errors import ConfigError
 from chop.files import seen_from_here
 from chop.ir.graph.mase_graph import MaseGraph
+from chop.logger import RESULT, get_logger
 from chop.nn.quantized import QuantizedModule
 from chop.ops.op import op_of_node
 from chop.ops.table import OPS
@@ -25,9 +26,8 @@ from chop.passes.graph.transforms.quantize.one_line import (
 )
 from chop.passes.graph.transforms.quantize.plan import QuantizeArgs, can_be_quantised
 from chop.runs import GRAPH, TRANSFORM, latest
-from chop.tools.advice import next_of_graph, show_next
-from chop.tools.logger import RESULT, get_logger
 from chop.validation import parse
+from chop.verbs.next_commands import next_of_graph, show_next
 
 logger = get_logger("chop")
 

@@ -17,9 +17,9 @@ from chop.catalogue import stored
 from chop.config.run import RunConfig
 from chop.errors import ConfigError, DataError, UnknownNameError
 from chop.files import check_nameable, nothing_left_behind, writable_folder
+from chop.logger import get_logger, root_logger
 from chop.runs import SOFTWARE, write_record
 from chop.tasks import CLASSES, NUMBERS, TOKENS, Task, task_named, task_of
-from chop.tools.logger import get_logger, root_logger
 from chop.validation import parse
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def open_session(
     if not config.quiet:
         root_logger.setLevel("DEBUG" if config.to_debug else config.log_level.upper())
     if config.imports:
-        from chop.tools.user_code import import_user_code
+        from chop.loading.user_code import import_user_code
 
         import_user_code(config.imports)
     model_info = get_model_info(config.model)
@@ -157,7 +157,7 @@ def with_loadable(config: RunConfig) -> RunConfig:
     """The settings with the very file that ``--load`` means, which a project may change later."""
     if config.load_name is None:
         return config
-    from chop.tools.loadable import loadable
+    from chop.loading.paths import loadable
 
     path, kind = loadable(Path(config.load_name), config.load_type)
     found: Any = {"load_name": str(path), "load_type": kind}
@@ -283,7 +283,7 @@ def make_job(  # noqa: PLR0913  # what training and testing have in common
     check_task(task, model_info, rows.dataset_info)
     name = type(model).__name__ if model_info is None else str(model_info.name)
     if load[0] is not None:
-        from chop.tools.checkpoint_load import load_model
+        from chop.loading.networks import load_model
 
         model = load_model(load[0], load[1], model)
         check_padding(model, rows.dataset_info)

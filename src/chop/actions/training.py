@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chop.actions.session import ActionResult, Session, chosen_settings, make_job, settings_of
+from chop.loading.paths import loadable
+from chop.logger import RESULT, get_logger
 from chop.runs import GRAPH, TRAINING, latest
 from chop.tasks import NUMBERS, shown, task_of_history
-from chop.tools.advice import command_on, next_of_graph, show_next
-from chop.tools.loadable import loadable
-from chop.tools.logger import RESULT, get_logger
+from chop.verbs.next_commands import command_on, next_of_graph, show_next
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
@@ -87,7 +87,7 @@ def best_in_words(history: "History") -> str:
 
 def is_of_graph(load_name: Any, load_type: str) -> bool:
     """Return whether what is loaded is a network with its formats, not weights of a model."""
-    from chop.tools.checkpoint_load import GRAPHS
+    from chop.loading.networks import GRAPHS
 
     return load_name is not None and load_type in GRAPHS
 
@@ -135,7 +135,7 @@ def next_commands(session: Session) -> list[str]:
     config, folder = session.config, session.software_folder
     known: Any = {"model": config.model, "imports": config.imports}
     if is_of_graph(config.load_name, config.load_type):
-        from chop.tools.checkpoint_load import load_graph
+        from chop.loading.networks import load_graph
 
         place = latest(folder / TRAINING / GRAPH)
         return next_of_graph(load_graph(place), place, **known)

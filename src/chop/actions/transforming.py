@@ -10,8 +10,17 @@ from torch import Tensor, nn
 
 from chop.actions.session import UNTRAINED, ActionResult, Session, facts_of, features_of, rows_of
 from chop.config.run import RunConfig
+from chop.dataset.inputs import (
+    InputGenerator,
+    as_example,
+    get_cf_args,
+    rows_for,
+    targets_for,
+)
 from chop.errors import ConfigError
 from chop.ir.graph.mase_graph import MaseGraph
+from chop.loading.networks import load_model
+from chop.logger import RESULT, get_logger, only_results
 from chop.models import MaseModelInfo
 from chop.passes import PASSES
 from chop.passes.graph import (
@@ -23,19 +32,10 @@ from chop.passes.graph import (
 )
 from chop.passes.graph.utils import deepcopy_mase_graph
 from chop.runs import GRAPH, TRANSFORM, latest
-from chop.search.results.accuracy import Measured, copies
-from chop.tools.advice import next_of_graph, show_next
-from chop.tools.checkpoint_load import load_model
-from chop.tools.get_input import (
-    InputGenerator,
-    as_example,
-    get_cf_args,
-    rows_for,
-    targets_for,
-)
-from chop.tools.logger import RESULT, get_logger, only_results
+from chop.search.front.accuracy import Measured, copies
 from chop.training.metrics import evaluate
 from chop.training.results import Result
+from chop.verbs.next_commands import next_of_graph, show_next
 
 logger = get_logger("chop")
 

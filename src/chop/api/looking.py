@@ -11,8 +11,8 @@ from chop.actions.searching.one_by_one import sensitivity as measure
 from chop.api.rows import one_line, prepare, searchable
 from chop.api.running import in_one_word, module_of, project_of, splits
 from chop.errors import UnknownNameError
+from chop.logger import quietly
 from chop.runs import SENSITIVITY, SOFTWARE
-from chop.tools.logger import quietly
 
 CONTEXT = ("seed", "accelerator", "load_name", "load_type", "cf_args")
 """Settings of the run that `sensitivity` takes beside its own."""

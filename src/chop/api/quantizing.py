@@ -10,10 +10,12 @@ from typing import Any
 
 from torch import Tensor, fx, nn
 
+from chop import markup as html
 from chop.api.rows import one_line
 from chop.api.running import in_one_word
 from chop.errors import ConfigError, UnknownNameError
 from chop.ir.graph.mase_graph import MaseGraph
+from chop.logger import quietly
 from chop.passes.graph.analysis.add_metadata import (
     add_common_metadata_analysis_pass,
     init_metadata_analysis_pass,
@@ -26,8 +28,6 @@ from chop.passes.graph.transforms.quantize.untraced import (
     measure_untraced,
     quantize_without_graph,
 )
-from chop.report import html
-from chop.tools.logger import quietly
 from chop.validation import parse
 
 logger = logging.getLogger("chop")

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from chop.actions.session import task_of_rows
 from chop.errors import ConfigError, DataError
 from chop.ir.graph.recorder import undisturbed
+from chop.logger import get_logger
 from chop.tasks import IGNORED, Task, task_named
-from chop.tools.logger import get_logger
 
 logger = get_logger("chop")
 LABELS = ("labels", "label", "targets", "target", "y")

@@ -11,8 +11,8 @@ from chop.actions.testing import test
 from chop.actions.training import train as train_action
 from chop.api.rows import in_full, one_line, prepare
 from chop.errors import ConfigError
+from chop.logger import quietly
 from chop.runs import SOFTWARE, TRAINING
-from chop.tools.logger import quietly
 
 if TYPE_CHECKING:
     from chop.training.fit import TrainingResult

@@ -17,18 +17,18 @@ from chop.charts import embedded
 from chop.errors import ConfigError, UnknownNameError
 from chop.export.exporting import Exported, export
 from chop.ir.graph.mase_graph import MaseGraph
+from chop.logger import quietly
+from chop.markup import table
 from chop.ops.table import OPS
-from chop.report.html import table
+from chop.results.table import Front, front_table, metrics_line, whole_columns
 from chop.runs import EXPORT, SEARCH, SOFTWARE
+from chop.search.front.accuracy import ACCURACY, Measured
+from chop.search.front.verification import rows_to_compare
 from chop.search.metrics import METRICS
-from chop.search.results.accuracy import ACCURACY, Measured
-from chop.search.results.table import Front, front_table, metrics_line, whole_columns
-from chop.search.results.verification import rows_to_compare
 from chop.search.runners import HW_RUNNERS, SW_RUNNERS
 from chop.search.samplers import SAMPLERS
 from chop.search.spaces.space import SearchSpace
 from chop.tasks import NUMBERS, Task
-from chop.tools.logger import quietly
 
 if TYPE_CHECKING:
     from chop.search.study.trial import Trial
@@ -87,7 +87,7 @@ class Point:
         return f"best_{self.place}: {metrics_line(self.metrics)}"
 
     def export(
-        self, to: str, output: str | Path | None = None, *, rows: int = 2000, **hardware: Any
+        self, to: str, output: str | Path | None = None, *, rows: int = 2000, **settings: Any
     ) -> Exported:
         """Write it as ``integer``, ``c``, ``onnx``, ``qonnx`` or ``verilog``, checked.
 
@@ -95,14 +95,14 @@ class Point:
 
         Args:
             output: the folder; by default beside the results of the search.
-            hardware: for ``verilog``: stages, clock_ns, stream, synthesise, most_luts.
+            settings: for ``verilog``: stages, clock_ns, stream, synthesise, most_luts.
         """
         target = output or self.folder / EXPORT.format(f"{to}_best_{self.place}")
         source = f"trial {self.trial.number} of {self.folder}"
         real = {"x": rows_to_compare(self.space.context)[:rows]}
         return export(
             self.graph, to, target, rows=rows, inputs=real, source=source,
-            notes={"real": "rows for validation"}, **hardware,
+            notes={"real": "rows for validation"}, **settings,
         )  # fmt: skip
 
 

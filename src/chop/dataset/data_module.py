@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler, TensorDataset
 
 from chop.dataset.info import DATASETS, DatasetEntry, MaseDatasetInfo, completed
-from chop.dataset.rescale import rescaled
+from chop.dataset.preprocess import rescaled
 from chop.dataset.rows import DatasetRequest, Splits, StoredRows, checked, default_cache_dir
 from chop.errors import ConfigError, DataError, UnknownNameError
 from chop.preprocessing import Preprocessing

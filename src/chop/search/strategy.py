@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from chop.logger import get_logger
 from chop.search.engines.dispatch import Dispatcher, Done
 from chop.search.engines.engine import Engine
 from chop.search.engines.serial import Serial
@@ -17,7 +18,6 @@ from chop.search.spaces.measure import Measure
 from chop.search.spaces.space import SearchSpace
 from chop.search.study.store import Store
 from chop.search.study.workers import held_back, raise_if_interrupted
-from chop.tools.logger import get_logger
 
 if TYPE_CHECKING:
     from torch import nn

@@ -16,16 +16,15 @@ from tabulate import tabulate
 from torch import nn
 
 from chop.charts import embedded
+from chop.dataset.inputs import remember_rows, rows_for
+from chop.devices import compiled, require_compiler, using_threads
 from chop.errors import ConfigError, TrainingError
 from chop.files import writable_folder
+from chop.logger import get_logger
 from chop.models.weights import load_weights, preprocessing_in
 from chop.nn.bit_cost import learns_widths
 from chop.preprocessing import Preprocessing, preprocessing_of, set_preprocessing
 from chop.runs import LEARNING_CURVES, TRAINING_LOG, own_suffix, with_suffix
-from chop.tools.compiling import compiled, require_compiler
-from chop.tools.devices import using_threads
-from chop.tools.get_input import remember_rows, rows_for
-from chop.tools.logger import get_logger
 from chop.training.batches import Epochs
 from chop.training.job import (
     Job,

@@ -25,9 +25,9 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from chop.errors import TrainingError
 from chop.files import replacing
+from chop.logger import get_logger
 from chop.models.weights import read_checkpoint
 from chop.runs import BEST_CHECKPOINT, LAST_CHECKPOINT, with_suffix
-from chop.tools.logger import get_logger
 from chop.training.settings import TrainingSettings
 
 logger = get_logger("chop")

@@ -72,7 +72,7 @@ def test_a_model_that_could_not_be_sent_is_searched_all_the_same(
 def test_where_a_fork_is_not_safe_model_and_imports_are_sent(
     data: MaseDataModule, tmp_path: Path, open_at: StoreMaker
 ) -> None:
-    from chop.tools.user_code import import_user_code
+    from chop.loading.user_code import import_user_code
 
     file = tmp_path / "own_model.py"
     file.write_text(OWN_MODEL)

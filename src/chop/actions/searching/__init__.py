@@ -24,19 +24,19 @@ from chop.actions.session import (
 )
 from chop.config.layers import na_to_none
 from chop.config.run import RunConfig
+from chop.dataset.inputs import rows_for
+from chop.devices import device_of, forward_operations, using_threads
 from chop.errors import ConfigError
 from chop.files import all_tried, one_at_a_time, writable_folder
+from chop.loading.networks import load_model
+from chop.loading.paths import loadable
+from chop.logger import get_logger
 from chop.runs import COMPARISON, SEARCH
 from chop.search.config import SearchConfig, StrategySetup, check_runners, parse_search
 from chop.search.spaces.space import SPACES, SearchContext, SearchSpace, key_of, make_space
 from chop.search.study.workers import terminable
 from chop.search.sweeps.hyperparameters import CHOICES
 from chop.tasks import NUMBERS, TOKENS, task_named
-from chop.tools.checkpoint_load import load_model
-from chop.tools.devices import device_of, forward_operations, using_threads
-from chop.tools.get_input import rows_for
-from chop.tools.loadable import loadable
-from chop.tools.logger import get_logger
 
 if TYPE_CHECKING:
     from torch import nn
@@ -292,7 +292,7 @@ class SearchJob:
 
     def searched(self, found: "Strategy", folder: Path) -> SearchResult:
         """Search; whatever ends it, the results so far are written."""
-        from chop.search.results.files import make_progress
+        from chop.results.files import make_progress
         from chop.search.study.journal import no_collections
 
         logger.info("Search started...")

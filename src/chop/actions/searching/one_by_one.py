@@ -25,18 +25,18 @@ from chop.config.layers import write_toml
 from chop.config.run import RunConfig
 from chop.errors import ConfigError, UnknownNameError
 from chop.files import seen_from_here, write_folder, write_text
+from chop.logger import RESULT, get_logger
 from chop.numerics import FORMATS
 from chop.passes.graph.transforms.quantize.one_line import Wanted
 from chop.runs import LAYERS_FILE, LAYERS_TABLE, SENSITIVITY, SUGGESTED, versioned
 from chop.search.config import parse_search
-from chop.search.results.accuracy import Measured
+from chop.search.front.accuracy import Measured
 from chop.search.spaces.mixed_precision import DEFAULT, UNQUANTISED, MixedPrecisionPTQ
 from chop.search.spaces.space import Candidate, make_space
 from chop.tasks import CLASSES, NUMBERS, as_rows, restored, task_named
-from chop.tools.advice import command, show_next
-from chop.tools.logger import RESULT, get_logger
 from chop.training.metrics import asked
 from chop.training.results import Z_95
+from chop.verbs.next_commands import command, show_next
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -20,8 +20,8 @@ from chop.actions.session import (
     make_job,
     settings_of,
 )
+from chop.logger import RESULT, get_logger
 from chop.runs import TEST_RESULTS, TESTS, write_new
-from chop.tools.logger import RESULT, get_logger
 
 if TYPE_CHECKING:
     from torch import nn

@@ -21,21 +21,21 @@ from chop.actions.testing.sheets import (
 )
 from chop.config.run import RunConfig
 from chop.dataset import DATASETS, MaseDatasetInfo
-from chop.dataset.rescale import rescaled_rows
+from chop.dataset.preprocess import rescaled_rows
 from chop.dataset.rows import Floats
 from chop.dataset.tables.pieces import Piece, TableFile
+from chop.devices import device_of
 from chop.errors import CheckpointError, ConfigError, DataError, suggestion
 from chop.files import write_pieces
+from chop.loading.networks import GRAPHS, load_model
+from chop.loading.paths import loadable
+from chop.logger import RESULT, get_logger
 from chop.models import get_model
 from chop.models.weights import preprocessing_in, read_checkpoint
 from chop.preprocessing import Preprocessing, preprocessing_of
 from chop.runs import versioned
-from chop.search.results.accuracy import Measured
+from chop.search.front.accuracy import Measured
 from chop.tasks import NUMBERS, PROBLEM, Columns, Task, as_rows, restored, task_named
-from chop.tools.checkpoint_load import GRAPHS, load_model
-from chop.tools.devices import device_of
-from chop.tools.loadable import loadable
-from chop.tools.logger import RESULT, get_logger
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

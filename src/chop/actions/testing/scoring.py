@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from chop.dataset.tables.pieces import Piece, TableFile
+from chop.logger import get_logger
 from chop.preprocessing import Preprocessing
-from chop.search.results.accuracy import Measured
+from chop.search.front.accuracy import Measured
 from chop.tasks import CLASS_NUMBER, NUMBERS, PREDICTION, Columns, Task
-from chop.tools.logger import get_logger
 from chop.training.results import RegressionTally
 
 logger = get_logger("chop")

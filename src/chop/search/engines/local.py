@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from chop.errors import SearchError
+from chop.loading.user_code import import_user_code
 from chop.search.engines.engine import (
     Answer,
     BatchEvaluator,
@@ -30,7 +31,6 @@ from chop.search.engines.engine import (
     Ticket,
 )
 from chop.search.study.workers import at_any_moment
-from chop.tools.user_code import import_user_code
 
 PATIENCE = 10.0
 """Seconds that a worker gets to end by itself."""

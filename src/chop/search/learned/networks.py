@@ -10,6 +10,7 @@ from torch import Tensor, fx, nn, optim
 
 from chop.errors import ConfigError, TrainingError, UnknownNameError
 from chop.ir.graph.mase_graph import MaseGraph
+from chop.loading.networks import load_model
 from chop.models.info import MODELS, get_model
 from chop.ops.op import op_of_node
 from chop.passes.graph.transforms.fusion import (
@@ -21,7 +22,6 @@ from chop.search.learned.rows import Rows
 from chop.search.learned.setup import TeacherSetup
 from chop.search.learned.state import fitting, optimiser_state, read_state, write_state
 from chop.search.spaces.space import Batch, SearchContext
-from chop.tools.checkpoint_load import load_model
 from chop.training.optimisers import FUSED_DEVICES, LOWEST_RATE, OWN_RATE, step_function
 
 NORMS = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d}

@@ -1,0 +1,201 @@
+"""How sure the scores of a front are, and what the front and the float network do on test rows.
+
+A score is what decides of a task: the accuracy of classes, the mean absolute error of numbers.
+
+Test rows are looked at when the search is over: nothing is chosen by them.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, model_serializer, model_validator
+
+from chop.logger import get_logger
+from chop.nn.quantized import QuantizedModule
+from chop.search.front.known import KnownPoint, known_points
+from chop.search.spaces.space import SearchContext, SearchSpace
+from chop.search.study.trial import Trial
+from chop.tasks import CLASSES, IGNORED, NUMBERS, shown, task_named
+from chop.training.metrics import evaluate, wilson_interval
+from chop.training.results import Result
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+logger = get_logger("chop")
+
+ACCURACY, TEST_ROWS = CLASSES.decides, "test_dataloader"
+SCORES = frozenset((CLASSES.decides, NUMBERS.decides))
+"""The metrics that intervals are known of."""
+MOST_POINTS = 50
+"""Points of a front that are tested: each takes as long as a trial."""
+
+
+class Measured(BaseModel):
+    """A score, the rows that it was found on, and the interval that is 95 % sure.
+
+    Files have the value under the name of the metric: ``{"accuracy": 0.75, "rows": …}``.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    metric: str = ACCURACY
+    value: float
+    rows: int
+    low: float
+    high: float
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read(cls, stored: Any) -> Any:
+        known = isinstance(stored, Mapping) and next((n for n in SCORES if n in stored), None)
+        if not known:
+            return stored
+        rest = {name: each for name, each in stored.items() if name != known}
+        return {"metric": known, "value": stored[known], **rest}
+
+    @model_serializer
+    def _plain(self) -> dict[str, float | int]:
+        return {self.metric: self.value, "rows": self.rows, "low": self.low, "high": self.high}
+
+    @classmethod
+    def of(cls, right: int, rows: int) -> "Measured":
+        """An accuracy."""
+        low, high = wilson_interval(right, rows)
+        return cls(value=right / rows, rows=rows, low=low, high=high)
+
+    @classmethod
+    def by(cls, found: Result) -> "Measured":
+        """What decides of a result."""
+        low, high = found.interval
+        metric, rows = found.task.decides, found.rows
+        return cls(metric=metric, value=found.value, rows=rows, low=low, high=high)
+
+    @property
+    def accuracy(self) -> float:
+        """The value by the name that it has for classes."""
+        return self.value
+
+    def __str__(self) -> str:
+        half = (self.high - self.low) / 2
+        if self.metric == ACCURACY:
+            return f"{self.value:.4f} ±{half:.4f}"
+        return f"{shown(self.value)} ±{shown(half, 2)}"
+
+
+class Accuracies(BaseModel):
+    """What is known of one network: on the rows that the search chooses by, and on test rows."""
+
+    model_config = ConfigDict(frozen=True)
+
+    chosen_by: Measured | None = None
+    test: Measured | None = None
+
+
+class Start(Accuracies):
+    """The same of the network that a search started from, which need not be a float one."""
+
+    is_float: bool = True
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return "float network" if self.is_float else "network at the start"
+
+
+Judged = Mapping[int, Accuracies]
+"""What is known of trials, by their numbers."""
+UNKNOWN = Accuracies()
+
+
+class Judge:
+    """Measures scores beyond those that a search was told to measure.
+
+    Args:
+        loader, num_samples: the rows by which the search chooses.
+    """
+
+    def __init__(self, space: SearchSpace, loader: str, num_samples: int | None) -> None:
+        self.space = space
+        self.chosen_by = space.context.batches(loader, num_samples)
+        if loader == TEST_ROWS:
+            logger.warning(
+                "The search chooses by test rows, so its results are too good: write "
+                'data_loader = "val_dataloader" for its software runner'
+            )
+
+    @property
+    def context(self) -> SearchContext:
+        return self.space.context
+
+    def of_front(self, best: Sequence[Trial], known: Judged) -> dict[int, Accuracies]:
+        """The scores of the best trials; those that were `known` are not measured again."""
+        rows = sum(predictions_in(labels) for _, labels in self.chosen_by)
+        found = {}
+        for place, trial in enumerate(best):
+            before = known.get(trial.number, UNKNOWN)
+            share = trial.software.get(ACCURACY)
+            chosen_by = (
+                before.chosen_by if share is None else Measured.of(round(share * rows), rows)
+            )
+            test = before.test
+            if test is None and place < MOST_POINTS:
+                test = self._tested(partial(self._model, trial))
+            if chosen_by is None and self.is_regression and place < MOST_POINTS:
+                # A mean tells no interval, so the rows are measured again.
+                chosen_by = self._measured(self._model(trial), self.chosen_by)
+            found[trial.number] = Accuracies(chosen_by=chosen_by, test=test)
+        return found
+
+    @property
+    def is_regression(self) -> bool:
+        return task_named(self.context.task) is NUMBERS
+
+    def of_start(self, model: "nn.Module | None") -> Start | None:
+        """The same of the network that the search started from."""
+        if model is None:
+            return None
+        return Start(
+            chosen_by=self._measured(model, self.chosen_by),
+            test=self._tested(lambda: model),
+            is_float=not any(isinstance(part, QuantizedModule) for part in model.modules()),
+        )
+
+    def _model(self, trial: Trial) -> "nn.Module":
+        return self.space.candidate(dict(trial.config)).model
+
+    def _tested(self, build: "Callable[[], nn.Module]") -> Measured | None:
+        if not self.context.data_module.dataset_info.test_split_available:
+            return None
+        batches = self.context.data_module.test_dataloader()  # not kept: there may be many rows
+        return self._measured(build(), batches)
+
+    def _measured(self, model: "nn.Module", batches: "Iterable[tuple[Tensor, Tensor]]") -> Measured:
+        context = self.context
+        return Measured.by(evaluate(model, copies(batches), context.device, context.targets))
+
+
+def predictions_in(labels: "Tensor") -> int:
+    """How many predictions labels ask for: one for each row, or for each token that has one."""
+    if labels.ndim == 1 or labels.is_floating_point():
+        return len(labels)
+    return int((labels != IGNORED).sum())
+
+
+def copies(batches: "Iterable[tuple[Tensor, Tensor]]") -> "Iterator[tuple[Tensor, Tensor]]":
+    """Batches whose inputs a model may change."""
+    for features, labels in batches:
+        yield features.clone(), labels
+
+
+class Point(KnownPoint):
+    """An entry of ``best.json`` with accuracies."""
+
+    accuracies: Accuracies
+
+
+def known_accuracies(folder: Path, best: Iterable[Trial]) -> dict[int, Accuracies]:
+    """What was measured of these trials in an earlier run of the study."""
+    return {each.number: each.accuracies for each in known_points(folder, best, Point)}

@@ -1,0 +1,150 @@
+"""Whether the networks of a front compute what their integers do."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict
+
+from chop.errors import ChopError, DataError, SearchError
+from chop.logger import get_logger
+from chop.lowering import BrokenPromiseError, compare
+from chop.search.front.known import KnownPoint, known_points
+from chop.search.spaces.space import SearchContext, SearchSpace
+from chop.search.study.trial import Trial
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+logger = get_logger("chop")
+
+TRAINING_RUNNERS = frozenset({"basic_train", "regression_train", "hyperparameter_training"})
+MOST_NUMBERS = 2**22
+"""Elements of the rows that are compared at most: more would take longer than a trial."""
+
+
+class Verified(BaseModel):
+    """What a comparison of a network with its integers gave, as ``best.json`` has it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    equal: bool | None = None
+    """Whether all outputs were equal; None if they were not compared."""
+    rows: int = 0
+    promised: bool = False
+    """The analysis says that they are equal for every input."""
+    accumulator_bits: int = 0
+    numbers: int = 0
+    """Outputs that were compared."""
+    different: int = 0
+    predictions: int = 0
+    """Rows whose largest output is another."""
+    reason: str | None = None
+    """Why nothing was compared, or where the first difference is."""
+
+    @property
+    def is_broken(self) -> bool:
+        """A difference where there must be none."""
+        return self.promised and self.equal is False
+
+    def __str__(self) -> str:
+        if self.equal is None:
+            return "no"
+        if self.is_broken:
+            return "WRONG"
+        if self.promised:
+            return f"{self.rows:,} rows"
+        return f"inexact: {self.different:,} of {self.numbers:,} outputs differ"
+
+
+Marks = Mapping[int, Verified]
+"""What was found of trials, by their numbers."""
+
+
+def verified(build: "Callable[[], nn.Module]", features: "Tensor") -> Verified:
+    """Compare the model that `build` makes with its integers; what is in the way is the reason."""
+    try:
+        found = compare(build().cpu(), features)
+    except BrokenPromiseError as error:
+        return Verified(equal=False, promised=True, reason=str(error))
+    except ChopError as error:
+        return Verified(reason=str(error))
+    return Verified(equal=not found.different, **asdict(found))
+
+
+def verify_best(
+    space: SearchSpace,
+    best: Sequence[Trial],
+    wanted: Literal["integer", "none"] | None,
+    known: Marks,
+) -> dict[int, Verified]:
+    """Compare the best trials with their integers on rows for validation, by their numbers.
+
+    Args:
+        wanted: ``verify`` of ``[search.strategy]``.
+        known: what was found earlier in the same study.
+    """
+    if wanted == "none" or not best:
+        return {}
+    rows = rows_to_compare(space.context)
+    found = {
+        trial.number: known.get(trial.number) or verified(partial(_model_of, space, trial), rows)
+        for trial in best
+    }
+    is_missed = wanted == "integer" and not all(each.equal for each in found.values())
+    logger.log(logging.WARNING if is_missed else logging.INFO, "Verified: %s", summary(found))
+    return found
+
+
+def _model_of(space: SearchSpace, trial: Trial) -> "nn.Module":
+    return space.candidate(dict(trial.config)).model
+
+
+class Point(KnownPoint):
+    """An entry of ``best.json`` that was compared."""
+
+    verified: Verified
+
+
+def known_marks(folder: Path, best: Sequence[Trial]) -> dict[int, Verified]:
+    """What was found of these trials in an earlier run of the study.
+
+    What was wrong then is left out, to be compared again.
+    """
+    points = known_points(folder, best, Point)
+    return {each.number: each.verified for each in points if not each.verified.is_broken}
+
+
+def require_agreement(found: Marks) -> None:
+    """Raise if a network differs from its integers where it must not."""
+    for number, each in found.items():
+        if each.is_broken:
+            raise SearchError(f"trial {number}: {each.reason}")
+
+
+def rows_to_compare(context: SearchContext) -> "Tensor":
+    """Rows for validation, or for training where there are none; as many as are quick."""
+    size = max(1, next(iter(context.dummy_in.values()))[0].numel())
+    most = max(1, MOST_NUMBERS // size)
+    try:
+        batches = context.first_batches("val_dataloader", most)
+    except DataError:
+        batches = context.first_batches("train_dataloader", most)
+    return torch.cat([features for features, _ in batches]).cpu()
+
+
+def summary(found: Marks) -> str:
+    """In a line what was verified, and what stands in the way of the first that was not."""
+    equal = [each for each in found.values() if each.equal and each.promised]
+    words = f"{len(equal)} of {len(found)} best trials compute in integers what was simulated"
+    if equal:
+        words += f", on {equal[0].rows:,} rows"
+    other = next(((n, each) for n, each in found.items() if each not in equal), None)
+    if other is None:
+        return words
+    number, each = other
+    return f"{words}; trial {number}: {each.reason or each}"
