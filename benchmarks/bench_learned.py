@@ -33,7 +33,6 @@ from tabulate import tabulate
 from torch import nn
 
 from chop import MaseGraph
-from chop.actions.searching import search
 from chop.dataset import MaseDataModule
 from chop.models import get_model, get_model_info
 from chop.nn.learned import LearnedWidths
@@ -45,6 +44,7 @@ from chop.passes.graph import (
 )
 from chop.passes.graph.interface import load_mase_graph
 from chop.search.learned.networks import make_adam, train_epoch
+from chop.verbs.search.job import search
 
 ROOT = Path(__file__).parents[1]
 CONFIG = ROOT / "configs" / "examples" / "jsc_mlp_learned.toml"

@@ -22,7 +22,7 @@ AT_WORK = (
     ("lightning.pytorch.trainer.trainer", "Trainer", "test"),
     ("chop.search.strategy", "Search", "run"),
     ("chop.search.learned.search", "LearnedSearch", "run"),
-    ("chop.actions.transforming", None, "_run_pass"),
+    ("chop.verbs.transform.passes", None, "_run_pass"),
 )
 """What is called once everything is checked and built: from here on a run takes as long as it was
 told to."""

@@ -117,9 +117,9 @@ def _as_info(action: str | None, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _act(action: str, options: dict[str, Any], command: list[str]) -> int:
-    from chop.actions.session import check, run_action
     from chop.config.layers import Layers, settings_table, spelled_out, wants_colour
     from chop.logger import only_results
+    from chop.verbs.session import check, run_action
 
     layers = Layers.read(options.pop("config", None), spelled_out(options))
     layers = replace(layers, project=_from_project(action, layers))
@@ -169,7 +169,7 @@ def _taken(known: Mapping[str, Any]) -> str:
 
 def _info(options: dict[str, Any]) -> int:
     """List what is registered; a user's files are imported first where they are named."""
-    from chop.actions.info import info
+    from chop.verbs.info import info
 
     _say(
         info(
@@ -184,7 +184,7 @@ def _info(options: dict[str, Any]) -> int:
 
 def _report(options: dict[str, Any]) -> int:
     """Write the page of a run."""
-    from chop.actions.reporting import report
+    from chop.verbs.report import report
 
     if options.get("model") is None:
         raise ConfigError("no run is named: write ch report RUN_DIR, such as mase_output/<project>")
@@ -195,7 +195,7 @@ def _report(options: dict[str, Any]) -> int:
 
 def _compare(options: dict[str, Any]) -> int:
     """Draw the fronts of searches on one picture."""
-    from chop.actions.fronts import compare_fronts, fronts_table
+    from chop.verbs.compare import compare_fronts, fronts_table
 
     named = [word for word in words_of(options) if word is not None]
     if not named:
@@ -219,7 +219,7 @@ def _export(options: dict[str, Any]) -> int:
             raise ConfigError(f"export: {flag} is missing: write ch export --load PATH --to FORM")
     quiet, _ = given.pop("quiet", False), given.pop("to_debug", False)
     with only_results(quiet):
-        from chop.actions.exporting import export
+        from chop.verbs.export.saved import export
 
         done = export(given.pop("load_name"), **given)
     folder = printable(str(done.folder))
@@ -251,8 +251,8 @@ def _predict(options: dict[str, Any]) -> int:
     if output == "-":
         return _show_predicted(layers.config, file, given.get("label_column"), raw)
     with only_results(quiet):
-        from chop.actions.testing.predicting import predict, report_predicted
         from chop.loading.user_code import import_user_code
+        from chop.verbs.predict.rows import predict, report_predicted
 
         import_user_code(layers.config.imports)
         label = given.get("label_column")
@@ -266,8 +266,8 @@ def _show_predicted(config: "RunConfig", file: str, label: str | None, raw: bool
 
     with tempfile.TemporaryDirectory() as folder:
         with only_results():
-            from chop.actions.testing.predicting import predict
             from chop.loading.user_code import import_user_code
+            from chop.verbs.predict.rows import predict
 
             import_user_code(config.imports)
             found = predict(config, file, f"{folder}/table.csv", label=label, raw_cells=raw)
@@ -278,7 +278,7 @@ def _show_predicted(config: "RunConfig", file: str, label: str | None, raw: bool
 
 def _doctor(options: dict[str, Any]) -> int:
     """Show what this machine has and what is missing."""
-    from chop.actions.doctor import doctor
+    from chop.verbs.doctor import doctor
 
     sys.stdout.write(doctor(missing_only=bool(options.get("quiet"))))
     return OK
@@ -292,8 +292,8 @@ def _schema(options: dict[str, Any]) -> int:
     if not imports:
         sys.stdout.write(stored())
         return OK
-    from chop.actions.schema import schema_text
     from chop.loading.user_code import import_user_code
+    from chop.verbs.schema import schema_text
 
     import_user_code(imports)
     sys.stdout.write(schema_text())

@@ -11,7 +11,6 @@ from torch import nn
 
 import chop
 import chop.passes as passes
-from chop.actions.exporting import export
 from chop.cli import main
 from chop.config.command_line import TO
 from chop.errors import ChopError, ConfigError, OutputError
@@ -19,6 +18,7 @@ from chop.export import EXPORT_TARGETS, exporting
 from chop.export.verilog.target import Hardware
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.lowering import Engine, lower
+from chop.verbs.export.saved import export
 
 CONFIG = {"name": "integer", "data_in_width": 6, "data_in_frac_width": 3}
 CONFIG |= {"weight_width": 4, "weight_frac_width": 3}

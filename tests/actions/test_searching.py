@@ -217,7 +217,7 @@ def test_of_searches_that_start_together_one_gets_an_empty_folder(tmp_path: Path
 @pytest.mark.parametrize("storage", [None, "sqlite:///{}/study.db"])
 @pytest.mark.parametrize("was_there", [False, True])
 @pytest.mark.parametrize(
-    "refusal", ["chop.actions.searching.make_space", "chop.search.proposals.check_size"]
+    "refusal", ["chop.verbs.search.job.make_space", "chop.search.proposals.check_size"]
 )
 def test_a_search_that_cannot_begin_leaves_nothing_behind(
     refusal: str,

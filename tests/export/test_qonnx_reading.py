@@ -11,7 +11,6 @@ import torch
 from lowering_nets import EXAMPLES, example
 from torch import nn
 
-from chop.actions.exporting import export as export_saved
 from chop.cli import main
 from chop.errors import CheckpointError
 from chop.export import export
@@ -21,6 +20,7 @@ from chop.loading.networks import load_graph, load_model
 from chop.lowering import Engine, LoweringError, lower
 from chop.models.vision import vgg7
 from chop.passes.graph import load_mase_graph_interface_pass, save_mase_graph_interface_pass
+from chop.verbs.export.saved import export as export_saved
 
 onnx = pytest.importorskip("onnx", reason="pip install onnx onnxruntime qonnx")
 DOMAIN = "qonnx.custom_op.general"

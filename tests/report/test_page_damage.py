@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from report_pages import a_result, logged, page_of, put
 
-from chop.actions.reporting import report
 from chop.cli import main
+from chop.verbs.report import report
 
 ODD: tuple[Any, ...] = (
     None, True, -1, 10**400, 1e308, float("nan"), "x", "", [], [[]], {}, {"x": 1}, [10**400], "NA",
@@ -23,7 +23,6 @@ FILES = {
     "run_train.json": "run",
     "search_ckpts/run_search.json": "run",
     "transform/transformed_ckpt/graph.json": "graph",
-    "transform/transformed_ckpt/node_meta_param.toml": "graph",
     "search_ckpts/log.json": "search-0",
     "search_ckpts/best.json": "search-0",
     "search_ckpts/best_0.toml": "search-0",
