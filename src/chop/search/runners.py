@@ -17,7 +17,7 @@ import time
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
@@ -32,6 +32,7 @@ from chop.passes.graph.analysis.flops.ebops import EBOPS_ROWS, ebops
 from chop.passes.graph.analysis.flops.operands import model_parameters
 from chop.registry import Registry
 from chop.search.metrics import METRICS, MetricInfo
+from chop.search.spaces.measure import RunnerParts
 from chop.search.spaces.space import Candidate, SearchContext
 from chop.search.study.trial import Metrics
 from chop.tasks import NUMBERS, task_named
@@ -40,30 +41,15 @@ from chop.training.results import RegressionTally, Result
 from chop.training.settings import TrainingSettings
 from chop.validation import parse
 
+Divide = Callable[[Candidate, Any], RunnerParts]
 InFull = Callable[[SearchContext, Any], "RunnerArgs | None"]
 Stated = Sequence[str | MetricInfo]
-
-
-class Parts(Protocol):
-    """Work of a runner on one candidate whose parts do not depend on each other."""
-
-    def missing(self) -> list[int]:
-        """Return the numbers of the parts that are worth evaluating by themselves."""
-
-    def evaluate(self, number: int) -> Any:
-        """Evaluate one part, in any process."""
-
-    def keep(self, value: Any) -> None:
-        """Keep what came of a part, for the function of the runner to find."""
 
 
 class RunnerArgs(BaseModel):
     """The settings of a runner: frozen, and unknown keys are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-Divide = Callable[[Candidate, Any], Parts]
 
 
 class Runner:

@@ -12,7 +12,7 @@ from typing import Any
 from optuna.trial import FrozenTrial
 
 from chop.search.engines.engine import QUICK, Answer, Engine, Lost
-from chop.search.spaces.measure import Evaluation, Measure
+from chop.search.spaces.measure import EvaluationRequest, Measure
 from chop.search.study.patience import StorageLost
 from chop.search.study.store import Store, keep_unstored
 from chop.search.study.trial import Outcome, TrialRequest
@@ -40,9 +40,9 @@ class Flight:
     part: Any = None
     attempt: int = 1
 
-    def evaluation(self) -> Evaluation:
+    def evaluation(self) -> EvaluationRequest:
         """Return what the engine is to evaluate."""
-        return Evaluation(self.request.config, self.part)
+        return EvaluationRequest(self.request.config, self.part)
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from chop.search.spaces.space import Candidate, SearchContext, SearchSpace, make_space
 from chop.search.study.trial import HARDWARE, SCALED, SOFTWARE, Outcome, Point, less_is_better
@@ -10,15 +10,27 @@ from chop.search.study.workers import at_any_moment
 
 if TYPE_CHECKING:
     from chop.search.config import Metric, SearchConfig
-    from chop.search.runners import Parts
 
 
 Part = tuple[int, int]
 """The place of a runner among the software runners, and the number of a part of its work."""
 
 
+class RunnerParts(Protocol):
+    """Work of a runner on one candidate whose parts do not depend on each other."""
+
+    def missing(self) -> list[int]:
+        """Return the numbers of the parts that are worth evaluating by themselves."""
+
+    def evaluate(self, number: int) -> Any:
+        """Evaluate one part, in any process."""
+
+    def keep(self, value: Any) -> None:
+        """Keep what came of a part, for the function of the runner to find."""
+
+
 @dataclass(frozen=True)
-class Evaluation:
+class EvaluationRequest:
     """A request to an engine: a configuration, or a part of it."""
 
     config: dict[str, Any]
@@ -63,11 +75,11 @@ class Measure:
         """Make the space again in another process."""
         return _make_measure, (self.space.context, self.config, self.always_in_full)
 
-    def evaluator(self) -> "Callable[[Evaluation], Any]":
+    def evaluator(self) -> "Callable[[EvaluationRequest], Any]":
         """Return what evaluates requests in this process."""
         return self.evaluate
 
-    def evaluate(self, request: "Evaluation") -> Any:
+    def evaluate(self, request: "EvaluationRequest") -> Any:
         """Measure a configuration, or a part of it."""
         if request.part is None:
             return self(request.config)
@@ -96,7 +108,7 @@ class Measure:
         """Keep what came of a part, which `__call__` then finds."""
         self._divided(config, part[0]).keep(value)
 
-    def _divided(self, config: dict[str, Any], place: int) -> "Parts":
+    def _divided(self, config: dict[str, Any], place: int) -> RunnerParts:
         runner, args = self.software[place]
         assert runner.parts is not None
         return runner.parts(self.space.candidate(config), args)
