@@ -12,8 +12,8 @@ OTHER_LANGUAGES = {
     "ir/graph/aten.py": "operators of ATen, which torch.export leaves",
     "nn/dispatched.py": "operators of ATen, which torch dispatches",
     "nn/untraced.py": "Python's operators",
-    "passes/graph/interface/numbers.py": "functions of Python's numbers",
-    "passes/graph/interface/targets.py": "the names that a graph from a file may call",
+    "ir/stored/numbers.py": "functions of Python's numbers",
+    "ir/stored/targets.py": "the names that a graph from a file may call",
 }
 """Files that name functions which happen to be called like operations."""
 FEWEST = 3
