@@ -1,8 +1,4 @@
-"""The batches of an epoch, as a loader that hands Lightning the whole epoch as one item.
-
-Lightning spends about half a millisecond on every item of a loader, as long as a small network
-needs for a whole step. So an item here is an epoch, and the loop over its batches is ours.
-"""
+"""The batches of an epoch, for one process or several."""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -21,19 +17,13 @@ Batch = tuple[Tensor, Tensor]
 
 
 class Epochs:
-    """A loader of one item an epoch: itself, to be asked for `batches`."""
+    """A loader whose batches are asked for epoch by epoch."""
 
     def __init__(self, loader: Any, seed: int = 0, *, even: bool = False) -> None:
         self.loader = loader
         self.seed = seed
         self.even = even
         """Whether every process must get as many batches as the others, as training demands."""
-
-    def __len__(self) -> int:
-        return 1
-
-    def __iter__(self) -> "Iterator[Epochs]":
-        yield self
 
     def batches(self, epoch: int, rank: int = 0, processes: int = 1) -> Iterator[Batch]:
         """The batches of an epoch that belong to one process."""
@@ -75,6 +65,24 @@ class Epochs:
         )
         sampler.set_epoch(epoch)
         return sampler
+
+
+class SharedRows:
+    """The training rows of one process, as the loop takes them."""
+
+    def __init__(self, epochs: Epochs, rank: int, processes: int) -> None:
+        self.epochs, self.rank, self.processes = epochs, rank, processes
+
+    def batches(self, epoch: int, model: nn.Module) -> Iterator[Batch]:
+        """The batches of an epoch where the model is."""
+        # Shares are equal, so that all processes leave out the same batch if any does.
+        found = self.epochs.batches(epoch, self.rank, self.processes)
+        return normalisable(moved(found, model), model)
+
+    @property
+    def steps(self) -> int | None:
+        """The batches of an epoch, if the loader can tell."""
+        return self.epochs.steps(self.processes)
 
 
 def has_rows(loader: Any) -> bool:

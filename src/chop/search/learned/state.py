@@ -11,7 +11,7 @@ from torch import Tensor
 
 from chop.errors import ChopError, SearchError
 from chop.files import read_safetensors, write_safetensors
-from chop.training.state import MISFITS
+from chop.training.checkpoint import MISFITS
 
 PLAIN = "plain"
 """The name under which a file has its JSON, as bytes."""
