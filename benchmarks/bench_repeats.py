@@ -33,7 +33,7 @@ from chop.config.layers import na_to_none
 from chop.dataset import MaseDataModule
 from chop.models import get_model, get_model_info
 from chop.search.config import SearchConfig, parse_search
-from chop.search.results.front import (
+from chop.search.front.hypervolume import (
     Point,
     front_of,
     hypervolume,

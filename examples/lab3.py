@@ -31,7 +31,7 @@ from chop.passes.graph import (
     init_metadata_analysis_pass,
 )
 from chop.passes.graph.transforms import quantize_transform_pass
-from chop.search.results.front import Point, hypervolume_history, worst_of
+from chop.search.front.hypervolume import Point, hypervolume_history, worst_of
 from chop.tools.checkpoint_load import load_model
 from chop.tools.logger import set_logging_verbosity
 

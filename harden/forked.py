@@ -60,8 +60,8 @@ def run_all(module: str, numbers: Sequence[int], workers: int = WORKERS) -> Iter
                 line = stream.readline()
                 if line:
                     yield Verdict(**json.loads(line))
-                elif waiting.pop(stream).wait() != 0:
-                    raise RuntimeError(f"a worker of {module} has died")
+                elif status := waiting.pop(stream).wait():
+                    raise RuntimeError(f"a worker of {module} has ended with {status}")
     finally:
         for each in running:
             each.kill()

@@ -23,9 +23,9 @@ from harden.kill_hook import FileOperations
 ROOT = Path(__file__).parents[1]
 WARM = (
     "chop.actions.training", "chop.actions.searching", "chop.search.processes",
-    "chop.search.results.files",
+    "chop.results.files",
     "chop.search.strategy", "chop.training.fit", "chop.training.report",
-    "chop.runs", "chop.search.results.files", "chop.actions.session", "chop.config.layers",
+    "chop.runs", "chop.results.files", "chop.actions.session", "chop.config.layers",
     "matplotlib.backends.backend_agg", "optuna.samplers", "tomlkit", "tabulate",
     "torch.utils.flop_counter", "torch.utils.tensorboard",
 )  # fmt: skip
@@ -104,7 +104,8 @@ class Server:
 
     def __exit__(self, *error: object) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
         self._process.wait()
         assert self._process.stdout is not None
         self._process.stdout.close()
@@ -116,7 +117,9 @@ class Server:
         Path(request.outputs).mkdir(parents=True, exist_ok=True)
         self._process.stdin.write(json.dumps(asdict(request)) + "\n")
         self._process.stdin.flush()
-        return Answer(**json.loads(self._process.stdout.readline()))
+        if not (line := self._process.stdout.readline()):
+            raise RuntimeError(f"the server has ended with {self._process.wait()}")
+        return Answer(**json.loads(line))
 
 
 def serve(requests: IO[str], answers: IO[str]) -> None:

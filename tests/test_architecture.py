@@ -16,7 +16,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 # Each layer may import those named after it, and itself.
 BASE = (
     "errors", "masking", "registry", "validation", "files", "preprocessing", "tasks", "runs",
-    "charts", "callables", "__init__",
+    "charts", "callables", "markup", "tables", "__init__",
 )  # fmt: skip
 MODELS_AND_DATA = ("dataset", "models")
 GRAPHS = ("numerics", "ops", "nn", "ir", "lowering", "passes")
@@ -32,6 +32,8 @@ LAYERS = {
     "tasks": ("errors", "preprocessing"),
     "runs": ("errors", "files", "preprocessing", "validation"),
     "charts": ("files",),
+    "markup": ("masking",),
+    "tables": ("markup",),
     "numerics": BASE,
     "ops": (*BASE, "numerics"),
     "nn": (*BASE, "numerics", "ops"),
@@ -46,22 +48,24 @@ LAYERS = {
     "tools": (*BASE, *GRAPHS, *MODELS_AND_DATA, "export"),
     "training": (*BASE, *GRAPHS, *MODELS_AND_DATA, "tools"),
     "search": (*BASE, *GRAPHS, *MODELS_AND_DATA, "tools", "training", "export"),
-    "report": (*BASE, *GRAPHS, *MODELS_AND_DATA, "tools", "training", "search"),
+    # Each result is one value; views show it.
+    "results": (*BASE, *GRAPHS, *MODELS_AND_DATA, "tools", "training", "search"),
+    "views": (*BASE, *GRAPHS, *MODELS_AND_DATA, "tools", "training", "search", "results"),
     # The settings are data; they need nothing but the base.
     "config": BASE,
     # Reads every registry off, so it stands above them all but the actions.
     "catalogue": (*BASE, *GRAPHS, *MODELS_AND_DATA, "search", "config"),
     "actions": (
-        *BASE, *GRAPHS, *MODELS_AND_DATA, "tools", "training", "search", "report", "config",
-        "catalogue", "export",
+        *BASE, *GRAPHS, *MODELS_AND_DATA, "tools", "training", "search", "results", "views",
+        "config", "catalogue", "export",
     ),
     "cli": (*BASE, "actions", "config", "catalogue", "tools"),
     # What notebooks call are the same actions.
     "api": (
-        *BASE, *GRAPHS, "dataset", "tools", "training", "search", "report", "config", "export",
-        "actions",
+        *BASE, *GRAPHS, "dataset", "tools", "training", "search", "results", "views", "config",
+        "export", "actions",
     ),
-    "__init__": ("aliases", "ir", "export", "search", "report", "api"),
+    "__init__": ("aliases", "ir", "export", "search", "api"),
 }  # fmt: skip
 
 
@@ -70,12 +74,12 @@ ROOMS = {
     "search": (
         "metrics",
         "study", "evaluation",
-        "spaces", "results",
+        "spaces", "front",
         "samplers", "runners",
         "strategy", "learned",
         "config",
         "sweeps",
-        "processes", "comparison",
+        "processes", "contest",
     ),
     "training": (
         "settings",
@@ -86,7 +90,7 @@ ROOMS = {
         "fit",
         "trainer",
     ),
-    "report": ("html", "svg", "read", "sections", "page"),
+    "views": ("svg", "sections", "page"),
     "config": (
         "option", "run", "export_options", "words", "command_line", "layers", "schema",
         "completion", "pages",

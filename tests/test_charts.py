@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from chop.charts import Band, BarChart, Chart, LineChart, RankingChart, make_figure, write_png
-from chop.report.svg import bar_chart, line_chart, log_ticks
 from chop.training.report import draw_curves
+from chop.views.svg import bar_chart, line_chart, log_ticks
 
 LINES = LineChart(
     "Loss", "epoch", "nats", {"a": [(0, 1.0), (1, 0.5)], "b": [(0, 2.0), (1, 40.0)]},

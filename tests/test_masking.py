@@ -10,8 +10,8 @@ import pytest
 from chop import cli
 from chop.config.layers import Layers, settings_table
 from chop.errors import ConfigError
+from chop.markup import escaped
 from chop.masking import masked, masked_url, printable, without_secrets
-from chop.report.html import escaped
 from chop.runs import write_record
 from chop.search.config import parse_search
 from chop.search.study.storage import Place, open_store, shown

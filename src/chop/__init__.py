@@ -21,9 +21,10 @@ PLACES = {
     "quantize": "chop.api.quantizing",
     "train": "chop.api.running",
     "evaluate": "chop.api.running",
+    "report": "chop.api.running",
     "sensitivity": "chop.api.looking",
 }
-MODULES = ("errors", "export", "report", "search")
+MODULES = ("errors", "export", "search")
 """What is reached without an import of its own; all but the first are functions, too."""
 
 install_aliases()

@@ -1,7 +1,7 @@
 """Charts as values, and pictures of them.
 
 A chart says what it shows: a title, axes with their units, named series. The room that has the
-facts describes it once; `write_png` draws it into a file, `chop.report.html` into the page.
+facts describes it once; `write_png` draws it into a file, `chop.markup` into the page.
 """
 
 import base64

@@ -18,10 +18,10 @@ from chop.config.layers import read_toml
 from chop.dataset import MaseDataModule
 from chop.errors import ChopError, ConfigError, SearchError
 from chop.models import get_model, get_model_info
-from chop.search.comparison.comparison import Comparison
-from chop.search.comparison.plots import BEST_FRONT, TRUE_FRONT
-from chop.search.comparison.runs import Contest, Run
+from chop.results.comparison import Comparison
+from chop.results.comparison_chart import BEST_FRONT, TRUE_FRONT
 from chop.search.config import parse_search
+from chop.search.contest import Contest, Run
 from chop.search.spaces.measure import Measure
 from chop.search.study.trial import Outcome
 

@@ -22,12 +22,12 @@ from chop.models import get_model
 from chop.models.weights import read_checkpoint
 from chop.passes.graph.interface import load_mase_graph
 from chop.preprocessing import Preprocessing, Targets, from_plain, preprocessing_of, targets_of
-from chop.report.sections import run as sections
 from chop.runs import RunFolder
-from chop.search.results.accuracy import Measured
+from chop.search.front.accuracy import Measured
 from chop.tasks import TASKS, classes_predicted, numbers_predicted, shown, task_of
 from chop.training.metrics import evaluate
 from chop.training.results import RegressionEvaluation, RegressionTally
+from chop.views.sections import run as sections
 
 BATCH = 64
 SETTINGS: dict[str, Any] = {

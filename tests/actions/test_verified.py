@@ -13,10 +13,10 @@ from chop.dataset import MaseDataModule
 from chop.errors import SearchError
 from chop.lowering import program
 from chop.models import get_model, get_model_info
-from chop.report.sections.search import search_section
-from chop.search.results import verification
-from chop.search.results.accuracy import Judge, Measured
+from chop.search.front import verification
+from chop.search.front.accuracy import Judge, Measured
 from chop.training.metrics import evaluate
+from chop.views.sections.search import search_section
 
 LINEAR = "seq_blocks_2"
 

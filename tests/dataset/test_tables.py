@@ -8,8 +8,9 @@ import pytest
 import torch
 from test_own import FEATURES, KINDS, WRITERS
 
-from chop.dataset import MaseDataModule
+from chop.dataset import MaseDataModule, Preprocessing
 from chop.dataset import rows as row_limits
+from chop.dataset.rows import StoredRows
 from chop.dataset.tables import archives, growing, parquet, text
 from chop.dataset.tables.growing import GrowingRows, picked_rows
 from chop.errors import DataError
@@ -49,6 +50,19 @@ def test_rows_are_the_same_in_files_as_in_memory(
     assert left == {".npy", ".json", ".lock"}
 
 
+def test_rows_that_are_scaled_as_a_network_wants_leave_memory_when_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_limits, "MANY_BYTES", 0)
+    data = MaseDataModule("npz", 16, path=WRITERS["npz"](tmp_path), cache_dir=tmp_path / "cache")
+    data = data.scaled_as(Preprocessing("features", (1, 2), (3, 4)))
+    forgotten: list[bool] = []
+    forget = StoredRows.forget
+    monkeypatch.setattr(StoredRows, "forget", lambda rows: forgotten.append(forget(rows) is None))
+    assert sum(len(labels) for _, labels in data.all_dataloader()) == len(KINDS)
+    assert len(forgotten) == 3
+
+
 def test_growing_rows_are_in_a_file_when_they_are_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,12 +99,18 @@ def archive(path: Path, shape: tuple[int, ...], descr: str = "<f4", size: int = 
         ((10**13, 16), "<f4", 1280, "is damaged or not a NumPy archive"),
         ((20, 2**62), "<f4", 1280, "is damaged or not a NumPy archive"),
         ((-5, 16), "<f4", 1280, "is damaged or not a NumPy archive"),
-        ((2, 5 << 20), "<f4", 40 << 20, "has rows of 20,971,520 bytes, more than 16 MB"),
+        ((2, 300), "<f4", 2400, "'features' has rows of 1,200 bytes, more than"),
     ],
 )
 def test_absurd_shapes_are_refused_before_they_are_read(
-    shape: tuple[int, ...], descr: str, size: int, message: str, tmp_path: Path
+    shape: tuple[int, ...],
+    descr: str,
+    size: int,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(archives, "MOST_ROW_BYTES", 1_000)
     path = archive(tmp_path / "a.npz", shape, descr, size)
     with pytest.raises(DataError, match=message):
         list(archives.open_npz(path).pieces())

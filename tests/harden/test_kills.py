@@ -12,7 +12,7 @@ import torch
 from chop.actions.searching import one_by_one
 from chop.actions.searching.one_by_one import Point, Sensitivity
 from chop.export.exporting import moved
-from chop.search.results.accuracy import Measured
+from chop.search.front.accuracy import Measured
 from harden import kill_files, kill_search, kill_train, kills
 from harden.kill_hook import FileOperations
 from harden.kill_server import Server

@@ -23,7 +23,7 @@ from chop.errors import CheckpointError, DataError, SearchError
 from chop.files import read_safetensors, regular, write_safetensors
 from chop.models.weights import load_weights, read_checkpoint
 from chop.passes.graph.interface.save_and_load import check_seal, sealed
-from chop.search.results.files import write_results
+from chop.results.files import write_results
 from chop.search.study.journal import Journal
 from chop.search.study.storage import Place, open_store
 from chop.search.study.trial import MEASURED

@@ -93,8 +93,8 @@ def test_a_circuit_of_a_front_stands_beside_the_search(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from chop.cli import main
-    from chop.report.page import build_page
     from chop.runs import open_run
+    from chop.views.page import build_page
 
     search = tmp_path / "run" / "software" / "search_ckpts"
     graph, _ = example("jsc-tiny", rules=RULES)
@@ -146,8 +146,8 @@ def test_a_search_can_measure_circuits() -> None:
 
 
 def test_the_report_shows_exports_and_a_damaged_manifest_costs_its_section(tmp_path: Path) -> None:
-    from chop.report.page import build_page
     from chop.runs import open_run
+    from chop.views.page import build_page
 
     folder = tmp_path / "run" / "software" / "transform" / "export_verilog"
     folder.mkdir(parents=True)

@@ -18,7 +18,7 @@ from chop.errors import CheckpointError, ConfigError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.numerics import Integer, IntTensor
 from chop.passes import graph as passes
-from chop.report.read.graph import describe
+from chop.results.graph import describe
 
 ROWS = torch.randn(8, 6, generator=torch.Generator().manual_seed(0))
 GENERATOR = torch.Generator().manual_seed(1)

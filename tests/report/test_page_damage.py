@@ -158,7 +158,7 @@ def test_a_file_that_may_not_be_read_is_named(tmp_path: Path, monkeypatch: Any) 
     def refuse(*_: Any, **__: Any) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("chop.report.sections.run.csv.DictReader", refuse)
+    monkeypatch.setattr("chop.views.sections.run.csv.DictReader", refuse)
     page = page_of(report(tmp_path / "p"))
     assert page.sections == ["test", "run", "problems"]
     assert "training_log.csv: cannot be read" in page.texts["problems"]
@@ -172,7 +172,7 @@ def test_a_bug_of_ours_is_not_taken_for_damage(
     def buggy(*_: Any) -> None:
         raise KeyError("oops")
 
-    monkeypatch.setattr("chop.report.sections.run.charts", buggy)
+    monkeypatch.setattr("chop.views.sections.run.charts", buggy)
     with pytest.raises(KeyError):
         report(tmp_path / "p")
     assert main(["report", str(tmp_path / "p")]) == 1

@@ -9,7 +9,7 @@ from chop.passes.graph import (
     init_metadata_analysis_pass,
     quantize_transform_pass,
 )
-from chop.report.sections.exactness import in_integers
+from chop.views.sections.exactness import in_integers
 
 NET = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2), nn.Softmax(-1))
 FORMAT = {"name": "integer", "data_in_frac_width": 4, "weight_width": 6, "weight_frac_width": 5}

@@ -11,11 +11,14 @@ from hypothesis import strategies as st
 from report_pages import Page, logged, put
 
 from chop.actions.reporting import report
+from chop.markup import Markup, escaped, number, tag
 from chop.numerics import FORMATS
-from chop.report.html import Markup, escaped, number, tag
-from chop.report.read.graph import NodeFacts, rounded_tensor, sqnr
-from chop.report.read.search import Search, importances, varied_choices
-from chop.report.sections.graph import (
+from chop.results.graph import NodeFacts, rounded_tensor, sqnr
+from chop.results.search import Search, importances, varied_choices
+from chop.runs import RunFolder
+from chop.search.study.trial import SearchDescription as Problem
+from chop.search.study.trial import Trial
+from chop.views.sections.graph import (
     DEEPEST,
     bit_colour,
     error_colour,
@@ -24,11 +27,8 @@ from chop.report.sections.graph import (
     shown,
     together,
 )
-from chop.report.sections.search import MOST_POINTS, charts, json_block, plot_data, thinned
-from chop.report.svg import Axis, nice_ticks
-from chop.runs import RunFolder
-from chop.search.study.trial import SearchDescription as Problem
-from chop.search.study.trial import Trial
+from chop.views.sections.search import MOST_POINTS, charts, json_block, plot_data, thinned
+from chop.views.svg import Axis, nice_ticks
 
 
 def test_sqnr_is_the_ratio_of_powers() -> None:

@@ -11,13 +11,13 @@ from torch import nn
 
 from chop import MaseGraph
 from chop.actions.reporting import report
+from chop.markup import Tile
 from chop.passes.graph import (
     add_common_metadata_analysis_pass,
     init_metadata_analysis_pass,
     save_mase_graph_interface_pass,
 )
-from chop.report.html import Tile
-from chop.report.page import distinct
+from chop.views.page import distinct
 
 
 def measured(accuracy: float) -> dict[str, float]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from report_pages import HOSTILE, Page, a_result, logged, put
 
 from chop.actions.reporting import report
-from chop.report.html import escaped
+from chop.markup import escaped
 
 
 def hostile_run(folder: Path) -> Path:

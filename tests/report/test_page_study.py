@@ -9,7 +9,7 @@ import pytest
 from report_pages import logged, page_of, put
 
 from chop.actions.reporting import report
-from chop.report.sections.sweep import StudiedSetting, read_study, varied_names
+from chop.views.sections.sweep import StudiedSetting, read_study, varied_names
 
 
 def training(size: int, accuracy: float, **changes: Any) -> dict[str, Any]:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from chop.search.results.accuracy import Accuracies, Measured, Start
-from chop.search.results.table import Front, front_table, metrics_line
-from chop.search.results.verification import Verified
+from chop.results.table import Front, front_table, metrics_line
+from chop.search.front.accuracy import Accuracies, Measured, Start
+from chop.search.front.verification import Verified
 from chop.search.study.trial import Trial
 
 ROWS = 20_000

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chop.search.results.front import front_of, hypervolume, hypervolume_history, worst_of
+from chop.search.front.hypervolume import front_of, hypervolume, hypervolume_history, worst_of
 
 
 def test_by_hand() -> None:

@@ -20,7 +20,7 @@ from chop.passes.graph import count_operations_analysis_pass
 from chop.passes.graph.analysis.flops.ebops import ebops
 from chop.passes.graph.interface import load_mase_graph
 from chop.search.config import parse_search
-from chop.search.results.front import best_of
+from chop.search.front.hypervolume import best_of
 from chop.search.spaces.measure import Measure
 from chop.search.spaces.space import SearchContext, every
 from chop.search.strategy import Search

@@ -11,7 +11,7 @@ import pytest
 from optuna.trial import FrozenTrial, TrialState, create_trial
 from search_cases import TABLES, Searcher, StoreMaker
 
-from chop.search.results.files import (
+from chop.results.files import (
     as_json,
     best_json,
     best_of,
@@ -184,7 +184,7 @@ def test_bounds_keep_trials_out_of_the_front(search_with: Searcher, open_at: Sto
 
 
 def test_pictures_are_drawn(search_with: Searcher, tmp_path: Path) -> None:
-    from chop.search.results.front import draw_plots
+    from chop.search.front.hypervolume import draw_plots
 
     found = search_with(sampler="random", n_trials=12)
     trials = found.store.counted()

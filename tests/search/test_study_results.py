@@ -11,14 +11,8 @@ from search_cases import space_of
 from study_cases import SETTING, study_tables
 
 from chop.errors import ChopError
-from chop.search.config import parse_search
-from chop.search.spaces.space import SearchContext
-from chop.search.strategy import Search
-from chop.search.study.storage import Place, open_store
-from chop.search.sweeps import plots as study_plots
-from chop.search.sweeps.hyperparameters import Hyperparameters
-from chop.search.sweeps.plots import curve_of, draw_study, groups_of
-from chop.search.sweeps.table import (
+from chop.results import settings_charts as study_plots
+from chop.results.settings import (
     Setting,
     StudyOfSettings,
     heading,
@@ -26,6 +20,12 @@ from chop.search.sweeps.table import (
     study_table,
     write_study,
 )
+from chop.results.settings_charts import curve_of, draw_study, groups_of
+from chop.search.config import parse_search
+from chop.search.spaces.space import SearchContext
+from chop.search.strategy import Search
+from chop.search.study.storage import Place, open_store
+from chop.search.sweeps.hyperparameters import Hyperparameters
 from chop.search.sweeps.trainings import Repeats, Run
 
 SWEEPS = {

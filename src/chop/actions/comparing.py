@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
     from chop.dataset import MaseDataModule
     from chop.models import MaseModelInfo
-    from chop.search.comparison.comparison import Comparison
-    from chop.search.comparison.runs import Plan, Run
+    from chop.results.comparison import Comparison
     from chop.search.config import SearchConfig
+    from chop.search.contest import Plan, Run
     from chop.search.processes import Task
     from chop.search.spaces.space import SearchContext, SearchSpace
 
@@ -136,8 +136,8 @@ class ContestJob:
         self, samplers: Sequence[str], seeds: Sequence[int], threads: int
     ) -> "tuple[Comparison, int]":
         """All runs on one space, and the size of that."""
-        from chop.search.comparison.comparison import Comparison
-        from chop.search.comparison.runs import Contest, plans_of
+        from chop.results.comparison import Comparison
+        from chop.search.contest import Contest, plans_of
         from chop.search.processes import helpers
 
         stated = self.config.search_space
@@ -171,7 +171,7 @@ def compete(
     task: "Task", space: "SearchSpace", config: "SearchConfig", worker: int, plans: "list[Plan]"
 ) -> None:
     """Take part in a comparison, as one of the processes that were started together."""
-    from chop.search.comparison.runs import Contest
+    from chop.search.contest import Contest
 
     Contest(space, task.search, Path(task.place.storage).parent, task.problem).run(plans)
 
@@ -185,7 +185,7 @@ def _write(folder: Path, comparison: "Comparison", summary: dict[str, Any], plot
     write_text(folder / COMPARISON_FILE, json.dumps(summary, indent=2) + "\n")
     write_text(folder / COMPARISON_TABLE, comparison.csv())
     if plot:
-        from chop.search.comparison.plots import StoredComparison, comparison_chart
+        from chop.results.comparison_chart import StoredComparison, comparison_chart
 
         chart = comparison_chart(StoredComparison.model_validate(summary))
         write_png(folder / COMPARISON_CHART, [[chart]])

@@ -6,7 +6,7 @@ from pathlib import Path
 from chop.charts import SHARP, write_png
 from chop.errors import ConfigError
 from chop.masking import printable
-from chop.report.read.fronts import Fronts, read_fronts
+from chop.results.fronts import Fronts, read_fronts
 from chop.runs import FRONTS_CHART, open_run
 
 

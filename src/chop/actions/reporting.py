@@ -4,8 +4,8 @@ from pathlib import Path
 
 from chop.errors import ConfigError, OutputError
 from chop.files import write_text
-from chop.report.page import build_page
 from chop.runs import REPORT, open_run
+from chop.views.page import build_page
 
 
 def report(run_dir: str | Path, output: str | Path | None = None) -> Path:

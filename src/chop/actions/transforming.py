@@ -23,7 +23,7 @@ from chop.passes.graph import (
 )
 from chop.passes.graph.utils import deepcopy_mase_graph
 from chop.runs import GRAPH, TRANSFORM, latest
-from chop.search.results.accuracy import Measured, copies
+from chop.search.front.accuracy import Measured, copies
 from chop.tools.advice import next_of_graph, show_next
 from chop.tools.checkpoint_load import load_model
 from chop.tools.get_input import (

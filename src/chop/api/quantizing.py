@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor, fx, nn
 
+from chop import markup as html
 from chop.api.rows import one_line
 from chop.api.running import in_one_word
 from chop.errors import ConfigError, UnknownNameError
@@ -26,7 +27,6 @@ from chop.passes.graph.transforms.quantize.untraced import (
     measure_untraced,
     quantize_without_graph,
 )
-from chop.report import html
 from chop.tools.logger import quietly
 from chop.validation import parse
 

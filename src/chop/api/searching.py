@@ -17,13 +17,13 @@ from chop.charts import embedded
 from chop.errors import ConfigError, UnknownNameError
 from chop.export.exporting import Exported, export
 from chop.ir.graph.mase_graph import MaseGraph
+from chop.markup import table
 from chop.ops.table import OPS
-from chop.report.html import table
+from chop.results.table import Front, front_table, metrics_line, whole_columns
 from chop.runs import EXPORT, SEARCH, SOFTWARE
+from chop.search.front.accuracy import ACCURACY, Measured
+from chop.search.front.verification import rows_to_compare
 from chop.search.metrics import METRICS
-from chop.search.results.accuracy import ACCURACY, Measured
-from chop.search.results.table import Front, front_table, metrics_line, whole_columns
-from chop.search.results.verification import rows_to_compare
 from chop.search.runners import HW_RUNNERS, SW_RUNNERS
 from chop.search.samplers import SAMPLERS
 from chop.search.spaces.space import SearchSpace

@@ -88,6 +88,8 @@ def rescaled(splits: Splits, done: Preprocessing, wanted: Preprocessing) -> Spli
 def _rescaled_dataset(
     part: Dataset[Any], done: Preprocessing, wanted: Preprocessing
 ) -> Dataset[Any]:
+    if done.constants == wanted.constants:
+        return part
     if isinstance(part, TensorDataset):
         features, labels = part.tensors
         return TensorDataset(rescaled_rows(features, done, wanted), labels)

@@ -2,7 +2,7 @@
 
 `config` reads `[search]`, `strategy` runs the loop, `samplers` propose and `runners` measure;
 `processes` lets several of them share one study. The folders hold what these use (`spaces`,
-`evaluation`, `study`, `results`) and whole experiments on top (`sweeps`, `comparison`).
+`evaluation`, `study`, `front`) and whole experiments on top (`sweeps`, `contest`).
 
 What custom spaces and metrics are made of can be imported from here; it is loaded when asked for.
 The package is callable: ``chop.search(model, train=…, val=…)``.
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from chop.callables import callable_package
 
 if TYPE_CHECKING:
+    from chop.search.front.hypervolume import hypervolume, worst_of
     from chop.search.metrics import MetricInfo
-    from chop.search.results.front import hypervolume, worst_of
     from chop.search.runners import RunnerArgs, hardware_runner, software_runner
     from chop.search.spaces.space import SPACES, Candidate, Choice, SearchSpace, SpaceSetup
 
@@ -23,7 +23,7 @@ _MODULES = {
     "spaces.space": ("SPACES", "Candidate", "Choice", "SearchSpace", "SpaceSetup"),
     "metrics": ("MetricInfo",),
     "runners": ("RunnerArgs", "hardware_runner", "software_runner"),
-    "results.front": ("hypervolume", "worst_of"),
+    "front.hypervolume": ("hypervolume", "worst_of"),
 }
 __all__ = [
     "SPACES", "Candidate", "Choice", "MetricInfo", "RunnerArgs", "SearchSpace", "SpaceSetup",

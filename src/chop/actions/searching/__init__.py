@@ -299,8 +299,8 @@ class SearchJob:
         self, space: SearchSpace, found: "Strategy", folder: Path, task: Any
     ) -> SearchResult:
         """Search with all processes; whatever ends it, the results so far are written."""
+        from chop.results.files import make_progress
         from chop.search.processes import helpers
-        from chop.search.results.files import make_progress
         from chop.search.study.journal import no_collections
 
         metrics = list(self.config.metrics)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from chop.config.layers import write_toml
 from chop.errors import GraphError, SearchError
 from chop.files import filled, write_text
+from chop.results.table import metrics_line
 from chop.runs import (
     BEST_SETTINGS,
     FRONT_GRAPHS,
@@ -23,7 +24,6 @@ from chop.runs import (
     write_search_record,
 )
 from chop.search.config import SearchConfig
-from chop.search.results.table import metrics_line
 from chop.search.runners import EvaluationArgs
 from chop.search.spaces.space import SearchSpace
 from chop.search.study.storage import Place, shown, study_names
@@ -33,8 +33,8 @@ from chop.tools.advice import HUB, command, export_words, show_next
 from chop.tools.logger import RESULT, get_logger
 
 if TYPE_CHECKING:
-    from chop.search.results.table import Front
-    from chop.search.results.verification import Marks
+    from chop.results.table import Front
+    from chop.search.front.verification import Marks
     from chop.search.strategy import Strategy
     from chop.search.study.trial import Trial
 
@@ -135,9 +135,9 @@ class SearchReport:
         Args:
             is_over: whether the search has come to its end, so that the best trials are judged.
         """
-        from chop.search.results.files import write_results
-        from chop.search.results.table import Front
-        from chop.search.results.verification import require_agreement
+        from chop.results.files import write_results
+        from chop.results.table import Front
+        from chop.search.front.verification import require_agreement
 
         store, repeats = self.found.store, self.found.progress.repeats
         trials = store.trials()
@@ -147,7 +147,7 @@ class SearchReport:
         write_search_record(self.folder, {**description, **self.features})
         metrics = list(self.config.metrics)
         if self.config.strategy.setup.plots:
-            from chop.search.results.front import draw_plots
+            from chop.search.front.hypervolume import draw_plots
 
             draw_plots(self.folder, store.study, trials, metrics)
         front = Front(best, metrics)
@@ -168,9 +168,9 @@ class SearchReport:
         What was trained for a trial is measured with weights that nobody has kept, so that there
         is nothing to compare or test.
         """
-        from chop.search.results.accuracy import Judge, known_accuracies
-        from chop.search.results.files import write_best
-        from chop.search.results.verification import TRAINING_RUNNERS, known_marks, verify_best
+        from chop.results.files import write_best
+        from chop.search.front.accuracy import Judge, known_accuracies
+        from chop.search.front.verification import TRAINING_RUNNERS, known_marks, verify_best
 
         strategy, best, space = self.config.strategy, front.best, self.found.space
         if space.starts_afresh or not TRAINING_RUNNERS.isdisjoint(strategy.sw_runner) or not best:
@@ -207,7 +207,7 @@ class SearchReport:
 
         Where weights were trained for a trial and not kept, that means to train again.
         """
-        from chop.search.results.verification import TRAINING_RUNNERS
+        from chop.search.front.verification import TRAINING_RUNNERS
 
         report = command("report", self.folder.parent.parent)
         is_saved = (self.folder / FRONT_GRAPHS).is_dir()
@@ -252,9 +252,9 @@ class SearchReport:
 
     def _table(self, trials: "list[Trial]", front: "Front") -> str:
         """The best trials for a reader; of a study of settings the table of the settings."""
-        from chop.search.results.files import best_table
-        from chop.search.results.table import front_table
-        from chop.search.sweeps.table import is_study
+        from chop.results.files import best_table
+        from chop.results.settings import is_study
+        from chop.results.table import front_table
 
         space = self.found.space
         if isinstance(space, Hyperparameters) and is_study(self.config):
@@ -265,12 +265,12 @@ class SearchReport:
 
     def _study(self, space: Hyperparameters, trials: "list[Trial]") -> str:
         """Write the tables and pictures of a study of settings; the table of the settings."""
-        from chop.search.sweeps.table import heading, read_study, study_table, write_study
+        from chop.results.settings import heading, read_study, study_table, write_study
 
         study = read_study(self.folder, space, self.config, trials)
         write_study(self.folder, study)
         if self.config.strategy.setup.plots:
-            from chop.search.sweeps.plots import draw_study
+            from chop.results.settings_charts import draw_study
 
             draw_study(self.folder, study)
         return f"{heading(study, self.config)}\n{study_table(study)}"

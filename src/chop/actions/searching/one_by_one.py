@@ -29,7 +29,7 @@ from chop.numerics import FORMATS
 from chop.passes.graph.transforms.quantize.one_line import Wanted
 from chop.runs import LAYERS_FILE, LAYERS_TABLE, SENSITIVITY, SUGGESTED, versioned
 from chop.search.config import parse_search
-from chop.search.results.accuracy import Measured
+from chop.search.front.accuracy import Measured
 from chop.search.spaces.mixed_precision import DEFAULT, UNQUANTISED, MixedPrecisionPTQ
 from chop.search.spaces.space import Candidate, make_space
 from chop.tasks import CLASSES, NUMBERS, as_rows, restored, task_named

@@ -30,7 +30,7 @@ from chop.models import get_model
 from chop.models.weights import preprocessing_in, read_checkpoint
 from chop.preprocessing import Preprocessing, preprocessing_of
 from chop.runs import versioned
-from chop.search.results.accuracy import Measured
+from chop.search.front.accuracy import Measured
 from chop.tasks import NUMBERS, PROBLEM, Columns, Task, as_rows, restored, task_named
 from chop.tools.checkpoint_load import GRAPHS, load_model
 from chop.tools.devices import device_of

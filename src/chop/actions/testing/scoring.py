@@ -8,7 +8,7 @@ from torch import Tensor
 
 from chop.dataset.tables.pieces import Piece, TableFile
 from chop.preprocessing import Preprocessing
-from chop.search.results.accuracy import Measured
+from chop.search.front.accuracy import Measured
 from chop.tasks import CLASS_NUMBER, NUMBERS, PREDICTION, Columns, Task
 from chop.tools.logger import get_logger
 from chop.training.results import RegressionTally

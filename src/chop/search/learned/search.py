@@ -15,6 +15,7 @@ from chop.files import held, write_text
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.graph.interface.save_and_load import save_mase_graph_interface_pass
 from chop.runs import FRONT_GRAPHS, LEARNING, LEARNING_TABLE
+from chop.search.front.hypervolume import best_of, front_of
 from chop.search.learned.learning import Kept, Learning, score_of
 from chop.search.learned.networks import (
     FloatTraining,
@@ -28,14 +29,13 @@ from chop.search.learned.schedule import Schedule, Snapshot
 from chop.search.learned.setup import LearnedSetup
 from chop.search.learned.space import LearnedWidthsSpace
 from chop.search.learned.state import fitting, read_state, write_state
-from chop.search.results.files import as_csv
-from chop.search.results.front import best_of, front_of
 from chop.search.spaces.measure import Measure
 from chop.search.spaces.space import Batch, Candidate, SearchSpace, key_of
 from chop.search.strategy import Progress, Strategy
 from chop.search.study.store import Store
 from chop.search.study.trial import TrialRequest
 from chop.search.study.workers import at_any_moment, held_back
+from chop.tables import as_csv
 from chop.tasks import CLASSES, NUMBERS, shown, task_named
 from chop.tools.get_input import remember_rows
 from chop.tools.logger import get_logger, silently

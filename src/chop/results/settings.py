@@ -11,11 +11,11 @@ from chop.files import write_text
 from chop.runs import CURVES_TABLE, SETTINGS_TABLE, TRAININGS_TABLE
 from chop.search.config import SearchConfig
 from chop.search.metrics import TRAINED
-from chop.search.results.files import as_csv
 from chop.search.spaces.space import key_of
 from chop.search.study.trial import Trial, less_is_better
 from chop.search.sweeps.hyperparameters import Hyperparameters, Sweep
 from chop.search.sweeps.trainings import Run, stored_runs, summary
+from chop.tables import as_csv
 
 RUNNER = "hyperparameter_training"
 SHOWN = ("accuracy", "loss")

@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 
 from chop.errors import SearchError
-from chop.search.comparison.plots import BEST_FRONT, TRUE_FRONT
-from chop.search.comparison.runs import Run
+from chop.results.comparison_chart import BEST_FRONT, TRUE_FRONT
 from chop.search.config import SearchConfig
-from chop.search.results.files import as_csv
-from chop.search.results.front import (
+from chop.search.contest import Run
+from chop.search.front.hypervolume import (
     front_of,
     hypervolume,
     hypervolume_history,
     worst_of,
 )
 from chop.search.study.trial import Outcome, Point, less_is_better
+from chop.tables import as_csv
 
 LEVELS = (0.9, 0.95, 0.99)
 BAND = (0.1, 0.5, 0.9)

@@ -11,8 +11,7 @@ from typing import Any
 from pydantic import AliasChoices, BaseModel, Field, model_validator
 
 from chop.errors import ChopError, DataError
-from chop.preprocessing import Preprocessing, from_plain
-from chop.report.html import (
+from chop.markup import (
     Markup,
     Section,
     Tile,
@@ -25,10 +24,11 @@ from chop.report.html import (
     table,
     tag,
 )
-from chop.report.svg import line_chart
+from chop.preprocessing import Preprocessing, from_plain
 from chop.runs import Count, RunFolder, RunRecord, SettingRecord, as_stored, read_json, read_stored
 from chop.tasks import CLASSES, NUMBERS, Task, task_of_history
 from chop.training.report import best_epoch, curves_of, learning_chart
+from chop.views.svg import line_chart
 
 Facts = dict[str, str]
 Rows = list[dict[str, float]]

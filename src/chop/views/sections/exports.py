@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, Field
 
-from chop.report.html import Section, Tile, counted, filled, joined, number, table, tag
+from chop.markup import Section, Tile, counted, filled, joined, number, table, tag
 from chop.runs import EXPORT, MANIFEST, RunFolder, read_stored
 
 

@@ -1,11 +1,9 @@
 """What a search says while it runs, and what it leaves: tables, best.json, log.json and a CSV."""
 
-import csv
-import io
 import json
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from itertools import islice
@@ -19,11 +17,12 @@ from optuna.study import Study
 from chop.errors import SearchError
 from chop.files import write_pieces, write_text
 from chop.runs import BEST, LOG, TRIALS
-from chop.search.results.accuracy import Judged, known_accuracies
-from chop.search.results.front import Trials, best_of
-from chop.search.results.verification import Marks, known_marks
+from chop.search.front.accuracy import Judged, known_accuracies
+from chop.search.front.hypervolume import Trials, best_of
+from chop.search.front.verification import Marks, known_marks
 from chop.search.study.store import Store
 from chop.search.study.trial import CONFIG, MEASURED, REASON, Trial, directions_of
+from chop.tables import as_csv
 from chop.tools.logger import get_logger
 
 NO_MARKS: Marks = {}
@@ -175,25 +174,6 @@ def _key(key: Any) -> str:
 def table_csv(trials: Trials) -> str:
     """All trials as a table: state, reason, time, exact metrics and every choice."""
     return as_csv(_csv_row(Trial.of(trial)) for trial in trials)
-
-
-def as_csv(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Rows as CSV, with the columns that any of them has."""
-    shapes: dict[tuple[str, ...], tuple[str, ...]] = {}  # names, which many rows have in common
-    found = []
-    for row in rows:
-        names = tuple(row)
-        found.append((shapes.setdefault(names, names), [*row.values()]))
-    columns = tuple(dict.fromkeys(name for names in shapes for name in names))
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(columns)
-    for names, values in found:
-        if names != columns:
-            cells = dict(zip(names, values, strict=True))
-            values = [cells.get(name) for name in columns]
-        writer.writerow(values)
-    return stream.getvalue()
 
 
 def _csv_row(trial: Trial) -> dict[str, Any]:

@@ -9,9 +9,7 @@ from numpy.typing import NDArray
 
 from chop.charts import BarChart
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.passes.graph.analysis.flops.count import as_info, count
-from chop.passes.graph.analysis.flops.table import COLUMNS, cells, remarks
-from chop.report.html import (
+from chop.markup import (
     UNKNOWN,
     Markup,
     Section,
@@ -23,9 +21,11 @@ from chop.report.html import (
     table,
     tag,
 )
-from chop.report.read.graph import FLOAT_BITS, NodeFacts, RoundedTensor
-from chop.report.sections.exactness import in_integers
-from chop.report.svg import bar_chart, drawing, line, shortened, text
+from chop.passes.graph.analysis.flops.count import as_info, count
+from chop.passes.graph.analysis.flops.table import COLUMNS, cells, remarks
+from chop.results.graph import FLOAT_BITS, NodeFacts, RoundedTensor
+from chop.views.sections.exactness import in_integers
+from chop.views.svg import bar_chart, drawing, line, shortened, text
 
 Statistics = Sequence[tuple[str, str, Mapping[str, Any]]]
 """Tensor, name of the statistic, its numbers."""

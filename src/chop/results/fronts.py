@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from chop.charts import LineChart, Mark
-from chop.report.read.search import Search, read_search
+from chop.results.search import Search, read_search
 from chop.runs import (
     BEST_SETTINGS,
     EXPORT,
@@ -18,9 +18,9 @@ from chop.runs import (
     RunRecord,
     read_stored,
 )
+from chop.search.front.accuracy import SCORES
+from chop.search.front.hypervolume import front_of, hypervolume, worst_of
 from chop.search.metrics import METRICS, Direction, MetricInfo
-from chop.search.results.accuracy import SCORES
-from chop.search.results.front import front_of, hypervolume, worst_of
 from chop.search.study.trial import Point, Trial, less_is_better
 from chop.tasks import shown
 

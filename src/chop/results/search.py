@@ -13,7 +13,7 @@ from optuna.trial import TrialState
 from pydantic import BaseModel, Field
 
 from chop.errors import DataError
-from chop.report.html import is_usable
+from chop.markup import is_usable
 from chop.runs import (
     BEST,
     BEST_SETTINGS,
@@ -27,9 +27,9 @@ from chop.runs import (
     read_json,
     read_stored,
 )
-from chop.search.results.accuracy import UNKNOWN, Accuracies, Start
-from chop.search.results.front import Effects, variance_shares
-from chop.search.results.verification import Verified
+from chop.search.front.accuracy import UNKNOWN, Accuracies, Start
+from chop.search.front.hypervolume import Effects, variance_shares
+from chop.search.front.verification import Verified
 from chop.search.study.trial import SearchDescription, Trial
 from chop.validation import parse
 
@@ -233,7 +233,7 @@ def _journal(path: Path) -> dict[str, Any]:
 
 def hypervolumes(search: Search) -> list[float]:
     """The hypervolume after each configuration within bounds; nothing if directions are unknown."""
-    from chop.search.results.front import hypervolume_history, worst_of
+    from chop.search.front.hypervolume import hypervolume_history, worst_of
 
     problem = search.problem
     inside = [t for t in search.complete if problem.allows(t) and _fits(problem, t)]

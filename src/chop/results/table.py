@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from chop.runs import BEST, BEST_SETTINGS, TRIALS
-from chop.search.results.accuracy import ACCURACY, UNKNOWN, Accuracies, Judged, Start
-from chop.search.results.verification import Marks
+from chop.search.front.accuracy import ACCURACY, UNKNOWN, Accuracies, Judged, Start
+from chop.search.front.verification import Marks
 from chop.search.study.trial import Trial
 
 MOST_ROWS = 5

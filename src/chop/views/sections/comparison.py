@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from chop.report.html import Section, joined, number, table, tag
-from chop.report.svg import line_chart
+from chop.markup import Section, joined, number, table, tag
+from chop.results.comparison_chart import ReachedLevel, StoredComparison, comparison_chart
 from chop.runs import read_stored
-from chop.search.comparison.plots import ReachedLevel, StoredComparison, comparison_chart
+from chop.views.svg import line_chart
 
 
 def comparison_section(path: Path) -> Section:

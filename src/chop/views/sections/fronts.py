@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from chop.report.html import Section, joined, number, percent, table, tag
-from chop.report.read.fronts import read_fronts
-from chop.report.svg import WHOLE_WIDTH, line_chart
+from chop.markup import Section, joined, number, percent, table, tag
+from chop.results.fronts import read_fronts
+from chop.views.svg import WHOLE_WIDTH, line_chart
 
 
 def fronts_section(folders: Mapping[str, Path]) -> Section | None:

@@ -3,14 +3,14 @@
 from collections import Counter
 from collections.abc import Mapping
 
-from chop.report.html import Markup, counted, filled, joined, number, table, tag
-from chop.report.read.search import Search
-from chop.report.sections.exports import CIRCUIT_HEADERS, StoredExport, circuit_cells, rows_checked
+from chop.markup import Markup, counted, filled, joined, number, table, tag
+from chop.results.search import Search
 from chop.runs import BEST_SETTINGS, SNAPSHOT_GRAPH
+from chop.search.front.accuracy import UNKNOWN, Accuracies
+from chop.search.front.verification import Verified
 from chop.search.metrics import METRICS, MetricInfo
-from chop.search.results.accuracy import UNKNOWN, Accuracies
-from chop.search.results.verification import Verified
 from chop.search.study.trial import Trial
+from chop.views.sections.exports import CIRCUIT_HEADERS, StoredExport, circuit_cells, rows_checked
 
 NO_UNIT = MetricInfo("")
 NOT_CHOSEN_BY = tag("small", "95 % sure; not chosen by")

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 
 from chop.charts import Band, LineChart, Points
-from chop.report.html import LARGEST_NUMBER, Markup, Section, counted, joined, number, table, tag
-from chop.report.svg import line_chart
+from chop.markup import LARGEST_NUMBER, Markup, Section, counted, joined, number, table, tag
 from chop.runs import REPEAT, TRAININGS, read_stored
 from chop.training.report import ACCURACY, LOSS
+from chop.views.svg import line_chart
 
 Number = Annotated[float, Field(gt=-LARGEST_NUMBER, lt=LARGEST_NUMBER)]
 

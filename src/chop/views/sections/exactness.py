@@ -3,7 +3,7 @@
 from chop.errors import ChopError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.lowering import Exactness, analyse, lower
-from chop.report.html import UNKNOWN, Markup, folded, joined, table, tag
+from chop.markup import UNKNOWN, Markup, folded, joined, table, tag
 
 HEADERS = (
     "Node", "Steps", "Accumulator bits", "Exact in float32", "Exact in float64",

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from chop.errors import ChopError, DataError, SearchError
 from chop.lowering import BrokenPromiseError, compare
-from chop.search.results.known import KnownPoint, known_points
+from chop.search.front.known import KnownPoint, known_points
 from chop.search.spaces.space import SearchContext, SearchSpace
 from chop.search.study.trial import Trial
 from chop.tools.logger import get_logger

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from chop.charts import BarChart
-from chop.report.html import Section, counted, folded, joined, tag
-from chop.report.read.graph import NodeFacts
-from chop.report.svg import bar_chart
+from chop.markup import Section, counted, folded, joined, tag
+from chop.results.graph import NodeFacts
+from chop.views.svg import bar_chart
 
 OPEN_CHARTS = 12
 EXPLAINED = (

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from chop import __version__
 from chop.errors import ChopError
-from chop.report.html import Markup, Section, Tile, folded, joined, table, tag
-from chop.report.sections.run import learning_curves, overview, read_records, tested
+from chop.markup import Markup, Section, Tile, folded, joined, table, tag
 from chop.runs import TRAININGS, RunFolder
+from chop.views.sections.run import learning_curves, overview, read_records, tested
 
 MOST_SEARCHES = 4
 MOST_TILES = 6
@@ -48,19 +48,19 @@ def _parts(run: RunFolder, problems: list[str]) -> Parts:
     """First what came out, then the network, then how it was trained, last what was run."""
     records = read_records(run, problems)
     if len(run.searches) > 1:
-        from chop.report.sections.fronts import fronts_section
+        from chop.views.sections.fronts import fronts_section
 
         compared = {folder.name: folder for folder in run.searches[:MOST_SEARCHES]}
         yield "Searches compared", partial(fronts_section, compared)
     for place, folder in enumerate(run.searches[:MOST_SEARCHES]):
         yield from _search(folder, "" if len(run.searches) == 1 else folder.name, place)
     if run.comparisons:
-        from chop.report.sections.comparison import comparison_section
+        from chop.views.sections.comparison import comparison_section
 
         yield "Samplers compared", partial(comparison_section, run.comparisons[0])
     yield "Test results", lambda: tested(run)
     if run.exports:
-        from chop.report.sections.exports import exports_section, hardware_section
+        from chop.views.sections.exports import exports_section, hardware_section
 
         yield "Hardware", partial(hardware_section, run)
         yield "Exports", partial(exports_section, run)
@@ -72,10 +72,10 @@ def _parts(run: RunFolder, problems: list[str]) -> Parts:
 
 def _graph(run: RunFolder, problems: list[str]) -> Parts:
     """What the newest saved graph shows; without one, the first network of a learned front."""
-    from chop.report.read.graph import read_graph
-    from chop.report.read.search import first_graphs
-    from chop.report.sections import graph as views
-    from chop.report.sections.widths import widths_section
+    from chop.results.graph import read_graph
+    from chop.results.search import first_graphs
+    from chop.views.sections import graph as views
+    from chop.views.sections.widths import widths_section
 
     where = "Graph"
     try:
@@ -98,11 +98,11 @@ def _graph(run: RunFolder, problems: list[str]) -> Parts:
 
 def _search(folder: Path, name: str, place: int) -> Parts:
     """A search, and the settings that it has trained; `name` tells it from others."""
-    from chop.report.sections.search import search_section
+    from chop.views.sections.search import search_section
 
     yield folder.name, partial(search_section, folder, name, place)
     if (folder / TRAININGS).is_dir():
-        from chop.report.sections.sweep import study_section
+        from chop.views.sections.sweep import study_section
 
         yield folder.name, partial(study_section, folder, name, place)
 
@@ -161,7 +161,7 @@ def _policy(script: str) -> str:
 
 
 def _resource(name: str) -> str:
-    return (files("chop.report") / name).read_text(encoding="utf-8")
+    return (files("chop.views") / name).read_text(encoding="utf-8")
 
 
 def _header(name: str, tiles: list[Tile], notes: list[Markup]) -> Markup:

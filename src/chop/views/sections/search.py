@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from chop.report.html import (
+from chop.markup import (
     Markup,
     Section,
     Tile,
@@ -17,7 +17,7 @@ from chop.report.html import (
     tag,
     without_halves,
 )
-from chop.report.read.search import (
+from chop.results.search import (
     FRONT,
     OUT,
     Importances,
@@ -27,14 +27,14 @@ from chop.report.read.search import (
     read_search,
     template,
 )
-from chop.report.sections.exports import circuits_of_front
-from chop.report.sections.front import NO_UNIT, front_table, metrics_in_order
-from chop.report.sections.graph import bit_colour
-from chop.report.svg import bar_chart, line_chart
+from chop.search.front.accuracy import SCORES, Accuracies
+from chop.search.front.hypervolume import hypervolume_chart, importance_charts
 from chop.search.metrics import METRICS
-from chop.search.results.accuracy import SCORES, Accuracies
-from chop.search.results.front import hypervolume_chart, importance_charts
 from chop.search.study.trial import Trial
+from chop.views.sections.exports import circuits_of_front
+from chop.views.sections.front import NO_UNIT, front_table, metrics_in_order
+from chop.views.sections.graph import bit_colour
+from chop.views.svg import bar_chart, line_chart
 
 MOST_POINTS, MOST_COLUMNS, MOST_FAILURES = 3000, 24, 10
 MOST_CHOICES = 250_000  # of all configurations that are drawn
