@@ -136,8 +136,9 @@ class SharedBuffers(Part):
 
 
 def monitored(loop: Loop, name: str) -> float:
-    """A loss of this epoch in single precision: what differs by less does not count."""
-    return float(torch.tensor(loop.metrics[name], dtype=torch.float32))
+    """A loss of this epoch in the precision of the training: smaller differences do not count."""
+    dtype = torch.float64 if loop.engine.double else torch.float32
+    return float(torch.tensor(loop.metrics[name], dtype=dtype))
 
 
 class EarlyStopping(Part):
