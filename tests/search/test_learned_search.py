@@ -26,13 +26,14 @@ from chop.models.vision import vgg7
 from chop.nn.quantized import QuantizedModule
 from chop.numerics import Integer
 from chop.search.config import parse_search
-from chop.search.learned import learning, networks, space
-from chop.search.learned.learning import Kept
+from chop.search.learned import space
 from chop.search.learned.rows import joined
 from chop.search.learned.schedule import Schedule
 from chop.search.learned.search import LearnedSearch
 from chop.search.learned.setup import LearnedSetup
 from chop.tools.checkpoint_load import load_model
+from chop.training.loop import Loop
+from chop.training.parts import EpochLoss
 
 
 @pytest.fixture(scope="module")
@@ -134,9 +135,9 @@ def facts(result: SearchResult) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("owner", "method", "calls"),
     [
-        (networks.FloatTraining, "_keep", 3),  # in the training of the float network
+        (Loop, "save", 3),  # in the training of the float network
         (LearnedSearch, "_choose", 0),  # at the end of a cycle, before it has trials
-        (Kept, "keep", 5),  # in the second cycle
+        (Loop, "save", 9),  # in the second cycle
     ],
 )
 def test_a_killed_run_resumes_bit_for_bit(
@@ -166,8 +167,7 @@ def test_a_finished_run_has_nothing_left_to_do(
     found: SearchResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(found.folder, tmp_path / "s")
-    monkeypatch.setattr(networks, "train_epoch", None)
-    monkeypatch.setattr(learning, "train_epoch", None)
+    monkeypatch.setattr(Loop, "train_epoch", None)
     assert facts(learn(tmp_path / "s", resume=True)) == facts(found)
 
 
@@ -260,14 +260,14 @@ def test_what_cannot_be_counted_is_refused_before_training(tmp_path: Path) -> No
 def test_a_nan_names_its_epoch_and_leaves_the_last_good_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = learning.train_epoch
+    original = EpochLoss.mean
     calls: Iterator[int] = iter(range(1, 100))
 
-    def diverges(*args: Any) -> float:
-        loss = original(*args)
-        return float("nan") if next(calls) == 6 else loss
+    def diverges(self: EpochLoss) -> float:
+        loss = original(self)
+        return float("nan") if next(calls) == 2 + 6 else loss  # two are of the float network
 
-    monkeypatch.setattr(learning, "train_epoch", diverges)
+    monkeypatch.setattr(EpochLoss, "mean", diverges)
     with pytest.raises(TrainingError, match=r"epoch 6 \(cycle 2\).*up to epoch 5 are kept"):
         learn(tmp_path / "s", teacher=None)
     best = json.loads((tmp_path / "s" / "best.json").read_text())
@@ -282,9 +282,9 @@ def test_a_nan_names_its_epoch_and_leaves_the_last_good_snapshot(
 def test_a_nan_before_any_snapshot_promises_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(learning, "train_epoch", lambda *args: float("nan"))
+    monkeypatch.setattr(EpochLoss, "mean", lambda self: float("nan"))
     with pytest.raises(TrainingError, match=r"epoch 1 \(cycle 1\).*There was no snapshot before"):
-        learn(tmp_path / "s", teacher=None)
+        learn(tmp_path / "s", teacher=None, float_epochs=0)
 
 
 def test_rows_without_gradients_are_run_in_large_batches() -> None:

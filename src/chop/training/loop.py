@@ -324,14 +324,14 @@ class StepRates(Part):
     """Learning rates that change with every step.
 
     Args:
-        factor: what the rates are multiplied by after so many epochs.
+        factor: what the rates are multiplied by; of the epoch, the step in it, and its steps.
     """
 
-    def __init__(self, factor: Callable[[float], float]) -> None:
+    def __init__(self, factor: Callable[[int, int, int], float]) -> None:
         self.factor = factor
 
     def begin_step(self, loop: Loop) -> None:
-        share = self.factor(loop.epoch + loop.steps_into_epoch / max(loop.source.steps or 0, 1))
+        share = self.factor(loop.epoch, loop.steps_into_epoch, loop.source.steps or 1)
         for group in loop.optimiser.param_groups:
             group["lr"] = group[OWN_RATE] * share
 

@@ -1,7 +1,7 @@
 """Optimisers, and the course of the learning rate over the epochs."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -29,19 +29,32 @@ FUSED_DEVICES = frozenset(("cpu", "cuda", "mps", "xpu"))
 def make_optimiser(model: nn.Module, settings: TrainingSettings) -> optim.Optimizer:
     """The optimiser of a run, in its fused variant where the device has one."""
     groups = with_bits(parameter_groups(model), model, settings)
-    fused = all(
+    rate, decay = settings.learning_rate, settings.weight_decay
+    common: dict[str, Any] = {"lr": rate, "weight_decay": decay, "fused": can_be_fused(groups)}
+    if settings.optimizer == "sgd":
+        return with_own_rates(optim.SGD(groups, momentum=0.9, nesterov=True, **common))
+    kind = optim.AdamW if settings.optimizer == "adamw" else optim.Adam
+    return with_own_rates(kind(groups, **common))
+
+
+def make_adam(groups: Iterable[tuple[Iterable[Tensor], float]]) -> optim.Optimizer:
+    """Adam with a rate for each group of parameters, fused where the device can."""
+    stated: list[dict[str, Any]] = [{"params": list(each), "lr": rate} for each, rate in groups]
+    stated = [group for group in stated if group["params"]]
+    return with_own_rates(optim.Adam(stated, fused=can_be_fused(stated)))
+
+
+def can_be_fused(groups: list[dict[str, Any]]) -> bool:
+    """Return whether the devices of all parameters have a fused step."""
+    return all(
         value.device.type in FUSED_DEVICES and value.is_floating_point()
         for group in groups
         for value in group["params"]
     )
-    rate, decay = settings.learning_rate, settings.weight_decay
-    common: dict[str, Any] = {"lr": rate, "weight_decay": decay, "fused": fused}
-    optimiser: optim.Optimizer
-    if settings.optimizer == "sgd":
-        optimiser = optim.SGD(groups, momentum=0.9, nesterov=True, **common)
-    else:
-        kind = optim.AdamW if settings.optimizer == "adamw" else optim.Adam
-        optimiser = kind(groups, **common)
+
+
+def with_own_rates(optimiser: optim.Optimizer) -> optim.Optimizer:
+    """The optimiser, each group of which knows its rate before any schedule."""
     for group in optimiser.param_groups:
         group[OWN_RATE] = group["lr"]
     return optimiser

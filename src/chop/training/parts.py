@@ -128,6 +128,32 @@ def likely_cause(loop: Loop, settings: TrainingSettings) -> str:
     return f"the learning rate {rate:g} is most likely too high; try {rate / 10:g}"
 
 
+class EpochLoss(Part):
+    """Checks the mean loss of each epoch, and all weights after it.
+
+    Args:
+        reason: the message if one of them is not a finite number in an epoch.
+    """
+
+    def __init__(self, reason: Callable[[int], str]) -> None:
+        self.reason = reason
+        self._losses: list[Tensor] = []
+
+    def look(self, loop: Loop, outcomes: Sequence[Outcome]) -> None:
+        self._losses += [outcome[0] for outcome in outcomes]
+
+    def mean(self) -> float:
+        """The mean loss of the epoch."""
+        return float(torch.stack(self._losses).mean())
+
+    def end_epoch(self, loop: Loop) -> None:
+        loss, self._losses = self.mean(), []
+        weights = loop.model.parameters()
+        if not math.isfinite(loss) or not all(bool(each.isfinite().all()) for each in weights):
+            raise TrainingError(self.reason(loop.epoch))
+        loop.metrics["loss"] = loss
+
+
 class SharedBuffers(Part):
     """Gives all processes the buffers of the first, which are saved: each has seen other rows."""
 
@@ -171,6 +197,16 @@ class EarlyStopping(Part):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.waited, self.stopped = int(state["wait_count"]), int(state["stopped_epoch"])
         self.best = float(state["best_score"])
+
+
+class SaveLast(Part):
+    """Saves every epoch in the same file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def end_epoch(self, loop: Loop) -> None:
+        loop.save(self.path)
 
 
 class BestAndLast(Part):

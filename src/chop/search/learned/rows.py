@@ -1,5 +1,6 @@
-"""The rows that a network learns from, and what it is to say of each."""
+"""The rows that a network learns from, and the targets of each."""
 
+import copy
 from collections.abc import Iterator
 from functools import cached_property
 from itertools import islice
@@ -23,7 +24,7 @@ MOST_BATCHES = 256
 
 
 def at_once(features: Tensor, batch_size: int) -> int:
-    """How many such rows are run at once; a batch, or more."""
+    """Return how many such rows are run at once; a batch, or more."""
     return max(batch_size, AT_ONCE // max(features[0].numel(), 1))
 
 
@@ -56,17 +57,25 @@ class Rows:
         self.loader: Any = context.data_module.train_dataloader()
         if isinstance(self.loader, TensorLoader):
             self.loader = self._in_memory(self.loader)
-        self.steps = Epochs(self.loader).steps() or 0
+        self.steps = Epochs(self.loader).steps()
+        self.first_epoch = 0
+        """How many epochs of the rows were used before."""
+
+    def after(self, epochs: int) -> "Rows":
+        """The same rows, of which some epochs were used."""
+        later = copy.copy(self)
+        later.first_epoch = self.first_epoch + epochs
+        return later
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """What a network loses on some of these rows."""
+        """The loss of a network on some of these rows."""
         if not self.is_regression:
             return F.cross_entropy(outputs, targets)
         return (as_rows(outputs) - targets).square().mean() / self.variance
 
     @cached_property
     def variance(self) -> float:
-        """Of targets that nobody has scaled, so that the cost of bits means the same for all."""
+        """The variance of unscaled targets, by which the cost of bits means the same for all."""
         if self.scaling is not None:
             return 1.0
         batches = Epochs(self.loader).batches(0)
@@ -104,6 +113,7 @@ class Rows:
 
     def batches(self, epoch: int, model: nn.Module) -> Iterator[Batch]:
         """The batches of an epoch for a model; random numbers restart, too."""
+        epoch += self.first_epoch
         torch.manual_seed(self.seed * 1_000_003 + epoch)  # dropout is the same when a run resumes
         found = map(self._moved, normalisable(Epochs(self.loader).batches(epoch), model))
         if isinstance(self.loader, TensorLoader):
