@@ -33,7 +33,6 @@ from tabulate import tabulate
 from torch import Tensor, nn
 
 from chop import MaseGraph
-from chop.actions.searching import search
 from chop.dataset import MaseDataModule
 from chop.models import get_model, get_model_info
 from chop.nn.quantized import QuantizedModule
@@ -46,6 +45,7 @@ from chop.passes.graph.interface import load_mase_graph
 from chop.training.loop import Loop
 from chop.training.optimisers import make_adam
 from chop.training.parts import WidthTraining
+from chop.verbs.search.job import search
 
 ROOT = Path(__file__).parents[1]
 CONFIG = ROOT / "configs" / "examples" / "jsc_mlp_learned.toml"

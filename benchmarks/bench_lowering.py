@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 
 import chop.passes as passes
-from chop.export.c import c_source, predict_signature, value_type
-from chop.export.onnx.standard import FILE, write_onnx
+from chop.export.c.steps import c_source, predict_signature, value_type
+from chop.export.onnx.write.standard import FILE, write_onnx
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.lowering import Engine, IntegerProgram, lower
 from chop.models.physical.jet_substructure import JSC_MLP

@@ -24,8 +24,8 @@ import torch
 from rtl_networks import Case, quantised, rows
 
 from chop.export import export
-from chop.export.verilog.emit import Edge
-from chop.export.verilog.synthesis import DEVICES, PLACERS, resources, routed
+from chop.export.verilog.emit import BusPort
+from chop.export.verilog.synthesis import DEVICES, PLACERS, resources, route_circuit
 from chop.export.verilog.target import Hardware, write_verilog
 from chop.lowering import IntegerProgram, lower
 from chop.passes.graph.interface import load_mase_graph
@@ -63,7 +63,7 @@ def verified(program: IntegerProgram, folder: Path, hardware: Hardware) -> dict[
         write_verilog(program, Path(scratch), hardware)
     writing = time.process_time() - start
     inputs = {program.inputs[0].placeholder: x}
-    done = export(program, "verilog", folder, inputs=inputs, hardware=hardware)
+    done = export(program, "verilog", folder, inputs=inputs, options=hardware)
     circuit = done.manifest["circuit"]
     return {
         "rows": done.verified_rows,
@@ -89,8 +89,8 @@ def clocked(folder: Path) -> dict[str, Any]:
     placer = next((name for name in PLACERS if shutil.which(name)), None)
     if placer is None:
         return {}
-    ports = ([Edge(**each) for each in facts[side]] for side in ("input_ports", "output_ports"))
-    return routed(folder, placer, *ports, facts["latency_cycles"])
+    ports = ([BusPort(**each) for each in facts[side]] for side in ("input_ports", "output_ports"))
+    return route_circuit(folder, placer, *ports, facts["latency_cycles"])
 
 
 def measured(case: Case, kind: str, hardware: Hardware, route: bool) -> dict[str, Any]:

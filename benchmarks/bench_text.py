@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 from chop.dataset import MaseDataModule
 from chop.dataset.toy.agreement import _sentences
+from chop.logger import set_logging_verbosity
 from chop.models import get_model
 from chop.tasks import IGNORED
-from chop.tools.logger import set_logging_verbosity
 from chop.training.fit import fit_in_memory
 from chop.training.job import Job, evaluate_job
 from chop.training.settings import TrainingSettings

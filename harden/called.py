@@ -21,7 +21,7 @@ AT_WORK = (
     ("chop.training.loop", "Loop", "run"),
     ("chop.search.strategy", "Search", "run"),
     ("chop.search.learned.search", "LearnedSearch", "run"),
-    ("chop.actions.transforming", None, "_run_pass"),
+    ("chop.verbs.transform.passes", None, "_run_pass"),
 )
 """What is called once everything is checked and built: from here on a run takes as long as it was
 told to."""

@@ -25,8 +25,8 @@ KINDS = {
 }
 SLOW_TO_IMPORT = (
     "matplotlib.pyplot", "matplotlib.figure", "tensorboard.summary.writer.event_file_writer",
-    "lightning.pytorch.loggers", "chop.actions.comparing", "chop.actions.searching",
-    "chop.actions.testing", "chop.actions.training", "chop.actions.transforming",
+    "lightning.pytorch.loggers", "chop.verbs.search.comparing", "chop.verbs.search.job",
+    "chop.verbs.test", "chop.verbs.train", "chop.verbs.transform.passes",
     "chop.search.strategy", "chop.search.processes", "chop.training.fit",
     "chop.training.report", "chop.runs", "chop.search.sweeps.hyperparameters",
 )  # fmt: skip

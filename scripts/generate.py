@@ -11,13 +11,13 @@ import sys
 from pathlib import Path
 
 import chop.passes.graph  # noqa: F401  # importing the passes fills their registry
-from chop.actions.schema import schema, schema_text
 from chop.catalogue import CATALOGUE, catalogue_text
 from chop.config.pages import cli_page, toml_page
 from chop.config.schema import FILE
 from chop.files import write_text
 from chop.ops.listing import markdown
 from chop.passes.docs import passes_page
+from chop.verbs.schema import schema, schema_text
 
 DOCS = Path(__file__).parents[1] / "docs"
 

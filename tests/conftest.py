@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from chop.tools.logger import get_logger
+from chop.logger import get_logger
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # What a shell runs in the background ignores Ctrl-C, and so would all that the tests start.

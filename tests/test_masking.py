@@ -10,12 +10,12 @@ import pytest
 from chop import cli
 from chop.config.layers import Layers, settings_table
 from chop.errors import ConfigError
+from chop.logger import CurrentStdout, get_logger, only_results
 from chop.markup import escaped
 from chop.masking import masked, masked_url, printable, without_secrets
 from chop.runs import write_record
 from chop.search.config import parse_search
 from chop.search.study.storage import Place, open_store, shown
-from chop.tools.logger import CurrentStdout, get_logger, only_results
 
 FORMS = {
     "user information": "postgresql://me:hunter2@host/db",

@@ -4,9 +4,9 @@ import pytest
 
 from chop.dataset.info import DATASETS
 from chop.errors import RegistrationError, UnknownNameError
+from chop.loading.user_code import import_user_code
 from chop.models import MODELS
 from chop.registry import Registry
-from chop.tools.user_code import import_user_code
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from chop.aliases import install_aliases
 
 if TYPE_CHECKING:
     from chop import export as export
-    from chop.api.quantizing import quantize as quantize
     from chop.ir.graph.mase_graph import MaseGraph as MaseGraph
+    from chop.verbs.quantize.module import quantize as quantize
 
 __version__ = "0.1.0"
 __all__ = [
@@ -18,11 +18,11 @@ __all__ = [
 
 PLACES = {
     "MaseGraph": "chop.ir.graph.mase_graph",
-    "quantize": "chop.api.quantizing",
-    "train": "chop.api.running",
-    "evaluate": "chop.api.running",
-    "report": "chop.api.running",
-    "sensitivity": "chop.api.looking",
+    "quantize": "chop.verbs.quantize.module",
+    "train": "chop.verbs.running",
+    "evaluate": "chop.verbs.running",
+    "report": "chop.verbs.running",
+    "sensitivity": "chop.verbs.sensitivity.module",
 }
 MODULES = ("errors", "export", "search")
 """What is reached without an import of its own; all but the first are functions, too."""

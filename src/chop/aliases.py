@@ -15,10 +15,16 @@ from chop.callables import callable_package
 ANALYSIS = "chop.passes.graph.analysis"
 TRANSFORMS = "chop.passes.graph.transforms"
 ALIASES = {
-    "chop.actions.search": "chop.actions.searching",
-    "chop.actions.test": "chop.actions.testing",
-    "chop.actions.train": "chop.actions.training",
-    "chop.actions.transform": "chop.actions.transforming",
+    "chop.actions.search": "chop.verbs.search.job",
+    "chop.actions.test": "chop.verbs.test",
+    "chop.actions.train": "chop.verbs.train",
+    "chop.actions.transform": "chop.verbs.transform.passes",
+    "chop.actions.comparing": "chop.verbs.search.comparing",
+    "chop.actions.exporting": "chop.verbs.export.saved",
+    "chop.actions.fronts": "chop.verbs.compare",
+    "chop.actions.reporting": "chop.verbs.report",
+    "chop.actions.searching": "chop.verbs.search.job",
+    "chop.actions": "chop.labs.actions",
     "chop.ir.graph.mase_metadata": "chop.ir.graph.mase_graph",
     "chop.models.toy": "chop.models.toys",
     "chop.models.utils": "chop.models.info",
@@ -31,6 +37,14 @@ ALIASES = {
     f"{TRANSFORMS}.quantize.summary": f"{TRANSFORMS}.quantize",
     f"{TRANSFORMS}.utils.conv_bn_fusion": f"{TRANSFORMS}.fusion",
     f"{TRANSFORMS}.utils": TRANSFORMS,
+    "chop.pipelines": "chop.passes.pipeline",
+    "chop.tools.checkpoint_load": "chop.loading.networks",
+    "chop.tools.get_input": "chop.dataset.inputs",
+    "chop.tools.logger": "chop.logger",
+    "chop.tools.tokenized": "chop.loading.tokenized",
+    "chop.tools.user_code": "chop.loading.user_code",
+    "chop.tools.utils": "chop.passes.graph.utils",
+    "chop.tools": "chop.labs.tools",
 }
 """Where the code of a path is, and with it that of all paths below it."""
 CALLED = "chop.actions."
@@ -54,6 +68,8 @@ class AliasLoader:
     def exec_module(self, module: ModuleType) -> None:
         path = module.__name__
         home = import_module(home_of(path) or path)
+        if not hasattr(home, "__path__"):
+            home.__path__ = []  # a path of the table may have others below it
         if path.startswith(CALLED):
             callable_package(home.__name__, home.__name__, path.removeprefix(CALLED))
         sys.modules[path] = home

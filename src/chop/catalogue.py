@@ -58,6 +58,7 @@ def live_traits() -> Traits:
 
 def _registries() -> dict[str, Registry[Any]]:
     from chop.dataset import DATASETS
+    from chop.export import EXPORT_TARGETS
     from chop.models import MODELS
     from chop.numerics import FORMATS
     from chop.ops.table import OPS
@@ -79,6 +80,7 @@ def _registries() -> dict[str, Registry[Any]]:
         "sw_runners": SW_RUNNERS,
         "hw_runners": HW_RUNNERS,
         "ops": OPS,
+        "targets": EXPORT_TARGETS,
     }
 
 

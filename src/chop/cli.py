@@ -117,9 +117,9 @@ def _as_info(action: str | None, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _act(action: str, options: dict[str, Any], command: list[str]) -> int:
-    from chop.actions.session import check, run_action
     from chop.config.layers import Layers, settings_table, spelled_out, wants_colour
-    from chop.tools.logger import only_results
+    from chop.logger import only_results
+    from chop.verbs.session import check, run_action
 
     layers = Layers.read(options.pop("config", None), spelled_out(options))
     layers = replace(layers, project=_from_project(action, layers))
@@ -143,8 +143,8 @@ def _from_project(action: str, layers: "Layers", *, graphs: bool = False) -> dic
     """
     from chop.catalogue import stored
     from chop.config.layers import checked
-    from chop.tools.loadable import GRAPH_TYPE, loadable
-    from chop.tools.recorded import left_out, require_code
+    from chop.loading.paths import GRAPH_TYPE, loadable
+    from chop.loading.records import left_out, require_code
 
     given = layers.effective
     where = f"{given.get('load_name')}: the record of its project"
@@ -169,7 +169,7 @@ def _taken(known: Mapping[str, Any]) -> str:
 
 def _info(options: dict[str, Any]) -> int:
     """List what is registered; a user's files are imported first where they are named."""
-    from chop.actions.info import info
+    from chop.verbs.info import info
 
     _say(
         info(
@@ -184,7 +184,7 @@ def _info(options: dict[str, Any]) -> int:
 
 def _report(options: dict[str, Any]) -> int:
     """Write the page of a run."""
-    from chop.actions.reporting import report
+    from chop.verbs.report import report
 
     if options.get("model") is None:
         raise ConfigError("no run is named: write ch report RUN_DIR, such as mase_output/<project>")
@@ -195,7 +195,7 @@ def _report(options: dict[str, Any]) -> int:
 
 def _compare(options: dict[str, Any]) -> int:
     """Draw the fronts of searches on one picture."""
-    from chop.actions.fronts import compare_fronts, fronts_table
+    from chop.verbs.compare import compare_fronts, fronts_table
 
     named = [word for word in words_of(options) if word is not None]
     if not named:
@@ -211,7 +211,7 @@ def _compare(options: dict[str, Any]) -> int:
 def _export(options: dict[str, Any]) -> int:
     """Write a saved graph in another form."""
     from chop.config.layers import checked_argument
-    from chop.tools.logger import only_results
+    from chop.logger import only_results
 
     given = {name: checked_argument(name, value) for name, value in options.items()}
     for name, flag in (("load_name", "--load PATH"), ("to", "--to FORM")):
@@ -219,7 +219,7 @@ def _export(options: dict[str, Any]) -> int:
             raise ConfigError(f"export: {flag} is missing: write ch export --load PATH --to FORM")
     quiet, _ = given.pop("quiet", False), given.pop("to_debug", False)
     with only_results(quiet):
-        from chop.actions.exporting import export
+        from chop.verbs.export.saved import export
 
         done = export(given.pop("load_name"), **given)
     folder = printable(str(done.folder))
@@ -231,7 +231,7 @@ def _export(options: dict[str, Any]) -> int:
 def _predict(options: dict[str, Any]) -> int:
     """Write what a network predicts for the rows of a file."""
     from chop.config.layers import Layers, checked_argument, spelled_out
-    from chop.tools.logger import only_results
+    from chop.logger import only_results
 
     *model, file = words_of(options) or [""]
     if ".py:" in file:  # a model, with nothing after it
@@ -251,8 +251,8 @@ def _predict(options: dict[str, Any]) -> int:
     if output == "-":
         return _show_predicted(layers.config, file, given.get("label_column"), raw)
     with only_results(quiet):
-        from chop.actions.testing.predicting import predict, report_predicted
-        from chop.tools.user_code import import_user_code
+        from chop.loading.user_code import import_user_code
+        from chop.verbs.predict.rows import predict, report_predicted
 
         import_user_code(layers.config.imports)
         label = given.get("label_column")
@@ -262,12 +262,12 @@ def _predict(options: dict[str, Any]) -> int:
 
 def _show_predicted(config: "RunConfig", file: str, label: str | None, raw: bool) -> int:
     """Print what a network predicts, once all of it is known, so that no half of it is shown."""
-    from chop.tools.logger import only_results
+    from chop.logger import only_results
 
     with tempfile.TemporaryDirectory() as folder:
         with only_results():
-            from chop.actions.testing.predicting import predict
-            from chop.tools.user_code import import_user_code
+            from chop.loading.user_code import import_user_code
+            from chop.verbs.predict.rows import predict
 
             import_user_code(config.imports)
             found = predict(config, file, f"{folder}/table.csv", label=label, raw_cells=raw)
@@ -278,7 +278,7 @@ def _show_predicted(config: "RunConfig", file: str, label: str | None, raw: bool
 
 def _doctor(options: dict[str, Any]) -> int:
     """Show what this machine has and what is missing."""
-    from chop.actions.doctor import doctor
+    from chop.verbs.doctor import doctor
 
     sys.stdout.write(doctor(missing_only=bool(options.get("quiet"))))
     return OK
@@ -292,8 +292,8 @@ def _schema(options: dict[str, Any]) -> int:
     if not imports:
         sys.stdout.write(stored())
         return OK
-    from chop.actions.schema import schema_text
-    from chop.tools.user_code import import_user_code
+    from chop.loading.user_code import import_user_code
+    from chop.verbs.schema import schema_text
 
     import_user_code(imports)
     sys.stdout.write(schema_text())

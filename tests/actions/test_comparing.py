@@ -12,7 +12,6 @@ import pytest
 import torch
 from warm import WarmRun
 
-from chop.actions.comparing import ComparisonResult, compare
 from chop.cli import main
 from chop.config.layers import read_toml
 from chop.dataset import MaseDataModule
@@ -24,6 +23,7 @@ from chop.search.config import parse_search
 from chop.search.contest import Contest, Run
 from chop.search.spaces.measure import Measure
 from chop.search.study.trial import Outcome
+from chop.verbs.search.comparing import ComparisonResult, compare
 
 EXAMPLE = Path(__file__).parents[2] / "configs" / "examples" / "jsc_compare.toml"
 PNG = b"\x89PNG\r\n\x1a\n"

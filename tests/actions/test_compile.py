@@ -11,8 +11,8 @@ from torch.utils.data import TensorDataset
 
 from chop.actions import test as evaluate
 from chop.actions import train
+from chop.devices import compiled
 from chop.errors import ConfigError
-from chop.tools.compiling import compiled
 
 FEATURES = torch.linspace(-2, 2, 40 * 4).reshape(40, 4).sin()
 LABELS = (FEATURES.sum(1) > 0).long()

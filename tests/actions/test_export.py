@@ -11,14 +11,14 @@ from torch import nn
 
 import chop
 import chop.passes as passes
-from chop.actions.exporting import export
 from chop.cli import main
 from chop.config.command_line import TO
 from chop.errors import ChopError, ConfigError, OutputError
-from chop.export import TARGETS, exporting
+from chop.export import EXPORT_TARGETS, exporting
 from chop.export.verilog.target import Hardware
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.lowering import Engine, lower
+from chop.verbs.export.saved import export
 
 CONFIG = {"name": "integer", "data_in_width": 6, "data_in_frac_width": 3}
 CONFIG |= {"weight_width": 4, "weight_frac_width": 3}
@@ -140,7 +140,7 @@ def test_the_package_is_the_function(graph: MaseGraph, tmp_path: Path) -> None:
 
 
 def test_the_command_line_offers_every_form() -> None:
-    assert set(get_args(TO.type)) == set(TARGETS)
+    assert set(get_args(TO.type)) == set(EXPORT_TARGETS)
 
 
 @pytest.mark.parametrize(

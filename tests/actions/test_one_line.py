@@ -11,10 +11,9 @@ import pytest
 import torch
 
 import chop
-from chop.actions.searching.one_by_one import paired_difference, parse_widths
-from chop.actions.searching.suggested import choices
 from chop.cli import main
 from chop.errors import ConfigError, UnknownNameError
+from chop.loading.networks import load_model
 from chop.models.info import MODELS
 from chop.numerics import FORMATS
 from chop.passes.graph.transforms.quantize.one_line import (
@@ -27,8 +26,9 @@ from chop.passes.graph.transforms.quantize.plan import QuantizeArgs
 from chop.preprocessing import Preprocessing, preprocessing_of
 from chop.runs import read_json
 from chop.tasks import classes_predicted
-from chop.tools.checkpoint_load import load_model
 from chop.validation import parse
+from chop.verbs.sensitivity.layers import paired_difference, parse_widths
+from chop.verbs.sensitivity.suggested import choices
 
 NET = """
 from torch import nn
@@ -159,7 +159,7 @@ def test_sensitivity_is_what_one_quantised_layer_loses(
 def test_the_suggested_search_runs_as_it_stands(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from chop.actions.searching import suggested
+    from chop.verbs.sensitivity import suggested
 
     monkeypatch.setattr(suggested, "TRIALS", 4)
     assert main(["sensitivity", WORD, "--load", PROJECT, "--widths", "2,4", "--project", "s"]) == 0

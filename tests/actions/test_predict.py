@@ -12,14 +12,14 @@ import pytest
 import torch
 from torch import nn
 
-from chop.actions.testing.predicting import predict
-from chop.actions.testing.sheets import open_sheet
 from chop.cli import main
 from chop.config.run import RunConfig
 from chop.dataset.tables import archives, parquet, text
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.graph.interface import save_mase_graph_interface_pass
 from chop.preprocessing import Preprocessing, Targets
+from chop.verbs.predict.rows import predict
+from chop.verbs.predict.sheets import open_sheet
 
 CLASSES = ("=1+1", "-1.5", "tall")
 FORMULA = '=HYPERLINK("http://x","y")'
@@ -240,7 +240,7 @@ def most():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
 import numpy, pyarrow.compute, pyarrow.parquet, torch
-from chop.actions.testing.predicting import predict
+from chop.verbs.predict.rows import predict
 from chop.config.run import RunConfig
 from chop.dataset import MaseDataModule
 from chop.dataset.tables import growing

@@ -16,8 +16,10 @@ from torch.utils.data import Dataset
 from chop import MaseGraph, actions
 from chop.cli import main
 from chop.dataset import DATASETS, MaseDataModule, Preprocessing, Splits, register_dataset
+from chop.dataset.inputs import rows_for
 from chop.dataset.preprocess import standardise
 from chop.errors import CheckpointError, DataError, GraphError
+from chop.loading.networks import load_model
 from chop.models import get_model, get_model_info
 from chop.passes.graph import (
     load_mase_graph,
@@ -25,8 +27,6 @@ from chop.passes.graph import (
     save_mase_graph_interface_pass,
 )
 from chop.preprocessing import preprocessing_of, set_preprocessing
-from chop.tools.checkpoint_load import load_model
-from chop.tools.get_input import rows_for
 from chop.training.metrics import feature_summary
 
 ROWS = 600

@@ -337,7 +337,7 @@ def test_searches_measure_what_was_trained(tmp_path: Path) -> None:
 def test_a_transform_says_what_it_has_cost_in_errors(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from chop.actions.transforming import BeforeAndAfter
+    from chop.verbs.transform.passes import BeforeAndAfter
 
     data = data_of(houses(tmp_path / "houses.csv"))
     model, _ = trained(tmp_path / "run", data)

@@ -60,7 +60,7 @@ from chop.models import get_model, get_model_info
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.graph import (add_common_metadata_analysis_pass, init_metadata_analysis_pass,
     calculate_avg_bits_mg_analysis_pass, quantize_transform_pass)
-from chop.tools.checkpoint_load import load_model
+from chop.loading.networks import load_model
 from chop.training.metrics import evaluate
 
 torch.set_num_threads(1)
@@ -116,7 +116,7 @@ def test_ch_transform_makes_the_best_configuration(
     assert read_toml(folder / "best_0.toml")["load_name"] == str(weights)
     assert ch(tmp_path, "transform", folder / "best_0.toml") == 0
     capsys.readouterr()
-    from chop.tools.checkpoint_load import load_model
+    from chop.loading.networks import load_model
     from chop.training.metrics import evaluate
 
     saved = load_model(tmp_path / "out" / "software" / "transform" / "transformed_ckpt", "mz")
@@ -217,7 +217,7 @@ def test_of_searches_that_start_together_one_gets_an_empty_folder(tmp_path: Path
 @pytest.mark.parametrize("storage", [None, "sqlite:///{}/study.db"])
 @pytest.mark.parametrize("was_there", [False, True])
 @pytest.mark.parametrize(
-    "refusal", ["chop.actions.searching.make_space", "chop.search.strategy.check_size"]
+    "refusal", ["chop.verbs.search.job.make_space", "chop.search.strategy.check_size"]
 )
 def test_a_search_that_cannot_begin_leaves_nothing_behind(
     refusal: str,

@@ -13,15 +13,15 @@ import torch
 from torch import nn
 
 import chop
-from chop.api.looking import CONTEXT, sensitivity
-from chop.api.quantizing import quantize
-from chop.api.running import OTHER_WORDS, evaluate, train
-from chop.api.searching import OF_RUN, search
 from chop.config.command_line import action_help
 from chop.export.exporting import export
 from chop.export.verilog.target import Hardware
 from chop.lowering import Engine, load_program
 from chop.training.settings import TrainingSettings
+from chop.verbs.quantize.module import quantize
+from chop.verbs.running import OTHER_WORDS, evaluate, train
+from chop.verbs.search.front import OF_RUN, search
+from chop.verbs.sensitivity.module import CONTEXT, sensitivity
 
 
 def network() -> nn.Module:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from chop.actions import doctor as module
-from chop.actions.doctor import Requirement, doctor, found, numbers, requirements
+from chop.verbs import doctor as module
+from chop.verbs.doctor import Requirement, doctor, found, numbers, requirements
 
 
 def state_of(text: str, name: str) -> str:

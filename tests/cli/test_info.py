@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from chop import catalogue
-from chop.actions import info
 from chop.cli import main
 from chop.errors import UnknownNameError
 from chop.search.runners import SW_RUNNERS
+from chop.verbs import info
 
 RUNNER = '''
 from chop.search.runners import Candidate, software_runner

@@ -8,7 +8,7 @@ import pytest
 
 from chop.catalogue import stored
 from chop.cli import main
-from chop.tools.logger import RESULT, get_logger, only_results
+from chop.logger import RESULT, get_logger, only_results
 
 SEARCH = """
 [search.search_space]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from test_quiet import SEARCH
 
-from chop.tools.logger import get_logger
+from chop.logger import get_logger
 
 CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 

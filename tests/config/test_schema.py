@@ -36,7 +36,7 @@ def accepted(name: str, value: Any) -> bool:
 
 
 def test_the_stored_schema_is_what_the_code_says() -> None:
-    from chop.actions.schema import schema_text
+    from chop.verbs.schema import schema_text
 
     assert stored() == schema_text(), "run: make catalogue"
 
@@ -138,12 +138,12 @@ WRONG = [
 
 
 def code_accepts(tables: dict[str, Any]) -> bool:
-    from chop.actions.transforming import PASSES, check
     from chop.config.layers import setting_named
     from chop.config.run import RunConfig
     from chop.nn.quant_config import parse_quant_config
     from chop.ops.table import OPS
     from chop.search.config import parse_search
+    from chop.verbs.transform.passes import PASSES, check
 
     tables = na_to_none(tables)
     try:

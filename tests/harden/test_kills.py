@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from chop.actions.searching import one_by_one
-from chop.actions.searching.one_by_one import Point, Sensitivity
 from chop.export.exporting import moved
 from chop.search.front.accuracy import Measured
+from chop.verbs.sensitivity import layers as one_by_one
+from chop.verbs.sensitivity.layers import Point, Sensitivity
 from harden import kill_files, kill_search, kill_train, kills
 from harden.kill_hook import FileOperations
 from harden.kill_server import Server

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from chop.actions.session import check_counts
 from chop.cli import LONGEST, main
 from chop.config.layers import DEEPEST, read_toml
 from chop.config.run import RunConfig
@@ -15,6 +14,7 @@ from chop.errors import ConfigError, UnknownNameError
 from chop.registry import Registry
 from chop.search.config import StrategySetup
 from chop.validation import parse
+from chop.verbs.session import check_counts
 
 
 @pytest.mark.parametrize(

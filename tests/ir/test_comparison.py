@@ -16,12 +16,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import chop
-from chop.actions.transforming import transform
 from chop.errors import GraphError
 from chop.ir.graph.aten import SPECIAL, method
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.shapes import ShapedGraphModule
 from chop.ops.op import is_aten
+from chop.verbs.transform.passes import transform
 
 X = torch.randn(2, 6, 8, generator=torch.Generator().manual_seed(0))
 

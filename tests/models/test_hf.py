@@ -9,6 +9,7 @@ import torch
 
 from chop.errors import CheckpointError, ConfigError
 from chop.ir.graph.mase_graph import MaseGraph
+from chop.loading.networks import load_model
 from chop.models import from_transformers, get_model
 from chop.models.info import DataShape
 from chop.passes.graph import (
@@ -17,7 +18,6 @@ from chop.passes.graph import (
     quantize_transform_pass,
 )
 from chop.passes.graph.interface import load_mase_graph, save_mase_graph_interface_pass
-from chop.tools.checkpoint_load import load_model
 
 try:
     import transformers

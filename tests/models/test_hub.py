@@ -11,10 +11,10 @@ import pytest
 
 from chop.cli import main
 from chop.errors import ChopError
+from chop.loading.networks import load_model
 from chop.models import from_transformers, get_model
 from chop.models.info import DataShape
 from chop.runs import write_record
-from chop.tools.checkpoint_load import load_model
 from harden.security_source import findings
 
 hub = pytest.importorskip("huggingface_hub")

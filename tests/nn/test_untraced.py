@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import chop
-from chop.api.quantizing import Quantized
 from chop.errors import ConfigError, GraphError
+from chop.verbs.quantize.module import Quantized
 
 PRODUCTS = ("aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm", "aten::convolution")
 

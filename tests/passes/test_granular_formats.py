@@ -13,12 +13,12 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from chop.actions.reporting import report
 from chop.errors import CheckpointError, ConfigError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.numerics import Integer, IntTensor
 from chop.passes import graph as passes
 from chop.results.graph import describe
+from chop.verbs.report import report
 
 ROWS = torch.randn(8, 6, generator=torch.Generator().manual_seed(0))
 GENERATOR = torch.Generator().manual_seed(1)

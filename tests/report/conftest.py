@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from chop.actions.reporting import report
 from chop.cli import main
+from chop.verbs.report import report
 
 CONFIG = """
 model = "jsc-tiny"

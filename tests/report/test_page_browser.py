@@ -17,7 +17,7 @@ from report_browser import Browser, browsing, chromium
 from report_pages import with_script
 from test_page_hostile import hostile_run
 
-from chop.actions.reporting import report
+from chop.verbs.report import report
 
 pytestmark = pytest.mark.skipif(
     chromium() is None, reason="chromium is not installed: apt-get install chromium"

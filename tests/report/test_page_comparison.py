@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from report_pages import page_of, put
 
-from chop.actions.reporting import report
+from chop.verbs.report import report
 
 
 def sampler(median: int | None, most: int | None, runs: int = 2) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from report_pages import a_result, logged, page_of, put
 
-from chop.actions.reporting import report
 from chop.cli import main
+from chop.verbs.report import report
 
 ODD: tuple[Any, ...] = (
     None, True, -1, 10**400, 1e308, float("nan"), "x", "", [], [[]], {}, {"x": 1}, [10**400], "NA",

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from report_pages import Page, logged, put
 
-from chop.actions.reporting import report
 from chop.markup import Markup, escaped, number, tag
 from chop.numerics import FORMATS
 from chop.results.graph import NodeFacts, rounded_tensor, sqnr
@@ -18,6 +17,7 @@ from chop.results.search import Search, importances, varied_choices
 from chop.runs import RunFolder
 from chop.search.study.trial import SearchDescription as Problem
 from chop.search.study.trial import Trial
+from chop.verbs.report import report
 from chop.views.sections.graph import (
     DEEPEST,
     bit_colour,

@@ -10,13 +10,13 @@ from report_pages import logged, page_of, put
 from torch import nn
 
 from chop import MaseGraph
-from chop.actions.reporting import report
 from chop.markup import Tile
 from chop.passes.graph import (
     add_common_metadata_analysis_pass,
     init_metadata_analysis_pass,
     save_mase_graph_interface_pass,
 )
+from chop.verbs.report import report
 from chop.views.page import distinct
 
 

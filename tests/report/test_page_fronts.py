@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from report_pages import logged, page_of, put
 
-from chop.actions.fronts import compare_fronts, fronts_table
-from chop.actions.reporting import report
 from chop.errors import ConfigError
+from chop.verbs.compare import compare_fronts, fronts_table
+from chop.verbs.report import report
 
 OBJECTIVES = {"accuracy": {"direction": "maximize"}, "average_bitwidth": {"direction": "minimize"}}
 

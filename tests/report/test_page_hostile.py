@@ -5,8 +5,8 @@ from pathlib import Path
 
 from report_pages import HOSTILE, Page, a_result, logged, put
 
-from chop.actions.reporting import report
 from chop.markup import escaped
+from chop.verbs.report import report
 
 
 def hostile_run(folder: Path) -> Path:

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from report_pages import a_result, logged, page_of, put
 
-from chop.actions.reporting import report
 from chop.cli import main
 from chop.errors import ChopError
 from chop.runs import write_record
+from chop.verbs.report import report
 
 ALL = ["search-0", "test", "graph", "statistics", "quantisation", "costs", "training", "run"]
 NETWORK = ("http://", "https://", "@import", "url(")
@@ -207,7 +207,7 @@ def test_the_newest_comes_first_and_older_ones_are_kept(tmp_path: Path) -> None:
 
 def test_nothing_heavy_is_imported_for_results_alone(tmp_path: Path) -> None:
     put(tmp_path / "p/software/checkpoints/test_results.json", a_result(run={"command": ["ch"]}))
-    ask = "import sys; from chop.actions.reporting import report; report(sys.argv[1]);"
+    ask = "import sys; from chop.verbs.report import report; report(sys.argv[1]);"
     command = [sys.executable, "-c", f"{ask} print(*sys.modules)", str(tmp_path / "p")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert not {"torch", "optuna", "matplotlib", "lightning"} & set(done.stdout.split())

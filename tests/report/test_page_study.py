@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from report_pages import logged, page_of, put
 
-from chop.actions.reporting import report
+from chop.verbs.report import report
 from chop.views.sections.sweep import StudiedSetting, read_study, varied_names
 
 

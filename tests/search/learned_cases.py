@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from chop.actions.searching import SearchResult, search
 from chop.dataset.data_module import TensorLoader
+from chop.verbs.search.job import SearchResult, search
 
 TABLES: dict[str, Any] = {
     "search_space": {"name": "graph/quantize/learned_widths"},

@@ -88,7 +88,7 @@ class Spawned(Task):
 def test_where_a_fork_is_not_safe_model_and_imports_are_sent(
     data: MaseDataModule, tmp_path: Path
 ) -> None:
-    from chop.tools.user_code import import_user_code
+    from chop.loading.user_code import import_user_code
 
     file = tmp_path / "own_model.py"
     file.write_text(OWN_MODEL)

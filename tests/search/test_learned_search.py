@@ -16,11 +16,9 @@ import torch
 from learned_cases import Attention, learn, rows, tables
 from torch import nn
 
-from chop.actions.fronts import compare_fronts
-from chop.actions.reporting import report
-from chop.actions.searching import SearchResult
 from chop.errors import ChopError, ConfigError, TrainingError
 from chop.files import read_safetensors
+from chop.loading.networks import load_model
 from chop.models import get_model
 from chop.models.vision import vgg7
 from chop.nn.quantized import QuantizedModule
@@ -31,9 +29,11 @@ from chop.search.learned.rows import joined
 from chop.search.learned.schedule import Schedule
 from chop.search.learned.search import LearnedSearch
 from chop.search.learned.setup import LearnedSetup
-from chop.tools.checkpoint_load import load_model
 from chop.training.loop import Loop
 from chop.training.parts import EpochLoss
+from chop.verbs.compare import compare_fronts
+from chop.verbs.report import report
+from chop.verbs.search.job import SearchResult
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,6 @@ from optuna.trial import TrialState
 from search_cases import Searcher, StoreMaker
 
 import chop.search
-from chop.actions.doctor import OTHERS
 from chop.search.config import parse_search
 from chop.search.metrics import METRICS as KNOWN
 from chop.search.metrics import MetricInfo
@@ -27,6 +26,7 @@ from chop.search.study.trial import (
     TrialRequest,
     less_is_better,
 )
+from chop.verbs.doctor import OTHERS
 
 REQUEST = TrialRequest(
     "k", {"a": {"w": 4}}, {"a/w": 4}, {"a/w": CategoricalDistribution([2, 4])}, {"note": 1}

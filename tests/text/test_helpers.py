@@ -11,16 +11,16 @@ import torch
 
 from chop import MaseGraph
 from chop.errors import ChopError, ConfigError
+from chop.loading.tokenized import TokenizedRows
 from chop.models import get_model, get_tokenizer
 from chop.models.info import DataShape
 from chop.passes import quantize_transform_pass
 from chop.pipelines import AutoPipeline, CompressionPipeline
 from chop.tools import deepgetattr, deepsetattr, get_tokenized_dataset, get_trainer
-from chop.tools.tokenized import TokenizedRows
 
 PATHS = {
     "chop.tools": "get_tokenized_dataset get_trainer deepsetattr deepgetattr",
-    "chop.tools.utils": "deepsetattr deepgetattr",
+    "chop.passes.graph.utils": "deepsetattr deepgetattr",
     "chop.pipelines": "AutoPipeline CompressionPipeline",
     "chop.passes": "insert_lora_adapter_transform_pass fuse_lora_weights_transform_pass",
     "chop.passes.module": "report_trainable_parameters_analysis_pass",

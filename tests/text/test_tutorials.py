@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("transformers", reason="the extra text (transformers) is not installed")
 
+from chop.logger import root_logger
 from chop.passes import PASSES
-from chop.tools.logger import root_logger
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PRINTED = {

@@ -12,8 +12,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 from chop.errors import CheckpointError, ChopError, ConfigError
-from chop.tools.checkpoint_load import load_model
-from chop.tools.loadable import loadable
+from chop.loading.networks import load_model
+from chop.loading.paths import loadable
 
 
 def network() -> nn.Module:

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from chop.tools.logger import ToReader
+from chop.logger import ToReader
 
 
 class Closed:

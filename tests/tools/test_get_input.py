@@ -110,6 +110,6 @@ def test_names_are_found_on_first_use() -> None:
     import chop.tools
 
     for name in ("InputGenerator", "get_cf_args", "get_dummy_input", "get_logger"):
-        assert getattr(chop.tools, name).__module__.startswith("chop.tools.")
+        assert getattr(chop.tools, name).__module__.startswith("chop.")
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         chop.tools.nothing  # noqa: B018

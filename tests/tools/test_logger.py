@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from chop.errors import UnknownNameError
-from chop.tools.logger import (
+from chop.logger import (
     RESULT,
     get_logger,
     only_results,

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from chop.errors import RegistrationError
-from chop.tools.user_code import import_user_code
+from chop.loading.user_code import import_user_code
 
 
 def test_a_file_is_imported_once(tmp_path: Path) -> None:

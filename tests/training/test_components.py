@@ -10,8 +10,8 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from chop.dataset.data_module import TensorLoader
+from chop.devices import SMALL_FLOPS, forward_operations, using_threads
 from chop.errors import ConfigError
-from chop.tools.devices import SMALL_FLOPS, forward_operations, using_threads
 from chop.training.batches import normalisable
 from chop.training.checkpoint import random_state, restore_random_state
 from chop.training.job import make_logger

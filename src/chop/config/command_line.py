@@ -47,7 +47,7 @@ DATASET = Name("DATASET", "as listed by: ch info datasets, or my_data.csv", name
 RUN = (MODEL, DATASET)
 TOPICS = (
     "models", "datasets", "formats", "passes", "spaces", "strategies", "samplers", "sw_runners",
-    "hw_runners", "ops",
+    "hw_runners", "ops", "targets",
 )  # fmt: skip
 SHELLS = ("bash", "zsh", "fish")
 

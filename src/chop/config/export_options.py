@@ -1,10 +1,13 @@
-"""The options of ``ch export``, which are no settings of a run."""
+"""The options of ``ch export``, which are not settings of a run."""
 
+import json
+from pathlib import Path
 from typing import Any, Literal
 
 from chop.config.option import Option, Setting
 
 EXPORT = "export"
+CATALOGUE = Path(__file__).parents[1] / "catalogue.json"
 
 
 def of_export(name: str, kind: Any, default: Any, words: str, **limits: Any) -> Setting:
@@ -12,11 +15,10 @@ def of_export(name: str, kind: Any, default: Any, words: str, **limits: Any) -> 
     return Setting(name, kind, default, Option(words, EXPORT, actions=(EXPORT,), **limits))
 
 
-TO = of_export(
-    "to", Literal["integer", "c", "onnx", "qonnx", "verilog"], None,
-    "format: the integer program itself, C99, ONNX with standard operators, ONNX with the "
-    "Quant nodes of QONNX, or SystemVerilog",
-)  # fmt: skip
+TARGETS: dict[str, str] = json.loads(CATALOGUE.read_text(encoding="utf-8")).get("targets", {})
+"""The forms that programs are exported to, with a line each, read without importing torch."""
+ANY: Any = Literal
+TO = of_export("to", ANY[tuple(TARGETS)], None, "format, as listed by: ch info targets")
 CHECKED = (
     of_export(
         "rows", int, 2000, "rows of codes to check the files with; 0 checks nothing", at_least=0

@@ -192,6 +192,15 @@ class RunConfig:
     label_column: Annotated[str | None, Option("column of the labels in a custom file", DATA)] = (
         None
     )
+    augment: Annotated[
+        str | None,
+        Option(
+            "changes of the pictures that are trained on: flip, crop:4 and cutout:8, with commas",
+            DATA,
+            listed=False,
+            actions=TRAINING,
+        ),
+    ] = None
     split: Annotated[
         Literal["test", "val", "all"],
         Option(

@@ -1,9 +1,10 @@
-"""What an export compares on its way: the graph with the engine, and the files with the engine."""
+"""The comparisons of an export: the graph with the engine, and the files with the engine."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from chop.errors import GraphError
@@ -15,12 +16,10 @@ from chop.lowering.from_graph import Lowering
 
 ASKED = "--rows 0 says so"
 """Why nothing is checked on no rows."""
-FileCheck = Callable[[Path, CheckedRows], str]
-"""Runs the files of a form on rows and compares; returns what ran them."""
 
 
-class Check:
-    """What is compared on the way: the graph with the engine, and the file with the engine."""
+class ExportCheck:
+    """Compares a graph with the engine, and later the files with the engine."""
 
     def __init__(
         self,
@@ -51,7 +50,7 @@ class Check:
             self._compare_graph(lowering)
 
     def _compare_graph(self, lowering: Lowering) -> None:
-        """Refuse a graph that does not compute what the engine does; note why it cannot be told."""
+        """Refuse a graph that does not compute what the engine does; note why not."""
         if self.rows is None:
             return
         try:
@@ -64,7 +63,12 @@ class Check:
         self.compared["graph"] = len(self.rows)
         self.graph_in = type_name(simulation.dtype)
 
-    def compare_file(self, files: Path, run: FileCheck) -> str | None:
+    def leave_out(self, reasons: Mapping[str, str]) -> None:
+        """Take note of files that the check of a target does not run."""
+        if self.rows is not None:
+            self.not_compared |= reasons
+
+    def compare_file(self, files: Path, run: Callable[[Path, CheckedRows], str]) -> str | None:
         """Refuse files that do not compute what the engine does; the tool that ran them."""
         if self.rows is None:
             return None
@@ -76,7 +80,7 @@ class Check:
         return tool
 
     def facts(self) -> dict[str, Any]:
-        """What was compared, for the manifest."""
+        """Return what was compared, for the manifest."""
         rows = self.rows
         real = rows.kinds.get(REAL, 0) if rows is not None else 0
         whose = self.notes.get(REAL, "given inputs" if real else "none were given")
@@ -94,3 +98,16 @@ class Check:
             if not real:
                 facts["not_compared"] |= {"real rows": whose}
         return facts
+
+
+def refuse_other_codes(found: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> None:
+    """Refuse codes that are not those of the engine."""
+    if found.shape != wanted.shape:
+        raise GraphError(f"export: {found.shape} codes came out, not {wanted.shape}")
+    wrong = (found != wanted).any(1)
+    if wrong.any():
+        first = int(np.argmax(wrong))
+        raise GraphError(
+            f"export: {int(wrong.sum())} of {len(wrong)} rows differ from the engine, the first is "
+            f"row {first}: {found[first].tolist()} in place of {wanted[first].tolist()}"
+        )

@@ -5,39 +5,32 @@ import json
 import logging
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from chop import __version__
-from chop.errors import ConfigError, GraphError, OutputError, UnknownNameError
-from chop.export.c import c_source, predict_signature, value_type
-from chop.export.checking import Check, FileCheck
-from chop.export.onnx.qonnx import check_qonnx, write_qonnx
-from chop.export.onnx.standard import check_onnx, write_onnx
-from chop.export.rows import REAL, CheckedRows, side_by_side
-from chop.export.tools import run_tool
-from chop.export.verilog.stream import NAME
-from chop.export.verilog.target import Hardware, check_verilog, write_verilog
+from chop.errors import ConfigError, OutputError
+from chop.export.c.code import value_type
+from chop.export.checking import ExportCheck
+from chop.export.rows import REAL
+from chop.export.targets import EXPORT_TARGETS, TargetOptions, target_options
 from chop.files import nothing_left_behind, write_folder, write_text
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.lowering import Engine, IntegerProgram, analyse, save_program
+from chop.lowering import IntegerProgram, analyse
 from chop.lowering.program import Value
 from chop.runs import MANIFEST, versioned
 
-COMPILE = ("-std=c99", "-O1", "-Wall", "-Wextra", "-Werror", "-fsanitize=undefined")
-COMPILE_SAFE = (*COMPILE, "-fno-sanitize-recover=all")
 logger = logging.getLogger("chop")
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What an export has written."""
+    """The folder that an export has written, and its manifest."""
 
     folder: Path
     manifest: dict[str, Any]
@@ -50,7 +43,7 @@ class Exported:
 
     @property
     def said(self) -> list[str]:
-        """In lines what was compared, and what was not."""
+        """Lines that say what was compared, and what was not."""
         found = self.manifest["verified"]
         missing, rows = found["not_compared"], found["rows"]
         first = f"equal to the engine on {rows:,} rows" if rows else "not checked"
@@ -72,7 +65,7 @@ class Exported:
 
     @property
     def warnings(self) -> list[str]:
-        """What makes the check less than it looks."""
+        """Lines that say why the check proves less than it seems to."""
         found = self.manifest["verified"]
         count = max(found["compared"].values(), default=0)
         if count > 1 and found["distinct_outputs"] == 1:
@@ -85,7 +78,7 @@ class Exported:
 
 
 def scaling_of(graph: MaseGraph | IntegerProgram) -> dict[str, Any]:
-    """How rows were scaled that a graph was trained on, and numbers that it predicts, if known."""
+    """Return the scaling of the rows and targets that a graph was trained on, if it is known."""
     known = graph.preprocessing if isinstance(graph, MaseGraph) else None
     return {"preprocessing": known.as_plain()} if known is not None else {}
 
@@ -103,22 +96,6 @@ def graph_of(given: Any) -> MaseGraph | IntegerProgram:
     return found
 
 
-def hardware_of(to: str, hardware: Hardware | None, circuit: Mapping[str, Any]) -> Hardware | None:
-    """Return the settings of a circuit, if any are given; other forms take none.
-
-    Args:
-        circuit: fields of `Hardware`, in its place.
-    """
-    known = [each.name for each in fields(Hardware)]
-    if unknown := [name for name in circuit if name not in known]:
-        raise UnknownNameError("setting", unknown[0], known, "export")
-    if hardware is None and not circuit:
-        return None
-    if to != "verilog":
-        raise ConfigError(f"export: settings of hardware are for verilog, not for {to}")
-    return replace(hardware or Hardware(), **circuit)
-
-
 def export(  # noqa: PLR0913  (each is a choice of its own)
     graph: Any,
     to: str = "c",
@@ -128,9 +105,9 @@ def export(  # noqa: PLR0913  (each is a choice of its own)
     inputs: Mapping[str, Tensor] | None = None,
     cut_tail: bool = False,
     source: str = "a graph in memory",
-    hardware: Hardware | None = None,
+    options: TargetOptions | None = None,
     notes: Mapping[str, str] | None = None,
-    **circuit: Any,
+    **settings: Any,
 ) -> Exported:
     """Write a quantised graph in another form, checked against the engine, as the graph is.
 
@@ -139,54 +116,53 @@ def export(  # noqa: PLR0913  (each is a choice of its own)
 
     Args:
         graph: what `chop.quantize` gives, a point of `chop.search`, a graph or a program.
-        to: ``"c"``, ``"verilog"``, ``"onnx"``, ``"qonnx"``, or ``"integer"`` for the program
-            itself.
+        to: a name of `chop.export.EXPORT_TARGETS`: ``"c"``, ``"verilog"``, ``"onnx"``,
+            ``"qonnx"``, or ``"integer"`` for the program itself.
         rows: on how many rows to check; 0 checks nothing, and the manifest says so.
         inputs: real rows by the names of the network's inputs, to check with; made ones are added,
             off the grid of the input's format, half-way between codes, at the limits and beyond.
         cut_tail: drop floating-point operations at the end.
         source: where the graph came from, for the manifest.
-        hardware: how to make the circuit, for ``"verilog"`` only; or in its place, as `circuit`,
-            its fields: stages, clock_ns, stream, synthesise, most_luts.
+        options: the settings of the target, such as `chop.export.verilog.target.Hardware`; or in
+            its place, as `settings`, its fields: for ``"verilog"`` stages, clock_ns, stream,
+            synthesise, most_luts.
         notes: of ``real``, whose rows they are or why there are none; of ``file``, why it cannot be
             run.
     """
-    check_wish(to, output, rows)
-    graph, hardware = graph_of(graph), hardware_of(to, hardware, circuit)
-    write = TARGETS[to] if hardware is None else partial(write_verilog, hardware=hardware)
-    check = Check(graph, cut_tail, rows, inputs, notes or {})
-    if hardware is not None and hardware.stream and rows:
-        check.not_compared[f"{NAME}.sv"] = "the bench runs the module top, not what is around it"
+    check_request(to, output, rows)
+    target, graph = EXPORT_TARGETS[to], graph_of(graph)
+    chosen = target_options(to, options, settings)
+    check = ExportCheck(graph, cut_tail, rows, inputs, notes or {})
     program = check.program
     with tempfile.TemporaryDirectory() as scratch:
-        (files := Path(scratch) / to).mkdir()  # a temporary folder is for nobody else
-        facts = {"source": source} | scaling_of(graph) | (write(program, files) or {})
-        tool = check.compare_file(files, CHECKS[to])
-        manifest = described(program, to, files) | facts
-        manifest |= {"verified": check.facts(), "checked_with": tool}
+        (files := Path(scratch) / to).mkdir()  # readable by this user only
+        written = target(program, files, chosen)
+        check.leave_out(written.not_compared)
+        tool = check.compare_file(files, target.run_check)
+        manifest = file_facts(program, to, files) | {"source": source} | scaling_of(graph)
+        manifest |= written.facts | {"verified": check.facts(), "checked_with": tool}
         write_text(files / MANIFEST, json.dumps(manifest, indent=2) + "\n")
-        return warned(Exported(moved(files, Path(output).expanduser()), manifest))
+        return show_warnings(Exported(move_files(files, Path(output).expanduser()), manifest))
 
 
-def warned(done: Exported) -> Exported:
-    """An export, after its warnings were shown."""
+def show_warnings(done: Exported) -> Exported:
+    """Log the warnings of an export and return it."""
     for line in done.warnings:
         logger.warning("%s", line)
     return done
 
 
-def check_wish(to: str, output: str | Path, rows: int) -> None:
-    """Refuse a form that is not known, a folder without a name and rows below none."""
-    if to not in TARGETS:
-        raise UnknownNameError("export", to, TARGETS)
+def check_request(to: str, output: str | Path, rows: int) -> None:
+    """Refuse a form that is not known, a folder without a name and a negative number of rows."""
+    _ = EXPORT_TARGETS[to]
     if rows < 0:
         raise ConfigError(f"export: rows must be 0 or more (got {rows})")
     if Path(output).name in ("", ".."):
         raise ConfigError(f"export: {str(output)!r} is not the name of a folder to write: name one")
 
 
-def moved(files: Path, wanted: Path) -> Path:
-    """The folder of the wanted name, or the next version of it, with all files or not at all."""
+def move_files(files: Path, wanted: Path) -> Path:
+    """Copy all files to the wanted folder or the next version of it; return that folder."""
     with nothing_left_behind(wanted.parent):
         try:
             name = partial(versioned, wanted)
@@ -196,17 +172,17 @@ def moved(files: Path, wanted: Path) -> Path:
             raise OutputError(f"{wanted}: cannot be written: {reason}") from None
 
 
-def described(program: IntegerProgram, to: str, folder: Path) -> dict[str, Any]:
-    """What was exported: values at the edges, exactness, files and their checksums."""
+def file_facts(program: IntegerProgram, to: str, folder: Path) -> dict[str, Any]:
+    """Return values at the edges, exactness, files and their checksums, for the manifest."""
     values, exact = program.values, analyse(program)
     return {
         "chop": __version__,
         "form": to,
         "inputs": [
-            {"argument": each.placeholder, "format": each.format, **edge(each.value)}
+            {"argument": each.placeholder, "format": each.format, **edge_facts(each.value)}
             for each in program.inputs
         ],
-        "outputs": [edge(values[name]) for name in program.outputs],
+        "outputs": [edge_facts(values[name]) for name in program.outputs],
         "cut_off": list(program.tail),
         "steps": len(program.steps),
         "accumulator_bits": exact.accumulator_bits,
@@ -218,108 +194,8 @@ def described(program: IntegerProgram, to: str, folder: Path) -> dict[str, Any]:
     }
 
 
-def edge(value: Value) -> dict[str, Any]:
+def edge_facts(value: Value) -> dict[str, Any]:
     """An input or output: the number of a code is ``code * 2**-frac``."""
     facts = {"frac": value.frac, "low": value.low, "high": value.high}
     named = {name: array.tolist() for name, array in facts.items()}
     return {"value": value.name, "shape": value.shape, "type": value_type(value), **named}
-
-
-def write_c(program: IntegerProgram, folder: Path) -> dict[str, Any]:
-    """The file with ``predict``, and a program that runs it on rows of text."""
-    file = c_source(program, "A quantised network")
-    write_text(folder / "predict.c", file.text)
-    write_text(folder / "predict_test.c", test_program(program))
-    return {"reentrant": file.reentrant, "buffer_bytes": file.buffer_bytes}
-
-
-def test_program(program: IntegerProgram) -> str:
-    """C that reads rows of codes as text, and prints the codes of the outputs, a row in a line."""
-    values = program.values
-    outputs = [values[name] for name in program.outputs]
-    sides = [("input", each.value) for each in program.inputs]
-    sides += [("output", value) for value in outputs]
-    places = [*range(len(program.inputs)), *range(len(outputs))]
-    names = [f"{side}{place}" for (side, _), place in zip(sides, places, strict=True)]
-    buffers = "\n".join(
-        f"static {value_type(value)} {name}[{value.size}];"
-        for name, (_, value) in zip(names, sides, strict=True)
-    )
-    reads = "\n".join(
-        f"        for (int i = 0; i < {each.value.size}; i++) {{\n"
-        f'            if (scanf("%lld", &code) != 1) return 0;\n'
-        f"            input{place}[i] = code;\n        }}"
-        for place, each in enumerate(program.inputs)
-    )
-    prints = "\n".join(
-        f"        for (int i = 0; i < {value.size}; i++) "
-        f'printf("%lld ", (long long)output{place}[i]);'
-        for place, value in enumerate(outputs)
-    )
-    return (
-        f"#include <stdint.h>\n#include <stdio.h>\n\n{predict_signature(program)};\n\n{buffers}\n\n"
-        f"int main(void) {{\n    long long code;\n    for (;;) {{\n{reads}\n"
-        f'        predict({", ".join(names)});\n{prints}\n        printf("\\n");\n    }}\n}}\n'
-    )
-
-
-def check_c(folder: Path, rows: CheckedRows) -> str:
-    """Compile the files, run them on rows and compare with the engine; what compiled them."""
-    compiler = shutil.which("cc")
-    if compiler is None:
-        raise ConfigError("export: no C compiler 'cc' was found: install one, or give rows=0")
-    with tempfile.TemporaryDirectory() as scratch:
-        binary = str(Path(scratch) / "predict")
-        files = [str(folder / name) for name in ("predict.c", "predict_test.c")]
-        run_tool([compiler, *COMPILE_SAFE, *files, "-o", binary])
-        text = "\n".join(" ".join(map(str, row)) for row in rows.flat_codes.tolist())
-        printed = run_tool([binary], text)
-    found = np.array([line.split() for line in printed.splitlines()], dtype=np.int64)
-    compare(found, rows.flat_outputs)
-    return " ".join(["cc", *COMPILE_SAFE])
-
-
-def compare(found: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> None:
-    """Refuse codes that are not those of the engine."""
-    if found.shape != wanted.shape:
-        raise GraphError(f"export: {found.shape} codes came out, not {wanted.shape}")
-    wrong = (found != wanted).any(1)
-    if wrong.any():
-        first = int(np.argmax(wrong))
-        raise GraphError(
-            f"export: {int(wrong.sum())} of {len(wrong)} rows differ from the engine, the first is "
-            f"row {first}: {found[first].tolist()} in place of {wanted[first].tolist()}"
-        )
-
-
-def check_integer(folder: Path, rows: CheckedRows) -> str:
-    """Read the program again and compare plain integer arithmetic with the engine."""
-    from chop.lowering import load_program
-
-    again = Engine(load_program(folder), "int64")
-    compare(side_by_side(again.run(again.quantise(rows.numbers))), rows.flat_outputs)
-    return "the engine in 64-bit integers"
-
-
-def write_integer(program: IntegerProgram, folder: Path) -> None:
-    """The program itself."""
-    save_program(program, folder)
-
-
-Write = Callable[[IntegerProgram, Path], dict[str, Any] | None]
-TARGETS: dict[str, Write] = {
-    "c": write_c,
-    "verilog": write_verilog,
-    "integer": write_integer,
-    "onnx": write_onnx,
-    "qonnx": write_qonnx,
-}
-"""What writes the files of each form; may give facts for the manifest."""
-CHECKS: dict[str, FileCheck] = {
-    "c": check_c,
-    "verilog": check_verilog,
-    "integer": check_integer,
-    "onnx": check_onnx,
-    "qonnx": check_qonnx,
-}
-"""What runs them and refuses codes that are not the engine's; gives the tool that ran them."""

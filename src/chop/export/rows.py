@@ -31,7 +31,7 @@ FLOAT32_CODES = 2**24
 
 @dataclass(frozen=True)
 class CheckedRows:
-    """What goes into a network and what its integers make of that."""
+    """Rows for a network, and the codes that the engine makes of them."""
 
     program: IntegerProgram
     numbers: dict[str, Tensor]
@@ -58,7 +58,7 @@ class CheckedRows:
 
     @property
     def distinct_outputs(self) -> int:
-        """How many different results there are."""
+        """The number of different results."""
         return len(np.unique(self.flat_outputs, axis=0))
 
 

@@ -33,11 +33,11 @@ def run_tool(
     folder: Path | None = None,
     good: tuple[int, ...] = (0,),
 ) -> str:
-    """What a command prints; its last complaints if it fails.
+    """Run a command and return what it prints; raise its last lines if it fails.
 
     Args:
         folder: where it runs.
-        good: exit codes that are no failure.
+        good: exit codes that are not a failure.
     """
     name, limit = Path(command[0]).name, tool_limit()
     try:

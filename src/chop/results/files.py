@@ -16,6 +16,7 @@ from optuna.study import Study
 
 from chop.errors import SearchError
 from chop.files import write_pieces, write_text
+from chop.logger import get_logger
 from chop.runs import BEST, LOG, TRIALS
 from chop.search.front.accuracy import Judged, known_accuracies
 from chop.search.front.hypervolume import Trials, best_of
@@ -23,7 +24,6 @@ from chop.search.front.verification import Marks, known_marks
 from chop.search.study.store import Store
 from chop.search.study.trial import CONFIG, MEASURED, REASON, Trial, directions_of
 from chop.tables import as_csv
-from chop.tools.logger import get_logger
 
 NO_MARKS: Marks = {}
 NOT_JUDGED: Judged = {}

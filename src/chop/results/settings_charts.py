@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from chop.charts import Band, LineChart, Points, RankingChart, make_figure, write_png
+from chop.logger import get_logger
 from chop.results.settings import Setting, StudyOfSettings, label
 from chop.search.spaces.space import key_of
 from chop.search.sweeps.hyperparameters import Sweep
 from chop.search.sweeps.trainings import name_of
-from chop.tools.logger import get_logger
 from chop.training.report import ACCURACY, LOSS, Curves
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import ConfigDict, Field, create_model, field_validator, model_validator
 
 from chop.errors import ConfigError, UnknownNameError
+from chop.logger import get_logger
 from chop.search.learned import setup as learned_setup  # noqa: F401  # registers the strategy
 from chop.search.learned import space as learned_space  # noqa: F401  # and its space
 from chop.search.metrics import Direction
@@ -19,7 +20,6 @@ from chop.search.study.setup import STRATEGIES, Schema, StudySetup
 from chop.search.study.trial import MetricRule, SearchDescription
 from chop.search.sweeps import hyperparameters  # noqa: F401  # registers its space
 from chop.tasks import NUMBERS, task_named
-from chop.tools.logger import get_logger
 from chop.training.settings import MOST_PROCESSES
 from chop.validation import parse
 

@@ -16,13 +16,13 @@ from typing import Any
 import torch
 
 from chop.errors import SearchError
+from chop.loading.user_code import import_user_code
 from chop.search.config import SearchConfig, parse_search
 from chop.search.spaces.space import SearchContext, SearchSpace, make_space
 from chop.search.strategy import Search
 from chop.search.study.patience import Patience, StorageLost
 from chop.search.study.storage import PROXY, Place, open_store
 from chop.search.study.workers import at_any_moment, held_back, terminable
-from chop.tools.user_code import import_user_code
 
 PATIENCE = 10.0
 """Seconds that a process gets to store what it has finished."""

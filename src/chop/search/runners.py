@@ -24,7 +24,8 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from chop.errors import ConfigError, SearchError
-from chop.export.verilog.target import Hardware, cost_of
+from chop.export.verilog.target import Hardware, circuit_cost
+from chop.logger import silently
 from chop.lowering import analyse, lower
 from chop.passes.graph.analysis.flops.count import count
 from chop.passes.graph.analysis.flops.ebops import EBOPS_ROWS, ebops
@@ -34,7 +35,6 @@ from chop.search.metrics import METRICS, MetricInfo
 from chop.search.spaces.space import Candidate, SearchContext
 from chop.search.study.trial import Metrics
 from chop.tasks import NUMBERS, task_named
-from chop.tools.logger import silently
 from chop.training.metrics import asked, evaluate, perplexity, summed_loss
 from chop.training.results import RegressionTally, Result
 from chop.training.settings import TrainingSettings
@@ -390,7 +390,7 @@ class CircuitArgs(RunnerArgs):
 def circuit(candidate: Candidate, args: CircuitArgs) -> dict[str, float]:
     """Look-up tables and clock cycles of the candidate as a fully parallel circuit."""
     program = lower(candidate.graph, cut_tail=True)
-    cost = cost_of(program, Hardware(args.stages, args.clock_ns, most_luts=args.most_luts))
+    cost = circuit_cost(program, Hardware(args.stages, args.clock_ns, most_luts=args.most_luts))
     return {"luts": cost.luts, "latency_cycles": cost.latency_cycles}
 
 

@@ -15,18 +15,17 @@ from tabulate import tabulate
 from torch import Tensor, nn
 
 from chop.charts import embedded
+from chop.dataset.inputs import remember_rows, rows_for
+from chop.devices import compiled, device_of, require_compiler, using_threads
 from chop.errors import ConfigError, TrainingError
 from chop.files import writable_folder
+from chop.logger import get_logger
 from chop.models.weights import PREPROCESSING, preprocessing_in
 from chop.nn.bit_cost import learns_widths
 from chop.nn.learned import LearnedWidths
 from chop.preprocessing import Preprocessing, preprocessing_of, set_preprocessing, targets_of
 from chop.runs import LEARNING_CURVES, TRAINING_LOG, own_suffix, with_suffix
 from chop.tasks import task_of
-from chop.tools.compiling import compiled, require_compiler
-from chop.tools.devices import device_of, using_threads
-from chop.tools.get_input import remember_rows, rows_for
-from chop.tools.logger import get_logger
 from chop.training.batches import Epochs, SharedRows
 from chop.training.checkpoint import History, Resumed, newest, plain, read_resumed, versions
 from chop.training.job import (

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from chop.dataset.inputs import rows_for, targets_for
+from chop.devices import compiled, device_of, forward_operations, using_threads
 from chop.errors import (
     FULL_DISK,
     ConfigError,
@@ -26,13 +28,10 @@ from chop.errors import (
     TrainingError,
     UnknownNameError,
 )
+from chop.logger import get_logger
 from chop.preprocessing import Targets
 from chop.runs import TENSORBOARD
 from chop.tasks import CLASSES, NUMBERS, Task, as_rows
-from chop.tools.compiling import compiled
-from chop.tools.devices import device_of, forward_operations, using_threads
-from chop.tools.get_input import rows_for, targets_for
-from chop.tools.logger import get_logger
 from chop.training.batches import Batch, Epochs, moved, normalisable
 from chop.training.metrics import evaluate, evaluating
 from chop.training.results import Result

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from chop.charts import LineChart, write_png
 from chop.files import write_text
+from chop.logger import get_logger
 from chop.tasks import CLASSES, NUMBERS, Task, task_of, task_of_history
-from chop.tools.logger import get_logger
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, fx, nn
 
 from chop.dataset.data_module import TensorLoader
-from chop.dataset.given import FromLoaders
+from chop.dataset.own import FromLoaders
 from chop.errors import ConfigError
+from chop.loading.tokenized import TokenizedRows
 from chop.models.hf import TokenModel
-from chop.tools.tokenized import TokenizedRows
 from chop.training.job import Job, evaluate_job
 from chop.training.metrics import TokenEvaluation
 from chop.training.settings import TrainingSettings

@@ -13,6 +13,7 @@ from torch import nn
 
 from chop.errors import ChopError, GraphError, OutputError
 from chop.ir.graph.mase_graph import MaseGraph
+from chop.logger import set_logging_verbosity
 from chop.nn.quant_config import required_fields
 from chop.numerics import FORMATS, NumberFormat
 from chop.passes.graph import (
@@ -25,7 +26,6 @@ from chop.passes.graph import (
     save_node_meta_param_interface_pass,
 )
 from chop.passes.graph.transforms.pruning.methods import METHODS
-from chop.tools.logger import set_logging_verbosity
 
 VALUES = {"width": 8, "frac_width": 4, "exponent_width": 4, "scale": 0.1}
 

@@ -4,6 +4,7 @@ from torch import Tensor, nn
 from transform_nets import Jsc, graph_of, rule
 
 from chop.ir.graph.mase_graph import MaseGraph
+from chop.logger import set_logging_verbosity
 from chop.passes.graph import (
     conv_bn_fusion_transform_pass,
     linear_bn_fusion_transform_pass,
@@ -12,7 +13,6 @@ from chop.passes.graph import (
     verify_metadata_analysis_pass,
 )
 from chop.passes.graph.utils import get_node_by_name
-from chop.tools.logger import set_logging_verbosity
 
 
 def trained_norms(model: nn.Module) -> nn.Module:

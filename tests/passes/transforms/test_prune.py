@@ -7,6 +7,7 @@ from transform_nets import ConvNet, Jsc, Shared, graph_of, rule
 
 from chop.errors import ConfigError, GraphError
 from chop.ir.graph.mase_graph import MaseGraph
+from chop.logger import set_logging_verbosity
 from chop.passes.graph import (
     prune_detach_hook_transform_pass,
     prune_transform_pass,
@@ -15,7 +16,6 @@ from chop.passes.graph import (
 from chop.passes.graph.transforms.pruning.masks import largest_in_groups, weight_mask
 from chop.passes.graph.transforms.pruning.methods import METHODS
 from chop.passes.graph.utils import deepcopy_mase_graph, get_node_by_name
-from chop.tools.logger import set_logging_verbosity
 
 IMAGES = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(2))
 LAYERS = ("conv1", "conv2", "fc")

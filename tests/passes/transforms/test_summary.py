@@ -6,13 +6,13 @@ from torch import nn
 from transform_nets import Jsc, JscNew, Mixed, graph_of, rule
 
 from chop.errors import ChopError, ConfigError
+from chop.logger import set_logging_verbosity
 from chop.passes.graph import (
     conv_bn_fusion_transform_pass,
     quantize_transform_pass,
     summarize_quantization_analysis_pass,
 )
 from chop.passes.graph.utils import deepcopy_mase_graph
-from chop.tools.logger import set_logging_verbosity
 
 SEED_001 = """
 | Original type   | OP           |   Total |   Changed |   Unchanged |

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from chop.export.verilog.netlist import Netlist, Term, bits, constant
+from chop.export.verilog.netlist import Netlist, Term, code_bits, constant_operand
 from chop.lowering.program import Codes
 
 Place = tuple[int, int]
@@ -37,8 +37,8 @@ def signed_digits(value: int) -> Iterator[tuple[int, int]]:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """How to compute a constant matrix times a vector."""
+class AdderPlan:
+    """Additions that compute a constant matrix times a vector."""
 
     inputs: int
     sums: list[Pair]
@@ -59,7 +59,7 @@ class Plan:
             other = made[second].times(sign << shift)
             made.append(net.add(layer, made[first], other, (ends[0], ends[1])))
         return [
-            constant(0) if row is None else made[row[0]].times(row[2] << row[1])
+            constant_operand(0) if row is None else made[row[0]].times(row[2] << row[1])
             for row in self.rows
         ]
 
@@ -72,7 +72,7 @@ class Planner:
         self.low, self.high = np.array(limits, np.int64).reshape(-1, 2).T
         self.sums: list[Pair] = []
         self.depth = [0] * matrix.shape[1]
-        self.widths = [bits(*each) for each in limits]
+        self.widths = [code_bits(*each) for each in limits]
         self.rows: list[dict[Place, int]] = [
             {(column, shift): sign for column in np.nonzero(row)[0].tolist()
              for shift, sign in signed_digits(int(row[column]))}
@@ -85,7 +85,7 @@ class Planner:
         self.counts: Counter[Pair] = Counter()
         self.queue: list[tuple[float, Pair]] = []
 
-    def plan(self) -> Plan:
+    def plan(self) -> AdderPlan:
         for number, row in enumerate(self.rows):
             for operand, _ in row:
                 self.users[operand].add(number)
@@ -109,7 +109,7 @@ class Planner:
         results = [self.tree(row) for row in self.rows]
         size = len(self.widths) - len(self.sums)
         forms = np.array(self.forms[size:], np.int64).reshape(-1, size)
-        return Plan(size, self.sums, results, forms)
+        return AdderPlan(size, self.sums, results, forms)
 
     def worth(self, pair: Pair, count: int) -> float:
         """Full adders that are saved if a pair is made once."""
@@ -125,7 +125,7 @@ class Planner:
         positive, negative = np.maximum(form, 0), np.minimum(form, 0)
         low = int(positive @ self.low + negative @ self.high)
         high = int(positive @ self.high + negative @ self.low)
-        self.widths.append(bits(low, high))
+        self.widths.append(code_bits(low, high))
         self.sums.append(pair)
         self.depth.append(1 + max(self.depth[first], self.depth[second]))
         return len(self.widths) - 1
@@ -213,6 +213,6 @@ def pair_of(one: tuple[Place, int], other: tuple[Place, int]) -> Pair:
     return a, b, further - shift, sign * opposite
 
 
-def planned(matrix: Codes, limits: Sequence[tuple[int, int]]) -> Plan:
-    """How to compute a constant matrix times a vector whose elements have these ranges."""
+def plan_adders(matrix: Codes, limits: Sequence[tuple[int, int]]) -> AdderPlan:
+    """Plan the additions of a constant matrix times a vector whose elements have these ranges."""
     return Planner(matrix, limits).plan()

@@ -8,7 +8,7 @@ import numpy as np
 
 from chop.errors import ConfigError, GraphError
 from chop.export.tools import run_tool
-from chop.export.verilog.emit import Edge
+from chop.export.verilog.emit import BusPort
 from chop.files import write_text
 from chop.lowering.program import Codes
 
@@ -119,7 +119,7 @@ endmodule
 
 
 def write_benches(
-    folder: Path, inputs: Sequence[Edge], outputs: Sequence[Edge], latency: int, rows: int
+    folder: Path, inputs: Sequence[BusPort], outputs: Sequence[BusPort], latency: int, rows: int
 ) -> None:
     """The benches for both simulators."""
     shared = {"rows": ROWS, "expected": EXPECTED, "latency": latency}
@@ -128,7 +128,7 @@ def write_benches(
 
 
 def cpp_bench(
-    inputs: Sequence[Edge], outputs: Sequence[Edge], latency: int, shared: dict[str, object]
+    inputs: Sequence[BusPort], outputs: Sequence[BusPort], latency: int, shared: dict[str, object]
 ) -> str:
     """The bench for Verilator."""
     clocked = latency > 0
@@ -154,7 +154,7 @@ def cpp_bench(
 
 
 def sv_bench(
-    inputs: Sequence[Edge], outputs: Sequence[Edge], latency: int, rows: int,
+    inputs: Sequence[BusPort], outputs: Sequence[BusPort], latency: int, rows: int,
     shared: dict[str, object],
 ) -> str:  # fmt: skip
     """The bench for Icarus and others."""
@@ -184,7 +184,7 @@ def sv_bench(
     )
 
 
-def hex_rows(ports: Sequence[Edge], codes: Iterable[Codes]) -> str:
+def hex_rows(ports: Sequence[BusPort], codes: Iterable[Codes]) -> str:
     """Rows of codes as the bits of the ports: a line for each row, a word for each port."""
     words = []
     for port, rows in zip(ports, codes, strict=True):
@@ -224,6 +224,6 @@ def simulator_found() -> str | None:
 
 
 def version(name: str) -> str:
-    """What a tool says of itself, in one line."""
+    """Return the version that a tool prints, in one line."""
     flag = {"verilator": "--version", "yosys": "-V"}.get(name, "-V")
     return run_tool([name, flag], good=(0, 1)).splitlines()[0].strip()

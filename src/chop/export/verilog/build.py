@@ -10,20 +10,20 @@ from math import prod
 
 import numpy as np
 
-from chop.export.verilog.adders import planned
-from chop.export.verilog.netlist import Netlist, Port, Term, constant
-from chop.export.verilog.rounding import Rounding, Roundings, looked_up
+from chop.export.verilog.adders import plan_adders
+from chop.export.verilog.netlist import Netlist, Port, Term, constant_operand
+from chop.export.verilog.rounding import Rounding, Roundings, lookup_term
 from chop.lowering import program as steps
 from chop.lowering.program import PADDING, Codes, IntegerProgram, Shape, Step, Value
 
 INPUT, OUTPUT = "inputs", "outputs"
-"""Layers of the circuit that are no step; those of steps begin with ``layer_``."""
+"""Layers of the circuit that are not steps; those of steps begin with ``layer_``."""
 LONGEST_NAME = 60
 Terms = list[Term]
 
 
 @dataclass
-class Circuit:
+class CircuitBuilder:
     """The terms of every value so far."""
 
     net: Netlist
@@ -40,14 +40,17 @@ class Circuit:
     def broadcast(self, step: Step) -> list[Terms]:
         """The terms of each source, for every element of the result."""
         return [
-            [terms[place] for place in spread(np.arange(value.size).reshape(value.shape), step)]
+            [
+                terms[place]
+                for place in broadcast_array(np.arange(value.size).reshape(value.shape), step)
+            ]
             for value, terms in self.sources(step)
         ]
 
 
 def netlist_of(program: IntegerProgram) -> Netlist:
     """The circuit that computes a program, for one row."""
-    circuit = Circuit(Netlist(), program.values)
+    circuit = CircuitBuilder(Netlist(), program.values)
     for number, each in enumerate(program.inputs):
         low, high = (np.broadcast_to(end, each.value.shape).reshape(-1).tolist()
                      for end in (each.value.low, each.value.high))  # fmt: skip
@@ -57,7 +60,7 @@ def netlist_of(program: IntegerProgram) -> Netlist:
             for element, ends in enumerate(circuit.net.inputs[-1])
         ]
     for layer, step in zip(layer_names(program), program.steps, strict=True):
-        circuit.terms[step.out.name] = built(replace(step, node=layer), circuit)
+        circuit.terms[step.out.name] = build_step(replace(step, node=layer), circuit)
     circuit.net.outputs = [
         [circuit.net.plain(term.layer(OUTPUT), term) for term in circuit.terms[name]]
         for name in program.outputs
@@ -76,46 +79,46 @@ def layer_names(program: IntegerProgram) -> list[str]:
     for step in program.steps:
         if step.node != before:
             clean = "layer_" + re.sub(r"[^A-Za-z0-9_]", "_", step.node)[:LONGEST_NAME]
-            name = next(each for each in numbered(clean) if each not in names)
+            name = next(each for each in numbered_layers(clean) if each not in names)
         names.append(name)
         before = step.node
     return names
 
 
-def numbered(name: str) -> Iterator[str]:
+def numbered_layers(name: str) -> Iterator[str]:
     """The name, then the name with 2, 3 and so on."""
     yield name
     yield from (f"{name}_{number}" for number in count(2))
 
 
-def spread(array: Codes, step: Step) -> list[int]:
+def broadcast_array(array: Codes, step: Step) -> list[int]:
     """An array that broadcasts to the result, as one number for each element of it."""
     found: list[int] = np.broadcast_to(array, step.out.shape).reshape(-1).tolist()
     return found
 
 
 @singledispatch
-def built(step: Step, circuit: Circuit) -> Terms:
+def build_step(step: Step, circuit: CircuitBuilder) -> Terms:
     """The terms of the result of a step."""
     raise NotImplementedError(type(step).__name__)
 
 
-@built.register
-def _(step: steps.Constant, circuit: Circuit) -> Terms:
-    return [constant(code) for code in step.codes.reshape(-1).tolist()]
+@build_step.register
+def _(step: steps.Constant, circuit: CircuitBuilder) -> Terms:
+    return [constant_operand(code) for code in step.codes.reshape(-1).tolist()]
 
 
-@built.register
-def _(step: steps.Product, circuit: Circuit) -> Terms:
+@build_step.register
+def _(step: steps.Product, circuit: CircuitBuilder) -> Terms:
     ((_, terms),) = circuit.sources(step)
     size = step.weight.shape[1]
     vectors = [terms[start : start + size] for start in range(0, len(terms), size)]
-    return [term for sums in products(step, circuit, vectors) for term in sums]
+    return [term for sums in weighted_sums(step, circuit, vectors) for term in sums]
 
 
-def products(
+def weighted_sums(
     step: steps.Product | steps.Convolution,
-    circuit: Circuit,
+    circuit: CircuitBuilder,
     vectors: Sequence[Terms],
     rows: slice = slice(None),
 ) -> Iterator[Terms]:
@@ -124,7 +127,7 @@ def products(
     weight = step.weight[rows].reshape(len(bias), -1)
     ends = np.array([[term.ends for term in vector] for vector in vectors])
     low, high = ends[..., 0].min(0), ends[..., 1].max(0)
-    plan = planned(
+    plan = plan_adders(
         np.where(low < high, weight, 0), list(zip(low.tolist(), high.tolist(), strict=True))
     )
     for vector in vectors:
@@ -134,8 +137,8 @@ def products(
         yield [term.plus(a + b) for term, a, b in zip(sums, offsets, bias, strict=True)]
 
 
-@built.register
-def _(step: steps.Convolution, circuit: Circuit) -> Terms:
+@build_step.register
+def _(step: steps.Convolution, circuit: CircuitBuilder) -> Terms:
     ((value, terms),) = circuit.sources(step)
     inside, kernel = value.shape[1:], step.weight.shape[2:]
     each, reads = step.weight.shape[0] // step.groups, step.weight.shape[1]
@@ -145,14 +148,14 @@ def _(step: steps.Convolution, circuit: Circuit) -> Terms:
         channel = range(group * reads, (group + 1) * reads)
         vectors = [
             [
-                constant(0) if place is None else terms[number * prod(inside) + place]
+                constant_operand(0) if place is None else terms[number * prod(inside) + place]
                 for number in channel
                 for place in window
             ]
             for window in windows
         ]
         rows = slice(group * each, (group + 1) * each)
-        channels += map(list, zip(*products(step, circuit, vectors, rows), strict=True))
+        channels += map(list, zip(*weighted_sums(step, circuit, vectors, rows), strict=True))
     return [term for channel_terms in channels for term in channel_terms]
 
 
@@ -174,8 +177,8 @@ def read_places(
         yield window
 
 
-@built.register
-def _(step: steps.Pool, circuit: Circuit) -> Terms:
+@build_step.register
+def _(step: steps.Pool, circuit: CircuitBuilder) -> Terms:
     ((value, terms),) = circuit.sources(step)
     inside, net, layer = value.shape[1:], circuit.net, step.node
     made: Terms = []
@@ -183,13 +186,13 @@ def _(step: steps.Pool, circuit: Circuit) -> Terms:
         for window in read_places(step, step.kernel, inside):
             read = [terms[channel * prod(inside) + at] for at in window if at is not None]
             if step.kind == "sum":
-                made.append(total(net, layer, read, [1] * len(read)))
+                made.append(balanced_sum(net, layer, read, [1] * len(read)))
             else:
-                made.append(balanced(lambda a, b: net.larger(layer, a, b), read))
+                made.append(balanced_tree(lambda a, b: net.larger(layer, a, b), read))
     return made
 
 
-def balanced(combine: Callable[[Term, Term], Term], terms: Terms) -> Term:
+def balanced_tree(combine: Callable[[Term, Term], Term], terms: Terms) -> Term:
     """All terms combined, in a tree."""
     while len(terms) > 1:
         pairs = zip(terms[::2], terms[1::2], strict=False)
@@ -198,77 +201,86 @@ def balanced(combine: Callable[[Term, Term], Term], terms: Terms) -> Term:
     return terms[0]
 
 
-def total(net: Netlist, layer: str, terms: Terms, factors: Sequence[int]) -> Term:
+def balanced_sum(net: Netlist, layer: str, terms: Terms, factors: Sequence[int]) -> Term:
     """The sum of terms with constant factors."""
     row = np.array([factors], np.int64)
-    plan = planned(row, [term.ends for term in terms])
+    plan = plan_adders(row, [term.ends for term in terms])
     offset = sum(term.offset * each for term, each in zip(terms, factors, strict=True))
     bare = [replace(term, offset=0) for term in terms]
     return plan.applied(net, layer, bare)[0].plus(offset)
 
 
-@built.register
-def _(step: steps.Sum, circuit: Circuit) -> Terms:
-    factors = zip(*(spread(factor, step) for factor in step.factors), strict=True)
+@build_step.register
+def _(step: steps.Sum, circuit: CircuitBuilder) -> Terms:
+    factors = zip(*(broadcast_array(factor, step) for factor in step.factors), strict=True)
     elements = zip(*circuit.broadcast(step), strict=True)
     return [
-        total(circuit.net, step.node, list(terms), each)
+        balanced_sum(circuit.net, step.node, list(terms), each)
         for terms, each in zip(elements, factors, strict=True)
     ]
 
 
-@built.register
-def _(step: steps.Multiply, circuit: Circuit) -> Terms:
+@build_step.register
+def _(step: steps.Multiply, circuit: CircuitBuilder) -> Terms:
     one, other = circuit.broadcast(step)
-    return [multiplied(circuit.net, step.node, a, b) for a, b in zip(one, other, strict=True)]
+    return [multiply_signals(circuit.net, step.node, a, b) for a, b in zip(one, other, strict=True)]
 
 
-def multiplied(net: Netlist, layer: str, a: Term, b: Term) -> Term:
+def multiply_signals(net: Netlist, layer: str, a: Term, b: Term) -> Term:
     """The product of two terms, either of which may be a constant."""
     if a.signal is None or b.signal is None:
         factor, term = (a.offset, b) if a.signal is None else (b.offset, a)
-        return total(net, layer, [term], [factor])
+        return balanced_sum(net, layer, [term], [factor])
     return net.product(layer, a, b)
 
 
-@built.register
-def _(step: steps.MatMul, circuit: Circuit) -> Terms:
+@build_step.register
+def _(step: steps.MatMul, circuit: CircuitBuilder) -> Terms:
     (left, lefts), (right, rights) = circuit.sources(step)
     rows, size, columns = *left.shape[-2:], right.shape[-1]
     net, layer = circuit.net, step.node
     made: Terms = []
     for batch, row, column in places_of(*map(range, (prod(left.shape[:-2]), rows, columns))):
         terms = [
-            multiplied(
+            multiply_signals(
                 net, layer,
                 lefts[(batch * rows + row) * size + at],
                 rights[(batch * size + at) * columns + column],
             )
             for at in range(size)
         ]  # fmt: skip
-        made.append(total(net, layer, terms, [1] * size))
+        made.append(balanced_sum(net, layer, terms, [1] * size))
     return made
 
 
-@built.register
-def _(step: steps.Clamp, circuit: Circuit) -> Terms:
-    return rounded(step, circuit, Rounding(0, "half_up", 0, 0, "saturate"), step.low, step.high)
+@build_step.register
+def _(step: steps.Clamp, circuit: CircuitBuilder) -> Terms:
+    return round_signal(
+        step, circuit, Rounding(0, "half_up", 0, 0, "saturate"), step.low, step.high
+    )
 
 
-@built.register
-def _(step: steps.Requantise, circuit: Circuit) -> Terms:
-    return rounded(
+@build_step.register
+def _(step: steps.Requantise, circuit: CircuitBuilder) -> Terms:
+    return round_signal(
         step, circuit, Rounding(0, step.rounding, 0, 0, step.overflow), step.low, step.high,
         step.shift,
     )  # fmt: skip
 
 
-def rounded(
-    step: Step, circuit: Circuit, how: Rounding, low: Codes, high: Codes, shift: Codes | int = 0
+def round_signal(
+    step: Step,
+    circuit: CircuitBuilder,
+    how: Rounding,
+    low: Codes,
+    high: Codes,
+    shift: Codes | int = 0,
 ) -> Terms:
     """Every element in a range; it belongs to the layer whose result it is."""
     (terms,) = circuit.broadcast(step)
-    settings = zip(*(spread(np.asarray(each), step) for each in (shift, low, high)), strict=True)
+    settings = zip(
+        *(broadcast_array(np.asarray(each), step) for each in (shift, low, high)), strict=True
+    )
     return [
         circuit.roundings.rounded(
             term.layer(step.node), term, replace(how, shift=by, least=least, most=most)
@@ -277,27 +289,29 @@ def rounded(
     ]
 
 
-@built.register
-def _(step: steps.Move, circuit: Circuit) -> Terms:
+@build_step.register
+def _(step: steps.Move, circuit: CircuitBuilder) -> Terms:
     together = [term for _, terms in circuit.sources(step) for term in terms]
     if step.index is None:
         return together
     index = step.index.reshape(-1).tolist()
-    return [constant(0) if place == PADDING else together[place] for place in index]
+    return [constant_operand(0) if place == PADDING else together[place] for place in index]
 
 
-@built.register
-def _(step: steps.Table, circuit: Circuit) -> Terms:
+@build_step.register
+def _(step: steps.Table, circuit: CircuitBuilder) -> Terms:
     ((_, terms),) = circuit.sources(step)
     rows = [row.tolist() for row in step.table]
     return [
-        looked_up(circuit.net, step.node, term, rows[row], step.start)
-        for term, row in zip(terms, spread(step.rows, step), strict=True)
+        lookup_term(circuit.net, step.node, term, rows[row], step.start)
+        for term, row in zip(terms, broadcast_array(step.rows, step), strict=True)
     ]
 
 
-@built.register
-def _(step: steps.Lookup, circuit: Circuit) -> Terms:
+@build_step.register
+def _(step: steps.Lookup, circuit: CircuitBuilder) -> Terms:
     ((_, terms),) = circuit.sources(step)
     columns = [column.tolist() for column in step.table.T]
-    return [looked_up(circuit.net, step.node, term, each, 0) for term in terms for each in columns]
+    return [
+        lookup_term(circuit.net, step.node, term, each, 0) for term in terms for each in columns
+    ]

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from chop.export.verilog.netlist import Netlist, Port, Signal, Term, bits
-from chop.export.verilog.primitives import Primitives, driver, literal, part
-from chop.export.verilog.schedule import Schedule, layers_of, leaving
+from chop.export.verilog.netlist import Netlist, Port, Signal, Term, code_bits
+from chop.export.verilog.primitives import Primitives, driver, part, width_literal
+from chop.export.verilog.schedule import PipelineSchedule, layers_of, leaving
 
 NETTYPE = "`default_nettype none\n"
 RESTORE = "`default_nettype wire\n"
@@ -13,7 +13,7 @@ CLOCKED = ("input wire clk", "input wire enable")
 
 
 @dataclass
-class Lines:
+class ModuleText:
     """The body of a module, with registers for wires that are read later than they are made."""
 
     body: list[str] = field(default_factory=list)
@@ -51,7 +51,7 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class Edge:
+class BusPort:
     """An input or output of the circuit: elements of equal width, the first in the lowest bits."""
 
     name: str
@@ -65,18 +65,18 @@ class Edge:
 
 
 @dataclass(frozen=True)
-class Circuit:
+class CircuitFiles:
     """The text of a circuit, and what is known of it."""
 
     files: dict[str, str]
     primitives: Primitives
-    inputs: list[Edge]
-    outputs: list[Edge]
+    inputs: list[BusPort]
+    outputs: list[BusPort]
     latency: int
     register_bits: int
 
 
-def packed(signals: Sequence[Signal]) -> dict[Signal, int]:
+def pack_bus(signals: Sequence[Signal]) -> dict[Signal, int]:
     """The first bit of each signal on a bus."""
     places, start = {}, 0
     for signal in signals:
@@ -91,18 +91,18 @@ def width_of(signals: Sequence[Signal]) -> int:
 
 
 def layer_module(
-    name: str, signals: Sequence[Signal], gives: list[Signal], plan: Schedule, made: Primitives,
-    header: str,
+    name: str, signals: Sequence[Signal], gives: list[Signal], plan: PipelineSchedule,
+    made: Primitives, header: str,
 ) -> Layer:  # fmt: skip
     """The module of one layer."""
-    lines = Lines()
+    lines = ModuleText()
     reads: dict[str, list[Signal]] = {}
     names: dict[Signal, str] = {}
     for operand in dict.fromkeys(o for signal in signals for o in signal.operands):
         if operand.layer != name:
             reads.setdefault(operand.layer, []).append(operand)
     for source, operands in reads.items():
-        for operand, start in packed(operands).items():
+        for operand, start in pack_bus(operands).items():
             names[operand] = f"x{len(names)}"
             wire = f"  wire [{operand.width - 1}:0] {names[operand]}"
             lines.body.append(f"{wire} = {part(source, start + operand.width - 1, start)};")
@@ -135,19 +135,21 @@ def layer_module(
     return Layer(text, reads, gives, clocked, size)
 
 
-def edge(name: str, limits: Sequence[tuple[int, int]]) -> Edge:
+def bus_port(name: str, limits: Sequence[tuple[int, int]]) -> BusPort:
     """The port for elements of these ranges."""
     low, high = min(low for low, _ in limits), max(high for _, high in limits)
-    return Edge(name, len(limits), bits(low, high), low < 0)
+    return BusPort(name, len(limits), code_bits(low, high), low < 0)
 
 
 class Top:
     """The module that joins the layers."""
 
-    def __init__(self, layers: Mapping[str, Layer], inputs: list[Edge], plan: Schedule) -> None:
+    def __init__(
+        self, layers: Mapping[str, Layer], inputs: list[BusPort], plan: PipelineSchedule
+    ) -> None:
         self.layers, self.inputs, self.plan = layers, inputs, plan
-        self.lines = Lines()
-        self.places = {name: packed(layer.gives) for name, layer in layers.items()}
+        self.lines = ModuleText()
+        self.places = {name: pack_bus(layer.gives) for name, layer in layers.items()}
 
     def bits_of(self, signal: Signal) -> tuple[str, int]:
         """The bus that holds a signal, and its first bit there."""
@@ -157,7 +159,7 @@ class Top:
         return f"{signal.layer}_y", self.places[signal.layer][signal]
 
     def results(self, terms: Sequence[Term]) -> dict[Signal, tuple[str, int]]:
-        """Where outputs find their signals in the last cycle: a bus for each layer."""
+        """Return the place of each output's signals in the last cycle: a bus for each layer."""
         layers: dict[str, list[Signal]] = {}
         for signal in dict.fromkeys(term.signal for term in terms):
             if signal is not None:
@@ -168,7 +170,7 @@ class Top:
             self.lines.body.append(f"  wire [{width - 1}:0] {layer}_out = {self.bus(signals)};")
             cycles = self.plan.latency - self.plan.leaves.get(layer, 0)
             name = self.lines.delayed(f"{layer}_out", width, cycles)
-            found |= {signal: (name, start) for signal, start in packed(signals).items()}
+            found |= {signal: (name, start) for signal, start in pack_bus(signals).items()}
         return found
 
     def bus(self, signals: Sequence[Signal]) -> str:
@@ -205,10 +207,10 @@ class Top:
             self.lines.body.append(f"  wire unused = &{{1'b0, {', '.join(idle)}}};")
 
 
-def element(term: Term, width: int, places: Mapping[Signal, tuple[str, int]]) -> str:
+def bus_element(term: Term, width: int, places: Mapping[Signal, tuple[str, int]]) -> str:
     """An element of an output, with the sign extended to the width of the port."""
     if term.signal is None:
-        return literal(term.offset, width)
+        return width_literal(term.offset, width)
     name, start = places[term.signal]
     last = start + term.signal.width - 1
     more = width - term.signal.width
@@ -226,13 +228,13 @@ VALID = """\
   assign valid_out = valid[{last}];"""
 
 
-def top_module(top: Top, net: Netlist, outputs: list[Edge], signals: list[Signal]) -> str:
+def top_module(top: Top, net: Netlist, outputs: list[BusPort], signals: list[Signal]) -> str:
     """The text of the joining module."""
     latency, lines = top.plan.latency, top.lines
     top.instances()
     places = top.results([term for terms in net.outputs for term in terms])
     for port, terms in zip(outputs, net.outputs, strict=True):
-        parts = [element(term, port.width, places) for term in terms]
+        parts = [bus_element(term, port.width, places) for term in terms]
         lines.body.append(f"  assign {port.name} = {{{', '.join(reversed(parts))}}};")
     top.unused(signals)
     ports = [f"input wire [{each.bits - 1}:0] {each.name}" for each in top.inputs]
@@ -241,13 +243,13 @@ def top_module(top: Top, net: Netlist, outputs: list[Edge], signals: list[Signal
         ports = [*CLOCKED, "input wire reset", "input wire valid_in", *ports]
         ports.append("output wire valid_out")
         chain = "valid_in" if latency == 1 else f"{{valid[{latency - 2}:0], valid_in}}"
-        zero = literal(0, latency)
+        zero = width_literal(0, latency)
         lines.body.append(VALID.format(last=latency - 1, zero=zero, next=chain))
     head = "module top (\n  " + ",\n  ".join(ports) + "\n);"
     return "\n".join([NETTYPE, head, *lines.text(), "endmodule", RESTORE])
 
 
-def emitted(net: Netlist, plan: Schedule, headers: Mapping[str, str]) -> Circuit:
+def emit_circuit(net: Netlist, plan: PipelineSchedule, headers: Mapping[str, str]) -> CircuitFiles:
     """The files of a netlist; `headers` are comments for the layers and for the top module."""
     signals, made = net.alive(), Primitives()
     gives = leaving(net, signals)
@@ -255,9 +257,10 @@ def emitted(net: Netlist, plan: Schedule, headers: Mapping[str, str]) -> Circuit
         name: layer_module(name, own, gives[name], plan, made, headers.get(name, ""))
         for name, own in layers_of(signals).items()
     }
-    inputs = [edge(f"input{n}", ends) for n, ends in enumerate(net.inputs)]
+    inputs = [bus_port(f"input{n}", ends) for n, ends in enumerate(net.inputs)]
     outputs = [
-        edge(f"output{n}", [term.limits for term in terms]) for n, terms in enumerate(net.outputs)
+        bus_port(f"output{n}", [term.limits for term in terms])
+        for n, terms in enumerate(net.outputs)
     ]
     top = Top(layers, inputs, plan)
     files = {f"{name}.sv": layer.text for name, layer in layers.items()}
@@ -267,4 +270,4 @@ def emitted(net: Netlist, plan: Schedule, headers: Mapping[str, str]) -> Circuit
         files["primitives.sv"] = f"{headers.get('primitives', '')}{NETTYPE}\n{library}\n{RESTORE}"
     size = sum(layer.register_bits for layer in layers.values())
     size += sum(width for width, _ in top.lines.registers.values()) + plan.latency
-    return Circuit(files, made, inputs, outputs, plan.latency, size)
+    return CircuitFiles(files, made, inputs, outputs, plan.latency, size)

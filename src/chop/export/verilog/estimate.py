@@ -1,4 +1,4 @@
-"""How many look-up tables a circuit needs, from its netlist alone: no tool is run.
+"""The number of look-up tables of a circuit, estimated from its netlist without any tool.
 
 The rules follow what Yosys makes of each kind of signal for devices with look-up tables of six
 inputs and carry chains. An adder needs one for each bit in which both operands can differ; a bit
@@ -12,12 +12,12 @@ import numpy as np
 from chop.export.verilog.netlist import (
     Add,
     Largest,
-    Multiply,
+    LookupTable,
+    Multiplier,
     Netlist,
     Offset,
     Round,
     Signal,
-    Table,
 )
 from chop.lowering import program as steps
 from chop.lowering.program import IntegerProgram
@@ -55,7 +55,7 @@ def _(signal: Round) -> float:
 
 
 @luts.register
-def _(signal: Table) -> float:
+def _(signal: LookupTable) -> float:
     source = signal.source
     codes = range(source.low, source.high + 1)
     wires = {tuple(code >> place & 1 for code in codes) for place in range(source.width)}
@@ -70,7 +70,7 @@ def _(signal: Largest) -> float:
 
 
 @luts.register
-def _(signal: Multiply) -> float:
+def _(signal: Multiplier) -> float:
     return float(signal.a.width * signal.b.width)
 
 

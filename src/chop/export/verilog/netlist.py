@@ -31,7 +31,7 @@ class Signal:
     @property
     def width(self) -> int:
         """Bits that the range needs."""
-        return bits(self.low, self.high)
+        return code_bits(self.low, self.high)
 
     @property
     def operands(self) -> tuple["Signal", ...]:
@@ -40,7 +40,7 @@ class Signal:
         return tuple(each for each in found if each is not None)
 
 
-def bits(low: int, high: int) -> int:
+def code_bits(low: int, high: int) -> int:
     """Bits that hold both numbers, without a sign if none is negative."""
     magnitude = max(high.bit_length(), (-low - 1).bit_length() if low < 0 else 0)
     return max(magnitude + (low < 0), 1)
@@ -70,11 +70,11 @@ class Add(Signal):
 
     @property
     def joins(self) -> bool:
-        """Whether the bits of both stand side by side, so that nothing is added."""
+        """True if the bits of both stand side by side, so that nothing is added."""
         return not (self.subtract or self.extends(self.a)) and self.shift >= self.a.width
 
     def extends(self, operand: Signal) -> bool:
-        """Whether the sign of an operand stands in all bits above it."""
+        """Return True if the sign of an operand stands in all bits above it."""
         return operand.signed and not self.raised
 
     @property
@@ -90,7 +90,7 @@ class Add(Signal):
         return len(pairs)
 
     def bit(self, operand: Signal, place: int) -> int | None:
-        """Which bit of an operand stands at a place: its sign beyond the end, or nothing."""
+        """Return the bit of an operand at a place: its sign beyond the end, or nothing."""
         if place < operand.width:
             return place
         return operand.width - 1 if self.extends(operand) else None
@@ -140,7 +140,7 @@ class Round(Signal):
 
 
 @dataclass(frozen=True, eq=False)
-class Table(Signal):
+class LookupTable(Signal):
     """Entry ``source - source.low``."""
 
     source: Signal
@@ -156,7 +156,7 @@ class Largest(Signal):
 
 
 @dataclass(frozen=True, eq=False)
-class Multiply(Signal):
+class Multiplier(Signal):
     """The product of two."""
 
     a: Signal
@@ -201,7 +201,7 @@ class Term:
         return other if outside else self.signal.layer  # type: ignore[union-attr]
 
 
-def constant(value: int) -> Term:
+def constant_operand(value: int) -> Term:
     """A term that is the same for every row."""
     return Term(offset=value)
 
@@ -223,7 +223,7 @@ class Netlist:
         """A new signal, or the one that is computed alike; a constant where the range is one."""
         low, high = limits
         if low == high:
-            return constant(low)
+            return constant_operand(low)
         if max(high, -low) >> WIDEST:
             raise CircuitError(f"{layer} needs more than {WIDEST} bits: take narrower formats")
         key = (kind, layer, *limits, *own)
@@ -243,7 +243,11 @@ class Netlist:
         offset = a.offset + b.offset
         shift, subtract = b.shift - a.shift, a.negative != b.negative
         if a.signal is b.signal and shift == 0:
-            return constant(offset) if subtract else Term(a.signal, a.shift + 1, a.negative, offset)
+            return (
+                constant_operand(offset)
+                if subtract
+                else Term(a.signal, a.shift + 1, a.negative, offset)
+            )
         low, high = limits or (a.limits[0] + b.limits[0], a.limits[1] + b.limits[1])
         low, high = low - offset, high - offset
         if a.negative:
@@ -291,7 +295,7 @@ class Netlist:
             raise AssertionError("products with constants are sums")
         ends = [one * other for one in (a.signal.low, a.signal.high)
                 for other in (b.signal.low, b.signal.high)]  # fmt: skip
-        made = self.signal(Multiply, layer, (min(ends), max(ends)), a.signal, b.signal)
+        made = self.signal(Multiplier, layer, (min(ends), max(ends)), a.signal, b.signal)
         return made.times(1 << (a.shift + b.shift))
 
     def larger(self, layer: str, a: Term, b: Term) -> Term:

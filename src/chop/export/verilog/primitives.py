@@ -10,17 +10,17 @@ from textwrap import indent
 from chop.export.verilog.netlist import (
     Add,
     Largest,
-    Multiply,
+    LookupTable,
+    Multiplier,
     Offset,
     Round,
     Shifted,
     Signal,
-    Table,
-    bits,
+    code_bits,
 )
 
 
-def literal(value: int, width: int) -> str:
+def width_literal(value: int, width: int) -> str:
     """A number of so many bits, in two's complement."""
     return f"{width}'d{value & ((1 << width) - 1)}"
 
@@ -35,7 +35,7 @@ def part(name: str, high: int, low: int) -> str:
     return f"{name}[{high}]" if high == low else f"{name}[{high}:{low}]"
 
 
-def extended(
+def extended_bits(
     name: str, signal: Signal, width: int, start: int = 0, signed: bool | None = None
 ) -> str:
     """So many bits of a wire from a bit on, beyond its end the sign, if it has one."""
@@ -57,7 +57,7 @@ def kind(signal: Signal) -> str:
     return f"{signal.width}{'s' if signal.signed else 'u'}"
 
 
-def number(value: int) -> str:
+def number_in_name(value: int) -> str:
     """A number as part of a name."""
     return f"m{-value}" if value < 0 else str(value)
 
@@ -79,12 +79,12 @@ class Primitives:
             )
         return name
 
-    def table_name(self, signal: Table) -> str:
+    def table_name(self, signal: LookupTable) -> str:
         key = (signal.source.low, signal.source.high, signal.entries)
         return self._tables.setdefault(key, f"table_{len(self._tables)}")
 
 
-def two_ports(signal: Add | Largest | Multiply) -> str:
+def two_ports(signal: Add | Largest | Multiplier) -> str:
     """The ports of a module with two operands."""
     return (
         f"input wire [{signal.a.width - 1}:0] a, input wire [{signal.b.width - 1}:0] b, "
@@ -92,7 +92,7 @@ def two_ports(signal: Add | Largest | Multiply) -> str:
     )
 
 
-def one_port(signal: Round | Table, driven: str = "wire") -> str:
+def one_port(signal: Round | LookupTable, driven: str = "wire") -> str:
     """The ports of a module with one operand."""
     return f"input wire [{signal.source.width - 1}:0] a, output {driven} [{signal.width - 1}:0] y"
 
@@ -108,7 +108,7 @@ def _(signal: Add, made: Primitives, a: str, b: str) -> tuple[str, str]:
     width, shift = signal.width, signal.shift
     if signal.joins and not signal.raised:
         gap = shift - signal.a.width
-        parts = [extended(b, signal.b, width - shift), *([f"{gap}'d0"] if gap else []), a]
+        parts = [extended_bits(b, signal.b, width - shift), *([f"{gap}'d0"] if gap else []), a]
         return "", f"{{{', '.join(parts)}}}"
     operator = "-" if signal.subtract else "+"
     name = ("sub" if signal.subtract else "add") + "_raised" * signal.raised
@@ -117,14 +117,14 @@ def _(signal: Add, made: Primitives, a: str, b: str) -> tuple[str, str]:
     one, other = "a", "b"
     if signal.raised:
         one, other = "ra", "rb"
-        lines += [raised(each, own) for each, own in (("a", signal.a), ("b", signal.b))]
+        lines += [inverted_sign(each, own) for each, own in (("a", signal.a), ("b", signal.b))]
     signs = [signal.extends(each) for each in (signal.a, signal.b)]
     upper = (
-        f"{extended(one, signal.a, width - shift, shift, signs[0])} {operator} "
-        f"{extended(other, signal.b, width - shift, 0, signs[1])};"
+        f"{extended_bits(one, signal.a, width - shift, shift, signs[0])} {operator} "
+        f"{extended_bits(other, signal.b, width - shift, 0, signs[1])};"
     )
     if shift:
-        low = extended(one, signal.a, shift, 0, signs[0])
+        low = extended_bits(one, signal.a, shift, 0, signs[0])
         lines.append(f"assign {part('y', shift - 1, 0)} = {low};")
     lines.append(f"assign {part('y', width - 1, shift) if shift else 'y'} = {upper}")
     says = f"y = a {operator} (b << {shift})" + ", signs inverted" * signal.raised
@@ -132,7 +132,7 @@ def _(signal: Add, made: Primitives, a: str, b: str) -> tuple[str, str]:
     return made.add(name, says, two_ports(signal), body), ""
 
 
-def raised(name: str, signal: Signal) -> str:
+def inverted_sign(name: str, signal: Signal) -> str:
     """A wire with the bits of a port, the sign inverted."""
     top = signal.width - 1
     rest = f", {part(name, top - 1, 0)}" if top else ""
@@ -144,56 +144,60 @@ def raised(name: str, signal: Signal) -> str:
 def _(signal: Offset, made: Primitives, a: str) -> tuple[str, str]:
     width = signal.width
     if signal.negative:
-        return "", f"{literal(signal.constant, width)} - {extended(a, signal.source, width)}"
+        return (
+            "",
+            f"{width_literal(signal.constant, width)} - {extended_bits(a, signal.source, width)}",
+        )
     same = (signal.constant & -signal.constant).bit_length() - 1
     same = min(same, width - 1, signal.source.width)  # bits below the constant's last
     upper = (
-        f"{extended(a, signal.source, width - same, same)} + "
-        f"{literal(signal.constant >> same, width - same)}"
+        f"{extended_bits(a, signal.source, width - same, same)} + "
+        f"{width_literal(signal.constant >> same, width - same)}"
     )
     return "", f"{{{upper}, {part(a, same - 1, 0)}}}" if same else upper
 
 
 @driver.register
 def _(signal: Shifted, made: Primitives, a: str) -> tuple[str, str]:
-    wide = extended(a, signal.source, signal.width - signal.places)
-    return "", f"{{{wide}, {literal(signal.bits, signal.places)}}}"
+    wide = extended_bits(a, signal.source, signal.width - signal.places)
+    return "", f"{{{wide}, {width_literal(signal.bits, signal.places)}}}"
 
 
 @driver.register
 def _(signal: Largest, made: Primitives, a: str, b: str) -> tuple[str, str]:
     low, high = min(signal.a.low, signal.b.low), max(signal.a.high, signal.b.high)
-    wide = bits(low, high)
+    wide = code_bits(low, high)
     cast = "$signed" if low < 0 else ""
     one, other = (
-        f"{cast}({extended(name, each, wide)})" for name, each in (("a", signal.a), ("b", signal.b))
+        f"{cast}({extended_bits(name, each, wide)})"
+        for name, each in (("a", signal.a), ("b", signal.b))
     )
-    results = [extended(n, s, signal.width) for n, s in (("a", signal.a), ("b", signal.b))]
+    results = [extended_bits(n, s, signal.width) for n, s in (("a", signal.a), ("b", signal.b))]
     body = f"assign y = {one} > {other} ? {results[0]} : {results[1]};"
     name = f"max_{kind(signal.a)}_{kind(signal.b)}_{signal.width}"
     return made.add(name, "the larger of two", two_ports(signal), body), ""
 
 
 @driver.register
-def _(signal: Multiply, made: Primitives, a: str, b: str) -> tuple[str, str]:
+def _(signal: Multiplier, made: Primitives, a: str, b: str) -> tuple[str, str]:
     one, other = (
-        extended(name, each, signal.width) for name, each in (("a", signal.a), ("b", signal.b))
+        extended_bits(name, each, signal.width) for name, each in (("a", signal.a), ("b", signal.b))
     )
     name = f"mul_{kind(signal.a)}_{kind(signal.b)}_{signal.width}"
     return made.add(name, "y = a * b", two_ports(signal), f"assign y = {one} * {other};"), ""
 
 
 @driver.register
-def _(signal: Table, made: Primitives, a: str) -> tuple[str, str]:
+def _(signal: LookupTable, made: Primitives, a: str) -> tuple[str, str]:
     source, width = signal.source, signal.width
     usual = max(sorted(set(signal.entries)), key=signal.entries.count)
     lines = [
-        f"  {literal(code, source.width)}: y = {literal(entry, width)};"
+        f"  {width_literal(code, source.width)}: y = {width_literal(entry, width)};"
         for code, entry in zip(range(source.low, source.high + 1), signal.entries, strict=True)
         if entry != usual
     ]
     body = "\n".join(
-        ["always @* case (a)", *lines, f"  default: y = {literal(usual, width)};", "endcase"]
+        ["always @* case (a)", *lines, f"  default: y = {width_literal(usual, width)};", "endcase"]
     )
     name = made.table_name(signal)
     return made.add(name, "a function of one code", one_port(signal, "reg"), body), ""
@@ -206,33 +210,33 @@ def _(signal: Round, made: Primitives, a: str) -> tuple[str, str]:
     if signal.wraps:
         under = over = False
     if not (signal.even or under or over):
-        return "", extended(a, signal.source, signal.width, signal.drop)
-    wide = max(signal.source.width - signal.drop, bits(low, high))
+        return "", extended_bits(a, signal.source, signal.width, signal.drop)
+    wide = max(signal.source.width - signal.drop, code_bits(low, high))
     shown = "e" * signal.even + "u" * under + "o" * over + "w" * signal.wraps
     name = (
-        f"round_{kind(signal.source)}_{signal.drop}{shown}_{number(signal.low)}_"
-        f"{number(signal.high)}_{wide}"
+        f"round_{kind(signal.source)}_{signal.drop}{shown}_{number_in_name(signal.low)}_"
+        f"{number_in_name(signal.high)}_{wide}"
     )
-    body = [f"wire [{wide - 1}:0] q = {extended('a', signal.source, wide, signal.drop)};"]
+    body = [f"wire [{wide - 1}:0] q = {extended_bits('a', signal.source, wide, signal.drop)};"]
     q = "q"
     if signal.even:
         q = "e"
         last = f"q[0] & (|{part('a', signal.drop - 1, 0)})"
         rest = f"{{{part('q', wide - 1, 1)}, {last}}}" if wide > 1 else last
         body.append(f"wire [{wide - 1}:0] e = {rest};")
-    body += limits(signal, q, wide, under, over)
+    body += limiting_lines(signal, q, wide, under, over)
     says = f"a without its last {signal.drop} bits, in {signal.low}..{signal.high}"
     made.rounds.setdefault(name, []).append(signal)
     return made.add(name, says, one_port(signal), "\n".join(body)), ""
 
 
-def limits(signal: Round, q: str, wide: int, under: bool, over: bool) -> list[str]:
+def limiting_lines(signal: Round, q: str, wide: int, under: bool, over: bool) -> list[str]:
     """Lines that bring a code of so many bits into the range of a signal."""
     lines, result = [], part(q, signal.width - 1, 0)
     signed, top = signal.source.signed, wide - 1
     if over:
-        lines.append(f"wire over = {beyond(q, signal.high, wide, signed)};")
-        result = f"over ? {literal(signal.high, signal.width)} : {result}"
+        lines.append(f"wire over = {is_beyond(q, signal.high, wide, signed)};")
+        result = f"over ? {width_literal(signal.high, signal.width)} : {result}"
     if under:
         least = signal.low
         if least == 0:
@@ -242,14 +246,14 @@ def limits(signal: Round, q: str, wide: int, under: bool, over: bool) -> list[st
         elif signed:
             test = f"$signed({q}) < {signed_literal(least, wide)}"
         else:
-            test = f"{q} < {literal(least, wide)}"
+            test = f"{q} < {width_literal(least, wide)}"
         lines.append(f"wire under = {test};")
-        result = f"under ? {literal(least, signal.width)} : {result}"
+        result = f"under ? {width_literal(least, signal.width)} : {result}"
     return [*lines, f"assign y = {result};"]
 
 
-def beyond(q: str, most: int, wide: int, signed: bool) -> str:
-    """Whether a code is larger than a number: for all ones, a look at the bits above."""
+def is_beyond(q: str, most: int, wide: int, signed: bool) -> str:
+    """Return a test that a code is larger than a number: for all ones, of the bits above."""
     top, above = wide - 1, most.bit_length()
     if most >= 0 and most & (most + 1) == 0:
         if not signed:
@@ -257,4 +261,4 @@ def beyond(q: str, most: int, wide: int, signed: bool) -> str:
         return f"~{q}[{top}] & (|{part(q, top - 1, above)})"
     if signed:
         return f"$signed({q}) > {signed_literal(most, wide)}"
-    return f"{q} > {literal(most, wide)}"
+    return f"{q} > {width_literal(most, wide)}"

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from chop.errors import GraphError
 from chop.export.tools import run_tool
-from chop.export.verilog.netlist import Round, bits
+from chop.export.verilog.netlist import Round, code_bits
 from chop.export.verilog.primitives import signed_literal
 from chop.files import write_text
 
 
 @dataclass(frozen=True)
-class Shape:
-    """What a module that rounds has to do, for codes between `low` and `high`."""
+class RoundingShape:
+    """The rounding that a module has to compute, for codes between `low` and `high`."""
 
     module: str
     low: int
@@ -27,10 +27,10 @@ class Shape:
     most: int
 
 
-def shapes(rounds: Mapping[str, Sequence[Round]]) -> list[Shape]:
+def rounding_shapes(rounds: Mapping[str, Sequence[Round]]) -> list[RoundingShape]:
     """The shapes of a circuit, each for all codes that reach it anywhere."""
     return [
-        Shape(
+        RoundingShape(
             name, min(each.source.low for each in uses), max(each.source.high for each in uses),
             uses[0].drop, uses[0].even, uses[0].wraps, uses[0].low, uses[0].high,
         )
@@ -38,12 +38,12 @@ def shapes(rounds: Mapping[str, Sequence[Round]]) -> list[Shape]:
     ]  # fmt: skip
 
 
-def stated(shape: Shape, name: str) -> str:
+def rounding_statement(shape: RoundingShape, name: str) -> str:
     """A module whose output is 1 wherever a rounding is right: division, ties and limits in full.
 
     The source has a half added; the definition is of the number without it.
     """
-    size, result = bits(shape.low, shape.high), bits(shape.least, shape.most)
+    size, result = code_bits(shape.low, shape.high), code_bits(shape.least, shape.most)
     wide = max(size, result) + 3
     half = signed_literal(1 << shape.drop >> 1, wide)
     signed = f"$signed({{{wide - size}'d0, a}})" if shape.low >= 0 else "$signed(a)"
@@ -68,14 +68,14 @@ endmodule
 """
 
 
-def prove(folder: Path, wanted: Sequence[Shape]) -> int:
+def prove_roundings(folder: Path, wanted: Sequence[RoundingShape]) -> int:
     """Prove every shape; how many there were. A wrong one is refused."""
     if not wanted or shutil.which("yosys") is None:
         return 0
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch)
         names = [f"shape_{number}" for number in range(len(wanted))]
-        modules = "\n".join(map(stated, wanted, names))
+        modules = "\n".join(map(rounding_statement, wanted, names))
         write_text(place / "shapes.sv", modules)
         lines = [f'read_verilog -sv "{folder / "primitives.sv"}"', 'read_verilog -sv "shapes.sv"']
         lines += ["proc", "flatten", "opt_clean"]

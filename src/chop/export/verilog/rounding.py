@@ -6,12 +6,12 @@ from typing import Literal
 
 from chop.export.verilog.netlist import (
     CircuitError,
+    LookupTable,
     Netlist,
     Round,
     Signal,
-    Table,
     Term,
-    constant,
+    constant_operand,
 )
 
 
@@ -56,9 +56,9 @@ class Roundings:
         term, how = self._merged(term, how)
         low, high = (how.divided(end) for end in term.limits)
         if low == high:
-            return constant(how.limited(low))
+            return constant_operand(how.limited(low))
         fits = how.least <= low and high <= how.most
-        raised, drop, even = divided(term, how)
+        raised, drop, even = divide_operand(term, how)
         if fits and not drop:
             return raised
         wraps = how.overflow == "wrap" and not fits
@@ -84,7 +84,7 @@ class Roundings:
         return origin, replace(how if how.shift else first, least=least, most=most)
 
 
-def divided(term: Term, how: Rounding) -> tuple[Term, int, bool]:
+def divide_operand(term: Term, how: Rounding) -> tuple[Term, int, bool]:
     """The term with a half added, how many of its bits to drop, and whether ties are to be seen."""
     if how.shift <= 0:
         return term.times(1 << -how.shift), 0, False
@@ -99,11 +99,11 @@ def divided(term: Term, how: Rounding) -> tuple[Term, int, bool]:
     return raised, how.shift - outside, even
 
 
-def looked_up(net: Netlist, layer: str, term: Term, table: Sequence[int], start: int) -> Term:
+def lookup_term(net: Netlist, layer: str, term: Term, table: Sequence[int], start: int) -> Term:
     """Entry ``term - start``; a wire alone where that is the term with a factor and an offset."""
     source, first_place = term.signal, term.offset - start
     if source is None:
-        return constant(table[first_place])
+        return constant_operand(table[first_place])
     step = -(1 << term.shift) if term.negative else 1 << term.shift
     values = [table[code * step + first_place] for code in range(source.low, source.high + 1)]
     first, step = values[0], values[1] - values[0]
@@ -115,8 +115,8 @@ def looked_up(net: Netlist, layer: str, term: Term, table: Sequence[int], start:
         differences |= value ^ first
     same = (differences & -differences).bit_length() - 1 if differences else 0
     entries = tuple(value >> same for value in values)
-    made = net.signal(Table, layer, (min(entries), max(entries)), source, entries)
+    made = net.signal(LookupTable, layer, (min(entries), max(entries)), source, entries)
     return made.times(1 << same).plus(first & ((1 << same) - 1))
 
 
-__all__ = ["Rounding", "Roundings", "looked_up"]
+__all__ = ["Rounding", "Roundings", "lookup_term"]

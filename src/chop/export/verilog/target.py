@@ -15,15 +15,23 @@ import numpy as np
 from chop import __version__
 from chop.errors import ConfigError
 from chop.export.rows import CheckedRows
-from chop.export.verilog.bench import EXPECTED, ROWS, hex_rows, simulate, write_benches
-from chop.export.verilog.build import OUTPUT, layer_names, netlist_of
-from chop.export.verilog.emit import Edge, emitted
+from chop.export.targets import TargetOptions, WrittenFiles, export_target
+from chop.export.verilog.bench import (
+    EXPECTED,
+    ROWS,
+    hex_rows,
+    simulate,
+    simulator_found,
+    write_benches,
+)
+from chop.export.verilog.build import OUTPUT, build_step, layer_names, netlist_of
+from chop.export.verilog.emit import BusPort, emit_circuit
 from chop.export.verilog.estimate import estimated_luts, least_luts, luts
 from chop.export.verilog.netlist import CircuitError, Netlist
-from chop.export.verilog.prove import Shape, prove, shapes
-from chop.export.verilog.schedule import scheduled
+from chop.export.verilog.prove import RoundingShape, prove_roundings, rounding_shapes
+from chop.export.verilog.schedule import schedule_netlist
 from chop.export.verilog.stream import NAME, wrapper
-from chop.export.verilog.synthesis import synthesised
+from chop.export.verilog.synthesis import synthesise
 from chop.files import write_text
 from chop.lowering.program import IntegerProgram, own_fields
 
@@ -33,8 +41,10 @@ MOST_STAGES = 1000
 
 
 @dataclass(frozen=True)
-class Hardware:
-    """How a circuit is to be made."""
+class Hardware(TargetOptions):
+    """The settings of a circuit."""
+
+    title = "hardware"
 
     stages: int | None = None
     """Pipeline registers from the inputs to the outputs; 0 for none."""
@@ -61,14 +71,14 @@ AS_USUAL = Hardware()
 
 def fitting_netlist(program: IntegerProgram, most_luts: int) -> tuple[Netlist, int]:
     """The netlist of a program and how many look-up tables it needs; refused if too many."""
-    refuse(least_luts(program), most_luts, "at least ")
+    refuse_more_luts(least_luts(program), most_luts, "at least ")
     net = netlist_of(program)
     needed = estimated_luts(net)
-    refuse(needed, most_luts, "about ")
+    refuse_more_luts(needed, most_luts, "about ")
     return net, needed
 
 
-def refuse(needed: int, most: int, how: str) -> None:
+def refuse_more_luts(needed: int, most: int, how: str) -> None:
     """Raise if there are more look-up tables than allowed."""
     if needed > most:
         raise CircuitError(
@@ -78,8 +88,8 @@ def refuse(needed: int, most: int, how: str) -> None:
 
 
 @dataclass(frozen=True)
-class Cost:
-    """What a circuit needs, by estimate, and after how many cycles a result comes."""
+class CircuitCost:
+    """The estimated look-up tables of a circuit, and its latency."""
 
     luts: int
     latency_cycles: int
@@ -87,7 +97,7 @@ class Cost:
     """Look-up tables of each node of the network that is a layer of the circuit."""
 
 
-def cost_of(program: IntegerProgram, hardware: Hardware = AS_USUAL) -> Cost:
+def circuit_cost(program: IntegerProgram, hardware: Hardware = AS_USUAL) -> CircuitCost:
     """The cost of a program as a circuit, without any tool."""
     net, needed = fitting_netlist(program, hardware.most_luts)
     layers: defaultdict[str, float] = defaultdict(float)
@@ -97,17 +107,20 @@ def cost_of(program: IntegerProgram, hardware: Hardware = AS_USUAL) -> Cost:
     for layer, step in dict(zip(layer_names(program), program.steps, strict=True)).items():
         if layer in layers:
             nodes[step.node] += layers[layer]
-    latency = scheduled(net, hardware.stages, hardware.clock_ns).latency
-    return Cost(needed, latency, {name: round(each) for name, each in nodes.items()})
+    latency = schedule_netlist(net, hardware.stages, hardware.clock_ns).latency
+    return CircuitCost(needed, latency, {name: round(each) for name, each in nodes.items()})
 
 
-def write_verilog(
-    program: IntegerProgram, folder: Path, hardware: Hardware = AS_USUAL
-) -> dict[str, Any]:
-    """The files of a circuit; what there is to know of it."""
+def _missing_simulator() -> str | None:
+    return None if simulator_found() else "there is no simulator"
+
+
+@export_target("verilog", options=Hardware, steps=build_step, missing=_missing_simulator)
+def write_verilog(program: IntegerProgram, hardware: Hardware, folder: Path) -> WrittenFiles:
+    """SystemVerilog: a pipelined circuit with all layers at once, and benches that run it."""
     net, needed = fitting_netlist(program, hardware.most_luts)
-    plan = scheduled(net, hardware.stages, hardware.clock_ns)
-    circuit = emitted(net, plan, headers(program, plan.latency))
+    plan = schedule_netlist(net, hardware.stages, hardware.clock_ns)
+    circuit = emit_circuit(net, plan, headers(program, plan.latency))
     files = dict(circuit.files)
     if hardware.stream:
         files[f"{NAME}.sv"] = wrapper(circuit.inputs, circuit.outputs, circuit.latency)
@@ -119,24 +132,28 @@ def write_verilog(
         "estimated_period_ns": round(plan.period, 2),
         "registers": circuit.register_bits,
         "program_sha256": checksum(program),
-        "roundings": [asdict(shape) for shape in shapes(circuit.primitives.rounds)],
+        "roundings": [asdict(shape) for shape in rounding_shapes(circuit.primitives.rounds)],
         "input_ports": [asdict(port) for port in circuit.inputs],
         "output_ports": [asdict(port) for port in circuit.outputs],
     }
     if hardware.synthesise:
         ports = circuit.inputs, circuit.outputs
-        facts["synthesis"] = synthesised(folder, *ports, circuit.latency)
+        facts["synthesis"] = synthesise(folder, *ports, circuit.latency)
     write_text(folder / CIRCUIT, json.dumps(facts, indent=2) + "\n")
-    return {"circuit": facts}
+    unseen = {f"{NAME}.sv": "the bench runs the module top, not what is around it"}
+    return WrittenFiles({"circuit": facts}, unseen if hardware.stream else {})
 
 
+@write_verilog.check
 def check_verilog(folder: Path, rows: CheckedRows) -> str:
     """Simulate the files on rows and compare with the engine; the simulator.
 
     Rows and expected results stay with the files, so that anyone can run the bench again.
     """
     facts = json.loads((folder / CIRCUIT).read_text(encoding="utf-8"))
-    ins, outs = ([Edge(**each) for each in facts[side]] for side in ("input_ports", "output_ports"))
+    ins, outs = (
+        [BusPort(**each) for each in facts[side]] for side in ("input_ports", "output_ports")
+    )
     write_text(folder / ROWS, hex_rows(ins, [each.numpy() for each in rows.codes.values()]))
     write_text(folder / EXPECTED, hex_rows(outs, [each.numpy() for each in rows.outputs]))
     write_benches(folder, ins, outs, facts["latency_cycles"], len(rows))
@@ -144,7 +161,7 @@ def check_verilog(folder: Path, rows: CheckedRows) -> str:
         place = Path(scratch) / "bench"
         shutil.copytree(folder, place)
         simulator = simulate(place)
-    proved = prove(folder, [Shape(**each) for each in facts["roundings"]])
+    proved = prove_roundings(folder, [RoundingShape(**each) for each in facts["roundings"]])
     return f"{simulator}; {proved} roundings proved for all codes" if proved else simulator
 
 
@@ -164,7 +181,9 @@ def headers(program: IntegerProgram, latency: int) -> dict[str, str]:
     for layer, step in zip(layer_names(program), program.steps, strict=True):
         kind = type(step).__name__.lower()
         found.setdefault(layer, []).append(f"{step.out} = {kind}({', '.join(step.sources)})")
-    text = {name: "".join(f"// {comment(line)}\n" for line in each) for name, each in found.items()}
+    text = {
+        name: "".join(f"// {comment_text(line)}\n" for line in each) for name, each in found.items()
+    }
     for layer in found.keys() - {"top"}:
         text[layer] += (
             "/* verilator lint_off UNUSEDSIGNAL */ // roundings drop the last bits of sums\n"
@@ -177,7 +196,7 @@ def headers(program: IntegerProgram, latency: int) -> dict[str, str]:
     return text
 
 
-def comment(text: str) -> str:
+def comment_text(text: str) -> str:
     """Text for a comment; whatever is in a name, it cannot end it."""
     return re.sub(r"[^A-Za-z0-9_.,:;=+*()\[\]<> -]", "_", text)[:200]
 

@@ -147,3 +147,20 @@ def replace_modules(graph: MaseGraph, replacements: Mapping[nn.Module, nn.Module
         for name, child in list(parent._modules.items()):
             if child is not None and child in replacements:
                 setattr(parent, name, replacements[child])
+
+
+def deepgetattr(owner: Any, path: str, default: Any = None) -> Any:
+    """The attribute at a dotted path such as ``encoder.layer.0``; `default` if there is none."""
+    for name in path.split("."):
+        owner = getattr(owner, name, default)
+        if owner is default:
+            return default
+    return owner
+
+
+def deepsetattr(owner: Any, path: str, value: Any) -> None:
+    """Set the attribute at a dotted path, whose last part alone may be new."""
+    *parents, last = path.split(".")
+    for name in parents:
+        owner = getattr(owner, name)
+    setattr(owner, last, value)

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, model_serializer, model_validator
 
+from chop.logger import get_logger
 from chop.nn.quantized import QuantizedModule
 from chop.search.front.known import KnownPoint, known_points
 from chop.search.spaces.space import SearchContext, SearchSpace
 from chop.search.study.trial import Trial
 from chop.tasks import CLASSES, IGNORED, NUMBERS, shown, task_named
-from chop.tools.logger import get_logger
 from chop.training.metrics import evaluate, wilson_interval
 from chop.training.results import Result
 

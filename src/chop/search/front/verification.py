@@ -11,11 +11,11 @@ import torch
 from pydantic import BaseModel, ConfigDict
 
 from chop.errors import ChopError, DataError, SearchError
+from chop.logger import get_logger
 from chop.lowering import BrokenPromiseError, compare
 from chop.search.front.known import KnownPoint, known_points
 from chop.search.spaces.space import SearchContext, SearchSpace
 from chop.search.study.trial import Trial
-from chop.tools.logger import get_logger
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

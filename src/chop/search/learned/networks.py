@@ -8,6 +8,7 @@ from torch import fx, nn
 
 from chop.errors import ConfigError, UnknownNameError
 from chop.ir.graph.mase_graph import MaseGraph
+from chop.loading.networks import load_model
 from chop.models.info import MODELS, get_model
 from chop.ops.op import op_of_node
 from chop.passes.graph.transforms.fusion import (
@@ -19,7 +20,6 @@ from chop.search.learned.rows import Rows
 from chop.search.learned.setup import TeacherSetup
 from chop.search.learned.state import empty_facts, resume
 from chop.search.spaces.space import SearchContext
-from chop.tools.checkpoint_load import load_model
 from chop.training.loop import Loop, StepRates
 from chop.training.optimisers import LOWEST_RATE, make_adam
 from chop.training.parts import EpochLoss, SaveLast

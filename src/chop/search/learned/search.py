@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from chop.dataset.inputs import remember_rows
 from chop.errors import ChopError, ConfigError, SearchError, TrainingError
 from chop.files import held, write_text
 from chop.ir.graph.mase_graph import MaseGraph
+from chop.logger import get_logger, silently
 from chop.passes.graph.interface.save_and_load import save_mase_graph_interface_pass
 from chop.runs import FRONT_GRAPHS, LEARNING, LEARNING_TABLE
 from chop.search.front.hypervolume import best_of, front_of
@@ -43,8 +45,6 @@ from chop.search.study.trial import TrialRequest
 from chop.search.study.workers import at_any_moment, held_back
 from chop.tables import as_csv
 from chop.tasks import CLASSES, NUMBERS, shown, task_named
-from chop.tools.get_input import remember_rows
-from chop.tools.logger import get_logger, silently
 from chop.training.loop import Loop
 from chop.training.optimisers import trainable
 

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from chop.errors import ConfigError, UnknownNameError
 from chop.ir.graph.mase_graph import MaseGraph
+from chop.logger import get_logger
 from chop.numerics import FORMATS
 from chop.ops.table import OPS
 from chop.passes.graph.interface import load_mase_graph
@@ -20,7 +21,6 @@ from chop.search.spaces.space import (
     SearchSpace,
     SpaceSetup,
 )
-from chop.tools.logger import get_logger
 
 logger = get_logger("chop")
 

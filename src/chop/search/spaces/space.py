@@ -28,6 +28,7 @@ from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
 from chop.dataset.data_module import MaseDataModule
+from chop.dataset.inputs import as_example, get_cf_args, get_dummy_input, targets_for
 from chop.errors import ConfigError, DataError, UnknownNameError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.models.info import MaseModelInfo
@@ -39,7 +40,6 @@ from chop.passes.graph.analysis.quantization import calculate_avg_bits_mg_analys
 from chop.preprocessing import Targets
 from chop.registry import Registry
 from chop.search.spaces.samples import sample_of
-from chop.tools.get_input import as_example, get_cf_args, get_dummy_input, targets_for
 from chop.validation import parse
 
 Picked = dict[str, int]

@@ -22,7 +22,7 @@ from optuna.storages.journal._storage import JournalStorageReplayResult
 from optuna.trial import FrozenTrial
 
 from chop.errors import OutputError, SearchError
-from chop.tools.logger import get_logger
+from chop.logger import get_logger
 
 logger = get_logger("chop")
 

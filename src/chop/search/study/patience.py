@@ -18,9 +18,9 @@ from typing import Any, TypeVar
 from optuna.storages import BaseStorage
 
 from chop.errors import SearchError
+from chop.logger import get_logger
 from chop.masking import masked_url, without_secrets
 from chop.search.study.workers import at_any_moment
-from chop.tools.logger import get_logger
 
 logger = get_logger("chop")
 

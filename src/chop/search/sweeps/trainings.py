@@ -27,10 +27,10 @@ from torch import nn
 from chop.dataset.data_module import MaseDataModule
 from chop.errors import SearchError
 from chop.files import write_text
+from chop.logger import get_logger, silently
 from chop.runs import REPEAT, TRAININGS
 from chop.search.metrics import METRICS, STATISTICS, TRAINED
 from chop.search.spaces.space import Candidate, key_of
-from chop.tools.logger import get_logger, silently
 from chop.training.metrics import evaluate
 from chop.training.settings import TrainingSettings
 from chop.validation import parse

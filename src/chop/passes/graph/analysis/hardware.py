@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field
 from tabulate import tabulate
 
-from chop.export.verilog.target import Hardware, cost_of
+from chop.export.verilog.target import Hardware, circuit_cost
 from chop.ir.graph.mase_graph import MaseGraph, metadata_of
 from chop.lowering import LoweringError, lower
 from chop.passes.base import Info, PassArgs, analysis_pass
@@ -48,7 +48,7 @@ def add_hardware_metadata_analysis_pass(
     """
     hardware = Hardware(args.stages, args.clock_ns, most_luts=args.most_luts)
     try:
-        info = asdict(cost_of(lower(graph, args.dummy_in, cut_tail=args.cut_tail), hardware))
+        info = asdict(circuit_cost(lower(graph, args.dummy_in, cut_tail=args.cut_tail), hardware))
     except LoweringError as error:
         logger.warning("No circuit can be estimated: %s", error)
         info = {"nodes": {}, "reason": str(error)}

@@ -59,6 +59,6 @@ def emit_verilog_top_transform_pass(
         inputs=args.dummy_in,
         cut_tail=args.cut_tail,
         source="a graph, by emit_verilog_top",
-        hardware=Hardware(**settings),
+        options=Hardware(**settings),
     )
     return graph, {"folder": str(done.folder), **done.manifest}

@@ -1,1 +1,0 @@
-"""What notebooks call: the passes and actions of this package on any module and any loader."""

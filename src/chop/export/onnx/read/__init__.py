@@ -1,0 +1,1 @@
+"""QONNX files as graphs."""

@@ -1,0 +1,1 @@
+"""Export: a saved graph in a form that needs neither PyTorch nor Machop."""

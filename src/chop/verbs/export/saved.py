@@ -1,0 +1,216 @@
+"""Export: a graph that was saved, in a form that needs neither PyTorch nor Machop."""
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from chop.config.layers import Layers, read_toml
+from chop.dataset import DATASETS
+from chop.dataset.download import nothing_fetched
+from chop.dataset.inputs import rows_for
+from chop.errors import CheckpointError, ChopError, ConfigError, DataError
+from chop.export.checking import ASKED
+from chop.export.exporting import Exported
+from chop.export.exporting import export as export_graph
+from chop.export.targets import EXPORT_TARGETS
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.loading.networks import load_graph
+from chop.loading.records import OF_ROWS, newest_record, project_of
+from chop.logger import only_results
+from chop.lowering import IntegerProgram, load_program
+from chop.lowering.from_graph import Lowering
+from chop.lowering.stored import PROGRAM
+from chop.passes import PASSES
+from chop.runs import BEST_SETTINGS, EXPORT, FRONT_GRAPHS, SOFTWARE, open_run
+from chop.verbs import session
+from chop.verbs.transform import passes as transforming
+
+ROWS = 2000
+SETTINGS = ".toml"
+
+
+def export(  # noqa: PLR0913  (each is a flag of the command)
+    load: str | Path,
+    to: str = "c",
+    output: str | Path | None = None,
+    *,
+    rows: int | None = None,
+    verify: bool = False,
+    load_type: str = "mz",
+    imports: Sequence[str] = (),
+    cut_tail: bool = False,
+    **settings: Any,
+) -> Exported:
+    """Write what was saved in another form, checked against the engine, as the graph is.
+
+    Among the rows of the check are those for validation of the data set that the run names, if they
+    are on this machine.
+
+    Args:
+        load: the folder of a graph, of an integer program or of a run, whose newest graph is
+            taken, else the first network on the front of its newest search; or a file of
+            settings with passes, such as the ``best_1.toml`` of a search.
+        output: the folder to write, ``export_<to>`` beside the graph if not given; one that is
+            there already is left alone.
+        rows: on how many rows to check, 2,000 if not given; but a circuit that no simulator is
+            there for is then not checked at all, and the manifest says so.
+        verify: check in any case, or fail.
+        to, cut_tail: as for `chop.export.export`.
+        settings: the options of the target, such as the fields of
+            `chop.export.verilog.target.Hardware` for ``"verilog"``.
+        load_type: ``mz`` a graph, ``qonnx`` an ONNX file with Quant nodes.
+        imports: files of yours that settings need, such as ``my_net.py:Net``; they are run.
+    """
+    place = saved_graph(Path(load).expanduser())
+    if verify and rows == 0:
+        raise ConfigError("export: --verify and --rows 0 contradict each other")
+    notes = {}
+    if rows is None and not verify and (reason := EXPORT_TARGETS[to].missing()) is not None:
+        notes["file"] = reason
+    rows = ROWS if rows is None else rows
+    graph, data = loaded(place, load_type, imports)
+    inputs, notes["real"] = known_rows(graph, place, data, rows)
+    target = folder_beside(place, to) if output is None else output
+    return export_graph(
+        graph, to, target, rows=rows, inputs=inputs, cut_tail=cut_tail,
+        source=str(place.resolve()), notes=notes, **settings,
+    )  # fmt: skip
+
+
+def known_rows(
+    graph: MaseGraph | IntegerProgram, place: Path, data: Any, most: int
+) -> tuple[dict[str, Tensor] | None, str]:
+    """Rows of the data set that a network was made for, and whose they are or why there are none.
+
+    Args:
+        place: where the network is.
+        data: the data module, where one is open already; else the records of the run name it.
+        most: as many rows as this at most.
+    """
+    if most == 0:
+        return None, ASKED
+    if isinstance(graph, IntegerProgram):
+        return None, "a program does not say how its rows were scaled"
+    try:
+        with only_results(), nothing_fetched():
+            rows = rows_for(graph.model, recorded_data(place) if data is None else data)
+            split = "val" if rows.dataset_info.validation_split_available else "train"
+            found = transforming.first_rows(getattr(rows, f"{split}_dataloader")(), most)
+            features = torch.cat([batch for batch, _ in found])[:most]
+        return fitting(graph, features), f"{split} rows of {rows.name}"
+    except ChopError as error:
+        return None, str(error)
+
+
+def recorded_data(place: Path) -> Any:
+    """The data module that the newest record of a run names; no code is run for it."""
+    project = project_of(place)
+    record = newest_record(project) if project is not None else None
+    name = None if record is None else record.setting("dataset")
+    if record is None or name is None:
+        raise DataError("no record of a run names a data set")
+    if str(name).lower() not in DATASETS:
+        raise DataError(f"the data set {name!r} is made by a file of yours")
+    path = record.setting("dataset_path")
+    if path is not None and not (Path(path).is_file() or Path(path).is_dir()):
+        raise DataError(f"the rows of the run are not here any more: {path}")
+    given = {key: record.setting(key) for key in OF_ROWS if record.setting(key) is not None}
+    return session.data_module_of(Layers.read(None, given).config)
+
+
+def fitting(graph: MaseGraph, features: Tensor) -> dict[str, Tensor]:
+    """Features by the name of the network's only input, if it takes them."""
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    if len(inputs) != 1:
+        raise DataError(f"the network has {len(inputs)} inputs, and rows of features are for one")
+    shape = Lowering(graph, {}).input_shape(inputs[0])
+    if shape != tuple(features.shape[1:]):
+        raise DataError(f"the rows have the shape {list(features.shape[1:])}, not {shape}")
+    is_known = ~features.reshape(len(features), -1).isnan().any(1)
+    return {str(inputs[0].target): features[is_known]}
+
+
+def folder_beside(graph: Path, to: str) -> Path:
+    """Where an export of a graph goes: beside it, and beside all of them for one of a front."""
+    if graph.parent.name == FRONT_GRAPHS:
+        return graph.parent.parent / EXPORT.format(f"{to}_{graph.name}")
+    if graph.suffix == SETTINGS:
+        return graph.parent / EXPORT.format(f"{to}_{graph.stem}")
+    return graph.parent / EXPORT.format(to)
+
+
+def saved_graph(path: Path) -> Path:
+    """The graph that a path means: itself, the newest one of a run, or the first of a search.
+
+    Settings that load a graph of a front, as those of learned widths do, mean that graph.
+    """
+    first = BEST_SETTINGS.format(0)
+    if (path / first).is_file():
+        path = path / first
+    elif (path / SOFTWARE).is_dir() or path.name == SOFTWARE:
+        run = open_run(path)
+        fronts = (folder / first for folder in run.searches)
+        found = [*run.graphs, *(settings for settings in fronts if settings.is_file())]
+        if not found:
+            raise CheckpointError(f"{path}: {_why_none(run.front_graphs)}")
+        path = found[0]
+    return named_in(path) if path.suffix == SETTINGS else path
+
+
+def _why_none(front: Sequence[Path]) -> str:
+    """What to do about a run from which no graph can be chosen."""
+    if not front:
+        return "the run holds no saved graph: ch transform saves one, and a search has a front"
+    return f"a search saved {len(front)} graphs, of its whole front: name one, such as {front[0]}"
+
+
+def changes_only(name: str) -> bool:
+    """Whether a pass changes the network, and takes no path to write to."""
+    schema = PASSES[name].schema
+    fields = schema.model_fields.values() if schema else ()
+    return PASSES[name].kind == "transform" and not any("Path" in str(f.annotation) for f in fields)
+
+
+def named_in(settings: Path) -> Path:
+    """The graph of a front that settings load, wherever the run was moved to; else themselves."""
+    named = Path(str(read_toml(settings).get("load_name")))
+    if named.parent.name != FRONT_GRAPHS:
+        return settings
+    moved = settings.parent / FRONT_GRAPHS / named.name
+    return moved if moved.exists() else named
+
+
+def loaded(
+    path: Path, load_type: str, imports: Sequence[str] = ()
+) -> tuple[MaseGraph | IntegerProgram, Any]:
+    """The graph or the integer program in a folder, or the graph that settings make.
+
+    With settings comes the data module that they name, else None.
+    """
+    if path.suffix == SETTINGS:
+        return made_by(path, imports)
+    is_program = (path / PROGRAM).is_file()
+    return load_program(path) if is_program else load_graph(path, load_type), None
+
+
+def made_by(settings: Path, imports: Sequence[str] = ()) -> tuple[MaseGraph, Any]:
+    """The network that settings make, and its data; nothing but the export is written.
+
+    Who exports a run takes its files for data, so that passes which write files are not run.
+    """
+    given = {"imports": list(imports)} if imports else {}
+    config = Layers.read(str(settings), given).config
+    changing = {name: args for name, args in config.passes.items() if changes_only(name)}
+    if not changing:
+        raise CheckpointError(f"{settings}: no pass in it changes a network: name a saved graph")
+    config = replace(config, passes=changing, quiet=True)  # as loud as export is
+    session.check(config)
+    with tempfile.TemporaryDirectory() as scratch:
+        opened = session.open_session(config, {}, transforming)
+        graph = transforming.transformed(opened, Path(scratch), save=False)
+        return graph, opened.data_module

@@ -1,0 +1,1 @@
+"""Predict: a table of predictions for the rows of a file."""

@@ -1,0 +1,141 @@
+"""Quantise in one line: a number format and its widths, calibrated; before and after compared."""
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from chop.config.run import RunConfig
+from chop.errors import ConfigError
+from chop.files import seen_from_here
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.logger import RESULT, get_logger
+from chop.nn.quantized import QuantizedModule
+from chop.ops.op import op_of_node
+from chop.ops.table import OPS
+from chop.passes.graph import count_operations_analysis_pass
+from chop.passes.graph.analysis.quantization import calculate_avg_bits_mg_analysis_pass
+from chop.passes.graph.transforms.quantize.one_line import (
+    WIDTH,
+    Wanted,
+    one_line_rules,
+    parse_rules,
+)
+from chop.passes.graph.transforms.quantize.plan import QuantizeArgs, can_be_quantised
+from chop.runs import GRAPH, TRANSFORM, latest
+from chop.validation import parse
+from chop.verbs.next_commands import next_of_graph, show_next
+from chop.verbs.session import UNTRAINED, ActionResult, Session, features_of
+from chop.verbs.transform.passes import BeforeAndAfter, transformed
+
+logger = get_logger("chop")
+
+
+def rules_of(config: RunConfig) -> dict[str, Any]:
+    """The table that the settings of a run stand for."""
+    usual = Wanted(config.number_format, config.width, config.weight_width)
+    return one_line_rules(usual, parse_rules(config.rules, usual), calibrated=True)
+
+
+def check(config: RunConfig) -> None:
+    """Refuse passes, which another command runs, and what is no format or width."""
+    if config.passes:
+        raise ConfigError(
+            "quantize makes its own rules from --width: what [passes] of a file says, "
+            "ch transform runs"
+        )
+    parse(QuantizeArgs, rules_of(config), "quantize")
+
+
+def run(session: Session) -> ActionResult:
+    """Quantise as the command line asks; what is to be in the record of the run."""
+    config = replace(session.config, passes={"quantize": rules_of(session.config)})
+    session = replace(session, config=config)
+    watched = Watched(session)
+    graph = transformed(session, session.software_folder / TRANSFORM, watch=watched)
+    found = watched.compared(graph)
+    place = latest(session.software_folder / TRANSFORM / GRAPH)
+    logger.info("Quantised model: %s", seen_from_here(place))
+    show_next(next_commands(session, graph, place))
+    return ActionResult(
+        session.software_folder, features_of(graph.model, session.data_module) | found
+    )
+
+
+def next_commands(session: Session, graph: MaseGraph, place: Path) -> list[str]:
+    """Return what to do with the quantised graph, or how to quantise more of it."""
+    config = session.config
+    found = next_of_graph(graph, place, model=config.model, imports=config.imports)
+    ruled = [rule.rpartition("=")[0].strip() for rule in config.rules]
+    if len(found) > 1 or config.number_format != Wanted().name or set(ruled) - set(OPS):
+        return found
+    left = [name for name in operations_left(graph) if name not in ruled]
+    words = [f"--rule={name}={config.width or WIDTH}" for name in left]
+    again = shlex.join([*session.record["command"], *words])
+    return [again, *found] if words else found
+
+
+def operations_left(graph: MaseGraph) -> list[str]:
+    """Return the operations of a graph that are in floating point and could be in integers.
+
+    None are returned where one of them has no integers: the others would not help then.
+    """
+    left = set()
+    for node in graph.nodes:
+        op = op_of_node(node, graph.modules)
+        if op is None:
+            continue
+        if op.lowering is None:
+            return []
+        module = graph.modules.get(str(node.target)) if node.op == "call_module" else None
+        is_quantised = isinstance(module, QuantizedModule) or "config" in node.kwargs
+        if can_be_quantised(node, op) and not is_quantised:
+            left.add(op.name)
+    return sorted(left)
+
+
+class Watched:
+    """Measures accuracy and cost of the network that comes and of the one that goes."""
+
+    def __init__(self, session: Session) -> None:
+        self.accuracy = BeforeAndAfter(session.data_module)
+        self.is_trained = session.is_trained
+        self.before: dict[str, float] = {}
+
+    def __call__(self, graph: MaseGraph) -> None:
+        """Measure the network before it is quantised."""
+        self.before = cost_of(graph)
+        if self.is_trained:
+            self.accuracy(graph)
+
+    def compared(self, graph: MaseGraph) -> dict[str, Any]:
+        """Say what quantisation costs and saves; what was found, for the record."""
+        accuracies = self.accuracy.compared(graph)
+        if not self.is_trained:
+            logger.warning(UNTRAINED)
+        after = cost_of(graph)
+        logger.info("Cost: %s", cost_in_words(self.before, after), extra=RESULT)
+        cost = {"before": self.before, "after": after}
+        return {"cost": cost} | ({"accuracies": accuracies} if accuracies else {})
+
+
+def cost_of(graph: MaseGraph) -> dict[str, float]:
+    """Average bits of parameters and of activations that arithmetic reads; BitOPs of a row."""
+    _, bits = calculate_avg_bits_mg_analysis_pass(graph)
+    _, counts = count_operations_analysis_pass(graph, {"report": False})
+    return {
+        "weight_bits": float(bits["w_avg_bit"]),
+        "activation_bits": float(bits["data_avg_bit"]),
+        "bitops": float(counts["total"]["bitops"]),
+    }
+
+
+def cost_in_words(before: Mapping[str, float], after: Mapping[str, float]) -> str:
+    """One line."""
+    bits = [
+        f"{before[name]:.3g} → {after[name]:.3g} bits {what}"
+        for name, what in (("weight_bits", "a weight"), ("activation_bits", "an activation"))
+    ]
+    fewer = before["bitops"] / after["bitops"] if after["bitops"] else 1.0
+    return f"{', '.join(bits)}, {after['bitops']:,.0f} BitOPs a row ({fewer:,.1f} times fewer)"

@@ -1,0 +1,226 @@
+"""`chop.quantize`: a model computed in number formats, with a graph or without one."""
+
+import copy
+import inspect
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from torch import Tensor, fx, nn
+
+from chop import markup as html
+from chop.errors import ConfigError, UnknownNameError
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.logger import quietly
+from chop.passes.graph.analysis.add_metadata import (
+    add_common_metadata_analysis_pass,
+    init_metadata_analysis_pass,
+)
+from chop.passes.graph.transforms.quantize import quantize_transform_pass
+from chop.passes.graph.transforms.quantize.one_line import Wanted, one_line_rules, parse_wanted
+from chop.passes.graph.transforms.quantize.plan import QuantizeArgs
+from chop.passes.graph.transforms.quantize.quantize import tell_rounded
+from chop.passes.graph.transforms.quantize.untraced import (
+    measure_untraced,
+    quantize_without_graph,
+)
+from chop.validation import parse
+from chop.verbs.rows import one_line
+from chop.verbs.running import in_one_word
+
+logger = logging.getLogger("chop")
+MOST_BATCHES = 1024  # of an iterator, which can be read only once and so is kept
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """A quantised model with its graph; calling it calls the model."""
+
+    graph: MaseGraph
+    """What passes, exports and searches take."""
+    info: dict[str, Any]
+    """What the pass `quantize` says: the nodes that are quantised, the scales that were found.
+
+    `macs` has the share of all multiply-accumulates whose operands are rounded, as they run, and
+    `not_rounded` what computes the others.
+    """
+
+    @property
+    def model(self) -> fx.GraphModule:
+        """The module, to be trained and evaluated as any other."""
+        return self.graph.model
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.model(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        kinds = ", ".join(f"{name}: {kind}" for name, kind in self.info["quantized"].items())
+        return f"Quantized({self.graph!r}; {kinds})"
+
+    def _repr_html_(self) -> str:
+        """What is quantised and the formats of its operands as a table, for notebooks."""
+        kinds = self.info["quantized"]
+        found = {node.name: formats_of(node) for node in self.graph.fx_graph.nodes}
+        roles = list(dict.fromkeys(role for name in kinds for role in found[name]))
+        rows = [
+            [name, kind, *(found[name].get(role, "") for role in roles)]
+            for name, kind in kinds.items()
+        ]
+        return html.table(["", "computed by", *roles], rows, "What is quantised", len(roles) + 2)
+
+
+def formats_of(node: fx.Node) -> dict[str, str]:
+    """The formats of a node's operands, such as ``integer (8, 4)``, by their names."""
+    args = node.meta["mase"].parameters["common"]["args"]
+    return {
+        role: f"{each['type']} ({', '.join(map(str, each['precision']))})"
+        for role, each in args.items()
+        if isinstance(each, dict) and "precision" in each
+    }
+
+
+def quantize(  # noqa: PLR0913  # all but the first by name
+    model: nn.Module,
+    example: Mapping[str, Any] | Tensor | None = None,
+    rules: Mapping[str, Any] | None = None,
+    *,
+    width: int | None = None,
+    weight_width: int | None = None,
+    format: str | None = None,  # noqa: A002  # the word of the command line
+    rule: Mapping[str, int | str] | None = None,
+    calibrate: Iterable[Any] | None = None,
+    trace: bool = True,
+    share: bool = False,
+    verbose: bool = False,
+    **other_words: Any,
+) -> Any:
+    """Compute the products of a model, or what rules say, in number formats.
+
+    The given model stays as it is. The result can be trained and evaluated; with a graph it is a
+    `Quantized`, without one the model itself, whose attribute `untraced` says what was done.
+
+    Args:
+        example: inputs by name, or one tensor for the first argument; by default the first batch
+            of `calibrate`. Without a graph it is only needed to say what part is rounded.
+        rules: the table ``[passes.quantize]`` of a TOML file, as a dictionary.
+        width: in place of rules: bits of all operands of products. Binary points and other scales
+            come from `calibrate`; without it they are in the middle.
+        weight_width: bits of weights, where they differ from `width`.
+        format: which format has this width; fixed point if nothing is said.
+        rule: other widths or formats of some layers, as ``ch quantize`` has them: ``{"fc1": 6}``.
+        calibrate: batches: dictionaries of inputs by name, tensors, or pairs of inputs and labels.
+        trace: make a graph. What no tracer can follow is quantised without: layers are replaced,
+            and functions rounded as they are called.
+        share: train the weights of the given model, rather than a copy of them.
+        verbose: show what calibration found.
+        other_words: `number_format` for `format`, and `layers` for `rule`.
+    """
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"quantize takes a torch.nn.Module, not {type(model).__name__}")
+    batches = None if calibrate is None else NamedBatches(calibrate, model)
+    said = {"width": width, "weight_width": weight_width, "format": format, "rule": rule}
+    short = rules_for(rules, in_one_word("quantize", said | other_words), batches is not None)
+    with quietly(not verbose), one_line("quantize"):
+        return _quantised(model, {**short, "input_generator": batches}, example, trace, share)
+
+
+def _quantised(
+    model: nn.Module, table: Mapping[str, Any], example: Any, trace: bool, share: bool
+) -> Any:
+    """Return what `quantize` gives for the rules and batches of a table."""
+    batches = table["input_generator"]
+    own = shared_shell(model) if share else copy.deepcopy(model)
+    if not trace:
+        seen = example is not None or batches is not None
+        return _untraced(own, table, example_of(example, model, batches) if seen else None)
+    inputs = example_of(example, model, batches)
+    graph = MaseGraph(own, example_inputs=inputs)
+    graph, _ = init_metadata_analysis_pass(graph)
+    graph, _ = add_common_metadata_analysis_pass(graph, {"dummy_in": inputs})
+    graph, info = quantize_transform_pass(graph, table)
+    macs, missing = tell_rounded(graph, in_full=False)
+    return Quantized(graph, {**info, "macs": macs, "not_rounded": missing})
+
+
+def _untraced(
+    model: nn.Module, table: Mapping[str, Any], inputs: Mapping[str, Any] | None
+) -> nn.Module:
+    args = parse(QuantizeArgs, dict(table), "quantize")
+    model, done = quantize_without_graph(model, args)
+    if inputs is not None:
+        measure_untraced(model, done, inputs)
+    model.untraced = done  # type: ignore[assignment]
+    logger.info("%s", done)
+    return model
+
+
+def shared_shell(model: nn.Module) -> nn.Module:
+    """A copy of a model with its own modules, which shares parameters and buffers."""
+    tensors = [*model.parameters(), *model.buffers()]
+    return copy.deepcopy(model, {id(each): each for each in tensors})
+
+
+SHORT = ("width", "weight_width", "format", "rule")
+
+
+def rules_for(
+    rules: Mapping[str, Any] | None, said: Mapping[str, Any], calibrated: bool
+) -> dict[str, Any]:
+    """Return the rules that were given, or those that a format in few words stands for.
+
+    Args:
+        said: the few words: `width`, `weight_width`, `format` and `rule`.
+    """
+    if unknown := [name for name in said if name not in SHORT]:
+        raise UnknownNameError("setting", unknown[0], SHORT, "quantize")
+    if (rules is None) == (not said):
+        raise ConfigError("quantize: give either width=8 or rules, as in [passes.quantize]")
+    if rules is not None:
+        return dict(rules)
+    usual = Wanted(said.get("format", Wanted().name), said.get("width"), said.get("weight_width"))
+    others = {key: parse_wanted(str(each), usual) for key, each in said.get("rule", {}).items()}
+    return one_line_rules(usual, others, calibrated=calibrated)
+
+
+def example_of(
+    example: Mapping[str, Any] | Tensor | None, model: nn.Module, batches: Any
+) -> dict[str, Any]:
+    """Inputs by name to make the graph from."""
+    if example is None and batches is not None:
+        example = next(iter(batches), None)
+    if example is None:
+        raise ConfigError("quantize: give an example of the inputs, to make a graph from")
+    return named(example, model)
+
+
+def named(batch: Any, model: nn.Module) -> dict[str, Any]:
+    """The inputs of a batch by the names that the model has for them."""
+    if isinstance(batch, Mapping):
+        return dict(batch)
+    first = batch[0] if isinstance(batch, list | tuple) and batch else batch
+    if isinstance(first, Mapping):
+        return dict(first)
+    if not isinstance(first, Tensor):
+        raise ConfigError(
+            "quantize: a batch is a dictionary of inputs by name, a tensor, or a pair of inputs "
+            f"and labels (got {type(batch).__name__})"
+        )
+    names = list(inspect.signature(model.forward).parameters)
+    if not names:
+        raise ConfigError(f"quantize: {type(model).__name__}.forward takes no inputs")
+    return {names[0]: first}
+
+
+class NamedBatches:
+    """The batches of a loader as dictionaries of inputs."""
+
+    def __init__(self, loader: Iterable[Any], model: nn.Module) -> None:
+        once = iter(loader) is loader
+        self.loader = list(islice(loader, MOST_BATCHES)) if once else loader
+        self.model = model
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for batch in self.loader:
+            yield named(batch, self.model)

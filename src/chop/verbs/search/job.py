@@ -1,0 +1,337 @@
+"""Search: measure configurations of a space, and keep the best of them."""
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chop.config.layers import na_to_none
+from chop.config.run import RunConfig
+from chop.dataset.inputs import rows_for
+from chop.devices import device_of, forward_operations, using_threads
+from chop.errors import ConfigError
+from chop.files import all_tried, one_at_a_time, writable_folder
+from chop.loading.networks import load_model
+from chop.loading.paths import loadable
+from chop.logger import get_logger
+from chop.runs import COMPARISON, SEARCH
+from chop.search.config import SearchConfig, StrategySetup, check_runners, parse_search
+from chop.search.spaces.space import SPACES, SearchContext, SearchSpace, key_of, make_space
+from chop.search.study.workers import terminable
+from chop.search.sweeps.hyperparameters import CHOICES
+from chop.tasks import NUMBERS, TOKENS, task_named
+from chop.verbs.search.files import (
+    SearchReport,
+    SearchResult,
+    study_place,
+    undone_if_it_fails,
+)
+from chop.verbs.session import (
+    UNTRAINED,
+    ActionResult,
+    Session,
+    check_labels,
+    facts_of,
+    features_of,
+    rows_of,
+    settings_of,
+)
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from chop.dataset import MaseDataModule
+    from chop.models import MaseModelInfo
+    from chop.search.strategy import Strategy
+
+logger = get_logger("chop")
+
+NO_DIFFERENCE = {"log_every_n_steps", "num_threads"}
+"""Settings of training that make no other network."""
+
+
+def check(config: RunConfig) -> None:
+    """Refuse a space, a sampler, a runner or a metric that does not exist, or is of no use here."""
+    if config.num_devices != 1:
+        raise ConfigError(
+            f"--num-devices {config.num_devices} is for training; a search uses one device, and "
+            "its processes are search.strategy.setup.n_jobs"
+        )
+    check_runners(parse_search(config.search), config.task)
+
+
+@terminable()
+def run(session: Session) -> ActionResult | None:
+    """Search as the command line asks; what is to be in the record of the run."""
+    config = session.config
+    names = ("dataset_path", "label_column", "cf_args", "is_pretrained", "accelerator")
+    what = (session.model, session.model_info, session.data_module, tables_of(config))
+    how: dict[str, Any] = {
+        "task": config.task,
+        "seed": config.seed,
+        "accelerator": config.accelerator,
+        "load_name": config.load_name,
+        "load_type": config.load_type,
+        "pretrained": config.is_pretrained,
+        "cf_args": config.cf_args,
+        "num_threads": config.num_threads,
+        "imports": config.imports,
+    }
+    setup = parse_search(config.search).strategy.setup
+    if isinstance(setup, StrategySetup) and setup.compare:
+        from chop.verbs.search.comparing import compare
+
+        save_dir = session.software_folder / COMPARISON
+        compare(
+            *what, save_dir=save_dir, samplers=setup.compare, seeds=setup.repeats,
+            resume=config.resume, **how,
+        )  # fmt: skip
+        return None
+    settings = {name: value for name in names if (value := getattr(config, name))}
+    save_dir = session.software_folder / SEARCH
+    result = search(
+        *what, save_dir=save_dir, resume=config.resume, settings=settings, verbose=config.verbose,
+        **how,
+    )  # fmt: skip
+    return ActionResult(result.folder, {"search": result.description, **result.features})
+
+
+def tables_of(config: RunConfig) -> dict[str, Any]:
+    """``[search]``; where it trains, settings that the run itself states hold for all trainings."""
+    tables: dict[str, Any] = config.search
+    space = tables["search_space"]
+    if not SPACES[space["name"]].starts_afresh:
+        return tables
+    usual = settings_of(RunConfig())
+    stated = {
+        name: value
+        for name, value in settings_of(config).items()
+        if name in CHOICES - NO_DIFFERENCE and value != usual[name]
+    }
+    setup = space.get("setup", {})
+    fixed = {**stated, **setup.get("fixed", {})}
+    return {**tables, "search_space": {**space, "setup": {**setup, "fixed": fixed}}}
+
+
+def search(  # noqa: PLR0913  # what a run consists of, by the names of the labs
+    model: "nn.Module",
+    model_info: "MaseModelInfo | None" = None,
+    data_module: Any = None,
+    search_config: Mapping[str, Any] | None = None,
+    *,
+    save_dir: str | Path,
+    task: str = "cls",
+    seed: int = 0,
+    accelerator: str = "cpu",
+    resume: bool = False,
+    load_name: str | Path | None = None,
+    load_type: str = "mz",
+    pretrained: bool = False,
+    cf_args: Mapping[str, Any] | None = None,
+    num_threads: int | None = None,
+    imports: Sequence[str] = (),
+    settings: Mapping[str, Any] | None = None,
+    verbose: bool = True,
+) -> SearchResult:
+    """Search as ``[search]`` asks; the best trials and where everything is written.
+
+    Args:
+        search_config: the tables ``search_space`` and ``strategy``.
+        save_dir: folder of the study and of the results; if anything is in it, a new study goes to
+            ``<save_dir>-v1`` and so on.
+        pretrained: whether `model` came with weights that mean something.
+        resume: continue the study in `save_dir`, or take part in it while others are at work.
+        imports: files of the user's that processes have to read first.
+        settings: further settings of ``ch`` for the files ``best_<n>.toml``; nothing of them runs.
+        verbose: print the best trials with all metrics, in the form of the labs.
+    """
+    model_info, data_module = facts_of(model, model_info), rows_of(data_module, "train", "search")
+    search_config = na_to_none(search_config or {})  # a file's "NA" became none when it was read
+    config = parse_search(search_config)
+    if load_name is not None:
+        load_name, load_type = loadable(Path(load_name), load_type)
+    context = make_context(
+        model, model_info, data_module, config, task=task, seed=seed, accelerator=accelerator,
+        load_name=load_name, load_type=load_type, pretrained=pretrained, cf_args=cf_args,
+    )  # fmt: skip
+    how = {"load_name": str(load_name), "load_type": load_type} if load_name else {}
+    run_settings = {
+        "model": model_info.name, "dataset": data_module.name, "task": task,
+        "batch_size": data_module.batch_size, "seed": seed, **how, **(settings or {}),
+    }  # fmt: skip
+    job = SearchJob(context, config, dict(search_config), Path(save_dir), run_settings, imports)
+    job.verbose = verbose
+    with using_threads(num_threads or job.threads, operations_of(context)) as threads:
+        return job.run(resume, threads)
+
+
+def make_context(  # noqa: PLR0913  # the same
+    model: "nn.Module",
+    model_info: "MaseModelInfo",
+    data_module: "MaseDataModule",
+    config: SearchConfig,
+    *,
+    task: str = "cls",
+    seed: int = 0,
+    accelerator: str = "cpu",
+    load_name: str | Path | None = None,
+    load_type: str = "mz",
+    pretrained: bool = False,
+    cf_args: Mapping[str, Any] | None = None,
+) -> SearchContext:
+    """What a search works on: the model with its weights, the data and the settings."""
+    check_runners(config, task)
+    check_labels(task, data_module)
+    if load_name is not None:
+        model = load_model(load_name, load_type, model)
+    elif not (pretrained or config.starts_untrained):
+        logger.warning(UNTRAINED)
+    rows = rows_for(model, data_module)
+    return SearchContext(
+        model.eval(), model_info, rows, task, cf_args or None, device_of(accelerator),
+        config.strategy.eval_mode, seed,
+    )  # fmt: skip
+
+
+def operations_of(context: SearchContext) -> int:
+    """The operations of one batch, which tell how many threads it is worth."""
+    features = next(iter(context.dummy_in.values()))
+    model = context.pristine().to(features.device)
+    axes = {TOKENS.name: 2, NUMBERS.name: 0}.get(task_named(context.task).name, 1)
+    return forward_operations(model, features, axes)[0]
+
+
+class SearchJob:
+    """One call of `search`, step by step."""
+
+    def __init__(
+        self,
+        context: SearchContext,
+        config: SearchConfig,
+        tables: dict[str, Any],
+        save_dir: Path,
+        settings: dict[str, Any],
+        imports: Sequence[str] = (),
+    ) -> None:
+        self.context = context
+        self.config = config
+        self.tables = tables
+        self.save_dir = save_dir
+        self.imports = tuple(imports)
+        self.settings = {**settings, "imports": list(imports)} if imports else settings
+        self.jobs = config.strategy.setup.processes
+        self.verbose = False
+        """Whether the best trials are printed with all that was measured."""
+
+    @property
+    def threads(self) -> int | None:
+        """Several processes take one thread each; a single one takes what the network is worth."""
+        return 1 if self.jobs > 1 else None
+
+    def run(self, resume: bool, threads: int) -> SearchResult:
+        """Build, search, report."""
+        logger.info("Building search space...")
+        stated = self.config.search_space
+        was_there = self.save_dir.is_dir()
+        place, folder = study_place(self.config, self.save_dir, resume)
+        self.context = replace(self.context, folder=folder)
+        from chop.search.processes import Task, make_task
+        from chop.search.study.storage import open_store
+        from chop.search.study.store import store_kept
+
+        is_new = not (was_there and folder == self.save_dir)
+        with (
+            undone_if_it_fails(folder, is_new) if not resume else contextlib.nullcontext(),
+            contextlib.ExitStack() as if_it_fails,
+        ):
+            space = make_space(stated.name, self.context, stated.setup, stated.seed)
+            writable_folder(folder)
+            problem = self.problem(space)
+            store = open_store(
+                place, list(self.config.directions), problem, objectives=self.config.objectives
+            )
+            if_it_fails.callback(store.close)
+            store.sync()
+            store.free_the_dead()
+            store.remove_unfinished(folder)
+            store_kept(folder, store)
+            found = self.config.strategy.setup.search(space, self.config, store)
+            logger.info("The search space has %s configurations", f"{found.size:,}")
+            if_it_fails.pop_all()
+        task: Task | None = None
+        if self.jobs > 1:
+            task = make_task(
+                self.context, search=self.tables, place=place, problem=problem,
+                seed=self.context.seed, threads=threads, imports=self.imports,
+            )  # fmt: skip
+        try:
+            return self.searched(space, found, folder, task)
+        finally:
+            store.close()
+
+    def report(self, found: "Strategy", folder: Path) -> SearchReport:
+        """What writes and prints the results."""
+        features = features_of(self.context.model, self.context.data_module)
+        return SearchReport(
+            self.config, found, folder, self.settings, features, verbose=self.verbose
+        )
+
+    def problem(self, space: SearchSpace) -> dict[str, Any]:
+        """What makes the trials of two studies comparable."""
+        strategy, model = self.config.strategy, self.context.model
+        if space.starts_afresh:
+            weights: dict[str, Any] = {"network": repr(model), "seed": self.context.seed}
+        else:
+            weights = {"set of weights": self.context.fingerprint()}
+        choices = [repr(choice) for choice in space.tree]
+        return {
+            "search space": key_of({"texts": [*choices, repr(space.setup)]}),
+            **weights,
+            "data set": rows_read(self.context.data_module),
+            "runners": {"software": strategy.sw_runner, "hardware": strategy.hw_runner},
+            "metrics": {name: each.model_dump() for name, each in self.config.metrics.items()},
+            "objective": list(self.config.directions),
+            **strategy.setup.identity(),
+        }
+
+    def searched(
+        self, space: SearchSpace, found: "Strategy", folder: Path, task: Any
+    ) -> SearchResult:
+        """Search with all processes; whatever ends it, the results so far are written."""
+        from chop.results.files import make_progress
+        from chop.search.processes import helpers
+        from chop.search.study.journal import no_collections
+
+        metrics = list(self.config.metrics)
+        processes: contextlib.AbstractContextManager[list[Any]]
+        processes = helpers(task, self.jobs - 1) if task else contextlib.nullcontext([])
+        logger.info("Search started...")
+        is_over, ended = False, None
+        try:
+            with (
+                make_progress(found.limit, metrics) as shown,
+                processes as others,
+            ):
+                found.progress.report = shown
+                found.run()
+                for process in others:
+                    process.join()
+                found.run()  # what a process that died has left behind
+            is_over = True
+        except BaseException as error:
+            ended = error
+            raise
+        finally:
+            # Who writes last knows of all trials.
+            with all_tried(ended), one_at_a_time(folder), no_collections():
+                result = self.report(found, folder).written(is_over)
+        logger.info("Searching is completed")
+        return result
+
+
+def rows_read(data_module: Any) -> str | None:
+    """A text that stands for the rows and for constants of other rows that scale them, if known."""
+    asked = getattr(getattr(data_module, "request", None), "preprocessing", None)
+    fingerprint: str | None = data_module.fingerprint
+    return fingerprint if asked is None else f"{fingerprint}, scaled as {asked.digest}"

@@ -1,0 +1,1 @@
+"""Transform: run the passes of a configuration on a model."""
