@@ -17,15 +17,16 @@ from learned_cases import Attention, learn, rows, tables
 from torch import nn
 
 from chop.errors import ChopError, ConfigError, TrainingError
-from chop.files import read_safetensors
+from chop.files import read_safetensors, write_safetensors
 from chop.loading.networks import load_model
 from chop.models import get_model
 from chop.models.vision import vgg7
+from chop.models.weights import read_checkpoint
 from chop.nn.quantized import QuantizedModule
 from chop.numerics import Integer
 from chop.search.config import parse_search
 from chop.search.learned import space
-from chop.search.learned.rows import joined
+from chop.search.learned.rows import join_batches
 from chop.search.learned.schedule import Schedule
 from chop.search.learned.search import LearnedSearch
 from chop.search.learned.setup import LearnedSetup
@@ -163,6 +164,58 @@ def test_a_killed_run_resumes_bit_for_bit(
     assert facts(learn(tmp_path / "s", resume=True)) == facts(found)
 
 
+def write_earlier(path: Path, state: dict[str, Any]) -> None:
+    """Write a state in the format that came before checkpoints: tensors, and JSON of the rest."""
+    tensors: dict[str, torch.Tensor] = {}
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            tensors[f"{len(tensors)}"] = value.contiguous().clone()
+            return {"tensor": f"{len(tensors) - 1}"}
+        if isinstance(value, dict):
+            return {str(key): plain(each) for key, each in value.items()}
+        return [plain(each) for each in value] if isinstance(value, list | tuple) else value
+
+    text = json.dumps(plain(state))
+    held = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+    write_safetensors(path, {"plain": held, **tensors})
+
+
+def test_a_run_of_an_earlier_version_resumes_bit_for_bit(
+    found: SearchResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save, left = Loop.save, [8]  # until the second cycle
+
+    def killed(self: Loop, path: Path) -> None:
+        if not left[0]:
+            raise Killed
+        left[0] -= 1
+        save(self, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "save", killed)
+        with pytest.raises(Killed):
+            learn(tmp_path / "s")
+    for path in (tmp_path / "s" / "learning").glob("*.ckpt"):
+        content = read_checkpoint(path)
+        state = content
+        if "state_dict" in content:
+            ours = content["chop"]
+            learned = ours.get("learned_widths", {"widths": None, "start_ebops": 0.0})
+            weights = content["state_dict"].items()
+            state = {
+                "epochs": content["epoch"] + 1,
+                "history": ours["history"],
+                "model": {name.removeprefix("model."): value for name, value in weights},
+                "optimiser": content["optimizer_states"][0],
+                "widths": learned["widths"],
+                "start_ebops": learned["start_ebops"],
+            }
+        write_earlier(path.with_suffix(".safetensors"), state)
+        path.unlink()
+    assert facts(learn(tmp_path / "s", resume=True)) == facts(found)
+
+
 def test_a_finished_run_has_nothing_left_to_do(
     found: SearchResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,12 +342,12 @@ def test_a_nan_before_any_snapshot_promises_none(
 
 def test_rows_without_gradients_are_run_in_large_batches() -> None:
     small = [(torch.rand(64, 16), torch.arange(64)) for _ in range(200)]
-    large = joined(small)
+    large = join_batches(small)
     assert [len(features) for features, _ in large] == [8_192, 4_608]
     for part in (0, 1):
         assert torch.equal(*(torch.cat([each[part] for each in found]) for found in (small, large)))
     images = [(torch.rand(2, 3, 256, 256), torch.arange(2)) for _ in range(2)]
-    assert joined(images) is images  # a batch is large enough
+    assert join_batches(images) is images  # a batch is large enough
 
 
 NETWORKS = {

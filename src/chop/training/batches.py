@@ -77,7 +77,7 @@ class SharedRows:
         """The batches of an epoch where the model is."""
         # Shares are equal, so that all processes leave out the same batch if any does.
         found = self.epochs.batches(epoch, self.rank, self.processes)
-        return normalisable(moved(found, model), model)
+        return normalisable(move_batches(found, model), model)
 
     @property
     def steps(self) -> int | None:
@@ -86,7 +86,7 @@ class SharedRows:
 
 
 def has_rows(loader: Any) -> bool:
-    """Whether a loader has a data set whose rows can be dealt out."""
+    """Return whether a loader has a data set whose rows can be dealt out."""
     rows = getattr(loader, "dataset", None)
     return hasattr(rows, "__len__") and hasattr(rows, "__getitem__")
 
@@ -116,7 +116,7 @@ def normalisable(batches: Iterator[Batch], model: nn.Module) -> Iterator[Batch]:
 
 
 def _varies(row: Tensor, model: nn.Module, layers: list[_BatchNorm]) -> bool:
-    """Whether a single row has several values for each channel of every normalisation."""
+    """Return whether a single row has several values for each channel of every normalisation."""
     values: list[int] = []
 
     def look(layer: nn.Module, args: tuple[Any, ...]) -> None:
@@ -132,7 +132,7 @@ def _varies(row: Tensor, model: nn.Module, layers: list[_BatchNorm]) -> bool:
     return min(values, default=2) > 1
 
 
-def moved(batches: Iterator[Batch], model: nn.Module) -> Iterator[Batch]:
+def move_batches(batches: Iterator[Batch], model: nn.Module) -> Iterator[Batch]:
     """The batches where the model is, real numbers in the model's precision, classes whole."""
     real = (value for value in model.parameters() if value.is_floating_point())
     sample = next(real, torch.zeros(()))

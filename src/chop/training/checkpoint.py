@@ -22,10 +22,10 @@ from chop.training.settings import FREE_ON_RESUME, TrainingSettings
 from chop.validation import parse
 
 MISFITS = (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError)
-"""What a state of another kind than ours raises where it is put back."""
+"""Errors that a state of another kind than ours raises where it is restored."""
 
 SAME_RECORD = ("batch_size", "fingerprint")
-"""What the record says that must not change when a run is resumed."""
+"""Entries of the record that must not change when a run is resumed."""
 
 LIGHTNING_VERSION = "pytorch-lightning_version"
 """The key by which Lightning knows its checkpoints."""

@@ -119,7 +119,7 @@ class QuietDDP(DDPStrategy):
 
 
 def strategy_of(settings: TrainingSettings) -> Strategy | str:
-    """How the processes of a run work together."""
+    """The strategy by which the processes of a run work together."""
     if settings.processes == 1:
         return "auto"
     if FIRST in os.environ:

@@ -18,7 +18,7 @@ LARGEST_ROOT = 1e18
 """A number whose square weights of 32 bits can still hold."""
 FUNCTIONAL: dict[type, Callable[..., None]] = {optim.Adam: adam, optim.AdamW: adamw}
 GROUP_SETTINGS = ("lr", "weight_decay")
-"""What a group of parameters may set for itself."""
+"""The settings that a group of parameters may have for itself."""
 OWN_RATE = "initial_lr"
 """The key of a group, torch's own name for it, that keeps its rate before any schedule."""
 BITS_FACTOR = 2
@@ -115,7 +115,7 @@ def checked_group(number: int, group: Any) -> dict[str, Any]:
 
 
 def check_members(taken: list[nn.Parameter], parameters: list[nn.Parameter]) -> None:
-    """Refuse what is in two groups, and what is no parameter of the model."""
+    """Refuse a parameter that is in two groups, or that is not one of the model."""
     known = {id(value) for value in parameters}
     seen: set[int] = set()
     for value in taken:
@@ -154,7 +154,7 @@ REMAINING: dict[str, Callable[[float], float]] = {
     "linear": lambda done: 1.0 - done,
     "cosine": lambda done: (1.0 + math.cos(math.pi * done)) / 2.0,
 }
-"""How much of the way down to the lowest rate is left when a share of the epochs is done."""
+"""The share of the way down to the lowest rate that is left when a share of epochs is done."""
 
 
 def learning_rate(settings: TrainingSettings, epoch: int, highest: float | None = None) -> float:
@@ -170,7 +170,7 @@ def learning_rate(settings: TrainingSettings, epoch: int, highest: float | None 
 
 
 def decays_too_fast(settings: TrainingSettings, rate: float) -> bool:
-    """Whether the weight decay alone makes weights grow without end, or overflows."""
+    """Return whether the weight decay alone makes weights grow without end, or overflows."""
     if settings.optimizer == "adam":  # which divides by the square root of its squares' mean
         return settings.weight_decay > LARGEST_ROOT
     return rate * settings.weight_decay > 1

@@ -15,7 +15,7 @@ from chop.nn.bit_cost import learns_widths
 from chop.nn.learned import LearnedWidths
 from chop.numerics.trained import Codes, TrainedQuantizer, scale_of
 from chop.runs import BEST_CHECKPOINT, LAST_CHECKPOINT, with_suffix
-from chop.training.batches import Epochs, SharedRows, moved
+from chop.training.batches import Epochs, SharedRows, move_batches
 from chop.training.loop import Loop, Outcome, Part
 from chop.training.metrics import evaluating, score, tally
 from chop.training.optimisers import decays_too_fast, learning_rate, set_learning_rates
@@ -99,7 +99,7 @@ class Validation(Part):
 
     def end_epoch(self, loop: Loop) -> None:
         engine, model = loop.engine, loop.model
-        batches = moved(self.rows.batches(0, engine.rank, engine.processes), model)
+        batches = move_batches(self.rows.batches(0, engine.rank, engine.processes), model)
         with evaluating(model), torch.inference_mode():
             counted = engine.computing(tally)(model, batches, self.report.targets)
         counted.share(engine.total)

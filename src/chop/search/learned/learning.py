@@ -56,7 +56,7 @@ class Learning:
         self.model, self.setup, self.rows = graph.model, setup, rows.after(first_epoch)
         self.schedule = Schedule(setup)
         self.widths = WidthTraining(self.model, setup.refresh, setup.magnitude, self._cost_weight)
-        self.sample = rows.drawn(setup.calibration_rows)
+        self.sample = rows.draw(setup.calibration_rows)
         self.widths.widen(self.sample)
         bits = self.widths.widths.parameters_of_bits()
         known = {id(each) for each in bits}
@@ -104,7 +104,7 @@ class Learning:
             f"high; try {rate / 10:g}. {left}"
         )
 
-    def frozen(self, state: dict[str, Tensor], batches: Iterable[Tensor]) -> MaseGraph:
+    def freeze(self, state: dict[str, Tensor], batches: Iterable[Tensor]) -> MaseGraph:
         """The network of a snapshot in plain formats, with ranges that batches show."""
         graph = copy.deepcopy(self.template)
         graph.model.load_state_dict(state)

@@ -25,11 +25,11 @@ from chop.training.optimisers import LOWEST_RATE, make_adam
 from chop.training.parts import EpochLoss, SaveLast
 
 NORMS = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d}
-"""What normalises results of so many dimensions, the batch among them."""
+"""The normalisation of results of so many dimensions, the batch among them."""
 NORMALISED = (nn.Linear, nn.Conv1d, nn.Conv2d)
 
 
-def normalised(graph: MaseGraph) -> MaseGraph:
+def add_normalisations(graph: MaseGraph) -> MaseGraph:
     """The graph with a batch normalisation after each layer that only a ReLU inside it reads."""
     modules = graph.modules
     for node in list(graph.nodes):
@@ -58,7 +58,7 @@ def _feeds_relu(node: fx.Node, modules: dict[str, nn.Module]) -> bool:
     return op is not None and op.name == "relu" and all(n.op != "output" for n in user.users)
 
 
-def folded(context: SearchContext, model: nn.Module) -> MaseGraph:
+def fold_normalisations(context: SearchContext, model: nn.Module) -> MaseGraph:
     """The graph of a trained network, with normalisations folded into the layers before them."""
     graph = context.graph(model.eval())
     graph, _ = conv_bn_fusion_transform_pass(graph)

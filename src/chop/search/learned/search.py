@@ -20,13 +20,13 @@ from chop.runs import FRONT_GRAPHS, LEARNING, LEARNING_TABLE
 from chop.search.front.hypervolume import best_of, front_of
 from chop.search.learned.learning import Learning, Snapshots, score_of
 from chop.search.learned.networks import (
+    add_normalisations,
     check_teacher,
-    folded,
+    fold_normalisations,
     make_teacher,
-    normalised,
     train_float,
 )
-from chop.search.learned.rows import Rows, joined
+from chop.search.learned.rows import Rows, join_batches
 from chop.search.learned.schedule import Schedule, Snapshot
 from chop.search.learned.setup import LearnedSetup
 from chop.search.learned.space import LearnedWidthsSpace
@@ -109,7 +109,7 @@ class LearnedSearch(Strategy):
                 "±%.1f %% only (95 %%); points that are closer are chosen by chance",
                 rows, words, 100 * interval,
             )  # fmt: skip
-        return joined(found)
+        return join_batches(found)
 
     def rehearse(self) -> None:
         """Do everything once with the untrained network, so that it fails now or not at all."""
@@ -119,10 +119,10 @@ class LearnedSearch(Strategy):
                     trainable(self.context.model)
                 if self.setup.teacher is not None:
                     check_teacher(make_teacher(self.setup.teacher, self.context), self.context)
-                graph = self.space.quantised(folded(self.context, self._network()))
+                graph = self.space.quantised(fold_normalisations(self.context, self._network()))
                 learning = Learning(graph, self.setup, Rows(self.context))
                 learning.rehearse()
-                frozen = learning.frozen(learning.model.state_dict(), learning.sample)
+                frozen = learning.freeze(learning.model.state_dict(), learning.sample)
                 place = save(frozen, Path(folder) / "graph")
                 outcome = self.measure.of(lambda: self.space.stored(place, {}))
         except ChopError as error:
@@ -186,13 +186,13 @@ class LearnedSearch(Strategy):
         model, setup = self._network(), self.setup
         if setup.float_epochs:
             if setup.normalise:
-                model = normalised(self.context.graph(model)).model
+                model = add_normalisations(self.context.graph(model)).model
             logger.info("Training the float network for %d epochs", setup.float_epochs)
             rate, path = setup.float_learning_rate, self.files.network
             train_float("float network", model, rows, rate, setup.float_epochs, path)
         logger.info("Float network: validation %s %s", self.task.words, shown(self._score(model)))
         self._float = copy.deepcopy(model)
-        return folded(self.context, model)
+        return fold_normalisations(self.context, model)
 
     def start(self) -> nn.Module | None:
         """The float network after its training."""
@@ -262,7 +262,7 @@ class LearnedSearch(Strategy):
         if state is None:
             return
         with fitting(path):
-            frozen = learning.frozen(state, learning.rows.everything())
+            frozen = learning.freeze(state, learning.rows.everything())
         with silently():
             save(frozen, self.space.place(snapshot.epoch))
         request = TrialRequest(key_of(config), config, {}, {})
