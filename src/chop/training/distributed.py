@@ -171,19 +171,23 @@ SILENCED = (
     r"`isinstance\(treespec, LeafSpec\)` is deprecated",
     # The barrier at the end of a run with several processes.
     r"No device id is provided via `init_process_group` or `barrier",
+    # Its successor would share buffers before the first step.
+    r"`broadcast_buffers` is deprecated",
 )
 
 
 @contextlib.contextmanager
 def quiet_lightning() -> Iterator[None]:
     """Hide Lightning's information and the warnings named above."""
-    fabric = logging.getLogger("lightning.fabric")
-    level = fabric.level
-    fabric.setLevel(logging.ERROR)
+    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
+    levels = [each.level for each in loggers]
+    for each in loggers:
+        each.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             for pattern in SILENCED:
                 warnings.filterwarnings("ignore", message=pattern)
             yield
     finally:
-        fabric.setLevel(level)
+        for each, level in zip(loggers, levels, strict=True):
+            each.setLevel(level)
