@@ -13,7 +13,7 @@ from chop.errors import ConfigError, TrainingError
 from chop.models.weights import OURS
 from chop.nn.bit_cost import learns_widths
 from chop.nn.learned import LearnedWidths
-from chop.numerics.trained import Codes, TrainedQuantizer, scale_of
+from chop.numerics.trained import Codes, TrainedQuantizer, codes_per_unit
 from chop.runs import BEST_CHECKPOINT, LAST_CHECKPOINT, with_suffix
 from chop.training.batches import Epochs, SharedRows, move_batches
 from chop.training.loop import Loop, Outcome, Part
@@ -336,7 +336,7 @@ class WidthTraining(Part):
     def estimate(self) -> float:
         """The EBOPs as the widths and the ranges stand; never less than the exact count."""
         weights = self.widths.parts.weights
-        scales = [scale_of(weight.quantizer.frac_width) for weight in weights]
+        scales = [codes_per_unit(weight.quantizer.frac_width) for weight in weights]
         codes = [Codes()(w.value.detach(), scale) for w, scale in zip(weights, scales, strict=True)]
         self.widths.count([c / s for c, s in zip(codes, scales, strict=True)], scales)
         return self.ebops
