@@ -24,6 +24,7 @@ from chop.models.vision import vgg7
 from chop.models.weights import read_checkpoint
 from chop.nn.quantized import QuantizedModule
 from chop.numerics import Integer
+from chop.results.front import SearchResult
 from chop.search.config import parse_search
 from chop.search.learned import space
 from chop.search.learned.rows import join_batches
@@ -34,7 +35,6 @@ from chop.training.loop import Loop
 from chop.training.parts import EpochLoss
 from chop.verbs.compare import compare_fronts
 from chop.verbs.report import report
-from chop.verbs.search.job import SearchResult
 
 
 @pytest.fixture(scope="module")

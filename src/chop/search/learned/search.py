@@ -12,6 +12,7 @@ from torch import nn
 
 from chop.dataset.inputs import remember_rows
 from chop.errors import ChopError, ConfigError, SearchError, TrainingError
+from chop.figures import significant
 from chop.files import held, write_text
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.logger import get_logger, silently
@@ -44,7 +45,7 @@ from chop.search.study.store import Store
 from chop.search.study.trial import TrialRequest
 from chop.search.study.workers import at_any_moment, held_back
 from chop.tables import as_csv
-from chop.tasks import CLASSES, NUMBERS, shown, task_named
+from chop.tasks import CLASSES, NUMBERS, task_named
 from chop.training.loop import Loop
 from chop.training.optimisers import trainable
 
@@ -178,7 +179,7 @@ class LearnedSearch(Strategy):
             "teacher", teacher, Rows(self.context), setup.learning_rate, setup.epochs,
             self.files.teacher,
         )  # fmt: skip
-        logger.info("Teacher: validation %s %s", self.task.words, shown(self._score(trained)))
+        logger.info("Teacher: validation %s %s", self.task.words, significant(self._score(trained)))
         return Rows(self.context, trained, setup.share)
 
     def _trained(self, rows: Rows) -> MaseGraph:
@@ -190,7 +191,9 @@ class LearnedSearch(Strategy):
             logger.info("Training the float network for %d epochs", setup.float_epochs)
             rate, path = setup.float_learning_rate, self.files.network
             train_float("float network", model, rows, rate, setup.float_epochs, path)
-        logger.info("Float network: validation %s %s", self.task.words, shown(self._score(model)))
+        logger.info(
+            "Float network: validation %s %s", self.task.words, significant(self._score(model))
+        )
         self._float = copy.deepcopy(model)
         return fold_normalisations(self.context, model)
 
@@ -229,7 +232,7 @@ class LearnedSearch(Strategy):
         logger.info(
             "Cycle %d of %d: cost weight %.3g, validation %s %s, about %s EBOPs",
             cycle + 1, self.setup.cycles, last["cost_weight"], self.task.words,
-            shown(last[self.task.decides]), f"{last['ebops']:,.0f}",
+            significant(last[self.task.decides]), f"{last['ebops']:,.0f}",
         )  # fmt: skip
         self._write_table()
 
