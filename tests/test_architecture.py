@@ -83,9 +83,9 @@ ROOMS = {
     "training": (
         "settings",
         "results",
-        "batches", "metrics", "optimisers", "state", "lightning_setup", "widths",
+        "batches", "metrics", "optimisers", "checkpoint",
         "report", "job",
-        "module",
+        "loop", "distributed", "parts",
         "fit",
         "trainer",
     ),
