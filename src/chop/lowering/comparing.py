@@ -211,14 +211,14 @@ def rows_at_once(row: int) -> int:
     return max(1, AT_ONCE // max(1, row))
 
 
-def batches(rows: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
+def batches_of_rows(rows: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
     """Rows in parts that are computed at once."""
     size = rows_at_once(max(each[:1].numel() for each in rows.values()))
     for parts in zip(*(torch.split(each, size) for each in rows.values()), strict=True):
         yield dict(zip(rows, parts, strict=True))
 
 
-def compare(model: nn.Module, features: Tensor) -> Agreement:
+def compare_with_integers(model: nn.Module, features: Tensor) -> Agreement:
     """The simulation of a quantised model against its integers, in batches of one, seven and all.
 
     A difference where the analysis promised that there is none is an error.
@@ -281,7 +281,7 @@ class Simulation:
         engine = Engine(self.program)
         given = dict(numbers) | {f"output {n}": each for n, each in enumerate(outputs)}
         done = 0
-        for part in batches(given):
+        for part in batches_of_rows(given):
             inputs = {name: part[name] for name in numbers}
             wanted = engine.numbers(tuple(part[name] for name in part if name not in numbers))
             differs = torch.zeros(len(wanted[0]), dtype=torch.bool)

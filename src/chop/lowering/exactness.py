@@ -12,7 +12,7 @@ import numpy as np
 from chop.lowering import program as steps
 from chop.lowering.dyadic import odd_part
 from chop.lowering.program import IntegerProgram, Step, Value
-from chop.lowering.ranges import bits, overflows, peak
+from chop.lowering.ranges import bit_width, overflows, peak
 
 EXACT = {"float32": (2**24, -100, 126), "float64": (2**53, -900, 1022)}
 """The largest integer up to which all are there, and binary points far from the type's limits."""
@@ -66,7 +66,7 @@ def analyse(program: IntegerProgram) -> Exactness:
         span = spans[step.out.name] = significand(step, sources, spans)
         exact = {name: exact_in(step.out, span, name) for name in EXACT}
         saturates = isinstance(step, steps.Requantise) and overflows(step, sources[0])
-        width = bits(*step.out.limits) if step.arithmetic else 0
+        width = bit_width(*step.out.limits) if step.arithmetic else 0
         stable = not isinstance(step, steps.Table) or step.stable
         kind = type(step).__name__
         one = NodeExactness(step.node, (kind,), width, **exact, saturates=saturates, stable=stable)
@@ -74,10 +74,10 @@ def analyse(program: IntegerProgram) -> Exactness:
         if isinstance(step, steps.Requantise) and (step.shift == 1).any():
             before = rounded_before(step.sources[0], makers, program)
             ties += [(before, step.node)] if before else []
-    return Exactness(tuple(map(together, found.values())), tuple(dict.fromkeys(ties)))
+    return Exactness(tuple(map(summarise_steps, found.values())), tuple(dict.fromkeys(ties)))
 
 
-def together(parts: list[NodeExactness]) -> NodeExactness:
+def summarise_steps(parts: list[NodeExactness]) -> NodeExactness:
     """What is known of a node from its steps."""
     return NodeExactness(
         parts[0].node,

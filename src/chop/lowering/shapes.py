@@ -11,7 +11,7 @@ import numpy as np
 
 from chop.lowering import program as steps
 from chop.lowering.program import PADDING, Codes, Shape, Step, Value, own_fields
-from chop.lowering.ranges import FURTHEST, along, codes, moved
+from chop.lowering.ranges import FURTHEST, along, codes, move_arrays
 
 MOST_ELEMENTS = 2**24
 """Of a row, and as a setting of a window: places are 32-bit integers in C."""
@@ -218,7 +218,7 @@ def _(step: steps.Move, *sources: Value) -> Shape:
 @points_after.register
 def _(step: steps.Move, *sources: Value) -> list[Codes]:
     shapes = [source.shape for source in sources]
-    point = moved(step.index, [source.frac for source in sources], shapes, step.out.shape)
+    point = move_arrays(step.index, [source.frac for source in sources], shapes, step.out.shape)
     if step.index is None or not (step.index == PADDING).any():
         return [point]
     padded = (step.index == PADDING).reshape(step.out.shape)  # a zero has any binary point

@@ -198,7 +198,7 @@ FORMS: dict[type[nn.Module], type[nn.Module]] = {
 }
 
 
-def decomposed(model: nn.Module, whole: Collection[type[nn.Module]] = ()) -> nn.Module:
+def decompose(model: nn.Module, whole: Collection[type[nn.Module]] = ()) -> nn.Module:
     """A model in which attention and transformers of torch have their decomposed forms.
 
     `model` itself is not changed. If it has none of them, it is returned; else a model with its

@@ -20,7 +20,7 @@ from chop.nn.forward import (
 from chop.nn.quant_config import QuantConfig, parse_quant_config
 from chop.nn.quantizers import Rounder
 from chop.numerics import FORMATS
-from chop.numerics.arithmetic import done_when_compiled
+from chop.numerics.arithmetic import run_while_compiling
 from chop.ops.op import Op
 from chop.ops.table import OPS
 
@@ -72,7 +72,7 @@ class QuantizedFunction:
             self.parse(config)
         return self.parsed[key]
 
-    @done_when_compiled
+    @run_while_compiling
     def parse(self, config: Mapping[str, Any]) -> None:
         """Parse a dictionary and keep what it says; a compiler cannot record that."""
         key = repr(config)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from chop.nn.decomposed import decomposed
+from chop.nn.decomposed import decompose
 from chop.nn.function import function_parts
 from chop.nn.quant_config import QuantConfig
 from chop.nn.quantized import QuantizedModule, quantize_module
@@ -159,7 +159,7 @@ def quantize_untraced(
     The given model is taken apart: hand over a copy where it is to live on. Attention and
     transformers of torch have their decomposed forms, whose products are functions.
     """
-    model = decomposed(model)
+    model = decompose(model)
     rounding = RoundedFunctions(choose)
     made: dict[nn.Module, QuantizedModule] = {}
     layers: dict[str, QuantizedModule] = {}

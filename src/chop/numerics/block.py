@@ -11,7 +11,7 @@ from chop.numerics.arithmetic import (
     CHUNK,
     binade,
     code_dtype,
-    largest,
+    largest_along,
     last_exponent,
     refuse_nan,
 )
@@ -131,9 +131,9 @@ class BlockFormat(GridFormat):
         """Write the elements of blocks, on the grid, into `elements`; give back the scales."""
         torch.abs(cut, out=elements)
         inside = tuple(range(1, cut.dim(), 2))
-        maxima = largest(elements, inside)
+        maxima = largest_along(elements, inside)
         if not self.nan_spreads and bool(maxima.isnan().any()):
-            maxima = largest(elements.nan_to_num_(nan=0, posinf=torch.inf), inside)
+            maxima = largest_along(elements.nan_to_num_(nan=0, posinf=torch.inf), inside)
         scales = self.scales(self.peaks(maxima.to(torch.float64)), dtype, cut.dtype)
         torch.div(cut, scales.to(cut.dtype), out=elements)
         self._rounding(dtype)[0](elements, elements)

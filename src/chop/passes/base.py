@@ -57,13 +57,13 @@ def first_rows(
             raise ConfigError(f"{where}: batches should be dictionaries by input name, not {kind}")
         size = next((len(v) for v in batch.values() if isinstance(v, Tensor) and v.dim()), 1)
         taken = int(min(size, count))
-        yield {name: rows(value, size, taken) for name, value in batch.items()}, taken
+        yield {name: rows_of_sample(value, size, taken) for name, value in batch.items()}, taken
         count -= taken
         if count == 0:
             return
 
 
-def rows(value: Any, size: int, taken: int) -> Any:
+def rows_of_sample(value: Any, size: int, taken: int) -> Any:
     """The first rows of a tensor that has one row for each sample."""
     has_rows = isinstance(value, Tensor) and value.dim() > 0 and len(value) == size
     return value[:taken] if has_rows else value
@@ -135,7 +135,7 @@ class Pass:
             if not (is_open and isinstance(given[key], Mapping))
         ]
         for key in sorted(dropped):
-            say_ignored(self.name, key, schema.ignored[key])
+            warn_ignored(self.name, key, schema.ignored[key])
         return {key: value for key, value in given.items() if key not in dropped}
 
     def as_dict(self, pass_args: RawArgs | PassArgs) -> dict[str, Any]:
@@ -179,7 +179,7 @@ class Pass:
 
 
 @functools.cache
-def say_ignored(pass_name: str, key: str, reason: str) -> None:
+def warn_ignored(pass_name: str, key: str, reason: str) -> None:
     """Say, once in a run, that an argument has no effect."""
     logger.warning("pass '%s': %s has no effect here: %s", pass_name, key, reason)
 

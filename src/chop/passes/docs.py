@@ -50,11 +50,11 @@ def passes_page() -> str:
         of_kind = {entry.name: entry for entry in ours if entry.kind == kind}
         if of_kind:
             parts.append(f"## {heading}\n")
-            parts += [describe(of_kind[name]) for name in sorted(of_kind)]
+            parts += [pass_section(of_kind[name]) for name in sorted(of_kind)]
     return "\n".join(parts)
 
 
-def describe(entry: Pass) -> str:
+def pass_section(entry: Pass) -> str:
     """The section of one pass."""
     names = [f"`{name}`" for name, other in PASSES.items() if other is entry]
     lines = [f"### {', '.join(names)}\n", f"`{entry.__name__}`: {inspect.getdoc(entry)}\n"]

@@ -10,10 +10,10 @@ from transform_nets import graph_of
 from chop.lowering.comparing import compare
 from chop.models import get_model
 from chop.passes.graph import PASSES
-from chop.passes.graph.transforms.quantize.one_line import Wanted, one_line_rules
+from chop.passes.graph.transforms.quantize.one_line import FormatSpec, one_line_rules
 
 whole = PASSES["quantize_whole"]
-RULES = one_line_rules(Wanted("integer", 8), calibrated=True, products_only=False)
+RULES = one_line_rules(FormatSpec("integer", 8), calibrated=True, products_only=False)
 
 
 def warmed(model: nn.Module, *shape: int) -> tuple[nn.Module, Tensor]:

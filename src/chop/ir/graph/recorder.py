@@ -73,13 +73,13 @@ class KeptContainer(NamedTuple):
             return [] if same else [self.path]
         before, after = dict(self.contents), dict(now)
         return [
-            joined(self.path, key)
+            dotted_name(self.path, key)
             for key in before | after
             if (key in before) != (key in after) or not same_value(before[key], after[key])
         ]
 
 
-class Snapshot:
+class ModelSnapshot:
     """A model's attributes, hooks, modes and tensors, and the state of random numbers.
 
     It looks into dictionaries, lists and sets that a model holds, and into objects of the user's
@@ -113,7 +113,7 @@ class Snapshot:
                 contents = contents_of(container)
                 self.containers.append(KeptContainer(path, container, contents))
                 if isinstance(container, dict):
-                    todo.extend((joined(path, key), item) for key, item in contents)
+                    todo.extend((dotted_name(path, key), item) for key, item in contents)
                 else:
                     todo.extend((path, item) for item in contents)
             elif type(value) is tuple:
@@ -172,7 +172,7 @@ def contents_of(container: Any) -> list[Any]:
     return list(container.items() if isinstance(container, dict) else container)
 
 
-def joined(path: str, name: Any) -> str:
+def dotted_name(path: str, name: Any) -> str:
     """A dotted name; torch's own dictionaries of parts are no step of it."""
     if name in REGISTRIES:
         return path
@@ -202,12 +202,12 @@ def same_bits(one: Tensor, other: Tensor) -> bool:
 
 
 @contextmanager
-def undisturbed(model: nn.Module) -> Iterator[Snapshot]:
+def undisturbed(model: nn.Module) -> Iterator[ModelSnapshot]:
     """Evaluation mode without gradients; afterwards the model is as before, bit for bit.
 
     Modes are restored module by module, because parts of a model may be frozen on purpose.
     """
-    before = Snapshot(model)
+    before = ModelSnapshot(model)
     modes = [(module, module.training) for module in model.modules()]
     set_evaluation(model)
     try:
@@ -274,13 +274,13 @@ class Recorder(fx.Interpreter):
         except ChopError:
             raise
         except Exception as error:
-            raise GraphError(node_failed(n, args, error)) from error
+            raise GraphError(node_error(n, args, error)) from error
         if self.after is not None:
             self.after(n, result)
         return result
 
 
-def node_failed(node: fx.Node, args: tuple[Any, ...], error: Exception) -> str:
+def node_error(node: fx.Node, args: tuple[Any, ...], error: Exception) -> str:
     """Which node could not run, on what, and why."""
     shapes = ", ".join(str(tuple(a.shape)) for a in args if isinstance(a, Tensor))
     reason = str(error).strip().partition("\n")[0]

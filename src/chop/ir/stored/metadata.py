@@ -18,7 +18,7 @@ from chop.files import read_safetensors, regular, write_safetensors, write_text
 from chop.ir.graph.mase_graph import SECTIONS, MaseGraph, metadata_of
 from chop.ir.parameters import module_parameters
 from chop.ir.stored.codec import DTYPES, NotStorable, from_plain, to_plain
-from chop.ir.stored.record_checks import check_metadata, one_line
+from chop.ir.stored.record_checks import check_metadata, error_line
 
 
 def read_text(path: Path) -> str:
@@ -239,7 +239,7 @@ def refusing_metadata(path: Path) -> Iterator[None]:
     except (CheckpointError, MemoryError):
         raise
     except Exception as error:
-        raise CheckpointError(f"{path}: not metadata of this graph: {one_line(error)}") from error
+        raise CheckpointError(f"{path}: not metadata of this graph: {error_line(error)}") from error
 
 
 def read_sections(

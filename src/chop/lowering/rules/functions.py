@@ -25,7 +25,7 @@ Layout = Literal["many", "few", "gaps"]
 
 
 @lowering(Reads.PLACE)
-def elementwise(call: SymbolicCall) -> Symbol:
+def lower_elementwise(call: SymbolicCall) -> Symbol:
     """Any function of one element and numbers."""
     if len([v for v in call.operands.values() if isinstance(v, Exact | Pending | Tensor)]) > 1:
         return call.float_result("has two operands that vary")
@@ -98,13 +98,13 @@ def codes_to_compute(call: SymbolicCall, symbol: Symbol) -> Pending | Float:
 
 
 @lowering("relu", "relu6", "hardtanh", "clamp")
-def limited(call: SymbolicCall) -> Symbol:
+def lower_limits(call: SymbolicCall) -> Symbol:
     """Limits that are codes; a table where they lie between codes, or after another function."""
     symbol = call.source
     if isinstance(symbol, Pending):
         return of_each_code(call, symbol)
     value = call.value(symbol)
-    bounds = limits(call)
+    bounds = limits_of_call(call)
     if bounds is None:
         return call.float_result("is limited by something that varies")
     sides = [None if side is None else np.ldexp(side, value.frac) for side in bounds]
@@ -118,7 +118,7 @@ def limited(call: SymbolicCall) -> Symbol:
     return call.emit(Clamp, [value], value.shape, value.frac, low=low, high=high)
 
 
-def limits(call: SymbolicCall) -> tuple[float | None, float | None] | None:
+def limits_of_call(call: SymbolicCall) -> tuple[float | None, float | None] | None:
     """Between which numbers a function limits its input; None if that is not known."""
     if call.op.name == "relu":
         return 0.0, None
@@ -187,7 +187,7 @@ def on_channels(
     return torch.cat(results).contiguous()
 
 
-def ranked(call: SymbolicCall) -> Exact | tuple[Value, Callable[[Value], Pending]]:
+def rank_codes(call: SymbolicCall) -> Exact | tuple[Value, Callable[[Value], Pending]]:
     """What a maximum compares: codes, or the ranks of what a function gives for them.
 
     A function that nothing has rounded gives numbers that need not fit any format; their order

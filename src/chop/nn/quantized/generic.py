@@ -21,7 +21,7 @@ from chop.nn.forward import (
     WeightCache,
     compute,
     operation_of_layer,
-    rounded,
+    round_value,
     written_back,
 )
 from chop.nn.quant_config import QuantConfig, parse_quant_config
@@ -155,7 +155,7 @@ class QuantizedModule(nn.Module):
 
     def _seen(self, name: str) -> Any:
         fmt = None if self.bypass else self._formats.get(name)
-        return rounded(fmt, getattr(self, name))
+        return round_value(fmt, getattr(self, name))
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """The operation of the float class on rounded operands."""

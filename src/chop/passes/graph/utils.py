@@ -19,7 +19,7 @@ def by_type(node: fx.Node, keys: Collection[str]) -> str | None:
     return op if op in keys else None
 
 
-def by_name(node: fx.Node, keys: Collection[str]) -> str | None:
+def key_of_name(node: fx.Node, keys: Collection[str]) -> str | None:
     """The name of the node, if it is among the keys."""
     return node.name if node.name in keys else None
 
@@ -31,7 +31,7 @@ def by_regex_name(node: fx.Node, keys: Collection[str]) -> str | None:
 
 SELECTORS: dict[By, Callable[[fx.Node, Collection[str]], str | None]] = {
     "type": by_type,
-    "name": by_name,
+    "name": key_of_name,
     "regex_name": by_regex_name,
 }
 

@@ -18,11 +18,11 @@ from chop.passes.graph import count_operations_analysis_pass
 from chop.passes.graph.analysis.quantization import calculate_avg_bits_mg_analysis_pass
 from chop.passes.graph.transforms.quantize.one_line import (
     WIDTH,
-    Wanted,
+    FormatSpec,
     one_line_rules,
     parse_rules,
 )
-from chop.passes.graph.transforms.quantize.plan import QuantizeArgs, can_be_quantised
+from chop.passes.graph.transforms.quantize.plan import QuantizeArgs, is_quantizable
 from chop.runs import GRAPH, TRANSFORM, latest
 from chop.validation import parse
 from chop.verbs.next_commands import next_of_graph, show_next
@@ -34,8 +34,8 @@ logger = get_logger("chop")
 
 def passes_of(config: RunConfig) -> dict[str, dict[str, Any]]:
     """Return the pass that the settings of a run stand for, with its rules."""
-    usual = Wanted(config.number_format, config.width, config.weight_width)
-    products_only = config.products_only or config.number_format != Wanted().name
+    usual = FormatSpec(config.number_format, config.width, config.weight_width)
+    products_only = config.products_only or config.number_format != FormatSpec().name
     others = parse_rules(config.rules, usual)
     rules = one_line_rules(usual, others, calibrated=True, products_only=products_only)
     return {"quantize" if products_only else "quantize_whole": rules}
@@ -72,7 +72,7 @@ def next_commands(session: Session, graph: MaseGraph, place: Path) -> list[str]:
     config = session.config
     found = next_of_graph(graph, place, model=config.model, imports=config.imports)
     ruled = [rule.rpartition("=")[0].strip() for rule in config.rules]
-    if len(found) > 1 or config.number_format != Wanted().name or set(ruled) - set(OPS):
+    if len(found) > 1 or config.number_format != FormatSpec().name or set(ruled) - set(OPS):
         return found
     left = [name for name in operations_left(graph) if name not in ruled]
     words = [f"--rule={name}={config.width or WIDTH}" for name in left]
@@ -94,7 +94,7 @@ def operations_left(graph: MaseGraph) -> list[str]:
             return []
         module = graph.modules.get(str(node.target)) if node.op == "call_module" else None
         is_quantised = isinstance(module, QuantizedModule) or "config" in node.kwargs
-        if can_be_quantised(node, op) and not is_quantised:
+        if is_quantizable(node, op) and not is_quantised:
             left.add(op.name)
     return sorted(left)
 

@@ -22,9 +22,13 @@ from chop.passes.graph.transforms.quantize import (
     quantize_transform_pass,
     quantize_whole_transform_pass,
 )
-from chop.passes.graph.transforms.quantize.one_line import Wanted, one_line_rules, parse_wanted
+from chop.passes.graph.transforms.quantize.one_line import (
+    FormatSpec,
+    one_line_rules,
+    parse_format_spec,
+)
 from chop.passes.graph.transforms.quantize.plan import QuantizeArgs
-from chop.passes.graph.transforms.quantize.quantize import tell_rounded
+from chop.passes.graph.transforms.quantize.quantize import log_rounded_macs
 from chop.passes.graph.transforms.quantize.untraced import (
     measure_untraced,
     quantize_without_graph,
@@ -134,7 +138,7 @@ def quantize(  # noqa: PLR0913  # all but the first by name
     said = {"width": width, "weight_width": weight_width, "format": format, "rule": rule}
     words = in_one_word("quantize", said | other_words)
     is_whole = rules is None and batches is not None and trace and not products_only
-    is_whole = is_whole and words.get("format", Wanted().name) == Wanted().name
+    is_whole = is_whole and words.get("format", FormatSpec().name) == FormatSpec().name
     short = rules_for(rules, words, batches is not None, products_only=not is_whole)
     chosen = quantize_whole_transform_pass if is_whole else quantize_transform_pass
     with quietly(not verbose), one_line("quantize"):
@@ -161,7 +165,7 @@ def _quantised(
     graph, _ = init_metadata_analysis_pass(graph)
     graph, _ = add_common_metadata_analysis_pass(graph, {"dummy_in": inputs})
     graph, info = chosen(graph, table)
-    macs, missing = tell_rounded(graph, in_full=False)
+    macs, missing = log_rounded_macs(graph, in_full=False)
     return Quantized(graph, {**info, "macs": macs, "not_rounded": missing})
 
 
@@ -204,8 +208,12 @@ def rules_for(
         raise ConfigError("quantize: give either width=8 or rules, as in [passes.quantize]")
     if rules is not None:
         return dict(rules)
-    usual = Wanted(said.get("format", Wanted().name), said.get("width"), said.get("weight_width"))
-    others = {key: parse_wanted(str(each), usual) for key, each in said.get("rule", {}).items()}
+    usual = FormatSpec(
+        said.get("format", FormatSpec().name), said.get("width"), said.get("weight_width")
+    )
+    others = {
+        key: parse_format_spec(str(each), usual) for key, each in said.get("rule", {}).items()
+    }
     return one_line_rules(usual, others, calibrated=calibrated, products_only=products_only)
 
 

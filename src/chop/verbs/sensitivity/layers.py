@@ -24,7 +24,7 @@ from chop.errors import ConfigError, UnknownNameError
 from chop.files import seen_from_here, write_folder, write_text
 from chop.logger import RESULT, get_logger
 from chop.numerics import FORMATS
-from chop.passes.graph.transforms.quantize.one_line import Wanted
+from chop.passes.graph.transforms.quantize.one_line import FormatSpec
 from chop.runs import LAYERS_FILE, LAYERS_TABLE, SENSITIVITY, SUGGESTED, versioned
 from chop.search.config import parse_search
 from chop.search.front.accuracy import Measured
@@ -201,7 +201,7 @@ def require_width(number_format: str) -> None:
         raise UnknownNameError("number format", number_format, FORMATS)
     if "width" not in FORMATS[number_format].model_fields:
         raise ConfigError(f"format {number_format!r} has one width only, so there is none to try")
-    Wanted(number_format, WIDTHS[-1]).config(calibrated=True)
+    FormatSpec(number_format, WIDTHS[-1]).config(calibrated=True)
 
 
 def run(session: Session) -> ActionResult:
@@ -266,8 +266,8 @@ def sensitivity(  # noqa: PLR0913  # what a run consists of, by the names of the
     """
     require_width(number_format)
     info, rows = facts_of(model, model_info), rows_of(data_module, "val", "sensitivity")
-    formats = [Wanted(number_format, width) for width in widths]
-    seed = {DEFAULT: seed_of([Wanted(None)]), **_products(formats)}
+    formats = [FormatSpec(number_format, width) for width in widths]
+    seed = {DEFAULT: seed_of([FormatSpec(None)]), **_products(formats)}
     task = task_named(context.get("task", CLASSES.name))
     tables = search_tables(seed, "type", task)
     made = make_context(model, info, rows, parse_search(tables), **context)
@@ -284,7 +284,7 @@ def sensitivity(  # noqa: PLR0913  # what a run consists of, by the names of the
     return found if save_dir is None else written(found, Path(save_dir), settings or {})
 
 
-def _products(formats: Sequence[Wanted]) -> dict[str, Any]:
+def _products(formats: Sequence[FormatSpec]) -> dict[str, Any]:
     """The same choice of formats for each operation that multiplies."""
     from chop.ops.table import OPS
 
@@ -357,7 +357,7 @@ class Measuring:
 
     def point(self, layer: str, width: int) -> Point:
         """One layer at one width."""
-        formats = {layer: Wanted(self.number_format, width).config(calibrated=True)}
+        formats = {layer: FormatSpec(self.number_format, width).config(calibrated=True)}
         candidate = self.candidate(formats)
         losses = self.losses(candidate)
         scale = float(self.start.mean()) if self.is_regression else 1.0

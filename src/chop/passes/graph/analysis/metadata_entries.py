@@ -157,7 +157,7 @@ def named_arguments(
         kwargs = {name: value for name, value in kwargs.items() if name != "config"}
     for name, value in [*positional(node, op, module, args), *kwargs.items()]:
         for part_name, part in parts(name, value):
-            if not is_tensor(part):
+            if not stands_for_tensor(part):
                 yield part_name, part
             elif is_function and name in PARAMETER_NAMES:
                 yield name, part
@@ -166,14 +166,14 @@ def named_arguments(
                 inputs += 1
 
 
-def is_tensor(value: object) -> bool:
+def stands_for_tensor(value: object) -> bool:
     """Whether a value is a tensor, or a node that stands for one."""
     return isinstance(value, Tensor | fx.Node)
 
 
 def parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     """A sequence with tensors in it, as in `torch.cat`, taken apart; anything else whole."""
-    if isinstance(value, list | tuple) and any(is_tensor(item) for item in value):
+    if isinstance(value, list | tuple) and any(stands_for_tensor(item) for item in value):
         for index, item in enumerate(value):
             yield f"{name}_{index}", item
     else:

@@ -105,12 +105,12 @@ def abbreviate(value: Any) -> Any:
 @analysis_pass("report_node_type", requires=("common",))
 def report_node_type_analysis_pass(graph: MaseGraph, args: PassArgs) -> tuple[MaseGraph, Info]:
     """Print the type and operation of every node and the number format of its first input."""
-    rows = [[*node_cells(node), value_type(node)] for node in graph.nodes]
+    rows = [[*node_cells(node), first_number_type(node)] for node in graph.nodes]
     show(tabulate(rows, headers=[*NODE_COLUMNS, "Value type"], tablefmt="orgtbl"))
     return graph, {"mase_types": {name: mase_type for name, _, mase_type, *_ in rows}}
 
 
-def value_type(node: fx.Node) -> str:
+def first_number_type(node: fx.Node) -> str:
     """The number type of the first input, NA where there is none."""
     entry = node.meta["mase"]["common"]["args"].get("data_in_0")
     return "NA" if entry is None or entry["type"] is None else str(entry["type"])

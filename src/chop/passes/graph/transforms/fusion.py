@@ -101,7 +101,7 @@ def obstacle(
     layer: Any = modules[str(layer_node.target)]
     norm: Any = modules[str(norm_node.target)]
     channels = layer.out_features if isinstance(layer, nn.Linear) else layer.out_channels
-    shape = result_shape(layer_node)
+    shape = recorded_result_shape(layer_node)
     # Of a linear layer with more dimensions, batch norm normalises another one than the features.
     wrong_dim = isinstance(layer, nn.Linear) and (shape is None or len(shape) != 2)
     obstacles = {
@@ -117,7 +117,7 @@ def obstacle(
     return next((reason for reason, in_the_way in obstacles.items() if in_the_way), None)
 
 
-def result_shape(node: fx.Node) -> list[int] | None:
+def recorded_result_shape(node: fx.Node) -> list[int] | None:
     """The shape of what a node gives, if metadata has it."""
     results = node.meta["mase"]["common"].get("results", {})
     shape: list[int] | None = results.get("data_out_0", {}).get("shape")

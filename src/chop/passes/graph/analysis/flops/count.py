@@ -42,9 +42,9 @@ from chop.passes.graph.analysis.flops.operands import (
 )
 from chop.passes.graph.analysis.flops.rounding import (
     NotRounded,
-    names_of,
     out_of_reach,
     products_seen,
+    unrounded_functions,
 )
 from chop.passes.graph.analysis.flops.table import report_counts
 from chop.passes.graph.analysis.metadata_entries import (
@@ -105,7 +105,7 @@ def count_operations_analysis_pass(
     Given batches of rows, also count the effective bit operations (EBOPs).
     """
     info = as_info(count(graph, args.dummy_in), args.backward)
-    if args.input_generator is not None and is_quantised(graph):
+    if args.input_generator is not None and has_formats(graph):
         rows = first_rows(args.input_generator, args.num_samples or inf, WHERE)
         add_ebops(info, ebops(graph, (batch for batch, _ in rows)))
     if args.report:
@@ -189,7 +189,7 @@ class NodeCounter:
         measured = {node: with_products(each, seen.get(node)) for node, each in counts.items()}
         total = sum(count.macs or 0 for count in measured.values())
         missing = [
-            NotRounded(node.name, count.op, names_of(seen.get(node)), left / total,
+            NotRounded(node.name, count.op, unrounded_functions(seen.get(node)), left / total,
                        out_of_reach(self.uses[node], count, counts[node]) / total)
             for node, count in measured.items()
             if (left := (count.macs or 0) - (count.rounded_macs or 0))
@@ -215,8 +215,8 @@ class NodeCounter:
         if work is not None:
             counted = {
                 "macs": work.macs,
-                "rounded_macs": macs_with_rounded(use, work, 2),
-                "half_rounded_macs": macs_with_rounded(use, work, 1),
+                "rounded_macs": rounded_operand_macs(use, work, 2),
+                "half_rounded_macs": rounded_operand_macs(use, work, 1),
                 "flops": work.flops,
                 "backward_flops": self.backward(use, work),
                 "bitops": sum(round(n * prod(map(use.width, pair))) for n, pair in work.products),
@@ -281,7 +281,7 @@ def trained_nodes(graph: MaseGraph, uses: Mapping[fx.Node, SizedCall]) -> dict[f
     return trained
 
 
-def macs_with_rounded(use: SizedCall, work: Cost, operands: int) -> int:
+def rounded_operand_macs(use: SizedCall, work: Cost, operands: int) -> int:
     """The MACs of which so many of the two operands are rounded to a number format."""
     return sum(macs for macs, roles in work.products if sum(map(use.rounds, roles)) == operands)
 
@@ -327,7 +327,7 @@ def as_info(counts: Counts, backward: bool) -> dict[str, Any]:
     }
 
 
-def is_quantised(graph: MaseGraph) -> bool:
+def has_formats(graph: MaseGraph) -> bool:
     """Whether any node rounds an operand to a number format."""
     modules = graph.modules
     return any(NodeCall.of(node, modules).formats for node in graph.nodes)

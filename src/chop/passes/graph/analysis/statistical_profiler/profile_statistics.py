@@ -73,7 +73,7 @@ def new_statistics(statistics: Statistics) -> dict[str, Statistic]:
     return {name: create_new_stat(name, **kwargs) for name, kwargs in statistics.items()}
 
 
-def place(node: fx.Node, side: str, name: str) -> dict[str, Any]:
+def statistics_entry(node: fx.Node, side: str, name: str) -> dict[str, Any]:
     """Where the statistics of an argument or result of a node are kept."""
     sides = node.meta["mase"].parameters["software"].setdefault(side, {})
     stat: dict[str, Any] = sides.setdefault(name, {}).setdefault("stat", {})
@@ -89,16 +89,16 @@ def findings(node: fx.Node) -> dict[str, Any]:
 
 def profile_weights(graph: MaseGraph, node: fx.Node, statistics: Statistics) -> None:
     """Statistics of each parameter and buffer of a node; nodes without any are named."""
-    weights = dict(weights_of(graph, node))
+    weights = dict(stored_tensors(graph, node))
     if not weights:
         logger.warning("%s: node %r has no weights to profile", WHERE, node.name)
     for name, weight in weights.items():
         for stat_name, stat in new_statistics(statistics).items():
             stat.update_a_sample(weight)
-            place(node, "args", name)[stat_name] = stat.export()
+            statistics_entry(node, "args", name)[stat_name] = stat.export()
 
 
-def weights_of(graph: MaseGraph, node: fx.Node) -> Iterator[tuple[str, Tensor]]:
+def stored_tensors(graph: MaseGraph, node: fx.Node) -> Iterator[tuple[str, Tensor]]:
     """Parameters and buffers of a layer, or those that a function is given by name."""
     module = node.meta["mase"].module
     if module is not None:
@@ -126,7 +126,9 @@ def profile_activations(
     if fed < args.num_samples:
         logger.warning("%s: only %d of %d samples came", WHERE, fed, args.num_samples)
     for (node, side, name), statistics in profiler.collected.items():
-        place(node, side, name).update({key: s.export() for key, s in statistics.items()})
+        statistics_entry(node, side, name).update(
+            {key: s.export() for key, s in statistics.items()}
+        )
     return fed
 
 

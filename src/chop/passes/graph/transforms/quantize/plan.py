@@ -123,7 +123,7 @@ def make_plan(graph: MaseGraph, args: QuantizeArgs) -> Plan:
     for node in graph.nodes:
         op = op_of_node(node, modules)
         key = chosen.get(node) or args.default_for(op)
-        if key is None or not can_be_quantised(node, op):
+        if key is None or not is_quantizable(node, op):
             refuse_named(graph, node, key, configs, args.by)
             continue
         assert op is not None
@@ -150,7 +150,7 @@ def keys_to_find(graph: MaseGraph, by: By, configs: Mapping[str, Mapping[str, An
     ]
 
 
-def can_be_quantised(node: fx.Node, op: Op | None) -> bool:
+def is_quantizable(node: fx.Node, op: Op | None) -> bool:
     """Whether the operation of a node can be computed in a number format the way it is written."""
     if op is None or not op.quantizable or is_aten(node) or renormalises(node, op):
         return False
@@ -214,7 +214,7 @@ def refuse_unused(graph: MaseGraph, by: By, key: str) -> None:
     """
     modules = graph.modules
     matched = [node for node in graph.nodes if SELECTORS[by](node, (key,)) is not None]
-    if not any(can_be_quantised(node, op_of_node(node, modules)) for node in matched):
+    if not any(is_quantizable(node, op_of_node(node, modules)) for node in matched):
         raise ConfigError(
             f"{WHERE}: {key}: none of its nodes can be quantised; {what_can_be(graph, by)}"
         )
@@ -223,7 +223,7 @@ def refuse_unused(graph: MaseGraph, by: By, key: str) -> None:
 def what_can_be(graph: MaseGraph, by: By = "type") -> str:
     """The operations or the nodes of a graph that a rule may ask for."""
     modules = graph.modules
-    able = [node for node in graph.nodes if can_be_quantised(node, op_of_node(node, modules))]
+    able = [node for node in graph.nodes if is_quantizable(node, op_of_node(node, modules))]
     names = sorted({get_mase_op(n) for n in able}) if by == "type" else [n.name for n in able]
     if not names:
         return "no operation of this graph can be"

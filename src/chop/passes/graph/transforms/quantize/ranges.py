@@ -88,7 +88,7 @@ class Fit:
     better_saturated: float = 0.0
 
 
-class Tally:
+class OperandTally:
     """Values of one operand, counted for one number format.
 
     Args:

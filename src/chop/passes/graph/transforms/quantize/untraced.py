@@ -22,12 +22,12 @@ from chop.passes.graph.analysis.flops.count import rounded_part
 from chop.passes.graph.analysis.flops.table import unreached_lines
 from chop.passes.graph.transforms.quantize.observe import (
     Fits,
-    closed,
     finite,
     floor_of,
+    with_scales,
 )
 from chop.passes.graph.transforms.quantize.plan import DEFAULT, WHERE, QuantizeArgs
-from chop.passes.graph.transforms.quantize.ranges import Calibration, Tally
+from chop.passes.graph.transforms.quantize.ranges import Calibration, OperandTally
 
 logger = logging.getLogger("chop")
 
@@ -167,7 +167,7 @@ class Looks:
 
     def __init__(self, settings: Calibration) -> None:
         self.settings = settings
-        self.tallies: dict[tuple[str, str], Tally] = {}
+        self.tallies: dict[tuple[str, str], OperandTally] = {}
         self.again = False
 
     def of(self, name: str, op: Op, quant: QuantConfig) -> dict[str, Any]:
@@ -187,7 +187,7 @@ class Looks:
             by_channel = self.settings.by_channel(operand[1])
             shape = op.channel_shape(operand[1], tuple(x.shape)) if by_channel else ()
             floor = floor_of(op, operand[1], fmt)
-            self.tallies[operand] = Tally(fmt, self.settings, shape, floor)
+            self.tallies[operand] = OperandTally(fmt, self.settings, shape, floor)
         tally = self.tallies[operand]
         (tally.look_again if self.again else tally.look)(x)
 
@@ -212,20 +212,20 @@ def calibrate_untraced(
         layer._formats = looks.of(name, layer.op, layer.quant)
     rounding.looks = lambda site, op, quant: looks.of(str(site), op, quant)
     try:
-        run(model, rows)
+        run_batches_in_evaluation(model, rows)
         for tally in looks.tallies.values():
             tally.prepare()
         looks.again = True
-        run(model, rows)
+        run_batches_in_evaluation(model, rows)
     finally:
         rounding.looks = None
         fits = looks.fits() if looks.again else {}
         for name, layer in done.layers.items():
             if looks.again and (name, "data_in") not in looks.tallies:
                 say_unseen(f"layer {name!r}", layer.quant)
-            layer.quant = closed(layer.quant, name, fits)
+            layer.quant = with_scales(layer.quant, name, fits)
         rounding.configs = {
-            site: quant and closed(quant, str(site), fits)
+            site: quant and with_scales(quant, str(site), fits)
             for site, quant in rounding.configs.items()
         }
         rounding.choose = with_usual_scales(rounding.choose)
@@ -246,12 +246,12 @@ def with_usual_scales(choose: Chooser) -> Chooser:
         quant = choose(op, name)
         if quant is not None:
             say_unseen(f"a call of {op.name}", quant)
-        return quant and closed(quant, "", {})
+        return quant and with_scales(quant, "", {})
 
     return chosen
 
 
-def run(model: nn.Module, batches: list[dict[str, Any]]) -> None:
+def run_batches_in_evaluation(model: nn.Module, batches: list[dict[str, Any]]) -> None:
     """Run all batches in evaluation mode, and leave the mode of each module as it was."""
     modes = {module: module.training for module in model.modules()}
     model.eval()
