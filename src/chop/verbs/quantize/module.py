@@ -10,7 +10,6 @@ from typing import Any
 
 from torch import Tensor, fx, nn
 
-from chop import markup as html
 from chop.errors import ConfigError, UnknownNameError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.logger import quietly
@@ -34,6 +33,7 @@ from chop.passes.graph.transforms.quantize.untraced import (
     quantize_without_graph,
 )
 from chop.passes.graph.transforms.quantize.whole import in_words
+from chop.tables import Table
 from chop.validation import parse
 from chop.verbs.rows import one_line
 from chop.verbs.running import in_one_word
@@ -78,7 +78,7 @@ class Quantized:
             [name, kind, *(found[name].get(role, "") for role in roles)]
             for name, kind in kinds.items()
         ]
-        return html.table(["", "computed by", *roles], rows, "What is quantised", len(roles) + 2)
+        return Table(["", "computed by", *roles], rows, "What is quantised", len(roles) + 2).html()
 
 
 def formats_of(node: fx.Node) -> dict[str, str]:

@@ -8,10 +8,11 @@ from torch import nn
 
 from chop.errors import UnknownNameError
 from chop.logger import quietly
+from chop.results.sensitivity import Sensitivity
 from chop.runs import SENSITIVITY, SOFTWARE
 from chop.verbs.rows import one_line, prepare, searchable
 from chop.verbs.running import in_one_word, module_of, project_of, splits
-from chop.verbs.sensitivity.layers import WIDTHS, Sensitivity
+from chop.verbs.sensitivity.layers import WIDTHS
 from chop.verbs.sensitivity.layers import sensitivity as measure
 
 CONTEXT = ("seed", "accelerator", "load_name", "load_type", "cf_args")
