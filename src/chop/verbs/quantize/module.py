@@ -109,8 +109,8 @@ def quantize(  # noqa: PLR0913  # all but the first by name
 ) -> Any:
     """Compute a model in integers, its products in another number format, or what rules say.
 
-    With `width` and rows to calibrate on, in the format integer, all of the network is in integers
-    wherever it has some: batch normalisation is folded, and `info["in_float"]` says what is not.
+    With rows to calibrate on, all of a network is in integers wherever that is possible, and
+    `info["in_float"]` says what is not.
 
     The given model stays as it is. The result can be trained and evaluated; with a graph it is a
     `Quantized`, without one the model itself, whose attribute `untraced` says what was done.
@@ -119,15 +119,13 @@ def quantize(  # noqa: PLR0913  # all but the first by name
         example: inputs by name, or one tensor for the first argument; by default the first batch
             of `calibrate`. Without a graph it is only needed to say what part is rounded.
         rules: the table ``[passes.quantize]`` of a TOML file, as a dictionary.
-        width: in place of rules: bits of all operands. Binary points and other scales
-            come from `calibrate`; without it they are in the middle.
+        width: in place of rules: bits of all operands; `calibrate` sets their scales.
         weight_width: bits of weights, where they differ from `width`.
         format: which format has this width; fixed point if nothing is said.
         rule: other widths or formats of some layers, as ``ch quantize`` has them: ``{"fc1": 6}``.
         calibrate: batches: dictionaries of inputs by name, tensors, or pairs of inputs and labels.
         products_only: leave everything but products in floating point, and norms as they are.
-        trace: make a graph. What no tracer can follow is quantised without: layers are replaced,
-            and functions rounded as they are called.
+        trace: make a graph; without one layers are replaced, and functions rounded when called.
         share: train the weights of the given model, rather than a copy of them.
         verbose: show what calibration found.
         other_words: `number_format` for `format`, and `layers` for `rule`.
@@ -137,13 +135,17 @@ def quantize(  # noqa: PLR0913  # all but the first by name
     batches = None if calibrate is None else NamedBatches(calibrate, model)
     said = {"width": width, "weight_width": weight_width, "format": format, "rule": rule}
     words = in_one_word("quantize", said | other_words)
-    is_whole = rules is None and batches is not None and trace and not products_only
-    is_whole = is_whole and words.get("format", FormatSpec().name) == FormatSpec().name
-    short = rules_for(rules, words, batches is not None, products_only=not is_whole)
-    chosen = quantize_whole_transform_pass if is_whole else quantize_transform_pass
+    products_only |= rules is not None or batches is None or not trace or not is_fixed_point(words)
+    table = rules_for(rules, words, batches is not None, products_only=products_only)
     with quietly(not verbose), one_line("quantize"):
-        table = {**short, "input_generator": batches}
+        table["input_generator"] = batches
+        chosen = quantize_transform_pass if products_only else quantize_whole_transform_pass
         return _quantised(model, table, example, trace, share, chosen)
+
+
+def is_fixed_point(words: Mapping[str, Any]) -> bool:
+    """Return True if the few words for a format mean fixed point, which has integers."""
+    return bool(words.get("format", FormatSpec().name) == FormatSpec().name)
 
 
 def _quantised(
