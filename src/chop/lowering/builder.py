@@ -47,7 +47,7 @@ class LoweringError(GraphError):
 
 
 def by_element(fmt: NumberFormat) -> str | None:
-    """Why a format cannot round data one by one, always alike; None if it does."""
+    """The reason why a format cannot round data one by one, always alike; None if it does."""
     name = type(fmt).__name__
     if getattr(fmt, "stochastic", False):
         return f"{name} rounds at random"

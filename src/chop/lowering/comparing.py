@@ -29,7 +29,7 @@ class BrokenPromiseError(GraphError):
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far the simulation in floating point agrees with the integers."""
+    """The agreement of the simulation in floating point with the integers."""
 
     rows: int
     """Rows that both have computed."""
@@ -112,7 +112,7 @@ class InIntegers(nn.Module):
         return Engine(replace(self.program, outputs=tuple(outputs)))
 
     def forward(self, features: Tensor) -> Any:
-        """What the network gives for rows, in integers; the simulation runs beside it."""
+        """The results of the network for rows, in integers; the simulation runs beside it."""
         simulated, last = self._simulate(features)
         numbers = self._engine(**{self._input: features.cpu()})
         exact = dict(zip(self.cut, numbers, strict=True))
@@ -207,7 +207,7 @@ AT_ONCE = 2**22
 
 
 def rows_at_once(row: int) -> int:
-    """How many rows of so many elements are computed at once."""
+    """The number of rows of so many elements that are computed at once."""
     return max(1, AT_ONCE // max(1, row))
 
 
@@ -302,7 +302,7 @@ class Simulation:
     def _results(
         self, inputs: Mapping[str, Tensor], wanted: AbstractSet[fx.Node]
     ) -> dict[fx.Node, Any]:
-        """What some nodes give for rows."""
+        """The results of some nodes for rows."""
         results: dict[fx.Node, Any] = {}
 
         def keep(node: fx.Node, result: Any) -> None:
@@ -326,7 +326,7 @@ class Simulation:
         return results
 
     def _outputs(self, inputs: Mapping[str, Tensor]) -> list[Tensor]:
-        """What the simulation gives for the outputs of the program."""
+        """The results of the simulation for the outputs of the program."""
         if self.program.tail:
             nodes = [self._nodes[name] for name in self.program.outputs]
             results = self._results(inputs, set(nodes))

@@ -1,4 +1,4 @@
-"""Where a floating-point simulation computes what the integers say, known before anything runs.
+"""The nodes whose floating-point simulation is exact, known before anything runs.
 
 A sum of products is exact in floating point with p bits, in any order of summation, if the sum of
 all magnitudes is at most ``2**p`` in units of the last bit: then every partial sum is a number
@@ -21,7 +21,7 @@ ROUNDED = (steps.Requantise, steps.Table)
 
 @dataclass(frozen=True)
 class NodeExactness:
-    """What is known of one node of the graph."""
+    """The exactness of one node of the graph."""
 
     node: str
     steps: tuple[str, ...]
@@ -38,7 +38,7 @@ class NodeExactness:
 
 @dataclass(frozen=True)
 class Exactness:
-    """What is known of a program."""
+    """The exactness of a program."""
 
     nodes: tuple[NodeExactness, ...]
     ties: tuple[tuple[str, str], ...]
@@ -50,7 +50,7 @@ class Exactness:
         return max((each.accumulator_bits for each in self.nodes), default=0)
 
     def exact(self, dtype: str = "float32") -> bool:
-        """Whether a simulation in this type is exact, node by node."""
+        """True if a simulation in this type is exact, node by node."""
         return all(getattr(each, dtype) and each.stable for each in self.nodes)
 
 
@@ -78,7 +78,7 @@ def analyse(program: IntegerProgram) -> Exactness:
 
 
 def summarise_steps(parts: list[NodeExactness]) -> NodeExactness:
-    """What is known of a node from its steps."""
+    """The exactness of a node, from its steps."""
     return NodeExactness(
         parts[0].node,
         tuple(kind for part in parts for kind in part.steps),
@@ -110,12 +110,12 @@ def significand(step: Step, sources: list[Value], spans: dict[str, int]) -> int:
 
 
 def chooses(step: Step) -> bool:
-    """Whether all codes of the result are codes of the sources."""
+    """True if all codes of the result are codes of the sources."""
     return isinstance(step, steps.Move) or (isinstance(step, steps.Pool) and step.kind == "max")
 
 
 def exact_in(value: Value, span: int, dtype: str) -> bool:
-    """Whether a type holds all partial results and is far from its smallest and largest numbers."""
+    """True if a type holds all partial results and is far from its smallest and largest numbers."""
     most, least, finest = EXACT[dtype]
     return span <= most and least <= int(value.frac.min()) and int(value.frac.max()) <= finest
 

@@ -67,7 +67,7 @@ class SymbolicCall(NodeCall):
 
     @property
     def reads_out_of_order(self) -> bool:
-        """Whether what the node reads may lie in memory in another order than its dimensions."""
+        """True if what the node reads may lie in memory in another order than its dimensions."""
         return not self.lowering.out_of_order.isdisjoint(self.node.all_input_nodes)
 
     @property
@@ -276,7 +276,7 @@ class Lowering:
         return IntegerProgram(inputs, steps, tuple(outputs), self.tail(outputs))
 
     def way_out(self, symbol: Float) -> str:
-        """What can be done where a node has no integers: in the middle, less than at the end."""
+        """Advice for a node without integers, which may stand at the end of a network only."""
         begin = next(node for node in self.results if node.name == symbol.node)
         after = {begin}
         for node in self.results:  # in the order in which they run

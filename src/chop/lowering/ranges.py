@@ -241,7 +241,7 @@ def _(step: steps.Pool, source: Value) -> Bounds:
 def move_arrays(
     index: Codes | None, arrays: list[Codes], shapes: list[Shape], shape: Shape
 ) -> Codes:
-    """What a `Move` makes of arrays that broadcast to the shapes of its sources."""
+    """The result of a `Move` of arrays that broadcast to the shapes of its sources."""
     flat = [np.broadcast_to(a, s).reshape(-1) for a, s in zip(arrays, shapes, strict=True)]
     if index is None:
         return compact(flat[0].reshape(shape), shape)
@@ -280,7 +280,7 @@ def _(step: steps.Requantise, source: Value) -> Bounds:
 
 
 def overflows(step: steps.Requantise, source: Value) -> bool:
-    """Whether some input leads beyond the codes that the step can give."""
+    """True if some input leads beyond the codes that the step can give."""
     low = rounded_shift(source.low, step.shift, step.rounding)
     high = rounded_shift(source.high, step.shift, step.rounding)
     return bool((low < step.low).any() or (high > step.high).any())

@@ -1,4 +1,4 @@
-"""What follows for the result of a step from its sources: its shape, and its binary point.
+"""The shape and binary point of the result of a step, from its sources.
 
 Here every field of a step is checked, too, so that nothing in a program from a file leads beyond an
 array or a type: kernels and written C trust what they are given.
@@ -81,7 +81,7 @@ def _(step: steps.Product, source: Value) -> Shape:
 
 
 def places_of_windows(step: steps.Convolution | steps.Pool, kernel: Shape, source: Value) -> Shape:
-    """How often windows fit; there are as many numbers in each setting as dimensions."""
+    """The number of windows that fit; each setting has as many numbers as there are dimensions."""
     settings = (step.stride, step.dilation, step.padding)
     dims = len(source.shape) - 1
     fit = {len(each) for each in (kernel, *settings)} == {dims} and 1 <= dims <= 3

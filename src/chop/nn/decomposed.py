@@ -37,7 +37,7 @@ class DecomposedAttention(nn.MultiheadAttention):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """What attends to what, and the weights if they are asked for."""
+        """The results of attention, and its weights if they are asked for."""
         if query is key and key is value and self._qkv_same_embed_dim:  # one product, not three
             whole = F.linear(self.first(query), self.in_proj_weight, self.in_proj_bias)
             parts = whole.chunk(3, -1)

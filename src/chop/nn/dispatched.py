@@ -137,7 +137,7 @@ class ProductWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return copied
 
     def is_marked(self, operand: Tensor) -> bool:
-        """Whether an operand is a marked one, or was moved from one."""
+        """True if an operand is a marked one, or was moved from one."""
         return operand in self.marks
 
     @property
@@ -179,7 +179,7 @@ class ProductWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @property
     def _is_out_of_reach(self) -> bool:
-        """Whether the product is one that no rule can round.
+        """True if the product is one that no rule can round.
 
         Its function may be unknown, or have made an operand that it gives no name to.
         """
@@ -205,7 +205,7 @@ class ProductWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             seen.add(macs // pairs, min(rounded, 1), name)
 
     def _only_moves(self, func: Any, name: str, args: Any) -> bool:
-        """Whether what an operator gives are the numbers of marked tensors."""
+        """True if what an operator gives are the numbers of marked tensors."""
         moves = getattr(func, "is_view", False) or name in COPIES or adds_zero(name, args)
         if not moves and not (name in SCALINGS and is_scaling(args)):
             return False
@@ -216,12 +216,12 @@ class ProductWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def adds_zero(name: str, args: Any) -> bool:
-    """Whether an operator adds the number 0.0, which only makes +0.0 of -0.0."""
+    """True if an operator adds the number 0.0, which only makes +0.0 of -0.0."""
     return name == "add" and len(args) == 2 and type(args[1]) is float and args[1] == 0.0
 
 
 def marks_for(quant: QuantConfig, watch: ProductWatch) -> dict[str, Any]:
-    """What marks each operand that a configuration rounds; results are no operands."""
+    """A function that marks each operand that a configuration rounds; results are not operands."""
     return {role: watch.mark for role in quant.operands if role != OUTPUT}
 
 
@@ -235,7 +235,7 @@ def operands(name: str, args: tuple[Any, ...]) -> list[Tensor]:
 
 
 def is_scaling(args: tuple[Any, ...]) -> bool:
-    """Whether one of two factors is a number, or a tensor with one number."""
+    """True if one of two factors is a number, or a tensor with one number."""
     return any(not isinstance(each, Tensor) or not each.dim() for each in args[:2])
 
 

@@ -85,7 +85,7 @@ def round_parameter(fmt: Rounder, weight: Tensor) -> Tensor:
 
 
 class NoCache:
-    """What `compute` asks for rounded operands; this one rounds at every call."""
+    """The cache of `compute` that rounds operands at every call."""
 
     data = staticmethod(round_value)
 
@@ -115,7 +115,7 @@ def compute(
     kwargs: Mapping[str, Any],
     layer: nn.Module | None = None,
 ) -> Any:
-    """What an operation gives for operands in these formats.
+    """The result of an operation for operands in these formats.
 
     Args:
         formats: what rounds each operand, by role; an operand that is not mentioned stays as it is.
@@ -163,7 +163,7 @@ def written_back(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
 ) -> Tensor:
-    """What `run` gives, stored in the first argument as the float operation would.
+    """The result of `run`, stored in the first argument as the float operation would.
 
     It works on a copy, because the gradient of rounding may need the argument as it was.
     """
@@ -236,7 +236,7 @@ def _bits(weight: Tensor) -> NDArray[Any] | Tensor:
 
 
 def _serves(kept: RoundedWeight, dtype: torch.dtype, bits: NDArray[Any] | Tensor) -> bool:
-    """Whether what was kept is what rounding would give now."""
+    """True if what was kept is what rounding would give now."""
     # A tensor made in inference mode may not enter a graph of gradients later.
     if kept.dtype is not dtype or kept.rounded.is_inference() != torch.is_inference_mode_enabled():
         return False

@@ -40,7 +40,7 @@ def quantized_function(op: Op, format_name: str) -> Callable[..., Any]:
 
 @functools.cache
 def function_parts(op: Op, format_name: str) -> "QuantizedFunction":
-    """What the quantised function of an operation is made of."""
+    """The parts of the quantised function of an operation."""
     if op.function is None or not op.quantizable:
         raise ConfigError(f"operation {op.name!r} has no function that can be quantised")
     if format_name not in FORMATS:
@@ -51,7 +51,7 @@ def function_parts(op: Op, format_name: str) -> "QuantizedFunction":
 
 
 class QuantizedFunction:
-    """What a quantised function does: arguments to operands to result."""
+    """The call of a quantised function: arguments to operands to result."""
 
     def __init__(self, op: Op, format_name: str) -> None:
         self.op, self.format_name = op, format_name

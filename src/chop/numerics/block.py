@@ -40,7 +40,7 @@ class BlockFormat(GridFormat):
 
     @abstractmethod
     def blocks(self, shape: Sequence[int]) -> Blocks:
-        """How a tensor of this shape is cut."""
+        """The way a tensor of this shape is cut."""
 
     @abstractmethod
     def peaks(self, maxima: Tensor) -> Tensor:
@@ -56,7 +56,7 @@ class BlockFormat(GridFormat):
 
     @property
     def shared_signed(self) -> bool:
-        """What blocks share is coded in two's complement."""
+        """True if the part that blocks share is coded in two's complement."""
         return False
 
     def bits_of(self, shape: Sequence[int]) -> float:

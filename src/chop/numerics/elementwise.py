@@ -152,7 +152,7 @@ class Integer(ElementFormat):
 
     @property
     def widths(self) -> dict[int, int]:
-        """How many of the channels or elements that have separate widths have each; one of all."""
+        """The number of channels or elements that have each width; one of all."""
         given = self.width.array if isinstance(self.width, IntTensor) else self.width
         found, counts = np.unique(given, return_counts=True)
         return dict(zip(found.tolist(), counts.tolist(), strict=True))

@@ -28,7 +28,7 @@ def check_exponent_fits(exponent_width: int, width: int, least_mantissa: int = 0
 
 
 class Minifloat(ElementFormat):
-    """What the two minifloats share: their fields."""
+    """The fields that the two minifloats share."""
 
     least_mantissa: ClassVar[int]
     scale_field: ClassVar[str] = "exponent_bias"

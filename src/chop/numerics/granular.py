@@ -34,7 +34,7 @@ class Limits(NamedTuple):
 
 @dataclass(eq=False)
 class GranularKernel(ShapedKernel):
-    """What `FixedKernel` and `FixedModesKernel` do, with limits for each element."""
+    """The work of `FixedKernel` and `FixedModesKernel`, with limits for each element."""
 
     grid: "GranularGrid"
     dtype: torch.dtype

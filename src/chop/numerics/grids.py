@@ -59,7 +59,7 @@ class Grid(Protocol):
         """Numbers below the first and from the second on are beyond the last code."""
 
     def rounding(self, dtype: torch.dtype) -> Rounding:
-        """How tensors of one type are rounded."""
+        """The rounding of tensors of one type."""
 
     def codes(self, y: Tensor) -> Tensor:
         """The codes, as int64, of numbers of this grid."""

@@ -52,7 +52,7 @@ class IntegerTrained(NumberFormat):
 
     @cached_property
     def start(self) -> Integer:
-        """What the format rounds to where nothing can learn, as in a function."""
+        """The format that stands in where nothing can learn, as in a function."""
         frac = round(self.frac_width)
         width = max(UNSEEN + frac + 1, 1)
         return Integer(width=width, frac_width=frac, rounding="half_up")
@@ -161,7 +161,7 @@ def bit_length(codes: Tensor) -> Tensor:
 
 
 class TrainedQuantizer(Quantizer):
-    """What both kinds have: bits after the point that are trained, or stay."""
+    """The part of both kinds: bits after the point that are trained, or stay."""
 
     frac_width: Tensor
     limits: tuple[float, float]
@@ -278,12 +278,12 @@ class TrainedData(TrainedQuantizer):
 
     @property
     def seen(self) -> bool:
-        """Whether any value was seen, be it NaN."""
+        """True if any value was seen, be it NaN."""
         return not bool((self.lo > self.hi).any())
 
     @property
     def usable(self) -> bool:
-        """Whether values were seen, all of them finite numbers."""
+        """True if values were seen, all of them finite numbers."""
         return bool((self.hi - self.lo).isfinite().all())
 
     @torch.no_grad()

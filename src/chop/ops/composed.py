@@ -80,7 +80,7 @@ def additive_mask(mask: Tensor, like: Tensor) -> Tensor:
     return torch.zeros_like(mask, dtype=like.dtype).masked_fill(mask, -torch.inf)
 
 
-def same_value(value: Tensor) -> Tensor:
+def pass_through(value: Tensor) -> Tensor:
     """The value itself."""
     return value
 
@@ -139,7 +139,7 @@ def run_recurrent(
     for index in range(layer.num_layers):
         if index:
             steps = F.dropout(steps, layer.dropout, layer.training)
-            steps = rounders.get("data_in", same_value)(steps)
+            steps = rounders.get("data_in", pass_through)(steps)
         found = []
         for direction in range(directions):
             place = index * directions + direction
@@ -166,7 +166,7 @@ def one_way(
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """All steps of one layer in one direction: the outputs in order, and the last state."""
     ending = f"l{index}{'_reverse' if direction else ''}"
-    hidden_rounder = rounders.get("hidden", same_value)
+    hidden_rounder = rounders.get("hidden", pass_through)
     weight, bias = getattr(layer, f"weight_hh_{ending}"), getattr(layer, f"bias_hh_{ending}", None)
     project = getattr(layer, f"weight_hr_{ending}", None)
     gates = F.linear(
@@ -195,14 +195,14 @@ def run_cell(layer: Any, input: Tensor, hx: Any = None, *, rounders: Rounders | 
         zeros = input.new_zeros(*input.shape[:-1], layer.hidden_size)
         hx = (zeros, zeros) if lstm else zeros
     state = tuple(hx) if lstm else (hx,)
-    hidden = (rounders or {}).get("hidden", same_value)(state[0])
+    hidden = (rounders or {}).get("hidden", pass_through)(state[0])
     gates = F.linear(input, layer.weight_ih, layer.bias_ih)
     found = STEPS[mode](gates, state, F.linear(hidden, layer.weight_hh, layer.bias_hh))
     return found if lstm else found[0]
 
 
 def cell_mode(layer: Any) -> str:
-    """Which kind of recurrent network a cell is of."""
+    """The kind of recurrent network that a cell is of."""
     if isinstance(layer, nn.LSTMCell):
         return "LSTM"
     return "GRU" if isinstance(layer, nn.GRUCell) else f"RNN_{layer.nonlinearity.upper()}"

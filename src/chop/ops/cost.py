@@ -48,7 +48,7 @@ class PairedMacs(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a call costs: products of pairs of operands, and whatever else is computed.
+    """The cost of a call: products of pairs of operands, and all other arithmetic.
 
     Bit operations are each MAC times the widths of the two operands that meet in it.
     """

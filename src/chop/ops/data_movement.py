@@ -1,4 +1,4 @@
-"""What computes nothing: values moved, selected, compared, described or made."""
+"""Operations that compute nothing: values moved, selected, compared, described or made."""
 
 import operator
 from typing import Any

@@ -1,4 +1,4 @@
-"""What an operation is, and the way to it from a module, a function, a method or a node.
+"""The row of an operation, and the way to it from a module, a function, a method or a node.
 
 `OPS` is the table. The rows stand beside this file and are put into it by `chop.ops.table`.
 """
@@ -288,12 +288,12 @@ def op_of_node(node: fx.Node, modules: Mapping[str, nn.Module]) -> Op | None:
 
 
 def is_aten(node: fx.Node) -> bool:
-    """Whether a node came from torch.export; such functions may order their arguments otherwise."""
+    """True if a node came from torch.export; such functions may order their arguments otherwise."""
     return isinstance(node.target, OpOverload)
 
 
 def writes_in_place(node: fx.Node) -> bool:
-    """Whether a function or method node stores its result in its first argument."""
+    """True if a function or method node stores its result in its first argument."""
     target: Any = node.target
     if node.op == "call_method":
         return bool(target.endswith("_") and not target.endswith("__"))

@@ -1,4 +1,4 @@
-"""What a pass is: a function of a graph and typed arguments, known by name.
+"""Passes: functions of a graph and typed arguments, known by name.
 
     class DoubleArgs(PassArgs):
         times: int = Field(default=1, ge=1)
@@ -43,7 +43,7 @@ class Batches(Protocol):
     def __iter__(self) -> Iterator[Mapping[str, Any]]: ...
 
 
-def first_rows(
+def take_rows(
     batches: Iterable[Mapping[str, Any]], count: float, where: str
 ) -> Iterator[tuple[dict[str, Any], int]]:
     """Batches and their sizes until `count` rows are out; the last batch is cut to fit.
@@ -151,7 +151,7 @@ class Pass:
         return {key: without_na(value) for key, value in (pass_args or {}).items()}
 
     def plain_args(self, pass_args: RawArgs | PassArgs) -> tuple[dict[str, Any], ...]:
-        """What follows the graph when a function without a schema is called."""
+        """The arguments after the graph when a function without a schema is called."""
         given = self.as_dict(pass_args)
         parameters = list(inspect.signature(self.function).parameters.values())
         if len(parameters) < 2:

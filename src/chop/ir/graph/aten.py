@@ -91,7 +91,7 @@ def as_schema(node: fx.Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def is_tensor_node(value: Any) -> bool:
-    """Whether an argument is a node that gives a tensor."""
+    """True if an argument is a node that gives a tensor."""
     return isinstance(value, fx.Node) and isinstance(value.meta.get("val"), Tensor)
 
 

@@ -15,7 +15,7 @@ LEFT_OUT = object()
 
 
 class ResultIndex(NamedTuple):
-    """Where in the list of results something is."""
+    """An index in the list of results."""
 
     at: int
 
@@ -50,7 +50,7 @@ class FlatCall:
 def call_by_name(
     model: nn.Module, named: Mapping[str, Any], call: Callable[..., Any] | None = None
 ) -> Any:
-    """What a model gives for arguments by name, also if a decorator passes on only places.
+    """The result of a model for arguments by name, also if a decorator passes on only positions.
 
     Args:
         call: what is called in place of the model and takes the same arguments.

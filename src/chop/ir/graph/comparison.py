@@ -64,7 +64,7 @@ def difference(
 
 
 def model_result(model: nn.Module, named: Mapping[str, Any], by_export: bool) -> Any:
-    """What a model returns in evaluation mode, with the settings that its graph was made with."""
+    """The result of a model in evaluation mode, with the settings that its graph was made with."""
     (in_evaluation if by_export else set_evaluation)(model)
     with refusing_broken(model), in_python():
         return in_plain_containers(call_by_name(model, copy_inputs(named)))
@@ -82,7 +82,7 @@ def in_python() -> Iterator[None]:
 
 
 def graph_result(graph: fx.GraphModule, given: Mapping[str, Any]) -> Any:
-    """What the code of a graph returns; fx would print an error where a call raises one."""
+    """The result of the code of a graph; fx would print an error where a call raises one."""
     set_evaluation(graph)
     takes = inspect.signature(graph.forward).parameters
     if not any(each.kind is each.VAR_KEYWORD for each in takes.values()):
@@ -144,12 +144,12 @@ def value_difference(found: Any, wanted: Any, digits: float) -> str | None:
 
 
 def is_sequence(value: Any) -> bool:
-    """Whether parts of a value are counted."""
+    """True if parts of a value are counted."""
     return isinstance(value, list | tuple)
 
 
 def kind_of(value: Any) -> str:
-    """What a value is, for people."""
+    """A value in words."""
     if isinstance(value, dict):
         return f"a dictionary of {', '.join(map(str, value))}"
     if is_sequence(value):

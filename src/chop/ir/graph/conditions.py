@@ -1,4 +1,4 @@
-"""What an exported graph asks of the sizes of its inputs: texts in a small closed language.
+"""Conditions on the sizes of the inputs of an exported graph, in a small closed language.
 
 A condition is a comparison, or several joined by ``and``, ``or`` and ``not``, of whole numbers and
 of sizes such as ``x[0]``: the first size of the input `x`. They are read from files too, so nothing
@@ -77,7 +77,7 @@ def sizes_in(text: str) -> set[tuple[str, int]]:
 
 
 def holds(text: str, shapes: Shapes) -> bool:
-    """Whether a condition is true of these shapes."""
+    """True if a condition is true of these shapes."""
     return bool(_value(parse_condition(text), shapes))
 
 

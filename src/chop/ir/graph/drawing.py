@@ -46,13 +46,13 @@ class Slot:
 
     @property
     def width(self) -> float:
-        """How wide the place is."""
+        """The width of the place."""
         longest = max(map(len, self.lines), default=0)
         return max(LEAST, longest * CHARACTER + 20) if self.lines else PASSING
 
     @property
     def top(self) -> float:
-        """Where the row begins."""
+        """The start of the row."""
         return MARGIN + self.row * (TALL + BETWEEN)
 
 

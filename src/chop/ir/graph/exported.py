@@ -49,7 +49,7 @@ class ExportableCall(nn.Module):
         self.add_module(PREFIX, call.model)
 
     def forward(self, *tensors: Tensor) -> list[Any]:
-        """What the call gives."""
+        """The result of the call."""
         return self.call(tensors)
 
 
@@ -276,7 +276,7 @@ def raise_least(inputs: Iterable[fx.Node], size: Any) -> None:
 
 
 def is_known(inputs: Mapping[str, fx.Node], text: str) -> bool:
-    """Whether a condition says what the shapes say already, of fixed sizes or of one free size."""
+    """True if a condition says what the shapes say already, of fixed sizes or of one free size."""
     sizes = [inputs[name].meta[MADE_FOR][place] for name, place in sizes_in(text)]
     if not any(isinstance(size, FreeSize) for size in sizes):
         return True

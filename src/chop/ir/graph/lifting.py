@@ -74,7 +74,7 @@ def erase(graph: fx.Graph, unwanted: Callable[[fx.Node], bool]) -> None:
 
 
 def is_check(node: fx.Node) -> bool:
-    """Whether a node checks what is known when the graph is made: types and devices of tensors."""
+    """True if a node checks what is known when the graph is made: types and devices of tensors."""
     target: Any = node.target
     return is_aten(node) and aten_name(target) == "_assert_tensor_metadata"
 
@@ -106,14 +106,14 @@ def inline_contexts(graph: fx.Graph, holder: fx.GraphModule) -> None:
 
 
 def is_submodule(value: Any, holder: nn.Module) -> bool:
-    """Whether an argument stands for an inner graph."""
+    """True if an argument stands for an inner graph."""
     if not isinstance(value, fx.Node) or value.op != "get_attr":
         return False
     return isinstance(getattr(holder, str(value.target), None), fx.GraphModule)
 
 
 def gradient_stop(graph: fx.Graph) -> Callable[[Any], Any]:
-    """What takes the gradient from a result that was computed without one."""
+    """A node that takes the gradient from a result that was computed without one."""
 
     def rule(value: Any) -> Any:
         known = value.meta.get("val") if isinstance(value, fx.Node) else None
@@ -196,7 +196,7 @@ def lift_recurrent(graph: fx.Graph, call: LayerCall, results: list[fx.Node]) -> 
 
 
 def aten_is_recurrent(node: fx.Node) -> bool:
-    """Whether an operator is a recurrent layer or a cell of one."""
+    """True if an operator is a recurrent layer or a cell of one."""
     name = aten_name(node.target) if is_aten(node) else ""  # type: ignore[arg-type]
     return name.removesuffix("_cell") in ("lstm", "gru", "rnn_tanh", "rnn_relu")
 
@@ -247,7 +247,7 @@ def plain_batch_norm(node: fx.Node, model: nn.Module) -> nn.Module | None:
 
 
 def only_computes(node: fx.Node) -> bool:
-    """Whether a node that nobody reads can go: sizes and constants of a layer that is whole now."""
+    """True if a node that nobody reads can go: sizes and constants of a layer that is whole now."""
     if node.op == "get_attr":
         return True
     if is_aten(node):
@@ -256,7 +256,7 @@ def only_computes(node: fx.Node) -> bool:
 
 
 def is_whole(index: Any) -> bool:
-    """Whether an index takes everything."""
+    """True if an index takes everything."""
     return index is ... or (isinstance(index, tuple) and {*map(str, index)} == {str(slice(None))})
 
 

@@ -136,7 +136,7 @@ class ModelSnapshot:
         return [path for kept in self.containers for path in kept.changed()]
 
     def drew_random_numbers(self) -> bool:
-        """Whether a random number was drawn on the CPU."""
+        """True if a random number was drawn on the CPU."""
         drawn = random.getstate() != self.python
         return drawn or not torch.equal(torch.get_rng_state(), self.torch)
 
@@ -151,7 +151,7 @@ def tensor_of(value: Any) -> Tensor | None:
 
 
 def container_of(value: Any) -> Any:
-    """What can be changed about a value: itself, or the dictionary of its attributes."""
+    """The part of a value that can change: itself, or the dictionary of its attributes."""
     if isinstance(value, dict | list | set | deque):
         return value
     if isinstance(value, Tensor):
@@ -180,19 +180,19 @@ def dotted_name(path: str, name: Any) -> str:
 
 
 def same_entry(one: Any, other: Any) -> bool:
-    """Whether two entries of a container are the same objects."""
+    """True if two entries of a container are the same objects."""
     if type(one) is tuple and type(other) is tuple and len(one) == len(other) == 2:
         return one[0] is other[0] and one[1] is other[1]
     return one is other
 
 
 def same_value(one: Any, other: Any) -> bool:
-    """Whether two entries are the same object or equal numbers or texts."""
+    """True if two entries are the same object or equal numbers or texts."""
     return one is other or (type(one) is type(other) and type(one) in SCALARS and one == other)
 
 
 def same_bits(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors hold the same bits: -0.0 differs from 0.0, NaN equals itself."""
+    """True if two tensors hold the same bits: -0.0 differs from 0.0, NaN equals itself."""
     if one.is_complex():
         one, other = torch.view_as_real(one), torch.view_as_real(other)
     if one.layout is torch.strided and not one.is_quantized:
@@ -281,7 +281,7 @@ class Recorder(fx.Interpreter):
 
 
 def node_error(node: fx.Node, args: tuple[Any, ...], error: Exception) -> str:
-    """Which node could not run, on what, and why."""
+    """An error that names the node that could not run, its inputs and the reason."""
     shapes = ", ".join(str(tuple(a.shape)) for a in args if isinstance(a, Tensor))
     reason = str(error).strip().partition("\n")[0]
     given = f" on inputs of shape {shapes}" if shapes else ""

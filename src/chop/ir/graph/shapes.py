@@ -29,7 +29,7 @@ class FreeSize(NamedTuple):
         return f"{self.least} or more" if self.least else "any"
 
     def holds(self, size: int) -> bool:
-        """Whether a size is within the bounds."""
+        """True if a size is within the bounds."""
         return size >= self.least and (self.most is None or size <= self.most)
 
 
@@ -37,7 +37,7 @@ Shape = tuple[int | FreeSize, ...]
 
 
 class FixedValue(NamedTuple):
-    """What was given in the place of a tensor; the graph has it built in."""
+    """A value given in the place of a tensor; the graph has it built in."""
 
     value: Any
 
@@ -129,7 +129,7 @@ def shape_text(made_for: Shape) -> str:
 
 
 def refusal(node: fx.Node, made_for: str, found: str) -> str:
-    """Why an input cannot be taken."""
+    """The reason why an input cannot be taken."""
     return (
         f"node {node.name!r}: this graph was made for {made_for}, not {found}; "
         "MaseGraph(model, example_inputs=…) makes one for other inputs"

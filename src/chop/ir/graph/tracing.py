@@ -72,7 +72,7 @@ class MaseTracer(fx.Tracer):
         )
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        """Whether calls of `m` become one node."""
+        """True if calls of `m` become one node."""
         return isinstance(m, self.leaf_layers) or super().is_leaf_module(m, module_qualified_name)
 
     def create_args_for_root(
@@ -223,7 +223,7 @@ def defaults(known: Mapping[str, inspect.Parameter], given: Collection[str]) -> 
 def symbolic_trace(
     model: nn.Module, tracer: MaseTracer, fixed: Mapping[str, Any]
 ) -> fx.GraphModule:
-    """What fx makes of `model`, with nothing left behind in `model` or in the graph."""
+    """The graph that fx makes of `model`, with nothing left behind in `model` or in the graph."""
     before = ModelSnapshot(model)
     own = {*vars(model), *model._parameters, *model._buffers}
     try:

@@ -24,9 +24,9 @@ from chop.ir.stored.codec import (
     MOST_DIMENSIONS,
     Packed,
     PackedRecord,
-    from_plain,
     pack,
     pack_mask,
+    restore_value,
 )
 from chop.ir.stored.format_tensors import moved_in, moved_out
 from chop.ir.stored.graph_file import (
@@ -313,7 +313,7 @@ def load_mase_graph(path: str | Path, given: MaseGraph | None = None) -> MaseGra
             record, tensors = moved_in(record, tensors)
             root = build_root(record, tensors, given)
             model = build_graph(record, root, given)
-            cf_args = from_plain(record.cf_args)
+            cf_args = restore_value(record.cf_args)
     except ValueError as error:
         raise CheckpointError(str(error)) from error
     model.training = record.training

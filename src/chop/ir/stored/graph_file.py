@@ -18,8 +18,8 @@ from chop.ir.stored.codec import (
     Packed,
     PackedRecord,
     StoredRecord,
-    from_plain,
     outline,
+    restore_value,
     to_plain,
     unpack,
 )
@@ -232,7 +232,7 @@ def checked_path(name: str) -> str:
 
 
 def record_attribute(graph: MaseGraph, name: str) -> AttributeRecord:
-    """What kind of tensor an attribute of the model is."""
+    """The kind of tensor that an attribute of the model is."""
     value = attribute(graph.model, checked_path(name))
     if not isinstance(value, Tensor):
         raise GraphError(f"attribute {name!r} is a {type(value).__name__}; only tensors are saved")
@@ -301,8 +301,8 @@ def build_graph(record: GraphRecord, root: nn.Module, given: MaseGraph | None) -
         nodes[each.name] = node
         restore_meta(node, each)
     graph.lint()
-    kind = ShapedGraphModule if any(n.made_for for n in record.nodes) else fx.GraphModule
-    return kind(root, graph, record.model)
+    shaped = any(each.made_for is not None for each in record.nodes)
+    return (ShapedGraphModule if shaped else fx.GraphModule)(root, graph, record.model)
 
 
 def node_arguments(plain: Any, nodes: Mapping[str, fx.Node]) -> Any:
@@ -316,11 +316,11 @@ def node_arguments(plain: Any, nodes: Mapping[str, fx.Node]) -> Any:
             raise ValueError(f"node {name!r} is used before it is there")
         return nodes[name]
 
-    return from_plain(plain, find)
+    return restore_value(plain, find)
 
 
 def node_target(each: NodeRecord, own: fx.Node | None) -> Any:
-    """What a node calls or stands for; a function of the user's comes from the graph given."""
+    """The target of a node; a function of the user's comes from the graph given."""
     if each.op != "call_function":
         return each.target
     if not each.given:
@@ -339,9 +339,9 @@ def restore_meta(node: fx.Node, each: NodeRecord) -> None:
     if each.float_form is not None:
         op, name, added, removed = each.float_form
         target = function_by_name(name) if op == "call_function" else name
-        node.meta[FLOAT_FORM] = FloatForm(op, target, tuple(added), from_plain(removed))
+        node.meta[FLOAT_FORM] = FloatForm(op, target, tuple(added), restore_value(removed))
     if each.float_records is not None:
-        node.meta[FLOAT_RECORDS] = from_plain(each.float_records)
+        node.meta[FLOAT_RECORDS] = restore_value(each.float_records)
     if each.made_for is not None:
         node.meta[MADE_FOR] = tuple(each.made_for)
     if each.conditions:

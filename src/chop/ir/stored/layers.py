@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from chop.errors import GraphError
 from chop.ir.parameters import plain_name
-from chop.ir.stored.codec import NotStorable, StoredRecord, format_tensor, from_plain, to_plain
+from chop.ir.stored.codec import NotStorable, StoredRecord, format_tensor, restore_value, to_plain
 from chop.ir.stored.record_checks import LONGEST, Text, check_arguments, error_line, problem
 from chop.ir.stored.targets import LAYERS
 from chop.nn.masks import (
@@ -198,7 +198,7 @@ def build_float(record: LayerRecord) -> nn.Module:
     """The layer before quantisation and pruning, its tensors without memory."""
     cls = known_classes()[str(record.kind)]
     with torch.device("meta"):
-        built = cls(**{key: from_plain(value) for key, value in record.arguments.items()})
+        built = cls(**{key: restore_value(value) for key, value in record.arguments.items()})
     return built.train(record.training)
 
 
@@ -241,7 +241,7 @@ def prepare_layer(
     check_masks({key: tensors[key] for key in record.masks}, tensors.get("weight"))
     own, _ = float_tensors(record, tensors)
     # Each layer of a recurrent one has tensors, so a file cannot ask for more than it holds.
-    if from_plain(record.arguments.get("num_layers", 0)) > len(own):
+    if restore_value(record.arguments.get("num_layers", 0)) > len(own):
         raise ValueError(f"it has more layers than tensors ({len(own)})")
     layer = plain_layer(record, given)
     if record.kind is None and record.function is None:  # its own loading says what it takes
@@ -288,7 +288,7 @@ def with_formats(record: LayerRecord, layer: nn.Module) -> QuantizedModule:
     op = op_of_module(layer) if record.function is None else OPS[record.function]
     if op is None:
         raise ValueError(f"{record.kind} cannot be quantised")
-    quant = parse_quant_config(op, from_plain(record.quantized), "quantized")
+    quant = parse_quant_config(op, restore_value(record.quantized), "quantized")
     if record.function is None:
         return quantize_module(layer, op, quant)
     call = quantized_call(op, quant)

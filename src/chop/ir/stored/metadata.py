@@ -17,7 +17,7 @@ from chop.errors import CheckpointError, GraphError
 from chop.files import read_safetensors, regular, write_safetensors, write_text
 from chop.ir.graph.mase_graph import SECTIONS, MaseGraph, metadata_of
 from chop.ir.parameters import module_parameters
-from chop.ir.stored.codec import DTYPES, NotStorable, from_plain, to_plain
+from chop.ir.stored.codec import DTYPES, NotStorable, restore_value, to_plain
 from chop.ir.stored.record_checks import check_metadata, error_line
 
 
@@ -257,7 +257,7 @@ def read_sections(
             return own[stored["$parameter"]].detach()
         return None if "$str" not in stored else str(stored["$str"])
 
-    record = from_plain(read_words(plain), special)
+    record = restore_value(read_words(plain), special)
     check_metadata(record, of_node=node is not None)
     return record
 

@@ -79,7 +79,7 @@ def check_numbers(nodes: Iterable[Any]) -> None:
 
 
 def result_of(target: str, given: Sequence[Any], known: Mapping[str, Known]) -> Known | None:
-    """What is known of the result of a call; nothing if it may be a tensor."""
+    """The known facts of the result of a call; nothing if it may be a tensor."""
     place, _, name = target.rpartition(".")
     values = [argument_value(each, known) for each in given]
     if name == "getattr" and len(given) > 1:
@@ -98,7 +98,7 @@ def result_of(target: str, given: Sequence[Any], known: Mapping[str, Known]) -> 
 
 
 def argument_value(value: Any, known: Mapping[str, Known]) -> Known | None:
-    """What is known of an argument."""
+    """The known facts of an argument."""
     if isinstance(value, Reference):
         return known.get(value.name)
     if isinstance(value, int):
@@ -138,7 +138,7 @@ def largest_operand(*values: Known) -> Known:
 
 
 def are_whole(*values: Known) -> bool:
-    """Whether all operands are whole numbers."""
+    """True if all operands are whole numbers."""
     return all(isinstance(each, Number) and each.is_whole for each in values)
 
 

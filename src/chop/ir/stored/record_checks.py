@@ -22,7 +22,7 @@ from torch import fx, nn
 
 from chop.ir.graph.conditions import sizes_in
 from chop.ir.graph.mase_graph import SECTIONS
-from chop.ir.stored.codec import from_plain
+from chop.ir.stored.codec import restore_value
 from chop.ir.stored.targets import (
     ATTRIBUTES,
     NOT_DATA,
@@ -47,12 +47,12 @@ P = ParamSpec("P")
 
 
 def error_line(error: BaseException) -> str:
-    """What an error says, or its name if it says nothing, in one line that is not too long."""
+    """The message of an error, or its name if it has none, in one line that is not too long."""
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 def problem(error: ValidationError) -> str:
-    """What is wrong with a record, without the words that pydantic puts in front."""
+    """The fault of a record, without the words that pydantic puts in front."""
     return error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
 
 
@@ -90,7 +90,7 @@ def identifier(text: str) -> str:
 
 
 def is_magic(text: str) -> bool:
-    """Whether a name is one of Python's own, such as ``__class__``."""
+    """True if a name is one of Python's own, such as ``__class__``."""
     return text.startswith("__") and text.endswith("__")
 
 
@@ -129,7 +129,7 @@ class Reference(NamedTuple):
 
 def decode_value(plain: Any) -> Any:
     """The value of a stored form, in which nodes are references."""
-    return from_plain(plain, lambda form: node_reference(form) if "$node" in form else None)
+    return restore_value(plain, lambda form: node_reference(form) if "$node" in form else None)
 
 
 def node_reference(form: Mapping[str, Any]) -> Reference:
@@ -153,7 +153,7 @@ def inside(value: Any) -> Iterator[Any]:
 
 
 def is_data(value: Any) -> bool:
-    """Whether a value holds no node."""
+    """True if a value holds no node."""
     return not any(isinstance(item, Reference) for item in inside(value))
 
 
@@ -186,7 +186,7 @@ def check_get_attr(target: str, args: list[Any], kwargs: dict[str, Any]) -> None
 
 
 def check_output(target: str, args: list[Any], kwargs: dict[str, Any]) -> None:
-    """What the model returns."""
+    """Refuse an output that is not one value."""
     if target != "output" or len(args) != 1 or kwargs:
         raise ValueError("an output is one value")
 
@@ -344,7 +344,7 @@ def check_arguments(kind: str, names: list[str], arguments: Mapping[str, Any]) -
     """
     check_keywords(kind, arguments, frozenset(names))
     for name, plain in arguments.items():
-        value = from_plain(plain)
+        value = restore_value(plain)
         items = list(inside(value))
         if (
             isinstance(value, dict | slice)
@@ -355,7 +355,7 @@ def check_arguments(kind: str, names: list[str], arguments: Mapping[str, Any]) -
 
 
 def is_setting(value: Any) -> bool:
-    """Whether a value is a number of a size that makes sense, a word or nothing."""
+    """True if a value is a number of a size that makes sense, a word or nothing."""
     if isinstance(value, str):
         return WORD.fullmatch(value) is not None
     if isinstance(value, int):

@@ -289,7 +289,7 @@ def average_pool(call: SymbolicCall) -> Symbol:
 
 
 def fills(value: Value, windows: dict[str, Shape], shape: Shape) -> bool:
-    """Whether no window reaches beyond the end."""
+    """True if no window reaches beyond the end."""
     sides = zip(value.shape[1:], shape[1:], windows["kernel"], windows["stride"], strict=True)
     return all((out - 1) * stride + kernel <= size for size, out, kernel, stride in sides)
 
@@ -306,7 +306,7 @@ def divide_windows(
         return total
 
     def divide(numbers: Tensor) -> Tensor:
-        """What PyTorch gives for a window that holds the sum and zeros otherwise."""
+        """PyTorch's result for a window that holds the sum and zeros otherwise."""
         parts = []
         for some in torch.split(numbers.reshape(-1), CHUNK):
             x = torch.zeros((len(some), 1, prod(value.shape[1:])), dtype=some.dtype)

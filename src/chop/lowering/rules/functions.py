@@ -168,7 +168,7 @@ def by_channel(call: SymbolicCall) -> Symbol:
 def on_channels(
     call: SymbolicCall, numbers: Tensor, channels: int, shape: Shape, layout: Layout
 ) -> Tensor:
-    """What each channel makes of each row of numbers: row times channel rows.
+    """The results of each channel for each row of numbers: row times channel rows.
 
     Images are computed with vector instructions where a channel has many places, and without where
     it has few. For rows of features it is the number of channels that decides, which is the same.
@@ -188,7 +188,7 @@ def on_channels(
 
 
 def rank_codes(call: SymbolicCall) -> Exact | tuple[Value, Callable[[Value], Pending]]:
-    """What a maximum compares: codes, or the ranks of what a function gives for them.
+    """The codes that a maximum compares, or the ranks of a function's results for them.
 
     A function that nothing has rounded gives numbers that need not fit any format; their order
     does. The second part turns ranks back into numbers.

@@ -17,7 +17,7 @@ from chop.ops.op import Reads, lowering
 
 @lowering(Reads.SAME)
 def lower_identity(call: SymbolicCall) -> Symbol:
-    """What does nothing in evaluation."""
+    """Lower an operation that does nothing in evaluation: its symbol is its operand's."""
     symbol: Symbol = call.source
     return symbol
 
@@ -54,7 +54,7 @@ def element_places(symbols: list[Any]) -> list[Tensor]:
 
 
 def index_of(call: SymbolicCall, symbols: list[Any], moved_places: Tensor) -> Codes:
-    """Where the elements of a row come from; refused where they come from other rows."""
+    """The sources of the elements of a row; refused where they come from other rows."""
     total = sum(int(np.prod(symbol.shape)) for symbol in symbols)
     expected = (
         [
@@ -100,7 +100,7 @@ def follow(call: SymbolicCall, symbols: list[Any], moved_places: Tensor) -> Symb
 
 
 def as_parts(call: SymbolicCall, symbol: Any) -> list[Any]:
-    """What a symbol adds to those that it is joined with."""
+    """The parts that a symbol adds to those that it is joined with."""
     return [Exact(call.value(symbol))] if isinstance(symbol, Joined) else [symbol]
 
 

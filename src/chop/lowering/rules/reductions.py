@@ -91,7 +91,7 @@ def lower_reduction(call: SymbolicCall) -> Symbol:
 
 
 def mean_of(call: SymbolicCall, value: Value) -> Callable[[Tensor], Tensor]:
-    """What PyTorch gives for a row that holds a sum and zeros otherwise."""
+    """PyTorch's result for a row that holds a sum and zeros otherwise."""
 
     def divide(sums: Tensor) -> Tensor:
         parts = []
@@ -209,7 +209,7 @@ def lower_transposed_convolution(call: SymbolicCall) -> Symbol:
 def spread_places(
     shape: Shape, stride: Shape, before: Sequence[int], sizes: Sequence[int]
 ) -> Codes:
-    """Where the elements of an input come to lie that is spread by a stride, zeros between."""
+    """The places of the elements of an input that is spread by a stride, zeros between."""
     index = np.arange(shape[0]).reshape(-1, *(1,) * len(sizes))
     inside = np.ones((), bool)
     for axis, (size, length) in enumerate(zip(shape[1:], sizes, strict=True)):

@@ -44,7 +44,7 @@ def init_metadata_analysis_pass(graph: MaseGraph, args: MetadataArgs) -> tuple[M
 
 
 class AddCommonMetadataArgs(PassArgs):
-    """Which inputs to run the model on, and what to keep.
+    """The inputs to run the model on, and the values to keep.
 
     Args:
         dummy_in: a value for each input, by the name of the argument or of the node. Without it

@@ -30,7 +30,7 @@ FX_OPS = ("placeholder", "get_attr", "call_function", "call_method", "call_modul
 
 
 class ReportGraphArgs(PassArgs):
-    """Where the report goes: to the file `file_name`, or else to standard output."""
+    """The destination of the report: the file `file_name`, or else standard output."""
 
     file_name: Path | None = None
 
@@ -60,7 +60,7 @@ ABBREVIATED = "......"  # what the labs print in place of a tensor
 
 
 class ReportNodeMetaParamArgs(PassArgs):
-    """Which sections to print, and optionally a file to save the table in as well."""
+    """The sections to print, and optionally a file to save the table in as well."""
 
     which: tuple[Literal["all", "common", "hardware", "software"], ...] = ("all",)
     save_path: Path | None = None

@@ -1,4 +1,4 @@
-"""What metadata must look like, stated as rules and checked node by node."""
+"""Rules that metadata must follow, checked node by node."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

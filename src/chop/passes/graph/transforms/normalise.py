@@ -54,7 +54,7 @@ def only_input(graph: MaseGraph) -> fx.Node:
 
 
 def steps_of(known: Preprocessing) -> list[Step]:
-    """What is done to rows, in the order in which it is done."""
+    """The operations on rows, in their order."""
     divided: list[Step] = [("divisor", torch.div, (known.divisor,))]
     shifted: list[Step] = [("mean", torch.sub, known.mean), ("scale", torch.div, known.scale)]
     return [*(divided if known.divisor != 1 else []), *shifted]

@@ -87,7 +87,7 @@ class VaryingFactor:
 
     @cached_property
     def scale(self) -> Tensor | float:
-        """What makes integers of rounded numbers; the same for all elements of a channel."""
+        """The factor that makes integers of rounded numbers, one for each channel."""
         points = points_of(self.fmt, "data")
         if points.size == 1:
             return float(2.0 ** points.item())

@@ -1,4 +1,4 @@
-"""How many of the numbers that layers compute with are zero."""
+"""The zeros among the numbers that layers compute with."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from chop.passes.graph.analysis.flops.operands import recorded_results
 
 
 class Zeros(NamedTuple):
-    """Which elements of a tensor are zero, as counts and, inverted, as a mask."""
+    """The zeros of a tensor, as counts and, inverted, as a mask."""
 
     elements: int
     zeros: int

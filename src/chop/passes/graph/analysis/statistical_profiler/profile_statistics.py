@@ -15,7 +15,7 @@ from chop.ir.parameters import (
     module_buffers,
     module_parameters,
 )
-from chop.passes.base import Batches, Info, PassArgs, analysis_pass, first_rows
+from chop.passes.base import Batches, Info, PassArgs, analysis_pass, take_rows
 from chop.passes.graph.analysis.metadata_entries import (
     named_arguments,
     named_results,
@@ -29,7 +29,7 @@ Statistics = dict[str, dict[str, Any]]
 
 
 class ProfileStatisticsArgs(PassArgs):
-    """Which nodes to profile, with which statistics, on which data.
+    """The nodes to profile, the statistics, and the data.
 
     Args:
         by: whether the targets are operations (`type`), node names or patterns of names.
@@ -74,7 +74,7 @@ def new_statistics(statistics: Statistics) -> dict[str, Statistic]:
 
 
 def statistics_entry(node: fx.Node, side: str, name: str) -> dict[str, Any]:
-    """Where the statistics of an argument or result of a node are kept."""
+    """The entry that holds the statistics of an argument or result of a node."""
     sides = node.meta["mase"].parameters["software"].setdefault(side, {})
     stat: dict[str, Any] = sides.setdefault(name, {}).setdefault("stat", {})
     return stat
@@ -120,7 +120,7 @@ def profile_activations(
         raise ConfigError(f"{WHERE}: activations need an input_generator and num_samples")
     profiler = Profiler(graph, chosen, args)
     fed = 0
-    for batch, size in first_rows(args.input_generator, args.num_samples, WHERE):
+    for batch, size in take_rows(args.input_generator, args.num_samples, WHERE):
         run_graph(graph, batch, profiler.before, profiler.after)
         fed += size
     if fed < args.num_samples:

@@ -37,7 +37,7 @@ def create_new_stat(stat_name: str, **stat_kwargs: Any) -> "Statistic":
 
 
 class Statistic(ABC):
-    """What every statistic can do."""
+    """The interface of every statistic."""
 
     name: ClassVar[str]
     device: str | None

@@ -37,7 +37,7 @@ def input_masks(graph: MaseGraph, layers: Mapping[str, nn.Module], args: PruneAr
 
 
 def observe_inputs(graph: MaseGraph, layers: Mapping[str, nn.Module], args: PruneArgs) -> Inputs:
-    """What goes into each layer over some batches, as one tensor a layer."""
+    """The inputs of each layer over some batches, as one tensor a layer."""
     found: dict[str, list[Tensor]] = {name: [] for name in layers}
 
     def keep(node: fx.Node, inputs: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:

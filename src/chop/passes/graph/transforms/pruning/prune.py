@@ -174,7 +174,7 @@ def prune_inputs(graph: MaseGraph, args: PruneArgs) -> Info:
 def zeroed_inputs(
     graph: MaseGraph, masked: Mapping[str, nn.Module], args: PruneArgs
 ) -> dict[str, tuple[int, int]]:
-    """How many inputs the masks set to zero, of how many, layer by layer over the batches."""
+    """The number of inputs that masks set to zero, of how many, layer by layer over the batches."""
     found = dict.fromkeys(masked, (0, 0))
 
     def look(node: fx.Node, inputs: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from chop.passes.graph.transforms.quantize.saturation import calibrate_plan, cal
 
 
 class CalibrateArgs(Calibration):
-    """Which rows to observe, and how to choose scales from them.
+    """The rows to observe, and the way scales are chosen from them.
 
     Args:
         input_generator: batches of inputs by name; required.

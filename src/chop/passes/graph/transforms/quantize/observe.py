@@ -19,7 +19,7 @@ from chop.ir.graph.recorder import run_batches
 from chop.nn.quant_config import QuantConfig
 from chop.numerics import NumberFormat
 from chop.ops.op import Op
-from chop.passes.base import first_rows
+from chop.passes.base import take_rows
 from chop.passes.graph.transforms.quantize.ranges import Calibration, Fit, OperandTally
 
 WHERE = "calibrate"
@@ -141,7 +141,7 @@ def fits_of(
     batches: Iterable[Mapping[str, Any]] | None,
     settings: Calibration,
 ) -> tuple[Fits, int]:
-    """What was observed of each operand in each format, and on how many rows.
+    """The observations of each operand in each format, and the number of rows.
 
     Of nodes that call one layer, it is under the name of the first.
     """
@@ -151,7 +151,7 @@ def fits_of(
             "inputs such as [{'x': rows}]"
         )
     most = float("inf") if settings.num_samples is None else settings.num_samples
-    cut = list(first_rows(batches, most, WHERE))
+    cut = list(take_rows(batches, most, WHERE))
     rows = sum(size for _, size in cut)
     if not rows:
         raise ConfigError(f"{WHERE}: input_generator gives no rows")

@@ -55,7 +55,7 @@ class FormatSpec:
         return config
 
     def _operand(self, role: str, calibrated: bool) -> dict[str, Any]:
-        """What is said of one operand."""
+        """The settings of one operand."""
         form = FORMATS[str(self.name)]
         bits = self.width or (WIDTH if "width" in required_fields(form) else None)
         if role == "weight":

@@ -1,4 +1,4 @@
-"""Which node is to become what, decided and checked before anything is changed."""
+"""The plan of a quantisation, decided and checked before anything is changed."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Self
@@ -26,7 +26,7 @@ Plan = dict[fx.Node, QuantConfig | None]
 
 
 def calls_layer(node: fx.Node) -> bool:
-    """Whether a node calls a layer, rather than a function that became a module to own a state."""
+    """True if a node calls a layer, rather than a function that became a module to own a state."""
     return node.op == "call_module" and FLOAT_FORM not in node.meta
 
 
@@ -114,7 +114,7 @@ def quantizable_operations() -> list[str]:
 
 
 def make_plan(graph: MaseGraph, args: QuantizeArgs) -> Plan:
-    """What the rules make of each node; whatever is wrong with them is an error."""
+    """The configuration that the rules give each node; any fault in the rules is an error."""
     modules = graph.modules
     configs = dict(args.configs())
     chosen = select(graph.nodes, args.by, keys_to_find(graph, args.by, configs), WHERE)
@@ -151,14 +151,14 @@ def keys_to_find(graph: MaseGraph, by: By, configs: Mapping[str, Mapping[str, An
 
 
 def is_quantizable(node: fx.Node, op: Op | None) -> bool:
-    """Whether the operation of a node can be computed in a number format the way it is written."""
+    """True if the operation of a node can be computed in a number format the way it is written."""
     if op is None or not op.quantizable or is_aten(node) or renormalises(node, op):
         return False
     return op.module is not None if calls_layer(node) else op.function is not None
 
 
 def renormalises(node: fx.Node, op: Op) -> bool:
-    """Whether a node writes to its weight as it runs: an embedding whose rows have a largest norm.
+    """True if a node writes to its weight as it runs: an embedding whose rows have a largest norm.
 
     Of a rounded weight it would scale rows off the grid, and leave the weight itself as it was.
     """

@@ -219,7 +219,7 @@ class NodeChange(NamedTuple):
 
 
 class OpCount(NamedTuple):
-    """How many nodes of a kind there are and how many of them changed."""
+    """The number of nodes of a kind, and of those that changed."""
 
     original_type: str
     op: str
@@ -313,7 +313,7 @@ def node_changes(ori_graph: MaseGraph, graph: MaseGraph) -> list[NodeChange]:
 
 
 def called_object(node: fx.Node) -> Any:
-    """What tells whether a node changed: the class of its layer, or its function."""
+    """The object that differs if a node has changed: the class of its layer, or its function."""
     target = get_node_actual_target(node)
     return type(target) if node.op == "call_module" else target
 

@@ -1,4 +1,4 @@
-"""What calibration found, for people: the share of saturated values, warnings, a table."""
+"""The findings of calibration in words: saturated values, warnings, a table."""
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
@@ -171,7 +171,7 @@ def outside(plan: Plan) -> Iterator[str]:
 
 
 def lies_outside(fmt: NumberFormat) -> bool:
-    """Whether a binary point is not among the digits, but left or right of all of them."""
+    """True if a binary point is not among the digits, but left or right of all of them."""
     if not isinstance(fmt, Integer) or fmt.is_open:
         return False
     width, point = (

@@ -17,7 +17,7 @@ from chop.nn.quant_config import QuantConfig, parse_quant_config
 from chop.nn.quantized import QuantizedModule
 from chop.nn.untraced import Chooser, RoundedFunctions, quantize_untraced
 from chop.ops.op import Op, op_of_module
-from chop.passes.base import first_rows
+from chop.passes.base import take_rows
 from chop.passes.graph.analysis.flops.count import rounded_part
 from chop.passes.graph.analysis.flops.table import unreached_lines
 from chop.passes.graph.transforms.quantize.observe import (
@@ -37,7 +37,7 @@ CANNOT = ("counting by node", "saving as a graph", "integer programs", "exports"
 
 @dataclass
 class Untraced:
-    """What was done to a model without a graph, and what that leaves out."""
+    """The quantisation of a model without a graph, and the limits of that."""
 
     layers: dict[str, QuantizedModule]
     """The quantised layers by name."""
@@ -69,7 +69,7 @@ class Untraced:
 
 
 def chooser(args: QuantizeArgs, names: Collection[str]) -> Chooser:
-    """What the rules say of the layer of a name, and of functions, which only types are for.
+    """A function that finds the rule for a layer by name, or for a function by type.
 
     Args:
         names: of all modules; dots may be written as underscores, as in the names of nodes.
@@ -141,7 +141,7 @@ def measure_untraced(model: nn.Module, done: Untraced, inputs: Mapping[str, Any]
 
 
 def is_able(module: nn.Module) -> bool:
-    """Whether a module is an operation that rules can be for."""
+    """True if a module is an operation that rules can be for."""
     op = op_of_module(module)
     return op is not None and op.quantizable
 
@@ -171,7 +171,7 @@ class Looks:
         self.again = False
 
     def of(self, name: str, op: Op, quant: QuantConfig) -> dict[str, Any]:
-        """What is shown each operand of an operation, in place of rounding it."""
+        """Functions that look at each operand of an operation, in place of rounding it."""
         return {role: self._look(name, op, role, fmt) for role, fmt in quant.operands.items()}
 
     def _look(self, name: str, op: Op, role: str, fmt: Any) -> Any:
@@ -192,7 +192,7 @@ class Looks:
         (tally.look_again if self.again else tally.look)(x)
 
     def fits(self) -> Fits:
-        """What was found."""
+        """The observations so far."""
         return {(*operand, tally.fmt): tally.fit() for operand, tally in self.tallies.items()}
 
 
@@ -204,7 +204,7 @@ def calibrate_untraced(
     A function has scales for each module and place in its code that calls it.
     """
     most = float("inf") if settings.num_samples is None else settings.num_samples
-    rows = [batch for batch, _ in first_rows(batches, most, "calibrate")]
+    rows = [batch for batch, _ in take_rows(batches, most, "calibrate")]
     if not rows:
         raise ConfigError("calibrate: there are no rows")
     looks, rounding = Looks(settings), done.rounding
