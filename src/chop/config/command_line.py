@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from chop import __version__
-from chop.config.export_options import CHECKED, TO, VERILOG
+from chop.config.export_options import CHECKED, TARGET_FLAGS, TO
 from chop.config.option import Option, Setting, settings_of
 from chop.config.run import GENERAL, REMOVED, RunConfig
 from chop.config.words import EVERYWHERE, Command, Name
@@ -35,7 +35,7 @@ RAW_CELLS = Setting(
     ),
 )  # fmt: skip
 OPTIONS = {"config": CONFIG, **SETTINGS} | {
-    each.name: each for each in (OUTPUT, RAW_CELLS, TO, *CHECKED, *VERILOG)
+    each.name: each for each in (OUTPUT, RAW_CELLS, TO, *CHECKED, *TARGET_FLAGS)
 }
 """All that stands on a command line with a flag: the settings and what is no setting."""
 MORE = "more"
@@ -123,7 +123,7 @@ COMMANDS = {
         "ch export --load PATH",
         options=(
             "load_name", "load_type", "imports", "to", "output",
-            *(each.name for each in (*CHECKED, *VERILOG)), *EVERYWHERE,
+            *(each.name for each in (*CHECKED, *TARGET_FLAGS)), *EVERYWHERE,
         ),
         quiet="the folder of the files",
     ),

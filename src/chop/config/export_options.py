@@ -46,3 +46,12 @@ VERILOG = (
     of_export("synthesise", bool, False, "map a circuit to devices with Yosys and nextpnr"),
     of_export("most_luts", int, 200_000, "refuse circuits above this estimate", at_least=1),
 )  # fmt: skip
+C_CODE = (
+    of_export("name", str, "model", "name of the files and functions of C"),
+    of_export(
+        "qemu", bool, False,
+        "run 100 rows of C on simulated devices, and measure flash, stack and instructions there",
+    ),
+)  # fmt: skip
+TARGET_FLAGS = (*VERILOG, *C_CODE)
+"""Flags that only some forms take."""
