@@ -17,7 +17,7 @@ import chop
 from chop import actions
 from chop.dataset import MaseDataModule
 from chop.errors import ConfigError, DataError, UnknownNameError
-from chop.figures import Measured, significant
+from chop.figures import significant
 from chop.lowering import InIntegers
 from chop.models import get_model
 from chop.models.weights import read_checkpoint
@@ -243,9 +243,9 @@ def test_loaders_of_real_numbers_from_python_to_a_front(
     )  # fmt: skip
     assert list(front.metrics) == ["mae", "ebops"]
     assert front[0].metrics["mae"] == min(point.metrics["mae"] for point in front)
-    assert front[0].test == Measured.by(evaluate(front[0].model, test))
+    assert front[0].test == evaluate(front[0].model, test).measured
     assert front[0].test_accuracy is None
-    assert front.start.chosen_by == Measured.by(evaluate(model, val))  # type: ignore[union-attr]
+    assert front.start.chosen_by == evaluate(model, val).measured  # type: ignore[union-attr]
     assert "test mae" in repr(front)
     assert "test mae" in front._repr_html_()
     done = front[0].export("c", tmp_path / "c")
@@ -313,14 +313,14 @@ def test_searches_measure_what_was_trained(tmp_path: Path) -> None:
     model, _ = trained(tmp_path / "run", data)
     how: dict[str, Any] = {"task": "regression", "pretrained": True}
     found = actions.search(model, None, data, SEARCH, save_dir=tmp_path / "s", **how)
-    assert list(found.front.metrics) == ["mae", "average_bitwidth"]  # type: ignore[union-attr]
+    assert list(found.metrics) == ["mae", "average_bitwidth"]  # type: ignore[union-attr]
     # A candidate knows nothing of scaling; the search does.
     assert 1_000 < found.best[0].metrics["mae"] < 40_000
     stored = json.loads((tmp_path / "s" / "best.json").read_text())["0"]["accuracies"]
     assert stored["test"]["mae"] > 1_000
     assert stored["chosen_by"]["mae"] == pytest.approx(found.best[0].metrics["mae"])
     again = actions.search(model, None, data, SEARCH, save_dir=tmp_path / "s", resume=True, **how)
-    assert again.front.judged == found.front.judged  # type: ignore[union-attr]
+    assert again.judged == found.judged  # type: ignore[union-attr]
     with pytest.raises(
         ConfigError, match=r"basic_evaluation is not for regression; write regr.*mae"
     ):

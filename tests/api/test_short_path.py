@@ -120,8 +120,8 @@ def test_a_network_that_changes_its_rows_is_tested_on_the_rows_as_they_are(tmp_p
         Inner(), train=rows, val=rows, test=rows, strategy="tpe", n_trials=2, project=tmp_path / "p"
     )
     assert all(torch.equal(x, was) for (x, _), was in zip(rows, before, strict=True))
-    assert found.found.start.chosen_by == found.found.start.test
-    assert found.found.start.is_float
+    assert found.start.chosen_by == found.start.test
+    assert found.start.is_float
 
 
 def test_a_search_that_starts_from_a_quantised_network_does_not_call_it_float(
