@@ -7,7 +7,8 @@ import argparse
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from chop.config.command_line import COMMANDS, OPTIONS, action_help, main_help
+from chop.config.command_line import action_help, main_help
+from chop.config.verb import options, verbs
 
 Names = Mapping[str, Iterable[str]]
 """What there is of each topic of ``ch info``."""
@@ -21,22 +22,22 @@ def completion_script(shell: str, names: Names) -> str:
     everything = {**names, "entries": [name for topic in names.values() for name in topic]}
     root = argparse.ArgumentParser(prog="ch", parents=[main_help()], add_help=False)
     actions = root.add_subparsers()
-    for action, command in COMMANDS.items():
-        words = {each.metavar: (each.values, each.names) for each in command.names}
+    for action, verb in verbs().items():
+        words = {each.metavar: (each.values, each.names) for each in verb.words.values()}
         parser = action_help(action)
         for argument in parser._actions:
             if values_and_kind := words.get(argument.dest) or _values(argument.dest):
                 _offer(argument, *values_and_kind, everything, paths)
-        actions.add_parser(action, help=command.help, parents=[parser], add_help=False)
+        actions.add_parser(action, help=verb.help, parents=[parser], add_help=False)
     script: str = shtab.complete(root, shell)
     return script
 
 
 def _values(option: str) -> tuple[tuple[str, ...], str] | None:
     """What may follow an option: some words, or what a name stands for."""
-    if option not in OPTIONS or OPTIONS[option].is_flag:
+    setting = options().get(option)
+    if setting is None or setting.is_flag:
         return None
-    setting = OPTIONS[option]
     spellings = [each for each in setting.option.spellings if isinstance(each, str)]
     return (*setting.choices, *spellings), setting.option.names
 
