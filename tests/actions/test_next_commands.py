@@ -35,9 +35,12 @@ FLAT, IMAGES = "flat.npz", "images.npz"
 ROWS = {
     "jsc-mlp": FLAT, "jsc-new": FLAT, "jsc-rs1923": FLAT, "jsc-s": FLAT,
     "jsc-tiny": FLAT, "jsc-tiny-x10": FLAT, "jsc-toy": FLAT, "toy": IMAGES, "toy_convnet": IMAGES,
-    "toy_custom_fn": IMAGES, "toy_mlp": FLAT, "toy_tiny": IMAGES,
+    "toy_custom_fn": IMAGES, "toy_mlp": FLAT, "toy_tiny": IMAGES, "cnn-small": IMAGES,
 }  # fmt: skip
-TOO_LARGE = {"resnet18", "vgg7", "decoder-tiny", "encoder-tiny"}
+TOO_LARGE = {
+    "resnet18", "vgg7", "decoder-tiny", "encoder-tiny", "resnet8", "ds-cnn", "mobilenet-v1-025",
+    "autoencoder-ad", "lenet5", "cnv",
+}  # fmt: skip
 """Each of their commands takes many seconds. All of them were run by hand."""
 NOT_COMPILED = {"toy_convnet", "toy_custom_fn"}
 """Of these C is written, but not compiled, which takes longer than all the rest."""

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from chop import actions
 from chop.dataset import MaseDataModule
-from chop.dataset.given import as_data_module
+from chop.dataset.own import as_data_module
 from chop.errors import ConfigError, DataError
 from chop.models import get_model_info
 from chop.passes import PASSES

@@ -1,6 +1,7 @@
 import re
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from jet_files import JetFiles
 import chop.dataset.physical.jsc as jsc
 from chop.dataset import MaseDataModule
 from chop.dataset.download import fetch, has_md5, recorded
+from chop.dataset.vision import mnist
 from chop.errors import DataError
 
 CONTENT = bytes(range(256)) * 4_000
@@ -156,7 +158,7 @@ def test_offline_is_one_line_that_says_what_to_do(
 ) -> None:
     nowhere = "http://127.0.0.1:1/"
     monkeypatch.setattr(jsc, "URL", nowhere)
-    monkeypatch.setattr("chop.dataset.vision.mnist.BASE", nowhere)
+    monkeypatch.setattr(mnist, "MNIST", replace(mnist.MNIST, base=nowhere))
     monkeypatch.setattr("chop.dataset.vision.cifar.HOME", nowhere)
     with pytest.raises(DataError, match="--dataset-path") as error:
         MaseDataModule(name, batch_size=8).prepare_data()

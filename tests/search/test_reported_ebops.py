@@ -12,7 +12,7 @@ from search_cases import PTQ, StoreMaker, space_of
 from torch.utils.data import DataLoader
 
 from chop.dataset.data_module import TensorLoader
-from chop.dataset.given import as_data_module
+from chop.dataset.own import as_data_module
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.graph import count_operations_analysis_pass
 from chop.passes.graph.analysis.flops.ebops import ebops
@@ -23,8 +23,8 @@ from chop.search.spaces.measure import Measure
 from chop.search.spaces.space import SearchContext, every
 from chop.search.strategy import Search
 from chop.search.study.trial import Trial
+from chop.verbs.common.session import facts_of
 from chop.verbs.search.job import search
-from chop.verbs.session import facts_of
 
 ROWS, SAMPLE = 600, 16
 LINEAR = {

@@ -98,7 +98,8 @@ def named_words(verb: Verb, words: Sequence[str]) -> tuple[dict[str, Any], list[
 
     Where there are fewer words than a verb can take, those that it does not need are left out.
     """
-    left, found = list(words), {}
+    left: list[str] = list(words)
+    found: dict[str, Any] = {}
     spare = len(words) - sum(word.needed for word in verb.words.values())
     for name, word in verb.words.items():
         if word.repeats:
@@ -110,7 +111,7 @@ def named_words(verb: Verb, words: Sequence[str]) -> tuple[dict[str, Any], list[
 
 
 def build_parser() -> Parser:
-    """The parser of command lines. It knows every option: `check_options` says whose each one is."""
+    """The parser of command lines, with every option; `check_options` says whose each one is."""
     parser = _parser("ch", f"ch {USAGE} [options]")
     parser.add_argument(WORDS, nargs="*")
     for setting in options().values():

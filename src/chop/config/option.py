@@ -45,6 +45,8 @@ class Option:
     spellings: Mapping[Any, str] = field(default_factory=dict)
     """Other spellings of values, and the one that is meant by each."""
     repeatable: bool = False
+    values: tuple[str, ...] = ()
+    """The values it is limited to, where its type does not say so."""
     names: str = ""
     """What a value names: ``file``, ``folder``, or a topic of ``ch info`` such as ``models``."""
     word: Word | None = None
@@ -91,6 +93,8 @@ class Setting:
     @property
     def choices(self) -> tuple[str, ...]:
         """The values it is limited to; empty when it is not."""
+        if self.option.values:
+            return self.option.values
         for member in self.type_members:
             if get_origin(member) is Literal:
                 return get_args(member)
@@ -108,9 +112,14 @@ class Setting:
         return str(self.default).lower() if self.is_flag else str(self.default)
 
 
-@cache
-def settings_of(owner: type) -> dict[str, Setting]:
+def settings_of(owner: type[Any]) -> dict[str, Setting]:
     """The settings a class declares as ``name: Annotated[type, Option(...)] = default``."""
+    known: Any = owner  # a class is hashable, whatever mypy thinks of its instances
+    return _settings_of(known)
+
+
+@cache
+def _settings_of(owner: Any) -> dict[str, Setting]:
     hints = get_type_hints(owner, include_extras=True)
     return {field.name: _setting(field, hints[field.name]) for field in fields(owner)}
 

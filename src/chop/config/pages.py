@@ -95,8 +95,8 @@ def cli_page() -> str:
     for setting in options().values():
         if flags_of(setting):
             groups.setdefault(setting.option.group, []).append(setting)
-    for group, settings in groups.items():
-        rows = [_option_row(setting) for setting in settings]
+    for group, listed in groups.items():
+        rows = [_option_row(setting) for setting in listed]
         parts += [f"## Options: {group}\n", _table(("option", "default", "meaning"), rows)]
     alone = [(f"`{flags}`", text) for flags, text in INFORMATION.items()]
     parts += ["## Options: information\n", _table(("option", "meaning"), alone)]

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from chop.config.option import Option, Word
@@ -67,6 +68,27 @@ Imports = Annotated[
         ("--import",),
         listed=False,
         repeatable=True,
+        names="file",
+    ),
+]
+FormatName = Annotated[
+    str,
+    Option(
+        "number format, as listed by: ch info formats",
+        QUANTISING,
+        ("--format",),
+        names="formats",
+        listed=False,
+    ),
+]
+Output = Annotated[
+    str | Path | None,
+    Option(
+        "output file of report and compare (default: in RUN_DIR) and of predict (default: "
+        "FILE_predictions.csv, - for the terminal), or folder of export (default: export_FORM next "
+        "to the graph)",
+        "output",
+        ("--output", "-o"),
         names="file",
     ),
 ]
@@ -215,6 +237,15 @@ class RunConfig:
         Option("file of the data set, in place of the downloaded one", DATA, names="file"),
     ] = None
     label_column: LabelColumn = None
+    augment: Annotated[
+        str | None,
+        Option(
+            "changes of the pictures that are trained on: flip, crop:4 and cutout:8, with commas",
+            DATA,
+            listed=False,
+            actions=TRAINING,
+        ),
+    ] = None
     is_pretrained: Annotated[
         bool, Option("start from published weights", GENERAL, ("--pretrained",))
     ] = False

@@ -2,7 +2,7 @@
 
 ``chop.schema.json`` lies in the package, so that ``ch schema`` prints it without importing torch;
 ``make generate`` writes it, and a test fails when it is out of date. Here is what follows from the
-settings alone; `chop.verbs.schema` adds passes and searches.
+settings alone; `chop.verbs.schema.document` adds passes and searches.
 """
 
 import json

@@ -78,12 +78,19 @@ class Verb:
         ]
         return (*["config"] * self.takes_settings, *own)
 
+    @property
+    def in_python(self) -> Callable[..., Any]:
+        """What Python calls: a function of objects, or of the fields of the request."""
+        if not self.python:
+            return self
+        module, _, function = self.python.partition(":")
+        found: Callable[..., Any] = getattr(import_module(module), function)
+        return found
+
     def __call__(self, *values: Any, **named: Any) -> Any:
-        """Do it, as Python asks for it."""
-        if self.python:
-            module, _, function = self.python.partition(":")
-            return getattr(import_module(module), function)(*values, **named)
-        assert self.function is not None
+        """Do what the fields of a request say."""
+        if self.function is None:
+            raise TypeError(f"{self.name} takes objects: call chop.{self.name}")
         return self.function(self.request(*values, **named))
 
 

@@ -1,8 +1,8 @@
 """Data sets by name: the rows, their description and the loaders that serve them.
 
-`info` holds the table and how a data set joins it, `rows` what one reads and how it is split and
-scaled, `data_module` the loaders. `cache`, `download` and `tables` read files; `given` takes rows
-that are no data set of ours, and `rescale` fits rows to a network that was trained on others.
+`info` holds the table and how a data set joins it, `rows` what one reads and how it is split,
+`preprocess` how it is scaled, `data_module` the loaders. `cache`, `download` and `tables` read
+files; `own` takes a user's files, data modules and loaders.
 """
 
 from typing import Any

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler, TensorDataset
 
+from chop.dataset.augmentation import Augmentation
 from chop.dataset.info import DATASETS, DatasetEntry, MaseDatasetInfo, completed
 from chop.dataset.preprocess import rescaled
 from chop.dataset.rows import DatasetRequest, Splits, StoredRows, checked, default_cache_dir
@@ -56,7 +57,8 @@ class TensorLoader(Epochs):
     further `iter()` moves on to the next epoch; after `set_epoch(n)` the next iteration is exactly
     epoch `n`. The order depends on `(seed, epoch)` alone, so training that resumes at epoch `n`
     sees the batches that an uninterrupted run would have seen. Batches never share memory with
-    `features`, so a model that works in place cannot spoil the data.
+    `features`, so a model that works in place cannot spoil the data. Pictures are changed batch by
+    batch where an augmentation is given, so the rows are in memory once.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class TensorLoader(Epochs):
         drop_last: bool = False,
     ) -> None:
         super().__init__()
+        self.augmentation: Augmentation | None = None
         self.features = features
         self.labels = labels
         self.batch_size = batch_size
@@ -87,7 +90,22 @@ class TensorLoader(Epochs):
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         self.begin()
-        return self._batches(self.order())
+        epoch = self.epoch
+        batches = enumerate(self._batches(self.order()))
+        return ((self.augmented(x, epoch, number), y) for number, (x, y) in batches)
+
+    def augmented(self, images: Tensor, epoch: int, batch: int) -> Tensor:
+        """Return the rows of a batch, changed where pictures are to be changed in training."""
+        how = self.augmentation
+        return images if how is None else how.apply(images, self.seed, epoch, batch)
+
+    def plain(self) -> "TensorLoader":
+        """Return a loader of the same rows in the same order as they lie, for counting on them."""
+        if self.augmentation is None:
+            return self
+        twin = copy.copy(self)
+        twin.augmentation = None
+        return twin
 
     def _batches(self, order: Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
         stop = min(len(self) * self.batch_size, len(self.features))
@@ -141,14 +159,24 @@ class LoaderChain:
 
 
 def make_loader(
-    dataset: Dataset[Any], batch_size: int, shuffle: bool, seed: int, num_workers: int
+    dataset: Dataset[Any],
+    batch_size: int,
+    shuffle: bool,
+    seed: int,
+    num_workers: int,
+    augmentation: Augmentation | None = None,
 ) -> TensorLoader | DataLoader[Any]:
     """The right loader for a split: `num_workers` counts only for rows that come one by one."""
     if isinstance(dataset, TensorDataset):
         features, labels = dataset.tensors
+        if augmentation is not None:
+            augmentation.check(features.shape[1:])
         loader = TensorLoader(features, labels, batch_size, shuffle, seed)
+        loader.augmentation = augmentation
         loader.dataset = dataset
         return loader
+    if augmentation is not None:
+        raise ConfigError("--augment changes pictures in memory; these rows come one by one")
     assert isinstance(dataset, Sized)  # `checked` made sure
     sampler = EpochSampler(dataset, seed) if shuffle else None
     return DataLoader(
@@ -181,6 +209,7 @@ class MaseDataModule:
         label_column: the column of `path` that holds the classes, or the numbers to be predicted;
             several of those are parted by commas.
         task: ``regression`` says that labels of `path` are numbers to be predicted.
+        augment: changes of the pictures that are trained on, such as ``flip,crop:4,cutout:8``.
         cache_dir: where downloads and preprocessed rows are kept (`CHOP_CACHE` by default).
     """
 
@@ -197,6 +226,7 @@ class MaseDataModule:
         path: str | os.PathLike[str] | None = None,
         label_column: str | None = None,
         task: str = "cls",
+        augment: str | None = None,
         seed: int = 0,
         cache_dir: str | os.PathLike[str] | None = None,
     ) -> None:
@@ -212,6 +242,7 @@ class MaseDataModule:
         self.max_token_len = max_token_len
         self.tokenizer = tokenizer
         self.model_name = model_name
+        self.augmentation = None if augment is None else Augmentation.parse(augment)
         self.request = DatasetRequest(
             name=self.name,
             cache_dir=Path(cache_dir).expanduser() if cache_dir else default_cache_dir(),
@@ -350,8 +381,8 @@ class MaseDataModule:
         return LoaderChain([self._loader(split) for split in splits])
 
     def _loader(self, split: str, shuffle: bool = False) -> AnyLoader:
-        rows = self.split(split)
-        return make_loader(rows, self.batch_size, shuffle, self.seed, self.num_workers)
+        rows, how = self.split(split), self.augmentation if shuffle else None
+        return make_loader(rows, self.batch_size, shuffle, self.seed, self.num_workers, how)
 
     def split(self, split: str) -> Dataset[Any]:
         """The rows of one split: train, validation, test or pred."""

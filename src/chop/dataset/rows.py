@@ -67,9 +67,14 @@ class DatasetRequest:
     taken_as: Preprocessing | None = None
 
     @property
+    def variable(self) -> str:
+        """The environment variable that names the files: ``CHOP_<NAME>``."""
+        return f"CHOP_{self.name.upper().replace('-', '_')}"
+
+    @property
     def given_path(self) -> Path | None:
-        """`path`, else what the variable ``CHOP_<NAME>`` says."""
-        given = self.path or os.environ.get(f"CHOP_{self.name.upper()}")
+        """`path`, else the value of `variable`."""
+        given = self.path or os.environ.get(self.variable)
         return Path(given).expanduser() if given else None
 
 

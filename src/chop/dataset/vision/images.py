@@ -21,7 +21,6 @@ from chop.dataset.rows import (
 from chop.errors import DataError
 
 Pixels = NDArray[np.uint8]
-BRIGHTEST = 255.0
 STEPS = "images-1"  # part of the cache key: another number where the steps below change
 
 
@@ -33,6 +32,7 @@ class Images:
     train_labels: Pixels
     test: Pixels
     test_labels: Pixels
+    brightest: float = 255.0
 
 
 def prepared(
@@ -58,7 +58,7 @@ def fetched(
     except DataError as error:
         raise DataError(
             f"{error}; get {', '.join(md5s)} from {where_to_get} and name the folder or archive "
-            f"with --dataset-path or CHOP_{request.name.upper()}"
+            f"with --dataset-path or {request.variable}"
         ) from None
 
 
@@ -66,7 +66,7 @@ def _splits(images: Images, request: DatasetRequest) -> Splits:
     train, validation = carve_validation(np.arange(len(images.train)))
     pixels = (images.train[train], images.train[validation], images.test)
     parts = [each.astype(np.float32) for each in pixels]
-    done = standardise(*parts, channels=True, divisor=BRIGHTEST, given=request.preprocessing)
+    done = standardise(*parts, channels=True, divisor=images.brightest, given=request.preprocessing)
     labels = [images.train_labels[train], images.train_labels[validation], images.test_labels]
     counts = f"{len(images.train):,} training and {len(images.test):,} test images"
     return Splits(

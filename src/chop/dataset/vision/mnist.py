@@ -1,12 +1,13 @@
-"""MNIST from its four IDX files."""
+"""MNIST and Fashion-MNIST, each from its four IDX files."""
 
 import gzip
 import math
 import struct
 import zlib
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -15,35 +16,82 @@ from chop.dataset.rows import DatasetRequest, Splits
 from chop.dataset.vision.images import Images, Pixels, fetched, prepared
 from chop.errors import DataError
 
-BASE = "https://ossci-datasets.s3.amazonaws.com/mnist/"
-MD5S = {
-    "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-    "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
-    "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
-    "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
-}
 SIDE = 28
-CLASSES = 10
 UNSIGNED_BYTES = 0x08
 GZIP_START = b"\x1f\x8b"
 LARGEST = 512 << 20  # bytes of an array; those of MNIST have at most 47 million
+FILES = (
+    "train-images-idx3-ubyte.gz",
+    "train-labels-idx1-ubyte.gz",
+    "t10k-images-idx3-ubyte.gz",
+    "t10k-labels-idx1-ubyte.gz",
+)
+FACTS: dict[str, Any] = {
+    "dataset_source": "others",
+    "image_classification": True,
+    "image_size": (1, SIDE, SIDE),
+    "num_classes": 10,
+}
+
+
+@dataclass(frozen=True)
+class IdxSource:
+    """Where four IDX files are published, with their MD5 sums, and where a system keeps them."""
+
+    base: str
+    md5s: tuple[str, str, str, str]
+    installed: Path | None = None
+
+
+MNIST = IdxSource(
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    (
+        "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+        "d53e105ee54ea40749a09fcbcd1e9432",
+        "9fb629c4189551a2d022fa330f9573f3",
+        "ec29112dd5afa0611ce80d1b7f02629c",
+    ),
+)
+FASHION_MNIST = IdxSource(
+    "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
+    (
+        "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+        "25c81989df183df01b3e8a0aad5dffbe",
+        "bef4ecab320f06d8554ea6380940ec79",
+        "bb300cfdad3c16e7a12a480ee83cd310",
+    ),
+    Path("/usr/share/datasets/fashion-mnist"),  # Debian's package dataset-fashion-mnist
+)
+
+
+@register_dataset("mnist", class_names=tuple("0123456789"), **FACTS)
+def mnist(request: DatasetRequest) -> Splits:
+    """Handwritten digits, 1×28×28, 10 classes, from the original IDX files."""
+    return _idx_splits(MNIST, request)
 
 
 @register_dataset(
-    "mnist",
-    dataset_source="others",
-    image_classification=True,
-    image_size=(1, SIDE, SIDE),
-    num_classes=10,
-    class_names=tuple("0123456789"),
-)
-def mnist(request: DatasetRequest) -> Splits:
-    """Handwritten digits, 1×28×28, 10 classes, from the original IDX files."""
+    "fashion-mnist",
+    class_names=(
+        "t-shirt", "trouser", "pullover", "dress", "coat",
+        "sandal", "shirt", "sneaker", "bag", "boot",
+    ),
+    **FACTS,
+)  # fmt: skip
+def fashion_mnist(request: DatasetRequest) -> Splits:
+    """Pictures of clothes, 1×28×28, 10 classes, from IDX files or Debian's package of them."""
+    return _idx_splits(FASHION_MNIST, request)
+
+
+def _idx_splits(source: IdxSource, request: DatasetRequest) -> Splits:
     folder = request.given_path
+    if folder is None and source.installed is not None and source.installed.is_dir():
+        folder = source.installed
     if folder is None:
-        files = fetched(request, BASE, MD5S, BASE)
+        md5s = dict(zip(FILES, source.md5s, strict=True))
+        files = fetched(request, source.base, md5s, source.base)
     else:
-        files = [_find(folder, name) for name in MD5S]
+        files = [_find(folder, name, request.name) for name in FILES]
     return prepared(request, files, partial(_read, files), files[0].parent)
 
 
@@ -75,10 +123,10 @@ def _array(stream: BinaryIO | gzip.GzipFile, dimensions: int, path: Path) -> Pix
     return np.frombuffer(content, np.uint8).reshape(shape)
 
 
-def _find(folder: Path, name: str) -> Path:
+def _find(folder: Path, name: str, dataset: str) -> Path:
     if not folder.is_dir():
         what = "is a file; name the folder" if folder.exists() else "no such folder"
-        raise DataError(f"{folder}: {what} of the four files of MNIST")
+        raise DataError(f"{folder}: {what} of the four files of {dataset.upper()}")
     for wanted in (name, name.removesuffix(".gz")):
         # torchvision puts them into MNIST/raw
         for candidate in (folder / wanted, *sorted(folder.rglob(wanted))):
@@ -92,8 +140,8 @@ def _read(files: list[Path]) -> Images:
         read_idx(file, dimensions) for file, dimensions in zip(files, (3, 1, 3, 1), strict=True)
     )
     for images, labels, file in ((train, train_labels, files[1]), (test, test_labels, files[3])):
-        if labels.size and labels.max() >= CLASSES:
-            raise DataError(f"{file}: class {labels.max()} is not below {CLASSES}")
+        if labels.size and labels.max() >= FACTS["num_classes"]:
+            raise DataError(f"{file}: class {labels.max()} is not below {FACTS['num_classes']}")
         if images.shape[1:] != (SIDE, SIDE) or len(images) != len(labels):
             raise DataError(
                 f"{files[0].parent}: images {images.shape} and labels {labels.shape} do not fit"

@@ -1,5 +1,5 @@
 """Networks for images."""
 
-from chop.models.vision import resnet, vgg7
+from chop.models.vision import resnet, small, tiny, vgg7
 
-__all__ = ["resnet", "vgg7"]
+__all__ = ["resnet", "small", "tiny", "vgg7"]

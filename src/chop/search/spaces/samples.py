@@ -17,6 +17,7 @@ def sample_of(loader: Any, most: int | None) -> Iterator[Any]:
 
     Of a loader whose rows have no numbers, they are the first.
     """
+    loader = loader.plain() if isinstance(loader, TensorLoader) else loader
     rows = getattr(loader, "dataset", None)
     if most is None or not isinstance(rows, Sized) or not hasattr(rows, "__getitem__"):
         return first_rows_of(loader, most)

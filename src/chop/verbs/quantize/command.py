@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from chop.config.run import RunConfig
 from chop.errors import ConfigError
 from chop.files import seen_from_here
 from chop.ir.graph.mase_graph import MaseGraph
@@ -25,20 +24,21 @@ from chop.passes.graph.transforms.quantize.one_line import (
 from chop.passes.graph.transforms.quantize.plan import QuantizeArgs, can_be_quantised
 from chop.runs import GRAPH, TRANSFORM, latest
 from chop.validation import parse
-from chop.verbs.next_commands import next_of_graph, show_next
-from chop.verbs.session import UNTRAINED, ActionResult, Session, features_of
+from chop.verbs.common.next_commands import next_of_graph, show_next
+from chop.verbs.common.session import UNTRAINED, ActionResult, Session, features_of
+from chop.verbs.quantize import QuantizeRequest
 from chop.verbs.transform.passes import BeforeAndAfter, transformed
 
 logger = get_logger("chop")
 
 
-def rules_of(config: RunConfig) -> dict[str, Any]:
+def rules_of(config: QuantizeRequest) -> dict[str, Any]:
     """The table that the settings of a run stand for."""
     usual = Wanted(config.number_format, config.width, config.weight_width)
     return one_line_rules(usual, parse_rules(config.rules, usual), calibrated=True)
 
 
-def check(config: RunConfig) -> None:
+def check(config: QuantizeRequest) -> None:
     """Refuse passes, which another command runs, and what is no format or width."""
     if config.passes:
         raise ConfigError(
@@ -48,7 +48,7 @@ def check(config: RunConfig) -> None:
     parse(QuantizeArgs, rules_of(config), "quantize")
 
 
-def run(session: Session) -> ActionResult:
+def run(session: Session[QuantizeRequest]) -> ActionResult:
     """Quantise as the command line asks; what is to be in the record of the run."""
     config = replace(session.config, passes={"quantize": rules_of(session.config)})
     session = replace(session, config=config)
@@ -63,7 +63,7 @@ def run(session: Session) -> ActionResult:
     )
 
 
-def next_commands(session: Session, graph: MaseGraph, place: Path) -> list[str]:
+def next_commands(session: Session[QuantizeRequest], graph: MaseGraph, place: Path) -> list[str]:
     """Return what to do with the quantised graph, or how to quantise more of it."""
     config = session.config
     found = next_of_graph(graph, place, model=config.model, imports=config.imports)
@@ -98,7 +98,7 @@ def operations_left(graph: MaseGraph) -> list[str]:
 class Watched:
     """Measures accuracy and cost of the network that comes and of the one that goes."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session[QuantizeRequest]) -> None:
         self.accuracy = BeforeAndAfter(session.data_module)
         self.is_trained = session.is_trained
         self.before: dict[str, float] = {}

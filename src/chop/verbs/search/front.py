@@ -25,8 +25,8 @@ from chop.search.runners import HW_RUNNERS, SW_RUNNERS
 from chop.search.samplers import SAMPLERS
 from chop.search.spaces.space import SearchSpace
 from chop.tasks import NUMBERS, Task
-from chop.verbs.rows import one_line, prepare, searchable
-from chop.verbs.running import module_of, project_of, report, splits
+from chop.verbs.common.rows import module_of, one_line, prepare, project_of, searchable, splits
+from chop.verbs.report import ReportRequest, write_page
 from chop.verbs.search.files import SearchResult
 from chop.verbs.search.job import search as search_action
 
@@ -135,7 +135,7 @@ class FrontOfNetworks(Sequence[Point]):
 
     def report(self) -> Path:
         """Write the page of the whole run."""
-        return report(self.folder.parent.parent)
+        return write_page(ReportRequest(self.folder.parent.parent))
 
     def __repr__(self) -> str:
         return front_table(self.found, shutil.get_terminal_size().columns)

@@ -10,7 +10,7 @@ from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from chop.catalogue import stored
 from chop.config.run import RunConfig
@@ -20,11 +20,12 @@ from chop.logger import get_logger, root_logger
 from chop.runs import SOFTWARE, write_record
 from chop.tasks import CLASSES, NUMBERS, TOKENS, Task, task_named, task_of
 from chop.validation import parse
-from chop.verbs import ACTIONS
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from chop.config.layers import Layers
+    from chop.config.verb import Verb
     from chop.dataset import MaseDataModule, MaseDatasetInfo
     from chop.models import MaseModelInfo
     from chop.preprocessing import Preprocessing
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from chop.training.settings import TrainingSettings
 
 logger = get_logger("chop")
+R = TypeVar("R", bound=RunConfig, covariant=True)
 
 ELSEWHERE = {"model": ("hf:",), "dataset": ()}
 """How names begin of what is in no table."""
@@ -47,10 +49,10 @@ UNTRAINED = (
 
 
 @dataclass(frozen=True)
-class Session:
-    """One run of one action."""
+class Session(Generic[R]):
+    """One run of one verb on a model."""
 
-    config: RunConfig
+    config: R
     model: "nn.Module"
     model_info: "MaseModelInfo"
     data_module: "MaseDataModule"
@@ -103,24 +105,49 @@ def check_project(name: str) -> None:
         )
 
 
-def run_action(
-    name: str, config: RunConfig, record: dict[str, Any], *, fetch: bool = False
+def with_project(verb: str, layers: "Layers", *, graphs: bool = False) -> "Layers":
+    """Return the layers with settings that were left out and that the project of ``--load`` knows.
+
+    Args:
+        graphs: whether the verb can do with a graph alone, without the model it is made of.
+    """
+    from chop.config.layers import checked
+    from chop.loading.paths import GRAPH_TYPE, loadable
+    from chop.loading.records import left_out, require_code
+
+    given = layers.effective
+    where = f"{given.get('load_name')}: the record of its project"
+    known = {
+        name: checked(name, value, f"{where}: {name}", where)
+        for name, value in left_out(given).items()
+    }
+    if "model" in known and not given["imports"]:
+        load = given["load_name"]
+        if graphs and loadable(Path(load))[1] == GRAPH_TYPE:
+            del known["model"]
+        else:
+            require_code(known["model"], stored()["models"], load, verb)
+    return replace(layers, project=known)
+
+
+def run_verb(
+    verb: "Verb", config: RunConfig, record: dict[str, Any], *, fetch: bool = False
 ) -> None:
-    """Run an action as the command line does, on settings that have passed `check`.
+    """Run a verb as the command line does, on settings that have passed `check`.
 
     Args:
         record: what was run and who set what, to be stored beside the results.
         fetch: whether a hub may be asked for the model, which only the command line can allow.
     """
-    action = import_module(ACTIONS[name])
-    session = open_session(config, record, action, fetch=fetch)
+    home = import_module(verb.home)
+    session = open_session(config, record, home, fetch=fetch)
     with nothing_left_behind(project_folder(config)):
-        keep_record(session, name, action.run(session))
+        keep_record(session, verb.name, home.run(session))
 
 
 def open_session(
     config: RunConfig, record: dict[str, Any], action: ModuleType, *, fetch: bool = False
-) -> Session:
+) -> "Session[Any]":
     """Import the user's own code, check, seed, and build the model and the data module."""
     from chop.models import get_model, get_model_info
 
@@ -205,6 +232,7 @@ def data_module_of(config: RunConfig) -> "MaseDataModule":
         path=config.dataset_path,
         label_column=config.label_column,
         task=config.task,
+        augment=config.augment,
         seed=config.seed,
     )
 
@@ -218,7 +246,9 @@ class ActionResult:
     facts: dict[str, Any]
 
 
-def keep_record(session: Session, action: str, found: ActionResult | None = None) -> None:
+def keep_record(
+    session: Session[RunConfig], action: str, found: ActionResult | None = None
+) -> None:
     """Store what was run beside its results; of several processes the first one does."""
     if os.environ.get("LOCAL_RANK", "0") == "0":
         data = session.data_module
@@ -328,7 +358,7 @@ def task_of_rows(data: Any) -> Task:
     """
     import torch
 
-    from chop.dataset.given import GivenRows, as_data_module, is_batch
+    from chop.dataset.own import GivenRows, as_data_module, is_batch
 
     if hasattr(data, "dataset_info") and not isinstance(data, GivenRows):
         info = data.dataset_info
@@ -369,7 +399,7 @@ def rows_of(data_module: Any, main: str, action: str) -> Any:
 
     if isinstance(data_module, MaseDataModule) or hasattr(data_module, "dataset_info"):
         return data_module
-    from chop.dataset.given import as_data_module
+    from chop.dataset.own import as_data_module
 
     try:
         rows = as_data_module(data_module, main)

@@ -5,10 +5,17 @@ A script holds all names itself: pressing the tab key starts no Python.
 
 import argparse
 from collections.abc import Iterable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
+from chop.catalogue import stored
 from chop.config.command_line import action_help, main_help
-from chop.config.verb import options, verbs
+from chop.config.option import Word
+from chop.config.run import Debug, Quiet
+from chop.config.verb import Verb, add_verb, options, verbs
+from chop.errors import ConfigError, UnknownNameError
+
+SHELLS = ("bash", "zsh", "fish")
 
 Names = Mapping[str, Iterable[str]]
 """What there is of each topic of ``ch info``."""
@@ -54,3 +61,33 @@ def _offer(
         argument.complete = paths[kind]  # type: ignore[attr-defined]  # what shtab looks for
     elif offered := values or tuple(names.get(kind, ())):
         argument.choices = offered
+
+
+@dataclass(frozen=True)
+class CompletionRequest:
+    """Print the script that completes ch in a shell: bash, zsh, fish."""
+
+    shell: Annotated[str | None, Word("SHELL", "which shell", SHELLS, needed=True)] = None
+    quiet: Quiet = False
+    to_debug: Debug = False
+
+
+def script_for(request: CompletionRequest) -> str:
+    """Return the completion script of a shell."""
+    if request.shell is None:
+        raise ConfigError(f"no shell is named: write ch completion {'|'.join(SHELLS)}")
+    if request.shell not in SHELLS:
+        raise UnknownNameError("shell", request.shell, SHELLS)
+    return completion_script(request.shell, stored())
+
+
+add_verb(
+    Verb(
+        "completion",
+        CompletionRequest,
+        place=14,
+        quiet="the script, as always",
+        function=script_for,
+        show=lambda text, request: str(text),
+    )
+)
