@@ -151,3 +151,4 @@ def test_every_script_names_every_flag(shell: str, capsys: pytest.CaptureFixture
 
 
 def test_the_topics_are_those_of_the_catalogue() -> None:
+    assert verbs()["info"].words["topic"].values == ("all", *TOPICS)
