@@ -177,7 +177,7 @@ def _data(kind: str, name: str, path: str, **more: Any) -> Target:
     return Target(kind, path, files, arguments, data_seen(name), **more)
 
 
-GRAPH_FILES = ("graph.json", "weights.safetensors", "node_meta_param.toml")
+GRAPH_FILES = ("graph.json", "weights.safetensors")
 IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte",
        "t10k-labels-idx1-ubyte")  # fmt: skip
 BATCHES = (*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin")

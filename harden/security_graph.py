@@ -7,6 +7,7 @@ import atexit
 import contextlib
 import copy
 import functools
+import hashlib
 import io
 import json
 import logging
@@ -27,6 +28,7 @@ from torch import Tensor, nn
 from chop.errors import ChopError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.recorder import run_graph
+from chop.ir.stored.metadata import by_path, toml_text
 from chop.passes.graph import (
     add_common_metadata_analysis_pass,
     add_software_metadata_analysis_pass,
@@ -37,7 +39,6 @@ from chop.passes.graph import (
     report_node_meta_param_analysis_pass,
     save_mase_graph_interface_pass,
 )
-from chop.passes.graph.interface.node_meta import toml_text
 from harden.common import Row, share
 from harden.forked import Verdict, run_all
 
@@ -256,6 +257,16 @@ def of_layers(layers: dict[str, Any]) -> Iterator[Case]:
             yield Case(GRAPH, f"layers.{name} = {kind} of many", changes)
 
 
+def in_earlier_form(folder: Path) -> None:
+    """Turn a saved graph into one of an earlier version, whose metadata is a file of TOML."""
+    record = json.loads((folder / GRAPH).read_text(encoding="utf-8"))
+    text = toml_text(by_path(record.pop("metadata")))
+    (folder / METADATA).write_text(text, encoding="utf-8")
+    record.setdefault("digests", {})[METADATA] = hashlib.sha256(text.encode()).hexdigest()
+    del record["checksum"]
+    (folder / GRAPH).write_text(json.dumps(record), encoding="utf-8")
+
+
 class Fuzz:
     """A saved graph, to be changed and loaded again and again."""
 
@@ -264,12 +275,12 @@ class Fuzz:
         self.canary = outer / "canary"
         logging.getLogger("chop").setLevel(logging.ERROR)
         save_specimen(outer / FOLDER)
+        in_earlier_form(outer / FOLDER)
         self.documents = {
             GRAPH: json.loads((outer / FOLDER / GRAPH).read_text(encoding="utf-8")),
             METADATA: tomllib.loads((outer / FOLDER / METADATA).read_text(encoding="utf-8")),
         }
-        for key in ("checksum", "digests"):  # as one who means harm would
-            del self.documents[GRAPH][key]
+        del self.documents[GRAPH]["digests"]  # as one who means harm would
         (outer / FOLDER / GRAPH).write_text(self.text(GRAPH, self.documents[GRAPH]), "utf-8")
 
     def attempt(self, case: Case) -> str:

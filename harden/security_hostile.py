@@ -22,6 +22,7 @@ from chop.passes.graph import (
     save_mase_graph_interface_pass,
 )
 from chop.runs import JOURNAL
+from harden.security_graph import in_earlier_form
 
 CANARY = "canary"
 MODEL, DATA = "jsc-tiny", "jsc-sim"
@@ -201,6 +202,7 @@ BACK_TO_FLOAT: dict[str, Any] = {
 def metadata_with_code(folder: Path) -> Arguments:
     """Metadata whose texts are code."""
     arguments = changed_graph(lambda record, folder: None)(folder)
+    in_earlier_form(folder / "graph")
     path = folder / "graph" / "node_meta_param.toml"
     text = path.read_text(encoding="utf-8")
     path.write_text(text.replace("linear", code(folder)), encoding="utf-8")

@@ -21,8 +21,8 @@ from chop.dataset import MaseDataModule
 from chop.dataset.vision.mnist import read_idx
 from chop.errors import CheckpointError, DataError, SearchError
 from chop.files import read_safetensors, regular, write_safetensors
+from chop.ir.stored.folder import check_seal, seal
 from chop.models.weights import load_weights, read_checkpoint
-from chop.passes.graph.interface.save_and_load import check_seal, sealed
 from chop.results.files import write_results
 from chop.search.study.journal import Journal
 from chop.search.study.storage import Place, open_store
@@ -73,7 +73,7 @@ def test_a_pipe_and_a_device_are_no_regular_files(tmp_path: Path) -> None:
 
 
 def test_every_bit_of_a_graph_record_counts() -> None:
-    text = sealed({"format": "chop-graph", "nodes": [1, 2.5], "digest": "ab"})
+    text = seal({"format": "chop-graph", "nodes": [1, 2.5], "digest": "ab"})
     assert json.loads(text)["nodes"] == [1, 2.5]
     check_seal(text, Path("graph.json"))
     check_seal('{"format": "chop-graph"}', Path("graph.json"))  # of an earlier version

@@ -11,12 +11,12 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from chop.errors import ConfigError
+from chop.ir.stored.layers import argument, argument_names
 from chop.nn.quant_config import parse_quant_config
 from chop.nn.quantized import QuantizedModule, module_class, quantize_module
 from chop.numerics import FORMATS
 from chop.ops.op import Op
 from chop.ops.table import OPS
-from chop.passes.graph.interface.layers import argument, argument_names
 
 CONFIG = {"data_in_width": 8, "data_in_frac_width": 4, "weight_width": 8, "weight_frac_width": 4}
 every_op = pytest.mark.parametrize("op", MODULE_OPS, ids=attrgetter("name"))

@@ -16,6 +16,7 @@ from chop.actions import train
 from chop.dataset import MaseDataModule
 from chop.errors import CheckpointError, ConfigError
 from chop.ir.graph.mase_graph import MaseGraph
+from chop.ir.stored.folder import sealed
 from chop.lowering import LoweringError, lower
 from chop.models import get_model
 from chop.nn.quant_config import QuantConfig, parse_quant_config
@@ -32,7 +33,6 @@ from chop.passes.graph import (
     quantize_transform_pass,
     save_mase_graph_interface_pass,
 )
-from chop.passes.graph.interface.save_and_load import sealed
 
 LAYER = "seq_blocks.2"
 X = torch.linspace(-3, 3, 64).view(4, 16)

@@ -9,7 +9,7 @@ from ops.examples import FUNCTION_OPS, MODULE_OPS, function_example, module_exam
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from chop.ops.cost import Call, Cost, Product, products
+from chop.ops.cost import CallShapes, Cost, PairedMacs, products
 from chop.ops.op import Op, call_of_function, call_of_module
 from chop.ops.table import OPS
 
@@ -84,8 +84,8 @@ BY_HAND: list[tuple[str, nn.Module | None, tuple[Any, ...], Cost]] = [
     ("dropout", nn.Dropout(), (torch.ones(2, 3),), Cost()),
     ("add", None, (torch.ones(2, 3), 2), Cost(other_flops=6)),
     ("mean", None, (torch.ones(2, 3), 1), Cost(other_flops=6)),
-    ("matmul", None, (torch.ones(3), torch.ones(3)), Cost((Product(3, PRODUCT),))),
-    ("einsum", None, MATRICES, Cost((Product(24, PRODUCT),))),
+    ("matmul", None, (torch.ones(3), torch.ones(3)), Cost((PairedMacs(3, PRODUCT),))),
+    ("einsum", None, MATRICES, Cost((PairedMacs(24, PRODUCT),))),
     ("einsum", None, ("ii->", torch.ones(3, 3)), Cost(other_flops=3)),
     ("max_pool2d", None, (IMAGE, 2), Cost(other_flops=32)),
 ]
@@ -110,7 +110,7 @@ def test_attention_is_scores_softmax_and_sum() -> None:
     call = call_of_function(op, (q, k), {"value": v}, F.scaled_dot_product_attention(q, k, v))
     scores = 2 * 3 * 5 * 7
     assert op.cost(call) == Cost(
-        (Product(scores * 4, ("query", "key")), Product(scores * 6, ("scores", "value"))),
+        (PairedMacs(scores * 4, ("query", "key")), PairedMacs(scores * 6, ("scores", "value"))),
         6 * scores,
     )
 
@@ -124,13 +124,15 @@ def test_arguments_by_name_are_taken_in_the_order_of_the_operation() -> None:
 
 
 def test_an_ellipsis_of_einsum_is_counted() -> None:
-    batch = Call(((4, 1, 2, 3), (5, 3, 7)), (4, 5, 2, 7), attributes={"equation": "...ij,...jk"})
+    batch = CallShapes(
+        ((4, 1, 2, 3), (5, 3, 7)), (4, 5, 2, 7), attributes={"equation": "...ij,...jk"}
+    )
     assert OPS["einsum"].cost(batch) == products(4 * 5 * 2 * 3 * 7, "data_in", "weight")
 
 
 @pytest.mark.parametrize("equation", ["i,i,i->", 7])
 def test_what_cannot_be_counted_is_not_taken_for_free(equation: object) -> None:
-    call = Call(((2, 3), (3,)), (2,), attributes={"equation": equation})
+    call = CallShapes(((2, 3), (3,)), (2,), attributes={"equation": equation})
     assert OPS["einsum"].cost(call) is None
     assert OPS["lstm"].cost(call) is None
     assert OPS["max_pool2d"].cost(call) is None

@@ -23,7 +23,6 @@ FILES = {
     "run_train.json": "run",
     "search_ckpts/run_search.json": "run",
     "transform/transformed_ckpt/graph.json": "graph",
-    "transform/transformed_ckpt/node_meta_param.toml": "graph",
     "search_ckpts/log.json": "search-0",
     "search_ckpts/best.json": "search-0",
     "search_ckpts/best_0.toml": "search-0",

@@ -79,7 +79,7 @@ def load_graph(path: str | os.PathLike[str], load_type: str = "mz") -> "MaseGrap
         )
     if load_type == "qonnx":
         return _qonnx_graph(place)
-    from chop.passes.graph.interface import load_mase_graph
+    from chop.ir.stored import load_mase_graph
 
     return load_mase_graph(place)
 
@@ -119,7 +119,7 @@ def _hf_file(folder: Path) -> Path:
 
 def _load_graph(path: Path, model: nn.Module | None) -> nn.Module:
     from chop.ir.graph.mase_graph import MaseGraph
-    from chop.passes.graph.interface import load_mase_graph
+    from chop.ir.stored import load_mase_graph
 
     try:
         return load_mase_graph(path).model

@@ -1,7 +1,6 @@
 """From a quantised graph to its integer program."""
 
-import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from chop.ir.call import NodeCall
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.lowering.builder import Builder, LoweringError, in_binary
 from chop.lowering.dyadic import dyadic
@@ -26,10 +26,10 @@ from chop.lowering.symbols import (
     is_symbolic,
     symbols_in,
 )
-from chop.nn.quant_config import OUTPUT, QuantConfig, parse_quant_config
-from chop.nn.quantized import QuantizedModule
+from chop.nn.quant_config import OUTPUT
+from chop.nn.quantized import QuantizedModule, own_shell
 from chop.numerics import NumberFormat
-from chop.ops.op import Op, op_of_node, writes_in_place
+from chop.ops.op import Op
 
 
 def lower(
@@ -46,17 +46,16 @@ def lower(
     return Lowering(graph, inputs or {}).program(cut_tail)
 
 
-@dataclass(frozen=True)
-class Call:
-    """One node with its operands: symbols where they depend on the input, else plain values."""
+@dataclass(frozen=True, eq=False)
+class SymbolicCall(NodeCall):
+    """A node whose operands are symbols where they depend on the input, else plain values."""
 
-    lowering: "Lowering"
-    node: fx.Node
     op: Op
-    module: nn.Module | None
-    quant: QuantConfig | None
+    lowering: "Lowering"
     operands: Mapping[str, Any]
     """By the names of the operation's arguments; rounded where the node is quantised."""
+    binary: Mapping[str, NumberFormat]
+    """The formats of operands, as fixed point where their scales are powers of two."""
 
     @property
     def name(self) -> str:
@@ -95,14 +94,14 @@ class Call:
 
     def parameter(self, role: str) -> tuple[Codes, int] | None:
         """Codes and binary point of a parameter as the operation sees it, if there is one."""
-        named = {argument.role: argument.name for argument in self.op.arguments}
+        named = {known: name for name, known in self.roles.items()}
         given = self.operands.get(named.get(role, role))
         value = getattr(self.module, role, None) if self.module is not None else given
         if value is None:
             return None
         if not isinstance(value, Tensor):
             raise LoweringError(f"{self.name}: its {role} is computed by the network: use matmul")
-        fmt = None if self.quant is None else self.quant.operands.get(role)
+        fmt = self.binary.get(role)
         if fmt is None:
             raise LoweringError(
                 f"{self.name} has its {role} in floating point: quantise {self.name} "
@@ -114,7 +113,7 @@ class Call:
 
     def run(self, *replacements: Tensor) -> Any:
         """PyTorch's result of the node, without rounding, its symbols replaced in their order."""
-        return self.lowering.execute(self.node, list(replacements))
+        return self.lowering.execute(self, replacements)
 
     def float_result(self, reason: str) -> Float:
         """The node stays in floating point, which is allowed at the end of a network."""
@@ -142,6 +141,7 @@ class Lowering:
         floats = (p.dtype for p in graph.model.parameters() if p.is_floating_point())
         self.builder = Builder(next(floats, torch.float32))
         self.results: dict[fx.Node, Any] = {}
+        self._functions: dict[fx.Node, Callable[..., Any]] = {}
 
     @cached_property
     def out_of_order(self) -> set[fx.Node]:
@@ -167,11 +167,17 @@ class Lowering:
                 return _attribute(self.graph.model, str(node.target))
             case "output":
                 return fx.map_arg(node.args[0], self.results.__getitem__)
+        call = NodeCall.of(node, self.modules)
         if not is_symbolic([self.results[each] for each in node.all_input_nodes]):
-            return self.execute(node, [])
-        result = self.lowered(node)
-        if self.in_place(node):
-            self.results[self.overwritten(node)] = result
+            return self.execute(call)
+        result = self.lower_call(call)
+        if call.in_place:
+            source, *others = call.overwritten
+            if any(len(each.users) > 1 for each in others):
+                raise LoweringError(
+                    f"{node.name} writes in place into memory that others read: take inplace out"
+                )
+            self.results[source] = result
         return result
 
     def input_shape(self, node: fx.Node) -> Shape | None:
@@ -188,61 +194,39 @@ class Lowering:
             )
         return None if shape is None else tuple(shape[1:])
 
-    def lowered(self, node: fx.Node) -> Any:
-        """What the rule of a node's operation makes of it."""
-        op = op_of_node(node, self.modules)
-        module = self.modules[str(node.target)] if node.op == "call_module" else None
+    def lower_call(self, call: NodeCall) -> Any:
+        """The symbols that the rule of a node's operation makes of its operands."""
+        node, op, module = call.node, call.op, call.module
         if op is None:
             reads = symbols_in([self.results[each] for each in node.all_input_nodes])
             values = tuple(value for symbol in reads for value in values_under(symbol))
             return Float(node.name, "is no operation that has a rule", values)
         if module is not None:
             refuse_own_code(node, op, module)
-        quant = self.quant_of(node, op, module)
-        formats = {} if quant is None else quant.operands
-        operands = self.bound(node, op, formats)
-        call = Call(self, node, op, module, quant, operands)
-        poison = next((s for s in symbols_in(dict(operands)) if isinstance(s, Float)), None)
+        formats = {} if call.quant is None else call.quant.operands
+        formats = {role: in_binary(fmt, node.name) for role, fmt in formats.items()}
+        operands = {
+            name: self.rounded(value, formats.get(call.roles.get(name) or ""), node.name)
+            for name, value in call.bind(*self.arguments(node)).items()
+        }
+        ready = SymbolicCall(node, op, module, self.modules, self, operands, formats)
+        poison = next((s for s in symbols_in(operands) if isinstance(s, Float)), None)
         if poison is not None:
-            result: Any = call.float_result(poison.reason)
-            result = replace(result, node=poison.node)
+            result: Any = replace(ready.float_result(poison.reason), node=poison.node)
         elif op.lowering is not None:
-            result = op.lowering(call)
+            result = op.lowering(ready)
         else:
-            result = call.float_result(f"has no rule in integers ({op.name})")
+            result = ready.float_result(f"has no rule in integers ({op.name})")
         if OUTPUT in formats:
             result = self.builder.rounded(result, formats[OUTPUT], node.name)
         return result
 
-    def quant_of(self, node: fx.Node, op: Op, module: nn.Module | None) -> QuantConfig | None:
-        """How a node is quantised; None if it computes in floating point."""
-        quant: QuantConfig | None = None
-        if isinstance(module, QuantizedModule):
-            quant = module.quant
-        elif module is None and "config" in node.kwargs and op.quantizable:
-            given: Any = node.kwargs["config"]
-            quant = given if isinstance(given, QuantConfig) else None
-            quant = quant or parse_quant_config(op, given, node.name)
-        if quant is None or quant.bypass:
-            return None
-        formats = {role: in_binary(fmt, node.name) for role, fmt in quant.operands.items()}
-        return replace(quant, operands=formats)
-
-    def bound(self, node: fx.Node, op: Op, formats: Mapping[str, NumberFormat]) -> dict[str, Any]:
-        """The operands by name, rounded by their roles."""
-        args = tuple(fx.map_arg(node.args, self.results.__getitem__))
-        kwargs = dict(fx.map_arg(node.kwargs, self.results.__getitem__))
-        kwargs.pop("config", None)
-        if node.op == "call_module":
-            names = [each.name for each in op.arguments if each.role not in op.params]
-            operands = dict(zip(names, args, strict=False)) | kwargs
-        else:
-            operands = op.bind(args, kwargs)
-        roles = {argument.name: argument.role for argument in op.arguments}
-        return {
-            name: self.rounded(value, formats.get(roles.get(name) or ""), node.name)
-            for name, value in operands.items()
-        }
+    def arguments(self, node: fx.Node) -> tuple[Any, Any]:
+        """The arguments of a node, by position and by name, with the results of other nodes."""
+        return (
+            fx.map_arg(node.args, self.results.__getitem__),
+            fx.map_arg(node.kwargs, self.results.__getitem__),
+        )
 
     def rounded(self, value: Any, fmt: NumberFormat | None, node: str) -> Any:
         """An operand in its format; floats at the end of a network are left alone."""
@@ -256,47 +240,21 @@ class Lowering:
             return fmt(value.detach())
         return value
 
-    def execute(self, node: fx.Node, replacements: list[Tensor]) -> Any:
-        """Call what a node calls, in evaluation mode and without rounding."""
+    def execute(self, call: NodeCall, replacements: Sequence[Tensor] = ()) -> Any:
+        """The result of a node in evaluation mode, of all operands only parameters rounded."""
         left = list(replacements)
 
-        def filled(value: Any) -> Any:
+        def fill(value: Any) -> Any:
             if isinstance(value, list | tuple):
-                return type(value)(filled(item) for item in value)
+                return type(value)(fill(item) for item in value)
             return left.pop(0) if isinstance(value, SYMBOLS) else value
 
-        args = filled(tuple(fx.map_arg(node.args, self.results.__getitem__)))
-        mapped = dict(fx.map_arg(node.kwargs, self.results.__getitem__))
-        kwargs = {name: filled(value) for name, value in mapped.items()}
-        target: Any = node.target
+        args, kwargs = self.arguments(call.node)
+        named = {name: fill(value) for name, value in kwargs.items() if name != "config"}
+        if call.node not in self._functions:
+            self._functions[call.node] = parameters_rounded(call)
         with torch.no_grad():
-            if node.op == "call_method":
-                return getattr(args[0], target)(*args[1:], **kwargs)
-            if node.op == "call_module":
-                return _evaluating(self.modules[target])(*args, **kwargs)
-            op = op_of_node(node, self.modules)
-            quant = None if op is None else self.quant_of(node, op, None)
-            if op is not None and quant is not None:
-                kwargs["config"] = _of_parameters(quant, op)
-            return target(*args, **kwargs)
-
-    def in_place(self, node: fx.Node) -> bool:
-        """Whether a node stores its result in what it reads."""
-        if node.op == "call_module":
-            return bool(getattr(self.modules[str(node.target)], "inplace", False))
-        return bool(node.kwargs.get("inplace")) or writes_in_place(node)
-
-    def overwritten(self, node: fx.Node) -> fx.Node:
-        """The node whose result another has changed; refused where a third shares its memory."""
-        source = node.args[0] if node.args else next(iter(node.kwargs.values()))
-        assert isinstance(source, fx.Node)
-        op = op_of_node(source, self.modules)
-        is_view = op is not None and op.lowering and not op.quantizable
-        if is_view and any(len(base.users) > 1 for base in source.all_input_nodes):
-            raise LoweringError(
-                f"{node.name} writes in place into memory that others read: take inplace out"
-            )
-        return source
+            return self._functions[call.node](*fill(tuple(args)), **named)
 
     def finished(self, cut_tail: bool) -> IntegerProgram:
         """The program, without steps that no output needs."""
@@ -380,16 +338,13 @@ def _attribute(model: nn.Module, target: str) -> Any:
     return getattr(model.get_submodule(path), name)
 
 
-def _evaluating(module: nn.Module) -> nn.Module:
-    """A module that shares everything but evaluates, and rounds nothing."""
-    twin = copy.copy(module)
+def parameters_rounded(call: NodeCall) -> Callable[..., Any]:
+    """A function that computes a node in evaluation mode; data was rounded before, or is not."""
+    if call.op is not None and call.quant is not None:
+        params = {r: fmt for r, fmt in call.quant.operands.items() if r in call.op.params}
+        return call.rounded_by(params)
+    if call.layer is None:
+        return call.in_float
+    twin = own_shell(call.in_float)  # type: ignore[arg-type]
     twin.training = False
-    if isinstance(twin, QuantizedModule):
-        twin.quant = _of_parameters(twin.quant, twin.op)
     return twin
-
-
-def _of_parameters(quant: QuantConfig, op: Op) -> QuantConfig:
-    """A configuration that rounds parameters only: data was rounded before."""
-    kept = {role: fmt for role, fmt in quant.operands.items() if role in op.params}
-    return replace(quant, operands=kept)

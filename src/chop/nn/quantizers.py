@@ -16,10 +16,6 @@ from chop.numerics import NumberFormat, Operand, Quantizer
 __all__ = ["QUANTIZERS", "Quantizer", "Rounder", "loss_terms", "make_quantizers"]
 QUANTIZERS = "quantizers"
 """The name under which a quantised operation registers them."""
-OUT_BY_IN = frozenset(("linear", "conv1d", "conv2d", "conv3d"))
-"""Operations whose weight has a row for each output channel, with a column for each input one."""
-
-
 Rounder = NumberFormat | Quantizer
 """What is called with a tensor to round it."""
 
@@ -68,7 +64,7 @@ def channels_of(layer: Any, role: str, own: Tensor | None) -> tuple[int, ...] | 
     if own is not None:
         return own.shape[:1] + (1,) * (own.dim() - 1)
     weight = getattr(layer, "weight", None)
-    if layer.op.name not in OUT_BY_IN or not isinstance(weight, Tensor):
+    if not layer.op.has_weight_matrix or not isinstance(weight, Tensor):
         return None
     inputs = weight.shape[1] * getattr(layer, "groups", 1)
     count = weight.shape[0] if role == OUTPUT else inputs

@@ -3,6 +3,8 @@
 from chop.ops.op import (
     MaseType,
     Op,
+    Order,
+    Reads,
     lowering,
     op_of_function,
     op_of_method,
@@ -15,6 +17,8 @@ __all__ = [
     "OPS",
     "MaseType",
     "Op",
+    "Order",
+    "Reads",
     "lowering",
     "op_of_function",
     "op_of_method",

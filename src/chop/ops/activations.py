@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chop.ops import cost
-from chop.ops.op import MaseType, Op, takes
+from chop.ops.op import MaseType, Op, Reads, takes
 from chop.ops.torch_names import named_functions, named_methods
 
 
@@ -27,6 +27,7 @@ def activation(name: str, module: type[nn.Module], flops: int, *settings: str, *
         "methods": named_methods(name),
         "arguments": takes("input:data_in", *settings),
         "cost": cost.elementwise(flops),
+        "reads": Reads.PLACE,
     }
     return Op(name=name, module=module, **fields | facts)
 
@@ -55,12 +56,13 @@ PRELU = Op(
     aten=("_prelu_kernel",),
     params=("weight",),
     cost=cost.elementwise(2),
+    reads=Reads.PLACE,
 )
 
 ACTIVATIONS = [
     # Negative inputs give zero anyway, so the sign bit is better spent on range.
-    activation("relu", nn.ReLU, 1, "inplace", unsigned=frozenset({"data_in"})),
-    activation("relu6", nn.ReLU6, 2, "inplace"),
+    activation("relu", nn.ReLU, 1, "inplace", unsigned=frozenset({"data_in"}), selects=True),
+    activation("relu6", nn.ReLU6, 2, "inplace", selects=True),
     activation("leaky_relu", nn.LeakyReLU, 2, "negative_slope", "inplace"),
     PRELU,
     activation(
@@ -76,7 +78,7 @@ ACTIVATIONS = [
     activation("logsigmoid", nn.LogSigmoid, 3, aten=("log_sigmoid", "log_sigmoid_forward")),
     activation("tanh", nn.Tanh, 4),
     activation("tanhshrink", nn.Tanhshrink, 5),
-    activation("hardtanh", nn.Hardtanh, 2, "min_val", "max_val", "inplace"),
+    activation("hardtanh", nn.Hardtanh, 2, "min_val", "max_val", "inplace", selects=True),
     activation("hardswish", nn.Hardswish, 5, "inplace"),
     activation("hardsigmoid", nn.Hardsigmoid, 4, "inplace"),
     activation("hardshrink", nn.Hardshrink, 2, "lambd"),
@@ -84,7 +86,14 @@ ACTIVATIONS = [
     activation("softplus", nn.Softplus, 3, "beta", "threshold"),
     activation("softsign", nn.Softsign, 3),
     activation("threshold", nn.Threshold, 1, "threshold", "value", "inplace"),
-    activation("glu", nn.GLU, 4, "dim", description="Gated linear unit: half gates half"),
+    activation(
+        "glu",
+        nn.GLU,
+        4,
+        "dim",
+        description="Gated linear unit: half gates half",
+        reads=Reads.ALL,
+    ),
     activation(
         "softmax",
         nn.Softmax,
@@ -92,9 +101,17 @@ ACTIVATIONS = [
         "dim",
         description="Exponentials that sum to one",
         run=dtype_third(F.softmax),
+        reads=Reads.ALL,
         aten=("_softmax",),
     ),
-    activation("softmin", nn.Softmin, 6, "dim", description="Softmax of the negated input"),
+    activation(
+        "softmin",
+        nn.Softmin,
+        6,
+        "dim",
+        description="Softmax of the negated input",
+        reads=Reads.ALL,
+    ),
     activation(
         "log_softmax",
         nn.LogSoftmax,
@@ -102,6 +119,7 @@ ACTIVATIONS = [
         "dim",
         description="Logarithm of softmax",
         run=dtype_third(F.log_softmax),
+        reads=Reads.ALL,
         aten=("_log_softmax",),
     ),
     activation(
@@ -110,5 +128,6 @@ ACTIVATIONS = [
         5,
         mase_type=MaseType.MODULE,
         description="Softmax over the channels of each place",
+        reads=Reads.ALL,
     ),
 ]

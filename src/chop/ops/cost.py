@@ -1,4 +1,4 @@
-"""What one forward call of an operation costs, counted from shapes alone.
+"""The cost of one forward call of an operation, counted from shapes alone.
 
 Conventions: one multiply-accumulate (MAC) is two floating-point operations (FLOPs). A bias is the
 first value of the accumulator and costs nothing. Additions, multiplications, comparisons,
@@ -16,7 +16,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CallShapes:
     """One call of an operation, by its shapes.
 
     `inputs` are the tensors that flow in, in the order of the call, and `params` those that belong
@@ -35,7 +35,7 @@ class Call:
         return getattr(self.module, name, None) if self.module else self.attributes.get(name)
 
 
-class Product(NamedTuple):
+class PairedMacs(NamedTuple):
     """Multiply-accumulates in which the same two operands meet.
 
     An operand is a role or a parameter; any other name is something that the operation makes
@@ -53,7 +53,7 @@ class Cost:
     Bit operations are each MAC times the widths of the two operands that meet in it.
     """
 
-    products: tuple[Product, ...] = ()
+    products: tuple[PairedMacs, ...] = ()
     other_flops: int = 0
 
     @property
@@ -67,14 +67,14 @@ class Cost:
         return 2 * self.macs + self.other_flops
 
 
-CostRule = Callable[[Call], Cost | None]
+CostRule = Callable[[CallShapes], Cost | None]
 
 
-def uncounted(call: Call) -> None:
+def uncounted(call: CallShapes) -> None:
     """Not counted."""
 
 
-def free(call: Call) -> Cost:
+def free(call: CallShapes) -> Cost:
     """Nothing."""
     return Cost()
 
@@ -82,69 +82,69 @@ def free(call: Call) -> Cost:
 def elementwise(flops: int) -> CostRule:
     """A fixed number of FLOPs for each element of the output."""
 
-    def rule(call: Call) -> Cost:
+    def rule(call: CallShapes) -> Cost:
         return Cost(other_flops=flops * prod(call.output))
 
     rule.__doc__ = f"{flops} FLOP{'s' * (flops > 1)} for each element of the output."
     return rule
 
 
-def reduction(call: Call) -> Cost:
+def reduction(call: CallShapes) -> Cost:
     """One FLOP for each element that is read."""
     return Cost(other_flops=prod(call.inputs[0]))
 
 
 def products(macs: int, *operands: str) -> Cost:
     """Nothing but multiply-accumulates of two operands."""
-    return Cost((Product(macs, operands),) if macs else ())
+    return Cost((PairedMacs(macs, operands),) if macs else ())
 
 
-def linear(call: Call) -> Cost:
+def linear(call: CallShapes) -> Cost:
     """One MAC for each input feature of each output."""
     return products(prod(call.output) * call.params["weight"][-1], "data_in", "weight")
 
 
-def convolution(call: Call) -> Cost:
+def convolution(call: CallShapes) -> Cost:
     """One MAC for each place of the kernel and input channel of the group, for each output."""
     return products(prod(call.output) * prod(call.params["weight"][1:]), "data_in", "weight")
 
 
-def transposed_convolution(call: Call) -> Cost:
+def transposed_convolution(call: CallShapes) -> Cost:
     """One MAC for each place of the kernel and output channel of the group, for each input."""
     return products(prod(call.inputs[0]) * prod(call.params["weight"][1:]), "data_in", "weight")
 
 
-def bilinear(call: Call) -> Cost:
+def bilinear(call: CallShapes) -> Cost:
     """Two MACs for each pair of features of each output; what the first makes is not rounded."""
     macs = prod(call.output) * prod(call.params["weight"][1:])
-    return Cost((Product(macs, ("data_in", "weight")), Product(macs, ("product", "data_in"))))
+    return Cost((PairedMacs(macs, ("data_in", "weight")), PairedMacs(macs, ("product", "data_in"))))
 
 
-def matrix_product(call: Call) -> Cost:
+def matrix_product(call: CallShapes) -> Cost:
     """One MAC for each index of the shared dimension of each output."""
     return products(prod(call.output) * call.inputs[0][-1], "data_in", "weight")
 
 
-def added_matrix_product(call: Call) -> Cost:
+def added_matrix_product(call: CallShapes) -> Cost:
     """One MAC for each index of the shared dimension of each output; the first argument is free."""
     data, weight = call.inputs[1:3]
     return products(prod(data) * (weight[-1] if len(weight) > 1 else 1), "data_in", "weight")
 
 
-def contraction(call: Call) -> Cost:
+def contraction(call: CallShapes) -> Cost:
     """One MAC for each index of the shared dimensions of each output."""
     one, other = map(prod, call.inputs[:2])  # each the shared size times its part of the output
     return products(isqrt(one * other * prod(call.output)), "data_in", "weight")
 
 
-def vector_products(call: Call) -> Cost:
+def vector_products(call: CallShapes) -> Cost:
     """One MAC for each element of the vectors of each output."""
     dim = call.attributes.get("dim", -1)
     size = call.inputs[0][dim if isinstance(dim, int) else -1]
     return products(prod(call.output) * size, "data_in", "weight")
 
 
-def einsum(call: Call) -> Cost | None:
+def einsum(call: CallShapes) -> Cost | None:
     """One MAC for each operand but one at every point of the index space.
 
     A third operand meets the product of the first two, which is not rounded. Operands given as a
@@ -163,8 +163,8 @@ def einsum(call: Call) -> Cost | None:
     points = prod(sizes.values())
     if len(terms) == 1:
         return Cost(other_flops=points)
-    others = (Product(points, ("product", "weight")),) * (len(terms) - 2)
-    return Cost((Product(points, ("data_in", "weight")), *others))
+    others = (PairedMacs(points, ("product", "weight")),) * (len(terms) - 2)
+    return Cost((PairedMacs(points, ("data_in", "weight")), *others))
 
 
 def labelled(term: str, shape: Shape) -> Iterator[tuple[str, int]]:
@@ -178,19 +178,19 @@ def labelled(term: str, shape: Shape) -> Iterator[tuple[str, int]]:
 SCALE_AND_SOFTMAX = 6  # FLOPs for each score: one to scale it, five as any softmax
 
 
-def attention(call: Call) -> Cost:
+def attention(call: CallShapes) -> Cost:
     """MACs of scores and weighted sum; six FLOPs a score to scale and softmax, one to mask it."""
     query, key, value = call.inputs[:3]
     scores = prod(call.output[:-1]) * key[-2]
     masked = len(call.inputs) > 3 or bool(call.attributes.get("is_causal"))
     meetings = (
-        Product(scores * query[-1], ("query", "key")),
-        Product(scores * value[-1], ("scores", "value")),
+        PairedMacs(scores * query[-1], ("query", "key")),
+        PairedMacs(scores * value[-1], ("scores", "value")),
     )
     return Cost(meetings, (SCALE_AND_SOFTMAX + masked) * scores)
 
 
-def multihead_attention(call: Call) -> Cost | None:
+def multihead_attention(call: CallShapes) -> Cost | None:
     """Projections and an attention for each head."""
     # Averaging the weights over the heads, which `need_weights` asks for, is left aside.
     layer = call.module
@@ -203,15 +203,15 @@ def multihead_attention(call: Call) -> Cost | None:
     scores = rows * keys * layer.num_heads
     meetings = (
         *projections(call, layer),
-        Product(scores * layer.head_dim, ("projected query", "projected key")),
-        Product(scores * layer.head_dim, ("scores", "projected value")),
-        Product(rows * layer.embed_dim**2, ("heads", "out_proj.weight")),
+        PairedMacs(scores * layer.head_dim, ("projected query", "projected key")),
+        PairedMacs(scores * layer.head_dim, ("scores", "projected value")),
+        PairedMacs(rows * layer.embed_dim**2, ("heads", "out_proj.weight")),
     )
     masked = len(call.inputs) > 3
     return Cost(meetings, (SCALE_AND_SOFTMAX + masked) * scores)
 
 
-def attention_function(call: Call) -> Cost | None:
+def attention_function(call: CallShapes) -> Cost | None:
     """The same for `F.multi_head_attention_forward`, whose sequences come first."""
     width, heads = call.attributes.get("embed_dim_to_check"), call.attributes.get("num_heads")
     if not isinstance(width, int) or not isinstance(heads, int):
@@ -221,22 +221,22 @@ def attention_function(call: Call) -> Cost | None:
     rows, keys = prod(call.inputs[0][:-1]), call.inputs[1][0] + extra
     roles = ("query", "key", "value")
     meetings = (
-        *(Product(prod(each) * width, (role, "weight"))
+        *(PairedMacs(prod(each) * width, (role, "weight"))
           for role, each in zip(roles, call.inputs, strict=False)),
-        Product(rows * keys * width, ("projected query", "projected key")),
-        Product(rows * keys * width, ("scores", "projected value")),
-        Product(rows * width**2, ("heads", "out_proj.weight")),
+        PairedMacs(rows * keys * width, ("projected query", "projected key")),
+        PairedMacs(rows * keys * width, ("scores", "projected value")),
+        PairedMacs(rows * width**2, ("heads", "out_proj.weight")),
     )  # fmt: skip
     return Cost(meetings, SCALE_AND_SOFTMAX * rows * keys * heads)
 
 
-def projections(call: Call, layer: nn.MultiheadAttention) -> list[Product]:
+def projections(call: CallShapes, layer: nn.MultiheadAttention) -> list[PairedMacs]:
     """The products that make queries, keys and values of the inputs."""
     own = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
     weights = own if layer.in_proj_weight is None else ("in_proj_weight",) * 3
     roles = ("query", "key", "value")
     return [
-        Product(prod(shape) * layer.embed_dim, (role, weight))
+        PairedMacs(prod(shape) * layer.embed_dim, (role, weight))
         for role, weight, shape in zip(roles, weights, call.inputs[:3], strict=True)
     ]
 
@@ -246,7 +246,7 @@ STEP_FLOPS = {"LSTM": 21, "GRU": 18, "RNN": 5}
 """For each element of the hidden state: sums of the products, activations, and what joins them."""
 
 
-def recurrent(call: Call) -> Cost | None:
+def recurrent(call: CallShapes) -> Cost | None:
     """The products of input and hidden state with the weights of each gate, at each step."""
     layer = call.module
     if not isinstance(layer, nn.RNNBase):
@@ -260,13 +260,13 @@ def recurrent(call: Call) -> Cost | None:
     each = rows * ways
     projected = each * layer.num_layers * layer.hidden_size * layer.proj_size
     meetings = (
-        Product(each * width * sum(widths), ("data_in", "weight")),
-        Product(each * width * state * layer.num_layers + projected, ("hidden", "weight")),
+        PairedMacs(each * width * sum(widths), ("data_in", "weight")),
+        PairedMacs(each * width * state * layer.num_layers + projected, ("hidden", "weight")),
     )
     return Cost(meetings, STEP_FLOPS[kind] * each * layer.hidden_size * layer.num_layers)
 
 
-def recurrent_cell(call: Call) -> Cost | None:
+def recurrent_cell(call: CallShapes) -> Cost | None:
     """The products of input and hidden state with the weights of each gate."""
     hidden = call.output[-1]
     rows = prod(call.output[:-1])
@@ -276,13 +276,13 @@ def recurrent_cell(call: Call) -> Cost | None:
     gates = weights[0][0]
     kind = {count: name for name, count in GATES.items()}[gates // hidden]
     meetings = (
-        Product(rows * gates * call.inputs[0][-1], ("data_in", "weight")),
-        Product(rows * gates * hidden, ("hidden", "weight")),
+        PairedMacs(rows * gates * call.inputs[0][-1], ("data_in", "weight")),
+        PairedMacs(rows * gates * hidden, ("hidden", "weight")),
     )
     return Cost(meetings, STEP_FLOPS[kind] * rows * hidden)
 
 
-def batch_norm(call: Call) -> Cost:
+def batch_norm(call: CallShapes) -> Cost:
     """Two FLOPs an element in evaluation (scale and shift), in training as other normalisations."""
     training = call.module.training if call.module else bool(call.attributes.get("training"))
     if training:
@@ -290,13 +290,13 @@ def batch_norm(call: Call) -> Cost:
     return Cost(other_flops=2 * prod(call.output))
 
 
-def normalisation(call: Call) -> Cost:
+def normalisation(call: CallShapes) -> Cost:
     """Five FLOPs an element (mean, difference, square, its mean, scale), one for each parameter."""
     affine = sum(call.params.get(name) is not None for name in ("weight", "bias"))
     return Cost(other_flops=(5 + affine) * prod(call.output))
 
 
-def rms_norm(call: Call) -> Cost:
+def rms_norm(call: CallShapes) -> Cost:
     """Three FLOPs an element (square, its mean, scale), and one for the weight."""
     affine = call.params.get("weight") is not None
     return Cost(other_flops=(3 + affine) * prod(call.output))
@@ -305,7 +305,7 @@ def rms_norm(call: Call) -> Cost:
 def pooling(dimensions: int) -> CostRule:
     """One FLOP for each element of the window of each output, over so many dimensions."""
 
-    def rule(call: Call) -> Cost | None:
+    def rule(call: CallShapes) -> Cost | None:
         """One FLOP for each element of the window of each output."""
         kernel = call.attribute("kernel_size")
         if isinstance(kernel, int):

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from chop.ops import composed, cost
-from chop.ops.op import MaseType, Op, takes
+from chop.ops.op import MaseType, Op, Order, Reads, takes
 from chop.ops.torch_names import named_functions, named_methods
 
 IMPLICIT = MaseType.IMPLICIT_FUNC
@@ -27,6 +27,16 @@ def implicit(name: str, description: str, **facts: Any) -> Op:
     return Op(name=name, description=description, **fields | facts)
 
 
+def moved(name: str, description: str, order: Order = Order.KEPT, **facts: Any) -> Op:
+    """A row for a function that gives elements of its operand in other places."""
+    return implicit(name, description, order=order, **{"reads": Reads.MOVED} | facts)
+
+
+def same(name: str, description: str, **facts: Any) -> Op:
+    """A row for what gives, in evaluation, the numbers that it is given."""
+    return implicit(name, description, reads=Reads.SAME, **facts)
+
+
 def comparison(name: str, description: str, *operators: Any) -> Op:
     """A row for a comparison or a logical operation: truth values out, one FLOP an element."""
     return implicit(
@@ -39,7 +49,7 @@ def comparison(name: str, description: str, *operators: Any) -> Op:
 
 
 DROPOUTS = [
-    implicit(name, description, module=module)
+    same(name, description, module=module)
     for name, module, description in (
         ("dropout", nn.Dropout, "Elements set to zero at random in training"),
         ("dropout1d", nn.Dropout1d, "Channels set to zero at random in training"),
@@ -51,58 +61,65 @@ DROPOUTS = [
 ]
 
 JOINS = [
-    implicit(
+    moved(
         name,
         description,
+        order,
         mase_type=MaseType.BUILTIN_FUNC,
         aliases=aliases,
         arguments=takes("tensors:data_in", "dim"),
     )
-    for name, aliases, description in (
-        ("cat", ("concat", "concatenate"), "Tensors joined along a dimension"),
-        ("stack", (), "Tensors joined along a new dimension"),
+    for name, order, aliases, description in (
+        ("cat", Order.KEPT, ("concat", "concatenate"), "Tensors joined along a dimension"),
+        ("stack", Order.DENSE, (), "Tensors joined along a new dimension"),
     )
 ]
 
 MOVES = [
-    implicit("view", "Another shape, same memory", aliases=("view_as",), aten=("_unsafe_view",)),
-    implicit("reshape", "Another shape", aliases=("reshape_as",)),
-    implicit("flatten", "Several dimensions made one", module=nn.Flatten, aliases=("ravel",)),
-    implicit("unflatten", "One dimension made several", module=nn.Unflatten),
-    implicit("transpose", "Two dimensions swapped", aliases=("swapaxes", "swapdims")),
-    implicit("t", "A matrix transposed"),
-    implicit("permute", "Dimensions in another order", aliases=("movedim",)),
-    implicit("squeeze", "Dimensions of size one dropped"),
-    implicit("unsqueeze", "A dimension of size one added"),
-    implicit("expand", "Sizes of one repeated without copying", aliases=("expand_as",)),
-    implicit("broadcast_to", "Expanded to a shape"),
-    implicit("repeat", "Repeated along dimensions", aliases=("repeat_interleave",)),
-    implicit("tile", "Repeated as tiles"),
-    implicit("contiguous", "The same values in dense memory"),
-    implicit("clone", "A copy", aten=("lift_fresh_copy",)),
-    implicit("detach", "The same values without their gradient"),
-    implicit(
+    moved("view", "Another shape, same memory", aliases=("view_as",), aten=("_unsafe_view",)),
+    moved("reshape", "Another shape", aliases=("reshape_as",)),
+    moved("flatten", "Several dimensions made one", module=nn.Flatten, aliases=("ravel",)),
+    moved("unflatten", "One dimension made several", module=nn.Unflatten),
+    moved("transpose", "Two dimensions swapped", Order.ANY, aliases=("swapaxes", "swapdims")),
+    moved("t", "A matrix transposed", Order.ANY),
+    moved("permute", "Dimensions in another order", Order.ANY, aliases=("movedim",)),
+    moved("squeeze", "Dimensions of size one dropped"),
+    moved("unsqueeze", "A dimension of size one added"),
+    moved("expand", "Sizes of one repeated without copying", Order.ANY, aliases=("expand_as",)),
+    moved("broadcast_to", "Expanded to a shape", Order.ANY),
+    moved("repeat", "Repeated along dimensions", aliases=("repeat_interleave",)),
+    moved("tile", "Repeated as tiles"),
+    same("contiguous", "The same values in dense memory", order=Order.DENSE),
+    same("clone", "A copy", aten=("lift_fresh_copy",)),
+    same("detach", "The same values without their gradient"),
+    moved(
         "getitem",
         "A part chosen by index",
+        Order.ANY,
         operators=(operator.getitem,),
         aten=("slice", "index"),
     ),
     implicit("setitem", "A part replaced", operators=(operator.setitem,)),
-    implicit("getattr", "An attribute such as the shape", operators=(getattr,)),
-    implicit("split", "Parts of given sizes", aliases=("split_with_sizes", "tensor_split")),
-    implicit("chunk", "A given number of parts"),
-    implicit("unbind", "Parts along a dimension"),
-    implicit("narrow", "A range of a dimension"),
-    implicit("select", "One index of a dimension"),
-    implicit("index_select", "Indices of a dimension"),
+    implicit(
+        "getattr",
+        "An attribute such as the shape",
+        operators=(getattr,),
+        reads=Reads.SHAPE,
+    ),
+    moved("split", "Parts of given sizes", Order.ANY, aliases=("split_with_sizes", "tensor_split")),
+    moved("chunk", "A given number of parts", Order.ANY),
+    moved("unbind", "Parts along a dimension", Order.ANY),
+    moved("narrow", "A range of a dimension", Order.ANY),
+    moved("select", "One index of a dimension", Order.ANY),
+    moved("index_select", "Indices of a dimension"),
     implicit("gather", "Elements chosen by index"),
-    implicit("flip", "A dimension reversed"),
-    implicit("roll", "A dimension rotated"),
-    implicit("pad", "A border added", functions=(F.pad,), methods=(), aten=("constant_pad_nd",)),
-    implicit("unfold", "Sliding windows", module=nn.Unfold, aten=("im2col",)),
-    implicit("pixel_shuffle", "Channels moved to space", module=nn.PixelShuffle),
-    implicit("pixel_unshuffle", "Space moved to channels", module=nn.PixelUnshuffle),
-    implicit("channel_shuffle", "Channels interleaved", module=nn.ChannelShuffle),
+    moved("flip", "A dimension reversed", Order.ANY),
+    moved("roll", "A dimension rotated", Order.ANY),
+    moved("pad", "A border added", functions=(F.pad,), methods=(), aten=("constant_pad_nd",)),
+    implicit("unfold", "Sliding windows", module=nn.Unfold, aten=("im2col",), reads=Reads.SUMMED),
+    moved("pixel_shuffle", "Channels moved to space", module=nn.PixelShuffle),
+    moved("pixel_unshuffle", "Space moved to channels", module=nn.PixelUnshuffle),
+    moved("channel_shuffle", "Channels interleaved", module=nn.ChannelShuffle),
     implicit(
         "where",
         "One or other by a condition",
@@ -126,9 +143,9 @@ MOVES = [
 ]
 
 FACTS = [
-    implicit("size", "The shape or one size of it", aten=("sym_size",)),
-    implicit("dim", "The number of dimensions"),
-    implicit("numel", "The number of elements", aten=("sym_numel",)),
+    implicit("size", "The shape or one size of it", reads=Reads.SHAPE, aten=("sym_size",)),
+    implicit("dim", "The number of dimensions", reads=Reads.SHAPE),
+    implicit("numel", "The number of elements", reads=Reads.SHAPE, aten=("sym_numel",)),
     implicit("item", "The only element as a number", aten=("_local_scalar_dense",)),
     implicit(
         "to", "Another device or number type", aliases=("type_as", "type"), aten=("_to_copy",)
@@ -161,7 +178,7 @@ COMPARISONS = [
     comparison("logical_or", "Or", operator.or_),
 ]
 
-IDENTITY = implicit(
+IDENTITY = same(
     "identity",
     "The input itself",
     mase_type=MaseType.MODULE_RELATED_FUNC,

@@ -7,12 +7,13 @@ import torch
 import torch.nn.functional as F
 
 from chop.ops import composed, cost
-from chop.ops.op import MaseType, Op, takes
+from chop.ops.op import MaseType, Op, Order, Reads, takes
 from chop.ops.torch_names import named_functions, named_methods
 
 BUILTIN = MaseType.BUILTIN_FUNC
 DATA_AND_WEIGHT = ("data_in", "weight")
 WITH_BIAS = (*DATA_AND_WEIGHT, "bias")
+ROWS_BY_COLUMNS = {"data_in": -1, "weight": -2}
 
 
 def function(name: str, description: str, rule: cost.CostRule, **facts: Any) -> Op:
@@ -32,19 +33,21 @@ def binary(name: str, description: str, *operators: Any, **facts: Any) -> Op:
         "operators": operators,
         "arguments": takes("input:data_in", "other:data_in"),
         "inputs": ("data_in", "data_in"),
+        "reads": Reads.PLACE,
     }
     return function(name, description, cost.elementwise(1), **fields | facts)
 
 
 def unary(name: str, description: str, *operators: Any, flops: int = 1) -> Op:
     """A function of each element."""
-    return function(name, description, cost.elementwise(flops), operators=operators)
+    rule = cost.elementwise(flops)
+    return function(name, description, rule, operators=operators, reads=Reads.PLACE)
 
 
 ARITHMETIC = [
     binary("add", "Sum", operator.add, operator.iadd),
     binary("sub", "Difference", operator.sub, operator.isub, aliases=("subtract",)),
-    binary("mul", "Product", operator.mul, operator.imul, aliases=("multiply",)),
+    binary("mul", "Product", operator.mul, operator.imul, aliases=("multiply",), summed={}),
     binary(
         "div",
         "Quotient",
@@ -88,6 +91,7 @@ ARITHMETIC = [
         cost.elementwise(2),
         aliases=("clip",),
         aten=("clamp_min", "clamp_max"),
+        reads=Reads.PLACE,
     ),
 ]
 
@@ -111,10 +115,25 @@ MATRICES = [
         "other:weight",
         operators=(operator.matmul, operator.imatmul, torch.linalg.matmul),
         aten=("linalg_matmul",),
+        order=Order.DENSE,
+        summed=ROWS_BY_COLUMNS,
     ),
-    product("mm", "Product of two matrices", "input:data_in", "mat2:weight"),
+    product(
+        "bmm",
+        "Matrix product of each pair of a batch",
+        "input:data_in",
+        "mat2:weight",
+        order=Order.DENSE,
+        summed=ROWS_BY_COLUMNS,
+    ),
+    product(
+        "mm",
+        "Product of two matrices",
+        "input:data_in",
+        "mat2:weight",
+        summed=ROWS_BY_COLUMNS,
+    ),
     product("mv", "Product of a matrix and a vector", "input:data_in", "vec:weight"),
-    product("bmm", "Matrix product of each pair of a batch", "input:data_in", "mat2:weight"),
     product("dot", "Product of two vectors", "input:data_in", "tensor:weight"),
     product("inner", "Product over the last dimensions", "input:data_in", "other:weight"),
     product(
@@ -175,6 +194,7 @@ MATRICES = [
         cost.einsum,
         arguments=takes("equation", "operands:data_in", "*rest:weight"),
         inputs=DATA_AND_WEIGHT,
+        order=Order.ANY,
     ),
     function(
         "scaled_dot_product_attention",
@@ -193,7 +213,13 @@ MATRICES = [
 ]
 
 REDUCTIONS = [
-    function(name, description, cost.reduction, arguments=takes("input:data_in", "dim"))
+    function(
+        name,
+        description,
+        cost.reduction,
+        arguments=takes("input:data_in", "dim"),
+        reads=Reads.SUMMED if name in ("sum", "mean", "cumsum") else Reads.ALL,
+    )
     for name, description in (
         ("mean", "Mean"),
         ("sum", "Sum of elements"),

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from chop.ops import composed, cost
-from chop.ops.op import MaseType, Op, takes
+from chop.ops.op import MaseType, Op, Order, Reads, takes
 from chop.ops.torch_names import named_operators
 
 RELATED, MODULE = MaseType.MODULE_RELATED_FUNC, MaseType.MODULE
@@ -13,6 +13,7 @@ AFFINE = ("weight", "bias")
 BIAS_OPTIONAL = frozenset({"bias"})
 ALL_OPTIONAL = frozenset(AFFINE)
 DIMENSIONS = (1, 2, 3)
+SECOND = {"data_in": 1, "data_out": 1}
 UPSAMPLINGS = (
     *(f"{kind}{dims}d" for kind in ("upsample_nearest", "_upsample_nearest_exact")
       for dims in DIMENSIONS),
@@ -29,6 +30,9 @@ LINEAR = Op(
     params=AFFINE,
     optional=BIAS_OPTIONAL,
     cost=cost.linear,
+    order=Order.DENSE,
+    summed={"data_in": -1, "weight": -1},
+    channels={"data_in": -1, "weight": 0, "data_out": -1},
 )
 BILINEAR = Op(
     name="bilinear",
@@ -52,6 +56,7 @@ EMBEDDING = Op(
     inputs=(),
     params=("weight",),
     cost=cost.free,
+    order=Order.DENSE,
 )
 MULTIHEAD_ATTENTION = Op(
     name="multihead_attention",
@@ -139,6 +144,8 @@ BATCH_NORM = Op(
     params=AFFINE,
     optional=ALL_OPTIONAL,
     cost=cost.batch_norm,
+    reads=Reads.PLACE,
+    channels=SECOND,
 )
 INSTANCE_NORM = Op(
     name="instance_norm",
@@ -168,6 +175,10 @@ def convolution(dims: int) -> Op:
         params=AFFINE,
         optional=BIAS_OPTIONAL,
         cost=cost.convolution,
+        order=Order.KEPT if dims == 1 else Order.DENSE,
+        dims=dims,
+        summed={"data_in": -1 - dims, "weight": -1 - dims},
+        channels={"data_in": -1 - dims, "weight": 0, "data_out": -1 - dims},
     )
 
 
@@ -183,6 +194,8 @@ def transposed_convolution(dims: int) -> Op:
         params=AFFINE,
         optional=BIAS_OPTIONAL,
         cost=cost.transposed_convolution,
+        dims=dims,
+        channels={"data_in": -1 - dims, "weight": 1, "data_out": -1 - dims},
     )
 
 
@@ -196,6 +209,9 @@ def batch_norm(dims: int) -> Op:
         params=AFFINE,
         optional=ALL_OPTIONAL,
         cost=cost.batch_norm,
+        reads=Reads.PLACE,
+        dims=dims,
+        channels=SECOND,
     )
 
 
@@ -273,6 +289,9 @@ def pool(kind: str, dims: int, rule: cost.CostRule, *settings: str) -> Op:
         aten=named_operators(f"{name}_with_indices", f"_{name}"),
         arguments=takes("input:data_in", *settings),
         cost=rule,
+        reads=Reads.SUMMED if kind.endswith("avg") else Reads.CHANNEL,
+        selects=kind.endswith("max"),
+        dims=dims,
     )
 
 

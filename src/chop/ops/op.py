@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
@@ -13,7 +13,7 @@ from torch import Tensor, fx, nn
 from torch._ops import OpOverload
 
 from chop.errors import RegistrationError
-from chop.ops.cost import PRODUCTS, Call, CostRule, Shape, uncounted
+from chop.ops.cost import PRODUCTS, CallShapes, CostRule, Shape, multihead_attention, uncounted
 from chop.registry import Registry
 
 Key = TypeVar("Key")
@@ -37,6 +37,33 @@ class MaseType(StrEnum):
     PLACEHOLDER = "placeholder"
     GET_ATTR = "get_attr"
     OUTPUT = "output"
+
+
+class Reads(StrEnum):
+    """The elements of its operands that an element of a result depends on."""
+
+    SAME = "the same element"
+    """The one in the same place, which it is."""
+    PLACE = "its place"
+    """Those in the same place."""
+    MOVED = "another place"
+    """One that was in another place, which it is."""
+    SUMMED = "a sum"
+    """Some that are added: the gradient of the others is zero."""
+    CHANNEL = "its channel"
+    """Those of its channel."""
+    SHAPE = "the shape"
+    """None: the result says something of the shape."""
+    ALL = "all"
+    """Any of them, for all that is known."""
+
+
+class Order(StrEnum):
+    """The order in which the elements of a result lie in memory."""
+
+    KEPT = "as they were"
+    DENSE = "of the dimensions, or with channels last"
+    ANY = "perhaps another, or with gaps"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,19 +120,57 @@ class Op:
     """Roles that are rounded without a sign unless the configuration says otherwise."""
     quantizable: bool = True
     """Whether it can be computed in a number format; what only moves values cannot."""
+    selects: bool = False
+    """Whether each result is one of the numbers that it reads, or a limit: no bits are added."""
     run: Callable[..., Any] | None = None
     """The function form, where it is not simply the first of `functions`."""
     cost: CostRule = uncounted
+    reads: Reads = Reads.ALL
+    order: Order = Order.KEPT
+    dims: int = 0
+    """The number of dimensions that come after the channels."""
+    summed: Mapping[str, int] | None = None
+    """For a product of two operands, the dimension of each that its sums run over, by role.
+
+    A product of elements has none; None if it is not known which numbers are multiplied.
+    """
+    channels: Mapping[str, int] = field(default_factory=dict)
+    """The dimension of the channels of each operand and of the result, by role."""
 
     @property
     def multiplies(self) -> bool:
-        """Whether it is made of products of its operands, as layers with weights are."""
+        """True if it is made of products of its operands, as layers with weights are."""
         return self.cost in PRODUCTS
 
     @property
+    def may_multiply(self) -> bool:
+        """True if it has products, or may have some that the table does not know."""
+        known = self.multiplies or self.summed is not None
+        return known or self.cost in (multihead_attention, uncounted)
+
+    @property
+    def sums_products(self) -> bool:
+        """True for a sum of products of two operands, the only ones whose widths can be learned."""
+        return bool(self.summed)
+
+    @property
+    def has_weight_matrix(self) -> bool:
+        """True if its weight has a row for each output channel, a column for each input one."""
+        return self.sums_products and "weight" in self.params
+
+    @property
     def lowering(self) -> Lowering | None:
-        """What turns it into steps of an integer program, if somebody registered that."""
-        return LOWERINGS.get(self.name)
+        """The rule that makes steps of an integer program of it, or of all that read alike."""
+        return LOWERINGS.get(self.name) or LOWERINGS.get(self.reads)
+
+    def channel_shape(self, role: str, shape: Shape) -> Shape:
+        """The shape of one number for each channel of an operand; () if it has no channels."""
+        axis = self.channels.get(role)
+        if axis is None and role in self.params and len(shape) == 1:
+            axis = 0
+        if axis is None or not -len(shape) <= axis < len(shape):
+            return ()
+        return (shape[axis], *(1,) * (-1 - axis if axis < 0 else len(shape) - 1 - axis))
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -117,14 +182,22 @@ class Op:
         """The function that computes it from plain arguments, if there is one."""
         return self.run or (self.functions[0] if self.functions else None)
 
-    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments of a function call by name; a trailing list gathers what is left over."""
+    def bind(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, is_layer: bool = False
+    ) -> dict[str, Any]:
+        """The arguments of a call by name; those that have none are numbered.
+
+        Args:
+            is_layer: the call is that of a module, which has the parameters itself.
+        """
+        known = [each for each in self.arguments if not (is_layer and each.role in self.params)]
         bound: dict[str, Any] = {}
-        for index, argument in enumerate(self.arguments):
+        for index, value in enumerate(args):
+            argument = known[index] if index < len(known) else Argument(f"arg_{index}")
             if argument.rest:
                 bound[argument.name] = args[index:]
-            elif index < len(args):
-                bound[argument.name] = args[index]
+                break
+            bound[argument.name] = value
         return bound | dict(kwargs)
 
     def __reduce__(self) -> tuple[Callable[[str], "Op"], tuple[str]]:
@@ -140,9 +213,14 @@ LOWERINGS: Registry[Lowering] = Registry("lowering")
 
 
 def lowering(*names: str) -> Callable[[Lowering], Lowering]:
-    """Decorator for what turns these operations into steps of an integer program."""
+    """Decorator for a rule that turns operations into steps of an integer program.
+
+    Args:
+        names: operations, or one of `Reads` for those that read so and have no rule of their own.
+    """
     for name in names:
-        OPS[name]  # which says what is near, if there is no such operation
+        if not isinstance(name, Reads):
+            OPS[name]  # which says what is near, if there is no such operation
     return LOWERINGS.register(*names)
 
 
@@ -247,9 +325,9 @@ def _index(pairs: Iterable[tuple[Key, Op]]) -> dict[Key, Op]:
     return index
 
 
-def call_of_module(op: Op, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Call:
+def call_of_module(op: Op, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> CallShapes:
     """The shapes of a module call."""
-    return Call(
+    return CallShapes(
         inputs=tuple(shape_of(value) for value in inputs if isinstance(value, Tensor)),
         output=shape_of(output),
         params={name: shape_of(getattr(module, name)) for name in parameter_roles(op, module)},
@@ -257,7 +335,9 @@ def call_of_module(op: Op, module: nn.Module, inputs: tuple[Any, ...], output: A
     )
 
 
-def call_of_function(op: Op, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> Call:
+def call_of_function(
+    op: Op, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any
+) -> CallShapes:
     """The shapes of a function or method call; the tensor of a method is the first of `args`."""
     roles = {argument.name: argument.role for argument in op.arguments}
     bound = op.bind(args, kwargs)
@@ -271,7 +351,7 @@ def call_of_function(op: Op, args: tuple[Any, ...], kwargs: Mapping[str, Any], o
                 params[str(role)] = shape_of(tensor)
             elif isinstance(tensor, Tensor):
                 inputs.append(shape_of(tensor))
-    return Call(tuple(inputs), shape_of(output), params, bound)
+    return CallShapes(tuple(inputs), shape_of(output), params, bound)
 
 
 def shape_of(value: Any) -> Shape:

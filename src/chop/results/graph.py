@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, fx, nn
 
+from chop.ir.call import NodeCall
 from chop.ir.graph.mase_graph import MaseGraph
+from chop.ir.stored import load_mase_graph
 from chop.numerics import Integer, IntTensor, NumberFormat
-from chop.passes.graph.analysis.flops.operands import formats_of_node
-from chop.passes.graph.interface import load_mase_graph
 
 BINS = 48
 FLOAT_BITS = 32.0
@@ -77,7 +77,7 @@ def node_facts(node: fx.Node, modules: Mapping[str, nn.Module]) -> NodeFacts:
     """The facts of one node."""
     module = modules[str(node.target)] if node.op == "call_module" else None
     called = node.target if module is None else type(module)
-    formats = dict(formats_of_node(node, module))
+    formats = dict(NodeCall.of(node, modules).formats)
     common = _section(node, "common")
     widths = [formats[role].bits for role in ("weight", *formats) if role in formats]
     return NodeFacts(

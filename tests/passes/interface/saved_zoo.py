@@ -1,8 +1,11 @@
 """Graphs of every kind that saving must bring back."""
 
+import hashlib
+import json
 import math
 import operator
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,6 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chop.ir.graph.mase_graph import SECTIONS, MaseGraph, MaseTracer
+from chop.ir.stored.folder import seal
+from chop.ir.stored.metadata import by_path, toml_text
 from chop.passes.graph import (
     add_common_metadata_analysis_pass,
     add_software_metadata_analysis_pass,
@@ -205,3 +210,15 @@ def assert_same_graph(left: MaseGraph, right: MaseGraph, inputs: dict[str, Tenso
     with torch.no_grad():
         copies = [{key: value.clone() for key, value in inputs.items()} for _ in range(2)]
         assert_equal(left.model(**copies[0]), right.model(**copies[1]))
+
+
+def in_earlier_form(folder: Path) -> Path:
+    """Turn a saved graph into one of an earlier version, whose metadata is a file of TOML."""
+    graph, metadata = folder / "graph.json", folder / "node_meta_param.toml"
+    record = json.loads(graph.read_text())
+    metadata.write_text(toml_text(by_path(record.pop("metadata"))))
+    del record["checksum"]
+    digest = hashlib.sha256(metadata.read_bytes()).hexdigest()
+    record["digests"] = record.get("digests", {}) | {metadata.name: digest}
+    graph.write_text(seal(record))
+    return folder

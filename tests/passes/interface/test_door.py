@@ -10,21 +10,14 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from saved_zoo import ZOO, graph_of
+from saved_zoo import ZOO, graph_of, in_earlier_form
 from torch import Tensor, nn
 
 from chop.errors import CheckpointError, GraphError
 from chop.ir.graph.mase_graph import MaseGraph, MaseTracer
-from chop.ops.op import MaseType, Op, takes
-from chop.ops.table import OPS
-from chop.passes.graph import (
-    load_mase_graph,
-    quantize_transform_pass,
-    save_mase_graph_interface_pass,
-)
-from chop.passes.graph.interface.door import identifier, path
-from chop.passes.graph.interface.layers import build_float, describe, known_classes
-from chop.passes.graph.interface.targets import (
+from chop.ir.stored.layers import build_float, describe, known_classes
+from chop.ir.stored.record_checks import identifier, path
+from chop.ir.stored.targets import (
     COMPUTES,
     LAYERS,
     OF_ATEN,
@@ -35,6 +28,13 @@ from chop.passes.graph.interface.targets import (
     is_method,
     is_operator,
     keywords,
+)
+from chop.ops.op import MaseType, Op, takes
+from chop.ops.table import OPS
+from chop.passes.graph import (
+    load_mase_graph,
+    quantize_transform_pass,
+    save_mase_graph_interface_pass,
 )
 
 TO_FLOAT = {"by": "type", "default": {"config": {"name": None}}}
@@ -50,7 +50,7 @@ def quantised(tmp_path_factory: pytest.TempPathFactory) -> Path:
     quantize_transform_pass(graph, {"by": "type", **rules})
     folder = tmp_path_factory.mktemp("door") / "saved"
     save_mase_graph_interface_pass(graph, folder)
-    return folder
+    return in_earlier_form(folder)
 
 
 @pytest.fixture

@@ -11,8 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chop.numerics import FORMATS, Integer
-from chop.passes.graph.interface.codec import (
+from chop.ir.stored.codec import (
     NotStorable,
     from_plain,
     pack,
@@ -22,7 +21,8 @@ from chop.passes.graph.interface.codec import (
     unpack,
     unpack_bits,
 )
-from chop.passes.graph.interface.node_meta import toml_text
+from chop.ir.stored.metadata import toml_text
+from chop.numerics import FORMATS, Integer
 
 SCALARS = st.one_of(
     st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False), st.text(max_size=8)
@@ -96,7 +96,7 @@ def test_bits_come_back(case: tuple[int, list[int]]) -> None:
 def test_long_tensors_are_packed_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     codes = np.random.default_rng(0).integers(-4, 4, 1000)
     whole = pack_bits(codes, 3)
-    monkeypatch.setattr("chop.passes.graph.interface.codec.CHUNK", 64)
+    monkeypatch.setattr("chop.ir.stored.codec.CHUNK", 64)
     assert np.array_equal(pack_bits(codes, 3), whole)
     assert np.array_equal(unpack_bits(whole, 3, 1000, "int64"), codes)
 

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from saved_zoo import ZOO, graph_of
+from saved_zoo import ZOO, graph_of, in_earlier_form
 
 from chop.errors import CheckpointError
+from chop.ir.stored.targets import function_by_name, function_name, is_method
 from chop.passes.graph import (
     load_mase_graph,
     load_node_meta_param_interface_pass,
@@ -19,7 +20,6 @@ from chop.passes.graph import (
     quantize_transform_pass,
     save_mase_graph_interface_pass,
 )
-from chop.passes.graph.interface.targets import function_by_name, function_name, is_method
 
 Record = dict[str, Any]
 CONFIG = {"name": "integer", "data_in_width": 8, "weight_width": 4, "bias_width": 8}
@@ -35,7 +35,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     prune_transform_pass(graph, {"weight": {"sparsity": 0.5, "seed": 1}})
     folder = tmp_path_factory.mktemp("graphs") / "saved"
     save_mase_graph_interface_pass(graph, {"save_dir": folder, "weights": "codes"})
-    return folder
+    return in_earlier_form(folder)
 
 
 @pytest.fixture
@@ -205,6 +205,32 @@ def test_damaged_metadata(text: str, folder: Path) -> None:
     (folder / "node_meta_param.toml").write_text(text)
     with pytest.raises(CheckpointError, match="node_meta_param.toml"):
         load_mase_graph(folder)
+
+
+DAMAGE: dict[str, Callable[[Record], object]] = {
+    "no nodes": lambda tables: tables.pop("nodes"),
+    "no sections": lambda tables: tables["nodes"].update({next(iter(tables["nodes"])): {}}),
+    "numbers": lambda tables: tables.update(nodes=3, graph=4),
+    "types": lambda tables: tables["graph"]["common"].update(args=5),
+    "other nodes": lambda tables: tables["nodes"].popitem(),
+    "no tensor": lambda tables: tables["graph"]["common"].update(x={"$tensor": "t99"}),
+    "deep": lambda tables: tables["graph"]["common"].update(x=json.loads("[" * 90 + "]" * 90)),
+}
+
+
+@pytest.mark.parametrize("harm", DAMAGE)
+def test_damaged_metadata_in_the_file_of_the_graph(harm: str, folder: Path, tmp_path: Path) -> None:
+    graph = load_mase_graph(folder)
+    _, info = save_mase_graph_interface_pass(graph, {"save_dir": tmp_path / "new"})
+    place = Path(info["save_dir"])
+    assert not (place / "node_meta_param.toml").exists()
+    record = json.loads((place / "graph.json").read_text())
+    del record["checksum"]
+    DAMAGE[harm](record["metadata"])
+    (place / "graph.json").write_text(json.dumps(record))
+    with pytest.raises(CheckpointError, match=r"graph\.json: ") as caught:
+        load_mase_graph(place)
+    assert "\n" not in str(caught.value)
 
 
 def test_metadata_of_another_graph(folder: Path, tmp_path: Path) -> None:

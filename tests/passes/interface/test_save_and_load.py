@@ -8,6 +8,7 @@ from saved_zoo import (
     assert_same_graph,
     graph_of,
     graph_with_own_parts,
+    in_earlier_form,
 )
 from torch import nn
 
@@ -213,12 +214,12 @@ def test_other_files_in_a_folder_are_left_alone(tmp_path: Path) -> None:
 def test_a_failed_save_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = graph_of(*ZOO["sequential"]())
     save_mase_graph_interface_pass(graph, tmp_path / "out")
-    home = "chop.passes.graph.interface.save_and_load"
+    home = "chop.ir.stored.folder"
 
     def fail(*args: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(f"{home}.save_metadata", fail)
+    monkeypatch.setattr(f"{home}.complete_record", fail)
     with pytest.raises(OutputError, match="No space left"):
         save_mase_graph_interface_pass(graph, {"save_dir": tmp_path / "out", "replace": True})
     monkeypatch.undo()
@@ -278,6 +279,20 @@ def test_metadata_alone(tmp_path: Path) -> None:
     assert not path.with_suffix(".safetensors").exists()
     with pytest.raises(ChopError, match="the nodes are not those of the graph"):
         load_node_meta_param_interface_pass(graph_of(*ZOO["sequential"]()), path)
+
+
+def test_folders_of_earlier_versions_load(tmp_path: Path) -> None:
+    model, inputs = ZOO["conv"]()
+    graph = quantise_all(graph_of(model, inputs), "integer")
+    save_mase_graph_interface_pass(graph, tmp_path / "new")
+    save_mase_graph_interface_pass(graph, tmp_path / "old")
+    in_earlier_form(tmp_path / "old")
+    assert "metadata" not in (tmp_path / "old" / "graph.json").read_text()
+    new, old = (load_mase_graph(tmp_path / name) for name in ("new", "old"))
+    assert_equal(new.meta["mase"].parameters, old.meta["mase"].parameters)
+    for one, two in zip(new.nodes, old.nodes, strict=True):
+        assert_equal(one.meta["mase"].parameters, two.meta["mase"].parameters)
+    assert torch.equal(new.model(**inputs), old.model(**inputs))
 
 
 def test_a_graph_without_metadata_is_saved_too(tmp_path: Path) -> None:

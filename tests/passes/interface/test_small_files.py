@@ -17,9 +17,9 @@ from safetensors.torch import load_file, save_file
 from saved_zoo import graph_of
 from torch import Tensor, nn
 
+from chop.ir.stored.codec import Packed, PackedRecord, to_plain, unpack
 from chop.numerics import FORMATS, Encoded, NumberFormat
 from chop.passes.graph import load_mase_graph, save_mase_graph_interface_pass
-from chop.passes.graph.interface.codec import Packed, PackedRecord, to_plain, unpack
 
 MEMORY = 200 << 20  # bytes that loading may take on top of what is there
 SECONDS = 30
@@ -66,7 +66,8 @@ def edit(folder: Path, change: Callable[[Record, Tensors], object]) -> None:
     """Change the graph and its weights as one who means harm would."""
     weights, graph = folder / "weights.safetensors", folder / "graph.json"
     record, tensors = json.loads(graph.read_text()), load_file(weights)
-    del record["checksum"], record["digests"]
+    del record["checksum"]
+    record.pop("digests", None)
     change(record, tensors)
     save_file(tensors, weights)
     record["digest"] = hashlib.sha256(weights.read_bytes()).hexdigest()

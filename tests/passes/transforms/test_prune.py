@@ -8,12 +8,12 @@ from transform_nets import ConvNet, Jsc, Shared, graph_of, rule
 from chop.errors import ConfigError, GraphError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.logger import set_logging_verbosity
+from chop.nn.masks import largest_in_groups, weight_mask
 from chop.passes.graph import (
     prune_detach_hook_transform_pass,
     prune_transform_pass,
     quantize_transform_pass,
 )
-from chop.passes.graph.transforms.pruning.masks import largest_in_groups, weight_mask
 from chop.passes.graph.transforms.pruning.methods import METHODS
 from chop.passes.graph.utils import deepcopy_mase_graph, get_node_by_name
 

@@ -111,7 +111,7 @@ class MaseGraph:
     @classmethod
     def from_checkpoint(cls, fname: str | Path) -> "MaseGraph":
         """The graph that `export` or ``ch transform`` saved in a folder."""
-        graph: MaseGraph = _saving().load_mase_graph(fname)
+        graph: MaseGraph = _stored().load_mase_graph(fname)
         return graph
 
     def export(self, fname: str | Path, save_format: str = "full_model") -> Path:
@@ -124,8 +124,8 @@ class MaseGraph:
                 f"save_format must be 'full_model' (got {save_format!r}): the folder has the "
                 "weights by themselves in weights.safetensors"
             )
-        _, info = _saving().save_mase_graph_interface_pass(self, fname)
-        return Path(info["save_dir"])
+        folder: Path = _stored().save_graph(self, Path(fname)).folder
+        return folder
 
     def draw(self, file: str | Path = "mase_graph.svg") -> Path:
         """Draw the graph, from the inputs at the top to the output, as an SVG file."""
@@ -180,9 +180,9 @@ class MaseGraph:
         return f"MaseGraph({type(self.model).__name__}, {len(self.nodes)} nodes)"
 
 
-def _saving() -> Any:
-    """Saving and loading are passes, above this layer; the original has them on a graph as well."""
-    return import_module("chop.passes.graph.interface")
+def _stored() -> Any:
+    """The room of saving and loading, which imports this module."""
+    return import_module("chop.ir.stored")
 
 
 class TensorEntry(TypedDict, total=False):

@@ -11,7 +11,7 @@ from torch import Tensor
 from chop.lowering import program as steps
 from chop.lowering.builder import LoweringError
 from chop.lowering.dyadic import dyadic
-from chop.lowering.from_graph import Call
+from chop.lowering.from_graph import SymbolicCall
 from chop.lowering.program import Codes, Shape, Value
 from chop.lowering.ranges import along, codes, shifted
 from chop.lowering.rules.functions import entries, of_each_code, ranked
@@ -25,7 +25,7 @@ CHUNK = 4096
 
 
 @lowering("linear")
-def linear(call: Call) -> Symbol:
+def linear(call: SymbolicCall) -> Symbol:
     """Products with a constant matrix."""
     source = call.value(call.operands["input"])
     weight = call.parameter("weight")
@@ -34,7 +34,7 @@ def linear(call: Call) -> Symbol:
 
 
 def products(
-    call: Call, source: Value, weight: Codes, frac: int, bias: tuple[Codes, int] | None
+    call: SymbolicCall, source: Value, weight: Codes, frac: int, bias: tuple[Codes, int] | None
 ) -> Exact:
     """Products of the last dimension, all sums with one binary point."""
     source = one_point(call, source, -1)
@@ -44,7 +44,7 @@ def products(
     return call.emit(steps.Product, [source], shape, point, weight=weight, bias=offset)
 
 
-def one_point(call: Call, value: Value, axis: int) -> Value:
+def one_point(call: SymbolicCall, value: Value, axis: int) -> Value:
     """The value with a binary point that differs along one dimension at most."""
     same = (along(value.frac, value.shape, axis, side) for side in (np.min, np.max))
     low, high = same
@@ -73,7 +73,7 @@ def each_dimension(value: Any, dims: int) -> Shape:
 
 
 @lowering("conv1d", "conv2d", "conv3d")
-def convolution(call: Call) -> Symbol:
+def convolution(call: SymbolicCall) -> Symbol:
     """Convolution with constants."""
     source = one_point(call, call.value(call.operands["input"]), 0)
     weight = call.parameter("weight")
@@ -100,14 +100,14 @@ def convolution(call: Call) -> Symbol:
     return call.emit(steps.Convolution, [source], shape, point, **own)
 
 
-def result_shape(call: Call, *sources: Value) -> Shape:
+def result_shape(call: SymbolicCall, *sources: Value) -> Shape:
     """The shape of a row of the result, as PyTorch gives it."""
     result = call.run(*(torch.zeros((1, *s.shape), dtype=call.builder.dtype) for s in sources))
     return tuple(result.shape[1:])
 
 
 @lowering("matmul", "bmm", "mm")
-def matmul(call: Call) -> Symbol:
+def matmul(call: SymbolicCall) -> Symbol:
     """Product of two values, or of a value and a constant matrix."""
     left, right = list(call.operands.values())[:2]
     if isinstance(right, Tensor) and right.dim() == 2:
@@ -122,7 +122,7 @@ def matmul(call: Call) -> Symbol:
     return call.emit(steps.MatMul, [first, second], shape, first.frac + second.frac)
 
 
-def operand_value(call: Call, operand: Any) -> Value:
+def operand_value(call: SymbolicCall, operand: Any) -> Value:
     """A symbol or a constant tensor as a value; the constant may have a batch dimension of 1."""
     if not isinstance(operand, Tensor):
         return call.value(operand)
@@ -135,7 +135,7 @@ def operand_value(call: Call, operand: Any) -> Value:
     return value
 
 
-def pair(call: Call) -> tuple[Value, Value, Shape]:
+def pair(call: SymbolicCall) -> tuple[Value, Value, Shape]:
     """The two operands with equally many dimensions, and the shape that they broadcast to."""
     sides = [operand_value(call, side) for side in list(call.operands.values())[:2]]
     rank = max(len(side.shape) for side in sides)
@@ -150,7 +150,7 @@ def pair(call: Call) -> tuple[Value, Value, Shape]:
 
 
 @lowering("add", "sub")
-def addition(call: Call) -> Symbol:
+def addition(call: SymbolicCall) -> Symbol:
     """Sum or difference, of two values or of a value and a number."""
     if call.operands.get("alpha", 1) != 1:
         return call.float_result("has an alpha, which no rule covers")
@@ -165,7 +165,7 @@ def addition(call: Call) -> Symbol:
     return call.emit(steps.Sum, [one, other], shape, point, factors=tuple(factors))
 
 
-def with_number(call: Call) -> Symbol:
+def with_number(call: SymbolicCall) -> Symbol:
     """Arithmetic of a value and a number in the code: exact where the number is short."""
     left, right = list(call.operands.values())[:2]
     symbol, number = (left, right) if is_symbolic(left) else (right, left)
@@ -187,7 +187,7 @@ def with_number(call: Call) -> Symbol:
 
 
 @lowering("mul", "div")
-def multiplication(call: Call) -> Symbol:
+def multiplication(call: SymbolicCall) -> Symbol:
     """Product of two values, or with a number; a quotient by a power of two."""
     left, right = list(call.operands.values())[:2]
     if call.operands.get("rounding_mode") is not None:
@@ -213,7 +213,7 @@ def multiplication(call: Call) -> Symbol:
 
 
 @lowering("embedding")
-def embedding(call: Call) -> Symbol:
+def embedding(call: SymbolicCall) -> Symbol:
     """Rows of a constant table, chosen by an integer input, or numbers chosen by codes."""
     if isinstance(call.source, Exact | Pending):
         return entries(call)
@@ -229,7 +229,7 @@ def embedding(call: Call) -> Symbol:
 
 
 @lowering("max_pool1d", "max_pool2d", "max_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d")
-def max_pool(call: Call) -> Symbol:
+def max_pool(call: SymbolicCall) -> Symbol:
     """The largest code of each window; functions of codes are compared by their order."""
     if call.setting("return_indices", False):
         raise LoweringError(f"{call.name} gives indices, which no rule covers")
@@ -248,9 +248,9 @@ def channel_frac(value: Value, shape: Shape) -> Codes:
     return along(value.frac, value.shape, 0, np.max).reshape((-1,) + (1,) * (len(shape) - 1))
 
 
-def window(call: Call, value: Value) -> tuple[dict[str, Shape], Shape]:
+def window(call: SymbolicCall, value: Value) -> tuple[dict[str, Shape], Shape]:
     """Kernel, stride, padding and dilation of a pool, and the shape of its result."""
-    dims = int(call.op.name[-2])
+    dims = call.op.dims
     if len(value.shape) != dims + 1:
         raise LoweringError(f"{call.name} takes rows of {dims + 1} dimensions in integers")
     shape = result_shape(call, value)
@@ -274,7 +274,7 @@ def windows_of(kernel: Shape, stride: Shape, padding: Shape, dilation: Shape) ->
 
 
 @lowering("avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d")
-def average_pool(call: Call) -> Symbol:
+def average_pool(call: SymbolicCall) -> Symbol:
     """The sum of each window, divided: by a shift, or as a function of the sum."""
     value = one_point(call, call.value(call.source), 0)
     windows, shape = window(call, value)
@@ -295,7 +295,7 @@ def fills(value: Value, windows: dict[str, Shape], shape: Shape) -> bool:
 
 
 def divided(
-    call: Call, value: Value, windows: dict[str, Shape], shape: Shape, count: int
+    call: SymbolicCall, value: Value, windows: dict[str, Shape], shape: Shape, count: int
 ) -> Symbol:
     """Sums of windows, divided by how many elements they have."""
     frac = channel_frac(value, shape)

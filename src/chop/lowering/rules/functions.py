@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from chop.lowering.builder import LoweringError
-from chop.lowering.from_graph import Call
+from chop.lowering.from_graph import SymbolicCall
 from chop.lowering.program import Clamp, Codes, Shape, Table, Value
 from chop.lowering.ranges import codes, compact
 from chop.lowering.symbols import Exact, Float, Pending, Symbol
-from chop.ops.op import lowering
+from chop.ops.op import Reads, lowering
 
 UNLIMITED = 2**62
 VECTOR = 64
@@ -22,17 +22,10 @@ VECTOR = 64
 FEW_PLACES, MANY_PLACES, AT_ONCE = 3, 32, 2**22
 Layout = Literal["many", "few", "gaps"]
 """Many or few places of a channel side by side, or none."""
-ELEMENTWISE = (
-    *("leaky_relu", "rrelu", "elu", "celu", "selu", "gelu", "silu", "mish", "sigmoid"),
-    *("logsigmoid", "tanh", "tanhshrink", "hardswish", "hardsigmoid", "hardshrink", "softshrink"),
-    *("softplus", "softsign", "threshold", "neg", "abs", "sqrt", "rsqrt", "reciprocal", "square"),
-    *("exp", "log", "log2", "log1p", "erf", "sin", "cos", "tan", "sinh", "cosh", "floor", "ceil"),
-    *("round", "pow", "remainder", "floor_divide"),
-)
 
 
-@lowering(*ELEMENTWISE)
-def elementwise(call: Call) -> Symbol:
+@lowering(Reads.PLACE)
+def elementwise(call: SymbolicCall) -> Symbol:
     """Any function of one element and numbers."""
     if len([v for v in call.operands.values() if isinstance(v, Exact | Pending | Tensor)]) > 1:
         return call.float_result("has two operands that vary")
@@ -40,7 +33,7 @@ def elementwise(call: Call) -> Symbol:
 
 
 def of_each_code(
-    call: Call, symbol: Symbol, function: Callable[[Tensor], Tensor] | None = None
+    call: SymbolicCall, symbol: Symbol, function: Callable[[Tensor], Tensor] | None = None
 ) -> Symbol:
     """A function that PyTorch computes for every code; the node's own unless another is given."""
     found = codes_to_compute(call, symbol)
@@ -52,7 +45,7 @@ def of_each_code(
 
 
 @lowering("long")
-def whole_numbers(call: Call) -> Symbol:
+def whole_numbers(call: SymbolicCall) -> Symbol:
     """Numbers without what is after the point, as indices have to be."""
     symbol = call.source
     if call.node.target == "bool":
@@ -62,7 +55,7 @@ def whole_numbers(call: Call) -> Symbol:
     return of_each_code(call, symbol, lambda numbers: numbers.trunc())
 
 
-def entries(call: Call) -> Symbol:
+def entries(call: SymbolicCall) -> Symbol:
     """An embedding of codes in one number each: a table that the network has itself."""
     table = call.operands.get("weight")
     value = call.value(call.source)
@@ -93,7 +86,7 @@ def one_by_one(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     return function(torch.stack([x.reshape(-1)] * 2, dim=-1)[:, 0]).reshape(x.shape)
 
 
-def codes_to_compute(call: Call, symbol: Symbol) -> Pending | Float:
+def codes_to_compute(call: SymbolicCall, symbol: Symbol) -> Pending | Float:
     """The numbers of a symbol, one for each code; Float if there are too many."""
     if isinstance(symbol, Pending):
         return symbol
@@ -105,7 +98,7 @@ def codes_to_compute(call: Call, symbol: Symbol) -> Pending | Float:
 
 
 @lowering("relu", "relu6", "hardtanh", "clamp")
-def limited(call: Call) -> Symbol:
+def limited(call: SymbolicCall) -> Symbol:
     """Limits that are codes; a table where they lie between codes, or after another function."""
     symbol = call.source
     if isinstance(symbol, Pending):
@@ -125,7 +118,7 @@ def limited(call: Call) -> Symbol:
     return call.emit(Clamp, [value], value.shape, value.frac, low=low, high=high)
 
 
-def limits(call: Call) -> tuple[float | None, float | None] | None:
+def limits(call: SymbolicCall) -> tuple[float | None, float | None] | None:
     """Between which numbers a function limits its input; None if that is not known."""
     if call.op.name == "relu":
         return 0.0, None
@@ -142,7 +135,7 @@ def limits(call: Call) -> tuple[float | None, float | None] | None:
 
 
 @lowering("batch_norm1d", "batch_norm2d", "batch_norm3d", "batch_norm", "prelu")
-def by_channel(call: Call) -> Symbol:
+def by_channel(call: SymbolicCall) -> Symbol:
     """A function of one element that differs between channels."""
     if (
         isinstance(call.module, nn.modules.batchnorm._BatchNorm)
@@ -172,7 +165,9 @@ def by_channel(call: Call) -> Symbol:
     )
 
 
-def on_channels(call: Call, numbers: Tensor, channels: int, shape: Shape, layout: Layout) -> Tensor:
+def on_channels(
+    call: SymbolicCall, numbers: Tensor, channels: int, shape: Shape, layout: Layout
+) -> Tensor:
     """What each channel makes of each row of numbers: row times channel rows.
 
     Images are computed with vector instructions where a channel has many places, and without where
@@ -192,7 +187,7 @@ def on_channels(call: Call, numbers: Tensor, channels: int, shape: Shape, layout
     return torch.cat(results).contiguous()
 
 
-def ranked(call: Call) -> Exact | tuple[Value, Callable[[Value], Pending]]:
+def ranked(call: SymbolicCall) -> Exact | tuple[Value, Callable[[Value], Pending]]:
     """What a maximum compares: codes, or the ranks of what a function gives for them.
 
     A function that nothing has rounded gives numbers that need not fit any format; their order
@@ -246,7 +241,7 @@ def ranking(numbers: Tensor, *again: Tensor) -> Ranking:
     return Ranking(places.numpy(), ranked, least, most, in_order)
 
 
-def _by_channel(rows: Codes, shape: tuple[int, ...], call: Call) -> Codes:
+def _by_channel(rows: Codes, shape: tuple[int, ...], call: SymbolicCall) -> Codes:
     """The function of each channel, if all its elements have the same."""
     full = np.broadcast_to(rows, shape).reshape(shape[0], -1)
     if (full != full[:, :1]).any():

@@ -8,41 +8,29 @@ import torch
 from torch import Tensor
 
 from chop.lowering.builder import LoweringError
-from chop.lowering.from_graph import Call
+from chop.lowering.from_graph import SymbolicCall
 from chop.lowering.program import PADDING, Codes, Shape, Value
 from chop.lowering.ranges import codes, moved
 from chop.lowering.symbols import PROBE_ROWS, Exact, Float, Joined, Pending, Raw, Symbol, symbols_in
-from chop.ops.op import lowering
-
-UNCHANGED = (
-    *("identity", "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout"),
-    *("feature_alpha_dropout", "contiguous", "clone", "detach"),
-)
-MOVED = (
-    *("view", "reshape", "flatten", "unflatten", "transpose", "t", "permute", "squeeze"),
-    *("unsqueeze", "expand", "broadcast_to", "repeat", "tile", "getitem", "split", "chunk"),
-    *("unbind", "narrow", "select", "index_select", "flip", "roll", "pad", "pixel_shuffle"),
-    *("pixel_unshuffle", "channel_shuffle", "cat", "stack"),
-)
-FACTS = ("size", "dim", "numel", "getattr")
+from chop.ops.op import Reads, lowering
 
 
-@lowering(*UNCHANGED)
-def unchanged(call: Call) -> Symbol:
+@lowering(Reads.SAME)
+def unchanged(call: SymbolicCall) -> Symbol:
     """What does nothing in evaluation."""
     symbol: Symbol = call.source
     return symbol
 
 
-@lowering(*FACTS)
-def fact(call: Call) -> Any:
+@lowering(Reads.SHAPE)
+def fact(call: SymbolicCall) -> Any:
     """A fact about a shape, for some number of rows."""
     symbol: Any = symbols_in(dict(call.operands))[0]
     return call.run(torch.empty((PROBE_ROWS, *symbol.shape), dtype=call.builder.dtype))
 
 
-@lowering(*MOVED)
-def movement(call: Call) -> Any:
+@lowering(Reads.MOVED)
+def movement(call: SymbolicCall) -> Any:
     """Elements in other places, or in parts."""
     if isinstance(call.source, tuple) and call.op.name == "getitem":
         place: Any = call.node.args[1]
@@ -65,7 +53,7 @@ def places(symbols: list[Any]) -> list[Tensor]:
     return found
 
 
-def index_of(call: Call, symbols: list[Any], moved_places: Tensor) -> Codes:
+def index_of(call: SymbolicCall, symbols: list[Any], moved_places: Tensor) -> Codes:
     """Where the elements of a row come from; refused where they come from other rows."""
     total = sum(int(np.prod(symbol.shape)) for symbol in symbols)
     expected = (
@@ -87,7 +75,7 @@ def index_of(call: Call, symbols: list[Any], moved_places: Tensor) -> Codes:
     return index
 
 
-def follow(call: Call, symbols: list[Any], moved_places: Tensor) -> Symbol:
+def follow(call: SymbolicCall, symbols: list[Any], moved_places: Tensor) -> Symbol:
     """The symbol whose elements are in the places that PyTorch has moved them to."""
     index, shape = index_of(call, symbols, moved_places), tuple(moved_places.shape[1:])
     only = symbols[0] if len(symbols) == 1 else None
@@ -111,12 +99,12 @@ def follow(call: Call, symbols: list[Any], moved_places: Tensor) -> Symbol:
     return Exact(call.builder.move(call.name, values, index, shape))
 
 
-def as_parts(call: Call, symbol: Any) -> list[Any]:
+def as_parts(call: SymbolicCall, symbol: Any) -> list[Any]:
     """What a symbol adds to those that it is joined with."""
     return [Exact(call.value(symbol))] if isinstance(symbol, Joined) else [symbol]
 
 
-def expanded(call: Call, value: Value, shape: Shape) -> Value:
+def expanded(call: SymbolicCall, value: Value, shape: Shape) -> Value:
     """A value repeated to a shape that it broadcasts to."""
     index = np.broadcast_to(np.arange(value.size).reshape(value.shape), shape)
     return call.builder.move(call.name, [value], codes(index.reshape(-1)), shape)

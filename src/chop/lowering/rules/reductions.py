@@ -11,7 +11,7 @@ from torch import Tensor
 from chop.lowering import program as steps
 from chop.lowering.builder import LoweringError
 from chop.lowering.dyadic import dyadic
-from chop.lowering.from_graph import Call
+from chop.lowering.from_graph import SymbolicCall
 from chop.lowering.program import PADDING, Codes, Shape, Value
 from chop.lowering.ranges import codes
 from chop.lowering.rules.arithmetic import (
@@ -29,13 +29,15 @@ from chop.lowering.symbols import Exact, Symbol, is_symbolic
 from chop.ops.op import lowering
 
 
-def permuted(call: Call, value: Value, order: Sequence[int], shape: Shape | None = None) -> Value:
+def permuted(
+    call: SymbolicCall, value: Value, order: Sequence[int], shape: Shape | None = None
+) -> Value:
     """Dimensions in another order, and then perhaps another shape."""
     places = np.arange(value.size).reshape(value.shape).transpose(tuple(order))
     return call.builder.move(call.name, [value], codes(places.reshape(-1)), shape or places.shape)
 
 
-def reduced_dims(call: Call, rank: int) -> tuple[int, ...] | None:
+def reduced_dims(call: SymbolicCall, rank: int) -> tuple[int, ...] | None:
     """The dimensions of a row that are reduced; None where rows of the batch are, too."""
     given = call.operands.get("dim")
     if given is None or isinstance(given, bool):
@@ -45,20 +47,20 @@ def reduced_dims(call: Call, rank: int) -> tuple[int, ...] | None:
     return None if not found or found[0] < 0 else tuple(found)
 
 
-def pooled(call: Call, value: Value, kind: str, frac: Any) -> Value:
+def pooled(call: SymbolicCall, value: Value, kind: str, frac: Any) -> Value:
     """The largest code or the sum of each row of a matrix."""
     count, length = value.shape
     own = windows_of((length,), (length,), (0,), (1,))
     return call.builder.emit(steps.Pool, call.name, [value], (count, 1), frac, kind=kind, **own)
 
 
-def negated(call: Call, value: Value) -> Value:
+def negated(call: SymbolicCall, value: Value) -> Value:
     """Codes with the other sign."""
     own = {"factors": (codes(-1),)}
     return call.builder.emit(steps.Sum, call.name, [value], value.shape, value.frac, **own)
 
 
-def largest(call: Call, matrix: Value, smallest: bool) -> Value:
+def largest(call: SymbolicCall, matrix: Value, smallest: bool) -> Value:
     """The largest or the smallest code of each row of a matrix."""
     if smallest:
         matrix = negated(call, matrix)
@@ -67,7 +69,7 @@ def largest(call: Call, matrix: Value, smallest: bool) -> Value:
 
 
 @lowering("sum", "mean", "amax", "amin")
-def reduction(call: Call) -> Symbol:
+def reduction(call: SymbolicCall) -> Symbol:
     """Over dimensions of a row: a matrix whose rows are pooled."""
     value = call.builder.aligned(call.name, call.value(call.source))
     dims = reduced_dims(call, len(value.shape))
@@ -88,7 +90,7 @@ def reduction(call: Call) -> Symbol:
     return result if shift.is_integer() else of_each_code(call, result, mean_of(call, value))
 
 
-def mean_of(call: Call, value: Value) -> Callable[[Tensor], Tensor]:
+def mean_of(call: SymbolicCall, value: Value) -> Callable[[Tensor], Tensor]:
     """What PyTorch gives for a row that holds a sum and zeros otherwise."""
 
     def divide(sums: Tensor) -> Tensor:
@@ -103,7 +105,7 @@ def mean_of(call: Call, value: Value) -> Callable[[Tensor], Tensor]:
 
 
 @lowering("maximum", "minimum")
-def extreme(call: Call) -> Symbol:
+def extreme(call: SymbolicCall) -> Symbol:
     """The larger or smaller of two values: windows of two codes."""
     one, other, shape = pair(call)
     point = int(max(one.frac.max(), other.frac.max()))
@@ -116,7 +118,7 @@ def extreme(call: Call) -> Symbol:
 
 
 @lowering("einsum")
-def einsum(call: Call) -> Symbol:
+def einsum(call: SymbolicCall) -> Symbol:
     """Two operands whose products are summed: as a product of matrices."""
     equation = str(call.operands["equation"]).replace(" ", "")
     first, rest = call.operands["operands"], call.operands.get("rest", ())
@@ -140,7 +142,7 @@ def einsum(call: Call) -> Symbol:
     return contracted(call, sides, inner, out[1:])
 
 
-def contracted(call: Call, sides: list[Any], names: list[str], out: str) -> Symbol:
+def contracted(call: SymbolicCall, sides: list[Any], names: list[str], out: str) -> Symbol:
     """Sums of products over the letters that the result lacks."""
     left, right = names
     shared = [letter for letter in out if letter in left and letter in right]
@@ -173,7 +175,7 @@ def contracted(call: Call, sides: list[Any], names: list[str], out: str) -> Symb
 
 
 @lowering("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
-def transposed_convolution(call: Call) -> Symbol:
+def transposed_convolution(call: SymbolicCall) -> Symbol:
     """A convolution with the turned kernel, of the input with zeros between its elements."""
     source = call.builder.aligned(call.name, call.value(call.operands["input"]))
     weight = call.parameter("weight")

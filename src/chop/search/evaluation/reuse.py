@@ -14,6 +14,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from torch import Tensor, nn
 
 from chop.ir.graph.mase_graph import MaseGraph
+from chop.ir.parameters import plain_name
 from chop.nn.quant_config import QuantConfig, known_keys, parse_quant_config
 from chop.numerics import FORMATS, NumberFormat
 from chop.ops.op import Op, parameter_roles
@@ -26,7 +27,6 @@ from chop.passes.graph.analysis.flops.operands import (
     observe,
     stored_bits,
 )
-from chop.passes.graph.analysis.metadata_entries import plain_name
 
 Value = TypeVar("Value")
 

@@ -14,13 +14,14 @@ from typing import Any
 from torch import Tensor, fx, nn
 from torch.nn.utils import parametrize
 
+from chop.ir.call import NodeCall
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.nn.forward import NoCache, Operation, compute, operation_of_layer, rounded
 from chop.nn.function import function_parts
 from chop.nn.quant_config import QuantConfig
 from chop.nn.quantized import QuantizedModule, own_shell, quantize_module
 from chop.nn.quantizers import Rounder
-from chop.ops.op import Op, is_aten, op_of_node, writes_in_place
+from chop.ops.op import Op, is_aten
 from chop.search.evaluation.reuse import Remembered, bytes_of
 
 ACTIVATION_BYTES = 512 * 2**20
@@ -66,13 +67,14 @@ def make_step(
     node: fx.Node, modules: Mapping[str, nn.Module], places: Mapping[fx.Node, int]
 ) -> Step:
     """What is needed to run a node."""
-    op = op_of_node(node, modules)
-    layer, operation, call = None, None, float_call(node, modules)
-    if node.op == "call_module":
-        layer = call = not_in_place(own_shell(modules[str(node.target)]))
+    found = NodeCall.of(node, modules)
+    op, layer, operation = found.op, None, None
+    call = fixed_value(node, modules) if node.op in FIXED else found.in_float
+    if found.module is not None:
+        layer = call = not_in_place(own_shell(found.module))
         if op is not None and _is_bare(layer):
             operation, call = operation_of_layer(op, type(layer)), layer.forward
-    overwrites = layer is None and op is not None and _is_in_place(node, op, None)
+    overwrites = layer is None and op is not None and found.in_place
     one = len(node.args) == 1 and isinstance(node.args[0], fx.Node) and not node.kwargs
     inputs = tuple(places[source] for source in node.all_input_nodes)
     return Step(
@@ -80,18 +82,12 @@ def make_step(
     )
 
 
-def float_call(node: fx.Node, modules: Mapping[str, nn.Module]) -> Callable[..., Any]:
-    """What computes a node that calls no layer."""
-    target: Any = node.target
-    match node.op:
-        case "call_method":
-            return lambda tensor, *args, **kwargs: getattr(tensor, target)(*args, **kwargs)
-        case "get_attr":
-            owner, _, name = target.rpartition(".")
-            return partial(getattr, modules[owner], name)
-        case "output":
-            return lambda result: result
-    return target  # type: ignore[no-any-return]
+def fixed_value(node: fx.Node, modules: Mapping[str, nn.Module]) -> Callable[..., Any]:
+    """A function that gives the value of a node that calls nothing."""
+    if node.op == "get_attr":
+        owner, _, name = str(node.target).rpartition(".")
+        return partial(getattr, modules[owner], name)
+    return lambda result: result
 
 
 def _last(steps: list[Step]) -> int:
@@ -255,29 +251,9 @@ def can_vary(graph: MaseGraph) -> bool:
     for node in graph.nodes:
         if node.op in FIXED:
             continue
-        op = op_of_node(node, modules)
-        module = modules[str(node.target)] if node.op == "call_module" else None
-        if op is None or is_aten(node) or isinstance(module, QuantizedModule):
+        call = NodeCall.of(node, modules)
+        if call.op is None or is_aten(node) or isinstance(call.module, QuantizedModule):
             return False
-        if _is_in_place(node, op, module) and not _alone(node, modules):
+        if any(len(each.users) > 1 or each.op == "get_attr" for each in call.overwritten):
             return False
-    return True
-
-
-def _is_in_place(node: fx.Node, op: Op, module: nn.Module | None) -> bool:
-    if module is not None:
-        return bool(getattr(module, "inplace", False))
-    return writes_in_place(node) or bool(op.bind(node.args, node.kwargs).get("inplace", False))
-
-
-def _alone(node: fx.Node, modules: Mapping[str, nn.Module]) -> bool:
-    """Whether nobody else reads what an in-place node overwrites, also not through a view."""
-    source = node.args[0] if node.args else None
-    while isinstance(source, fx.Node):
-        if len(source.users) > 1 or source.op == "get_attr":
-            return False
-        op = op_of_node(source, modules)
-        if op is None or op.quantizable:
-            return True
-        source = source.all_input_nodes[0] if source.all_input_nodes else None
     return True

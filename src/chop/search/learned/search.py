@@ -15,7 +15,7 @@ from chop.errors import ChopError, ConfigError, SearchError, TrainingError
 from chop.files import held, write_text
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.logger import get_logger, silently
-from chop.passes.graph.interface.save_and_load import save_mase_graph_interface_pass
+from chop.passes.graph.interface import save_mase_graph_interface_pass
 from chop.runs import FRONT_GRAPHS, LEARNING, LEARNING_TABLE
 from chop.search.front.hypervolume import best_of, front_of
 from chop.search.learned.learning import Kept, Learning, score_of

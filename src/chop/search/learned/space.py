@@ -6,10 +6,10 @@ from typing import Any, ClassVar, Literal
 
 from chop.errors import ConfigError, UnknownNameError
 from chop.ir.graph.mase_graph import MaseGraph
+from chop.ir.stored import load_mase_graph
 from chop.logger import get_logger
 from chop.numerics import FORMATS
 from chop.ops.table import OPS
-from chop.passes.graph.interface import load_mase_graph
 from chop.passes.graph.transforms.quantize.quantize import quantize_transform_pass
 from chop.passes.graph.utils import get_mase_op
 from chop.runs import FRONT_GRAPHS, SNAPSHOT_GRAPH
@@ -25,8 +25,6 @@ from chop.search.spaces.space import (
 logger = get_logger("chop")
 
 TRAINED = "integer_trained"
-LEARNABLE = ("linear", "conv1d", "conv2d", "conv3d", "matmul", "bmm", "mm")
-"""The operations whose multiplications EBOPs count."""
 MOST_ELEMENTS = 2_000_000
 """Weights up to which each has its own width; training keeps about a dozen numbers for each.
 
@@ -52,11 +50,12 @@ class LearnedWidthsSpace(SearchSpace):
         super().__init__(context, setup, seed)
         graph = context.graph(context.pristine().to(context.device))
         present = [get_mase_op(node) for node in graph.nodes]
-        self.operations = [name for name in LEARNABLE if name in present]
+        learnable = [op.name for op in OPS.values() if op.sums_products]
+        self.operations = [name for name in learnable if name in present]
         if not self.operations:
             raise ConfigError(
                 "no width of this network can be learned: it has none of the operations "
-                f"{', '.join(LEARNABLE)} as a layer or a call of its own"
+                f"{', '.join(learnable)} as a layer or a call of its own"
             )
         weights = sum(value.numel() for value in graph.model.parameters())
         self.is_large = weights > MOST_ELEMENTS

@@ -15,6 +15,10 @@ from chop.ir.graph.mase_graph import (
     metadata_of,
 )
 from chop.ir.graph.recorder import run_graph
+from chop.ir.parameters import (
+    module_buffers,
+    module_parameters,
+)
 from chop.passes.base import Info, MetadataArgs, PassArgs, analysis_pass
 from chop.passes.graph.analysis.metadata_entries import (
     UNKNOWN,
@@ -22,8 +26,6 @@ from chop.passes.graph.analysis.metadata_entries import (
     bare,
     classify,
     is_tensor,
-    module_buffers,
-    module_parameters,
     named_arguments,
     parameter_entry,
     record_formats,

@@ -12,13 +12,13 @@ from torch import Tensor, fx, nn
 from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
+from chop.ir.call import FLOAT_RECORDS, NodeCall
 from chop.ir.graph.mase_graph import ParameterEntry, TensorEntry
-from chop.nn.quant_config import OUTPUT, QuantConfig, parse_quant_config
+from chop.nn.quant_config import OUTPUT
 from chop.nn.quantized import QuantizedCall, QuantizedModule
-from chop.nn.quantizers import QUANTIZERS
 from chop.numerics import NumberFormat
 from chop.numerics.int_tensor import ArrayValue
-from chop.ops.op import MaseType, Op, aten_name, op_of_node, parameter_roles
+from chop.ops.op import MaseType, aten_name, op_of_node, parameter_roles
 
 UNKNOWN: TensorEntry = {"type": None, "precision": None, "shape": None, "torch_dtype": None}
 """What is recorded of a tensor when the model was not run."""
@@ -243,50 +243,16 @@ def aten_signature(name: str, count: int) -> tuple[tuple[str, ...], str | None]:
     return written_out
 
 
-def module_parameters(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """The parameters by the names the layer knows them by, parametrised (pruned) ones included."""
-    seen = set()
-    for name, parameter in module.named_parameters():
-        plain = plain_name(name)
-        if plain not in seen and not name.startswith(f"{QUANTIZERS}."):
-            seen.add(plain)
-            yield plain, parameter if plain == name else attribute(module, plain)
-
-
-def module_buffers(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """The buffers that are data: no call counters, no masks and no state of a quantiser."""
-    for name, buffer in module.named_buffers():
-        if name.startswith(f"{QUANTIZERS}."):
-            continue
-        if not name.endswith("num_batches_tracked") and "parametrizations." not in name:
-            yield name, buffer
-
-
-def plain_name(name: str) -> str:
-    """`parametrizations.weight.original` is the `weight`."""
-    before, found, after = name.partition("parametrizations.")
-    return before + after.partition(".")[0] if found else name
-
-
-def attribute(module: nn.Module, name: str) -> Any:
-    """An attribute by its dotted name."""
-    owner, _, last = name.rpartition(".")
-    return getattr(module.get_submodule(owner), last)
-
-
 def bare(value: Mapping[str, Any] | Any) -> bool:
     """Whether an entry of `args` is a bare argument rather than the record of a tensor."""
     return not (isinstance(value, dict) and "precision" in value)
 
 
-FLOAT_RECORDS = "float_records"
-"""The key of `node.meta` for types and precisions as they were in floating point."""
 NOT_PRECISION = {"signed", "skip_first_dim", "rounding", "overflow"}
 """Where an operand stands and how it is rounded, not how precise it is."""
 PRECISION = (
     "width", "frac_width", "exponent_width", "exponent_bias", "exponent_bias_width", "block_size",
 )  # fmt: skip
-PARAMETERS = ("weight", "bias", "running_mean", "running_var")
 
 
 def record_formats(node: fx.Node) -> None:
@@ -294,13 +260,13 @@ def record_formats(node: fx.Node) -> None:
 
     Passes that quantise call this after they change a node; other nodes are left alone.
     """
-    found = quantization_of(node, node.meta["mase"].module)
-    if found is None:
+    call = NodeCall.of(node)
+    quant = call.quant
+    if quant is None:
         return
-    op, quant = found
     before: dict[str, dict[str, Any]] = {"args": {}, "results": {}}
     node.meta[FLOAT_RECORDS] = before
-    places = [("args", name, role) for role, name in operands(node, op)]
+    places = [("args", name, role) for role, name in operand_names(call)]
     for side, name, role in (*places, ("results", "data_out_0", OUTPUT)):
         entry = node.meta["mase"]["common"][side].get(name)
         fmt = quant.operands.get(role)
@@ -318,21 +284,6 @@ def restore_records(node: fx.Node) -> None:
                 entries[name] |= {"type": kind, "precision": width}
 
 
-def quantization_of(node: fx.Node, module: nn.Module | None) -> tuple[Op, QuantConfig] | None:
-    """The operation of a quantised node and its configuration; None if it is in floating point."""
-    if isinstance(module, QuantizedModule):
-        return None if module.quant.bypass else (module.op, module.quant)
-    target: Any = node.target
-    config: Any = node.kwargs.get("config")
-    op = getattr(target, "op", None)
-    if node.op != "call_function" or not isinstance(op, Op):
-        return None
-    if isinstance(config, Mapping):
-        named = {"name": target.__name__.removeprefix(f"{op.name}_")} | dict(config)
-        config = parse_quant_config(op, named, f"node {node.name!r}")
-    return (op, config) if isinstance(config, QuantConfig) and not config.bypass else None
-
-
 def precision(fmt: NumberFormat) -> list[Any]:
     """The settings of a format in the order in which the labs list them."""
     fields = {name: each for name, each in fmt.fields().items() if name not in NOT_PRECISION}
@@ -342,27 +293,21 @@ def precision(fmt: NumberFormat) -> list[Any]:
     return [list(v) if isinstance(v, tuple) else v for v in (*first, *fields.values())]
 
 
-def operands(node: fx.Node, op: Op) -> Iterator[tuple[str, str]]:
+def operand_names(call: NodeCall) -> Iterator[tuple[str, str]]:
     """The role of each operand and the name it has in the metadata."""
-    module = node.meta["mase"].module
-    if module is None or isinstance(module, QuantizedCall):
-        yield from function_operands(node, op)
+    if call.op is None:
         return
-    yield from ((role, f"data_in_{index}") for index, role in enumerate(op.inputs))
-    yield from ((role, name) for name, role in parameter_roles(op, module).items())
-
-
-def function_operands(node: fx.Node, op: Op) -> Iterator[tuple[str, str]]:
-    """The same for a function, whose tensors are counted in the order of the call."""
-    roles = {argument.name: argument.role for argument in op.arguments}
-    inputs = 0
-    for name, value in op.bind(node.args, node.kwargs).items():
-        parts = value if isinstance(value, list | tuple) else [value]
-        for part in parts:
+    if call.layer is not None:
+        yield from ((role, f"data_in_{index}") for index, role in enumerate(call.op.inputs))
+        yield from ((role, name) for name, role in parameter_roles(call.op, call.layer).items())
+        return
+    inputs = 0  # the tensors of a function are counted in the order of the call
+    for name, value in call.arguments.items():
+        for part in value if isinstance(value, list | tuple) else [value]:
             if not isinstance(part, fx.Node):
                 continue
-            role = roles.get(name)
-            if name in PARAMETERS:
+            role = call.roles.get(name)
+            if name in PARAMETER_NAMES:
                 yield role or name, name
                 continue
             if role is not None:

@@ -7,13 +7,13 @@ from torch import Tensor, fx
 
 from chop.errors import GraphError
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.ops.op import MaseType
-from chop.passes.base import Info, PassArgs, analysis_pass
-from chop.passes.graph.analysis.metadata_entries import (
-    bare,
+from chop.ir.parameters import (
     module_buffers,
     module_parameters,
 )
+from chop.ops.op import MaseType
+from chop.passes.base import Info, PassArgs, analysis_pass
+from chop.passes.graph.analysis.metadata_entries import bare
 
 Rule = Callable[[fx.Node], Iterator[str]]
 TENSOR_KEYS = {"type", "precision", "shape"}

@@ -1,5 +1,6 @@
 """Passes that change a graph or write it out: quantise, freeze, prune, fuse, adapt, to Verilog."""
 
+from chop.passes.graph.transforms.folding import fold_normalisation_transform_pass
 from chop.passes.graph.transforms.fusion import (
     conv_bn_fusion_transform_pass,
     linear_bn_fusion_transform_pass,
@@ -17,6 +18,7 @@ from chop.passes.graph.transforms.quantize import (
     calibrate_transform_pass,
     freeze_transform_pass,
     quantize_transform_pass,
+    quantize_whole_transform_pass,
     summarize_quantization_analysis_pass,
 )
 from chop.passes.graph.transforms.verilog import emit_verilog_top_transform_pass
@@ -25,6 +27,7 @@ __all__ = [
     "calibrate_transform_pass",
     "conv_bn_fusion_transform_pass",
     "emit_verilog_top_transform_pass",
+    "fold_normalisation_transform_pass",
     "freeze_transform_pass",
     "fuse_lora_weights_transform_pass",
     "insert_lora_adapter_transform_pass",
@@ -33,5 +36,6 @@ __all__ = [
     "prune_detach_hook_transform_pass",
     "prune_transform_pass",
     "quantize_transform_pass",
+    "quantize_whole_transform_pass",
     "summarize_quantization_analysis_pass",
 ]

@@ -9,14 +9,14 @@ from torch import fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights, fuse_linear_bn_weights
 
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.nn.quantized import QuantizedModule, own_shell
-from chop.passes.base import Info, transform_pass
-from chop.passes.graph.analysis.metadata_entries import parameter_entry
-from chop.passes.graph.transforms.pruning.masks import (
+from chop.nn.masks import (
     weight_mask,
     with_weight_mask,
     without_weight_mask,
 )
+from chop.nn.quantized import QuantizedModule, own_shell
+from chop.passes.base import Info, transform_pass
+from chop.passes.graph.analysis.metadata_entries import parameter_entry
 
 logger = logging.getLogger("chop")
 

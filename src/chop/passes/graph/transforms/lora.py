@@ -15,9 +15,9 @@ from torch import fx, nn
 
 from chop.errors import ConfigError, GraphError
 from chop.ir.graph.mase_graph import MaseGraph, metadata_of
+from chop.nn.masks import weight_mask
 from chop.nn.quantized import QuantizedModule, own_shell
 from chop.passes.base import Info, PassArgs, transform_pass
-from chop.passes.graph.transforms.pruning.masks import weight_mask
 
 logger = logging.getLogger("chop")
 

@@ -11,8 +11,10 @@ from torch import fx, nn
 
 from chop.errors import GraphError
 from chop.files import write_text
+from chop.ir.call import NodeCall
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.recorder import undisturbed
+from chop.ir.parameters import attribute
 from chop.ops.cost import Cost
 from chop.passes.base import Batches, Info, PassArgs, analysis_pass, first_rows
 from chop.passes.graph.analysis.flops.ebops import EbopsCount, ebops
@@ -26,17 +28,16 @@ from chop.passes.graph.analysis.flops.node_count import (
 )
 from chop.passes.graph.analysis.flops.operands import (
     Results,
+    SizedCall,
     StoredParameter,
-    Use,
     batch_size,
     buffers,
-    formats_of_node,
     inputs_of_batch,
     observe,
     run_shapes,
+    sized_call,
     stored_bits,
     stored_parameters,
-    use_of,
     widest,
 )
 from chop.passes.graph.analysis.flops.rounding import (
@@ -46,7 +47,10 @@ from chop.passes.graph.analysis.flops.rounding import (
     products_seen,
 )
 from chop.passes.graph.analysis.flops.table import report_counts
-from chop.passes.graph.analysis.metadata_entries import attribute, classify, target_name
+from chop.passes.graph.analysis.metadata_entries import (
+    classify,
+    target_name,
+)
 from chop.passes.graph.analysis.report import show
 
 WHERE = "pass 'count_operations'"
@@ -164,7 +168,7 @@ class NodeCounter:
         self.modules = graph.modules
         self.results = results
         self.uses = {
-            node: use_of(node, self.modules, results)
+            node: sized_call(node, self.modules, results)
             for node in graph.nodes
             if node.op.startswith("call_")
         }
@@ -204,7 +208,7 @@ class NodeCounter:
         use = self.uses.get(node)
         return count if use is None else self.with_work(use, count)
 
-    def with_work(self, use: Use, count: NodeCount) -> NodeCount:
+    def with_work(self, use: SizedCall, count: NodeCount) -> NodeCount:
         """The count of a node with its work and its buffers."""
         work = use.work
         counted: dict[str, Any] = dict.fromkeys(OF_WORK)
@@ -219,7 +223,7 @@ class NodeCounter:
             }
         return replace(count, **counted, **buffers(use))
 
-    def backward(self, use: Use, work: Cost) -> int:
+    def backward(self, use: SizedCall, work: Cost) -> int:
         """A product as large as the forward one for each operand that wants a gradient.
 
         What is not a product takes as many FLOPs backward as forward.
@@ -231,7 +235,7 @@ class NodeCounter:
         )
         return products + work.other_flops * self.trained[use.node]
 
-    def wants_gradient(self, use: Use, role: str) -> bool:
+    def wants_gradient(self, use: SizedCall, role: str) -> bool:
         """Whether the operand in a role is trained or depends on something that is."""
         if role in use.parameters:
             return use.parameters[role].requires_grad
@@ -261,7 +265,7 @@ class NodeCounter:
         return widest(found for node in self.results for found in self.stored(node))
 
 
-def trained_nodes(graph: MaseGraph, uses: Mapping[fx.Node, Use]) -> dict[fx.Node, bool]:
+def trained_nodes(graph: MaseGraph, uses: Mapping[fx.Node, SizedCall]) -> dict[fx.Node, bool]:
     """Whether a gradient flows through the result of each node."""
     trained: dict[fx.Node, bool] = {}
     for node in graph.nodes:
@@ -277,7 +281,7 @@ def trained_nodes(graph: MaseGraph, uses: Mapping[fx.Node, Use]) -> dict[fx.Node
     return trained
 
 
-def macs_with_rounded(use: Use, work: Cost, operands: int) -> int:
+def macs_with_rounded(use: SizedCall, work: Cost, operands: int) -> int:
     """The MACs of which so many of the two operands are rounded to a number format."""
     return sum(macs for macs, roles in work.products if sum(map(use.rounds, roles)) == operands)
 
@@ -326,8 +330,7 @@ def as_info(counts: Counts, backward: bool) -> dict[str, Any]:
 def is_quantised(graph: MaseGraph) -> bool:
     """Whether any node rounds an operand to a number format."""
     modules = graph.modules
-    owners = ((node, modules.get(str(node.target))) for node in graph.nodes)
-    return any(formats_of_node(node, module) for node, module in owners)
+    return any(NodeCall.of(node, modules).formats for node in graph.nodes)
 
 
 def add_ebops(info: dict[str, Any], found: EbopsCount) -> None:

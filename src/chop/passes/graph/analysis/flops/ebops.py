@@ -14,10 +14,11 @@ import torch
 from torch import Tensor, fx
 
 from chop.errors import GraphError
+from chop.ir.call import NodeCall
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.recorder import Before, Recorder, placeholder_values, undisturbed
 from chop.passes.graph.analysis.flops.liveness import Liveness, overwrites_shared
-from chop.passes.graph.analysis.flops.products import Product, UncountedError, product_of
+from chop.passes.graph.analysis.flops.products import CountedProduct, UncountedError, product_of
 
 Batch = Tensor | Mapping[str, Any]
 EBOPS_ROWS = 8192
@@ -91,20 +92,21 @@ class Counter:
     """
 
     def __init__(self, graph: MaseGraph, example: Mapping[str, Any]) -> None:
-        self.graph, self.modules = graph, graph.modules
+        self.graph, modules = graph, graph.modules
         results: dict[fx.Node, Any] = {}
         one_row = {n: x[:1] if isinstance(x, Tensor) else x for n, x in example.items()}
         self._run(one_row, None, results)
-        self.liveness = Liveness(graph.nodes, self.modules, results)
+        self.liveness = Liveness(graph.nodes, results)
+        self.calls = [NodeCall.of(node, modules) for node in graph.nodes]
         self.uncounted: dict[str, str] = {}
-        self.products: dict[fx.Node, Product] = {}
-        for node in graph.nodes:
+        self.products: dict[fx.Node, CountedProduct] = {}
+        for call in self.calls:
             try:
-                product = product_of(node, self.modules, self.liveness)
+                product = product_of(call, self.liveness)
             except UncountedError as error:
-                self.uncounted[node.name] = str(error)
+                self.uncounted[call.node.name] = str(error)
             else:
-                self.products |= {} if product is None else {node: product}
+                self.products |= {} if product is None else {call.node: product}
 
     def _run(
         self,
@@ -134,15 +136,14 @@ class Counter:
             del self.products[node]
 
     def count(self, rows: int) -> EbopsCount:
-        """From the output backwards: what nobody reads costs nothing."""
+        """Count from the output backwards: elements that are not read cost nothing."""
         found: dict[str, int] = {}
-        for node in reversed(self.graph.nodes):
-            product = self.products.get(node)
+        for call in reversed(self.calls):
+            product = self.products.get(call.node)
             if product is None:
-                self.liveness.visit(node)
+                self.liveness.visit(call)
                 continue
-            if overwrites_shared(node, self.modules):
-                self.liveness.read_whole([node])
-            found[node.name] = product.count(self.liveness)
-        nodes = {node.name: found[node.name] for node in self.graph.nodes if node.name in found}
-        return EbopsCount(nodes, self.uncounted, rows)
+            if overwrites_shared(call):
+                self.liveness.read_whole([call.node])
+            found[call.node.name] = product.count(self.liveness)
+        return EbopsCount(dict(reversed(found.items())), self.uncounted, rows)

@@ -1,39 +1,22 @@
-"""Which elements of each result somebody reads, worked out backwards on the shapes of one row.
+"""The elements of each result that are read, worked out backwards on the shapes of one row.
 
 An element is live if the output may depend on it: through functions of single elements, through
 movement and sums, and through products whose other factor is not a zero of a constant. Where that
 cannot be told, everything is taken to be read.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, fx
 
+from chop.ir.call import NodeCall
 from chop.lowering.builder import by_element
-from chop.lowering.rules.functions import ELEMENTWISE
-from chop.lowering.rules.moves import FACTS, MOVED, UNCHANGED
-from chop.nn.quantized import QuantizedCall, QuantizedModule, float_module
-from chop.ops.op import Op, op_of_node, writes_in_place
-from chop.passes.graph.analysis.flops.operands import formats_of_node
+from chop.ops.op import Reads
 
 Masks = list[Tensor]
 """For each tensor of a result which of its elements are live."""
-DIMENSIONS = ("1d", "2d", "3d")
-BY_ELEMENT = frozenset((
-    *ELEMENTWISE, *UNCHANGED, "relu", "relu6", "hardtanh", "clamp", "prelu", "batch_norm",
-    "add", "sub", "mul", "div", "maximum", "minimum", *(f"batch_norm{d}" for d in DIMENSIONS),
-))  # fmt: skip
-"""What makes each element of the result of the elements in the same place."""
-BY_GRADIENT = frozenset((
-    *MOVED, "unfold", "sum", "mean", "cumsum",
-    *(f"{kind}avg_pool{d}" for kind in ("", "adaptive_") for d in DIMENSIONS),
-))  # fmt: skip
-"""Movement and sums: the gradient is zero where an element is not read, and only there."""
-BY_CHANNEL = frozenset(
-    f"{kind}_pool{d}" for kind in ("max", "adaptive_max", "lp") for d in DIMENSIONS
-)
 
 
 def tensors_in(value: Any) -> list[Tensor]:
@@ -52,10 +35,8 @@ class Liveness:
         results: what each node gave for one row.
     """
 
-    def __init__(
-        self, nodes: Iterable[fx.Node], modules: Mapping[str, nn.Module], results: Mapping[Any, Any]
-    ) -> None:
-        self.modules, self.results = modules, results
+    def __init__(self, nodes: Iterable[fx.Node], results: Mapping[Any, Any]) -> None:
+        self.results = results
         self.live: dict[fx.Node, Masks] = {
             node: [torch.zeros(x.shape, dtype=torch.bool) for x in tensors_in(results[node])]
             for node in nodes
@@ -63,47 +44,47 @@ class Liveness:
         self.varying = varying_nodes(self.live)
 
     def read(self, node: fx.Node, masks: Masks) -> None:
-        """Somebody reads these elements of a result."""
+        """Mark elements of a result that are read."""
         self.live[node] = [one | other for one, other in zip(self.live[node], masks, strict=True)]
 
     def read_whole(self, nodes: Iterable[fx.Node]) -> None:
-        """Somebody reads all of these results."""
+        """Mark all elements of results."""
         for node in nodes:
             self.read(node, [torch.ones_like(mask) for mask in self.live[node]])
 
-    def visit(self, node: fx.Node) -> None:
+    def visit(self, call: NodeCall) -> None:
         """Mark what a node reads, its own result being marked."""
-        op, sources = op_of_node(node, self.modules), node.all_input_nodes
-        module = self.modules[str(node.target)] if node.op == "call_module" else None
-        if node.op == "output" or overwrites_shared(node, self.modules):
+        node, op, sources = call.node, call.op, call.node.all_input_nodes
+        if node.op == "output" or overwrites_shared(call):
             self.read_whole(sources)
         elif not self.live[node]:  # a plain value: of a shape, or else of what a tensor holds
-            self.read_whole(() if op is not None and op.name in FACTS else sources)
-        elif any(mask.any() for mask in self.live[node]) and not (
-            op is not None and not mixes(node, op, module) and self.follow(node, op, module)
-        ):
+            self.read_whole(() if op is not None and op.reads is Reads.SHAPE else sources)
+        elif any(mask.any() for mask in self.live[node]) and (mixes(call) or not self.follow(call)):
             self.read_whole(sources)
 
-    def follow(self, node: fx.Node, op: Op, module: nn.Module | None) -> bool:
+    def follow(self, call: NodeCall) -> bool:
         """Mark the elements that an operation reads; False if no rule tells which they are."""
+        node, reads = call.node, Reads.ALL if call.op is None else call.op.reads
         sources = [each for each in node.all_input_nodes if each in self.varying]
         floating = all(x.is_floating_point() for s in sources for x in tensors_in(self.results[s]))
         single = all(isinstance(self.results[each], Tensor) for each in (node, *sources))
-        if op.name in BY_GRADIENT and floating:
-            self.read_by_gradient(node, float_call(node, op, module))
-        elif op.name in BY_ELEMENT and single:
+        if reads in (Reads.MOVED, Reads.SUMMED) and floating:
+            self.read_by_gradient(call)
+        elif reads in (Reads.SAME, Reads.PLACE) and single:
             for source in sources:
                 self.read(source, [spread_to(self.live[node][0], self.results[source].shape)])
-        elif op.name in BY_CHANNEL and single and len(sources) == 1:
+        elif reads is Reads.CHANNEL and single and len(sources) == 1:
+            assert call.op is not None
             shape = self.results[sources[0]].shape
-            dims = tuple(range(-int(op.name[-2]), 0))
+            dims = tuple(range(-call.op.dims, 0))
             self.read(sources[0], [self.live[node][0].any(dims, keepdim=True).expand(shape)])
         else:
             return False
         return True
 
-    def read_by_gradient(self, node: fx.Node, call: Callable[..., Any]) -> None:
+    def read_by_gradient(self, call: NodeCall) -> None:
         """Mark what the gradient of the live elements of a node reaches."""
+        node = call.node
         leaves: list[tuple[fx.Node, list[Tensor]]] = []
 
         def leaf(source: fx.Node) -> Any:
@@ -117,7 +98,7 @@ class Liveness:
         args: Any = fx.map_arg(node.args, leaf)
         kwargs: Any = fx.map_arg({k: v for k, v in node.kwargs.items() if k != "config"}, leaf)
         with torch.inference_mode(False), torch.enable_grad():
-            results = tensors_in(call(*args, **kwargs))
+            results = tensors_in(call.in_float(*args, **kwargs))
             wanted = [mask.to(x.dtype) for mask, x in zip(self.live[node], results, strict=True)]
             flat = [tensor for _, tensors in leaves for tensor in tensors]
             found = iter(torch.autograd.grad(results, flat, wanted, allow_unused=True))
@@ -138,25 +119,15 @@ def varying_nodes(nodes: Iterable[fx.Node]) -> set[fx.Node]:
     return found
 
 
-def mixes(node: fx.Node, op: Op, module: nn.Module | None) -> bool:
-    """Whether a node rounds its data in a way that elements have a say in how others are."""
-    formats = formats_of_node(node, module)
-    return any(by_element(fmt) for role, fmt in formats.items() if role not in op.params)
+def mixes(call: NodeCall) -> bool:
+    """True if a node rounds its data in a way that elements influence how others are rounded."""
+    params = () if call.op is None else call.op.params
+    return any(by_element(fmt) for role, fmt in call.formats.items() if role not in params)
 
 
-def overwrites_shared(node: fx.Node, modules: Mapping[str, nn.Module]) -> bool:
-    """Whether a node writes into memory that others than its own readers may read."""
-    module = modules[str(node.target)] if node.op == "call_module" else None
-    in_place = getattr(module, "inplace", False) or node.kwargs.get("inplace")
-    if not (in_place or writes_in_place(node)):
-        return False
-    source: Any = node.all_input_nodes[0]
-    while len(source.users) == 1 and source.op.startswith("call_"):
-        op = op_of_node(source, modules)
-        if op is not None and op.name not in MOVED:
-            return False
-        source = source.all_input_nodes[0]  # what may be a view of it
-    return True
+def overwrites_shared(call: NodeCall) -> bool:
+    """True if a node writes into memory that others than its own readers may read."""
+    return any(len(s.users) > 1 or not s.op.startswith("call_") for s in call.overwritten)
 
 
 def spread_to(mask: Tensor, shape: torch.Size) -> Tensor:
@@ -174,18 +145,3 @@ def nested_leaves(value: Any) -> Any:
     if isinstance(value, Tensor):
         return torch.zeros(value.shape, dtype=torch.float32, requires_grad=True)
     return value
-
-
-def float_call(node: fx.Node, op: Op, module: nn.Module | None) -> Callable[..., Any]:
-    """What computes a node without rounding."""
-    if isinstance(module, QuantizedCall) or (module is None and "config" in node.kwargs):
-        assert op.function is not None
-        return op.function
-    if isinstance(module, QuantizedModule):
-        return float_module(module)
-    if module is not None:
-        return module
-    target: Any = node.target
-    if node.op == "call_method":
-        return lambda tensor, *args, **kwargs: getattr(tensor, target)(*args, **kwargs)
-    return target  # type: ignore[no-any-return]

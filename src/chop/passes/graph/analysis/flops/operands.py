@@ -1,7 +1,7 @@
 """The operands that each operation meets: their sizes, and the widths of their numbers."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import nan, prod
 from typing import Any, NamedTuple, TypeVar
@@ -10,25 +10,23 @@ import torch
 from torch import Tensor, fx, nn
 
 from chop.errors import GraphError
+from chop.ir.call import Formats, NodeCall
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.recorder import run_graph
+from chop.ir.parameters import plain_name
 from chop.nn.quant_config import OUTPUT, QuantConfig
-from chop.nn.quantized import QuantizedCall, QuantizedModule
+from chop.nn.quantized import QuantizedModule
 from chop.nn.quantizers import QUANTIZERS
 from chop.numerics import NumberFormat
-from chop.ops.cost import Call, Cost
-from chop.ops.op import Op, op_of_module, op_of_node, parameter_roles
+from chop.ops.cost import CallShapes, Cost
+from chop.ops.op import op_of_module, parameter_roles
 from chop.passes.graph.analysis.metadata_entries import (
     bare,
     dtype_format,
-    plain_name,
-    quantization_of,
     result_entries,
 )
 
 Found = TypeVar("Found")
-Formats = Mapping[str, NumberFormat]
-"""The number format of each operand that is rounded, by role; what is missing is not rounded."""
 
 
 class StoredParameter(NamedTuple):
@@ -36,21 +34,6 @@ class StoredParameter(NamedTuple):
 
     parameter: nn.Parameter
     bits: int
-
-
-def formats_of_module(module: nn.Module | None) -> Formats:
-    """The formats a module rounds its operands to; none if it is not quantised or bypassed."""
-    if not isinstance(module, QuantizedModule) or module.bypass:
-        return {}
-    return module.frozen
-
-
-def formats_of_node(node: fx.Node, module: nn.Module | None) -> Formats:
-    """The formats the module or the function of a node rounds its operands to."""
-    if module is not None:
-        return formats_of_module(module)
-    found = quantization_of(node, None)
-    return {} if found is None else found[1].operands
 
 
 def in_effect(quant: QuantConfig) -> Formats:
@@ -112,7 +95,7 @@ def model_parameters(model: nn.Module) -> dict[nn.Parameter, int]:
         [
             found
             for module in quantised
-            for found in stored_parameters(module, formats_of_module(module))
+            for found in stored_parameters(module, {} if module.bypass else module.frozen)
         ]
         + [
             StoredParameter(parameter, stored_bits(None, tuple(parameter.shape), parameter.dtype))
@@ -235,7 +218,7 @@ def inputs_of_batch(results: Results, batch: int | None) -> dict[str, Any]:
     return inputs
 
 
-class Operand(NamedTuple):
+class SizedOperand(NamedTuple):
     """A tensor that goes into a node."""
 
     role: str | None
@@ -243,21 +226,13 @@ class Operand(NamedTuple):
     fact: Fact
 
 
-@dataclass(frozen=True)
-class Use:
-    """One node: the operation, its module if it has one, and what goes in and comes out."""
+@dataclass(frozen=True, eq=False)
+class SizedCall(NodeCall):
+    """A node with the shapes of what goes in and comes out in one run."""
 
-    node: fx.Node
-    op: Op | None
-    module: nn.Module | None
-    operands: tuple[Operand, ...]
-    attributes: Mapping[str, object]
-    outputs: tuple[Fact, ...]
-
-    @cached_property
-    def formats(self) -> Formats:
-        """The number formats that operands are rounded to."""
-        return formats_of_node(self.node, self.module)
+    operands: tuple[SizedOperand, ...] = ()
+    attributes: Mapping[str, object] = field(default_factory=dict)
+    outputs: tuple[Fact, ...] = ()
 
     @cached_property
     def parameters(self) -> dict[str, nn.Parameter]:
@@ -266,11 +241,11 @@ class Use:
         return {plain_name(name): parameter for name, parameter in named}
 
     @property
-    def call(self) -> Call:
+    def shapes(self) -> CallShapes:
         """The call as the cost rules of operations read it."""
         own = {name: tuple(parameter.shape) for name, parameter in self.parameters.items()}
         given = {o.role: o.fact.shape for o in self.operands if o.role and self.is_parameter(o)}
-        return Call(
+        return CallShapes(
             inputs=tuple(o.fact.shape for o in self.operands if not self.is_parameter(o)),
             output=self.outputs[0].shape,
             params=own | given,
@@ -278,12 +253,12 @@ class Use:
             module=self.module,
         )
 
-    def is_parameter(self, operand: Operand) -> bool:
+    def is_parameter(self, operand: SizedOperand) -> bool:
         """Whether an operand of a function is what a module would own."""
         return self.op is not None and operand.role in self.op.params
 
     @property
-    def activations(self) -> tuple[Operand, ...]:
+    def activations(self) -> tuple[SizedOperand, ...]:
         """The operands that flow in, rather than being parameters or constants of the model."""
         flowing = (o for o in self.operands if o.source.op != "get_attr")
         return tuple(o for o in flowing if not self.is_parameter(o))
@@ -293,7 +268,7 @@ class Use:
         """What the node computes; None if that is not known."""
         if not self.outputs and (self.op is not None or not self.operands):
             return Cost()  # sizes, attributes and arithmetic of plain numbers
-        return None if self.op is None or not self.outputs else self.op.cost(self.call)
+        return None if self.op is None or not self.outputs else self.op.cost(self.shapes)
 
     def width(self, role: str) -> float:
         """The width of the operand in a role; what the operation makes itself is as its output."""
@@ -311,7 +286,7 @@ class Use:
         return next(found, self.outputs[0].dtype)
 
 
-def buffers(use: Use) -> dict[str, Any]:
+def buffers(use: SizedCall) -> dict[str, Any]:
     """The elements and bits of the activations that go in and come out.
 
     Inputs take the bits of the format they are rounded to, outputs those of their dtype unless the
@@ -330,38 +305,23 @@ def buffers(use: Use) -> dict[str, Any]:
     }
 
 
-def use_of(node: fx.Node, modules: Mapping[str, nn.Module], results: Results) -> Use:
-    """What a call node works on."""
-    op = op_of_node(node, modules)
-    module = modules[str(node.target)] if node.op == "call_module" else None
-    operands: list[Operand] = []
+def sized_call(node: fx.Node, modules: Mapping[str, nn.Module], results: Results) -> SizedCall:
+    """A call node with the shapes of one run."""
+    call = SizedCall.of(node, modules)
+    operands: list[SizedOperand] = []
     attributes: dict[str, object] = {}
-    for role, name, value in arguments(node, op, module):
+    order = list(call.roles | call.arguments)  # a call may name its arguments in any order
+    for name in sorted(call.arguments, key=order.index):
+        value, role = call.arguments[name], call.roles.get(name)
         sources: list[fx.Node] = []
         fx.map_arg(value, sources.append)  # an argument may be nested
-        tensors = [Operand(role, each, fact) for each in sources for fact in facts(results[each])]
-        operands += tensors
-        if not tensors:  # nodes in it, such as `size`, give plain values
+        found = [
+            SizedOperand(role, each, fact) for each in sources for fact in facts(results[each])
+        ]
+        operands += found
+        if not found:  # nodes in it, such as `size`, give plain values
             attributes[name] = fx.map_arg(
                 value, lambda each: results[each]["data_out_0"].get("value")
             )
-    return Use(node, op, module, tuple(operands), attributes, tuple(facts(results[node])))
-
-
-def arguments(
-    node: fx.Node, op: Op | None, module: nn.Module | None
-) -> Iterator[tuple[str | None, str, Any]]:
-    """The role, the name and the value of each argument, in the order in which the op has them."""
-    roles = {} if op is None else {argument.name: argument.role for argument in op.arguments}
-    if op is None or (node.op == "call_module" and not isinstance(module, QuantizedCall)):
-        inputs = () if op is None else op.inputs
-        for index, value in enumerate(node.args):
-            yield inputs[index] if index < len(inputs) else None, f"arg_{index}", value
-        given: dict[str, Any] = dict(node.kwargs)
-    else:
-        given = op.bind(node.args, node.kwargs)
-        if not any(argument.rest for argument in op.arguments):
-            for index, value in enumerate(node.args[len(roles) :]):
-                given[f"arg_{index + len(roles)}"] = value
-    for name in sorted(given, key=list(roles | given).index):
-        yield roles.get(name), name, given[name]
+    outputs = tuple(facts(results[node]))
+    return replace(call, operands=tuple(operands), attributes=attributes, outputs=outputs)

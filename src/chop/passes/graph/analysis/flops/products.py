@@ -1,10 +1,10 @@
-"""The nodes of a graph that multiply, and the bits of what they multiply.
+"""The nodes of a graph that multiply, and the bits of their operands.
 
 Running an operation on numbers of bits, in place of its operands, adds up what its products cost:
 so a convolution has its stride, groups and padding, whose zeros have no bits.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,20 +14,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, fx, nn
 
-from chop.nn.quantized import QuantizedCall, QuantizedModule
+from chop.ir.call import NodeCall
+from chop.nn.quantized import QuantizedModule
 from chop.numerics import Binary, Integer, IntegerScaled, NumberFormat, Ternary
-from chop.ops import cost
-from chop.ops.op import Op, op_of_node
+from chop.ops.op import Op
 from chop.passes.graph.analysis.flops.liveness import Liveness
-from chop.passes.graph.analysis.flops.operands import formats_of_node
 
 Bits = NDArray[np.int64]
 SIGNIFICAND = 53
-CONVOLUTIONS = {f"conv{dims}d": dims for dims in (1, 2, 3)}
-MATRIX_PRODUCTS = ("matmul", "bmm", "mm")
-COUNTED = ("linear", *CONVOLUTIONS, *MATRIX_PRODUCTS, "mul")
-MULTIPLY = {*cost.PRODUCTS, cost.multihead_attention, cost.uncounted}
-"""Rules by which an operation has products, or may have some."""
 
 
 class UncountedError(Exception):
@@ -49,7 +43,7 @@ def enclosed_bits(numbers: Tensor) -> Bits:
     return enclosed(np.ldexp(np.abs(np.frexp(exact)[0]), SIGNIFICAND).astype(np.int64))
 
 
-class Constant:
+class ConstantFactor:
     """A factor that is the same for every row."""
 
     source = None
@@ -76,7 +70,7 @@ class Constant:
 
 
 @dataclass(eq=False)
-class Activation:
+class VaryingFactor:
     """A factor that depends on the input of the network.
 
     Attributes:
@@ -136,36 +130,49 @@ class Activation:
         return torch.ones(self.row, dtype=torch.float64)
 
 
-Factor = Constant | Activation
+Factor = ConstantFactor | VaryingFactor
 
 
 @dataclass(frozen=True, eq=False)
-class Product:
+class CountedProduct:
     """A node that multiplies two operands, by the names of its operation's arguments."""
 
-    node: fx.Node
+    call: NodeCall
     factors: Mapping[str, Factor]
-    operands: Callable[[tuple[Any, ...], Mapping[str, Any]], Mapping[str, Any]]
-    """The operands of a call by name."""
-    run: Callable[[Tensor, Tensor], Tensor]
-    """The operation without rounding and bias, on any two tensors in place of the factors."""
+    results: Mapping[Any, Any]
+    """The results of the other nodes for one row."""
 
     def see(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Take note of the operands of a call."""
-        given = self.operands(args, kwargs)
+        given = own_parameters(self.call) | self.call.bind(args, kwargs)
         for name, factor in self.factors.items():
             factor.see(given[name])
 
+    def run(self, one: Tensor, other: Tensor) -> Tensor:
+        """The operation without rounding and bias, on any two tensors in place of the factors."""
+        op = self.call.op
+        assert op is not None
+        if self.call.layer is not None:
+            kind = op.module
+            assert kind is not None
+            twin = kind.__new__(kind)
+            twin.__dict__ |= {**vars(self.call.layer), "weight": other, "bias": None}
+            return kind.forward(twin, one)  # type: ignore[no-any-return]
+        skipped = (*self.factors, "bias", "inplace")
+        settings = {n: v for n, v in self.call.arguments.items() if n not in skipped}
+        assert op.function is not None
+        return op.function(one, other, **fx.map_arg(settings, self.results.__getitem__))  # type: ignore[no-any-return]
+
     def count(self, liveness: Liveness) -> int:
-        """What the results that somebody reads cost; marks what has to be read for them."""
-        live = liveness.live[self.node][0].to(torch.float64)
+        """The cost of the results that are read; marks what has to be read for them."""
+        live = liveness.live[self.call.node][0].to(torch.float64)
         one, other = self.factors.values()
         found = int((self.run(one.bits(), other.bits()) * live).sum())
         both = [factor.reads() for factor in (one, other)]
         varying = [
             (factor.source, kept.requires_grad_())
             for factor, kept in zip((one, other), both, strict=True)
-            if isinstance(factor, Activation)
+            if isinstance(factor, VaryingFactor)
         ]
         with torch.inference_mode(False), torch.enable_grad():
             grads = torch.autograd.grad(self.run(*both), [kept for _, kept in varying], live)
@@ -174,116 +181,71 @@ class Product:
         return found
 
 
-class Call:
-    """One node as its operation is called: operands by name, whatever way it is written."""
-
-    def __init__(self, node: fx.Node, op: Op, module: nn.Module | None, liveness: Liveness) -> None:
-        self.node, self.op, self.liveness = node, op, liveness
-        self.layer = None if isinstance(module, QuantizedCall) else module
-        self.formats = formats_of_node(node, module)
-        self.given = self.operands(node.args, node.kwargs)
-
-    def operands(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments of a call by name, and the parameters of the layer."""
-        if self.layer is None:
-            bound = self.op.bind(args, kwargs)
-            return {name: value for name, value in bound.items() if name != "config"}
-        own = {name: getattr(self.layer, name) for name in self.op.params}
-        names = [each.name for each in self.op.arguments if each.role not in self.op.params]
-        return own | dict(zip(names, args, strict=False)) | dict(kwargs)
-
-    def product(self) -> Product:
-        """The node as a product of two factors."""
-        roles = {each.name: each.role for each in self.op.arguments if each.role}
-        names = [name for name, role in roles.items() if role != "bias"]
-        varying = [name for name in names if self.varies(name)]
-        factors: dict[str, Factor] = {}
-        for name in names:
-            fmt = in_binary(self.formats.get(str(roles[name])), name)
-            if name in varying:
-                points_of(fmt, name)
-                assert fmt is not None
-                source: fx.Node = self.given[name]
-                row = self.liveness.results[source].shape
-                factors[name] = Activation(source, fmt, row, self.axis(name, varying))
-            else:
-                check_constant(fmt, name, self.given[name])
-                factors[name] = Constant(fmt)
-        return Product(self.node, factors, self.operands, self.run)
-
-    def varies(self, name: str) -> bool:
-        """Whether an operand depends on the input of the network."""
-        operand = self.given[name]
-        return isinstance(operand, fx.Node) and operand in self.liveness.varying
-
-    def axis(self, name: str, varying: list[str]) -> int | None:
-        """The dimension of an operand whose indices are channels, which a sum runs over.
-
-        In a product of two activations, and of elements, each element of a row is a channel.
-        """
-        if self.op.name == "linear":
-            return -1
-        if self.op.name in CONVOLUTIONS:
-            return -1 - CONVOLUTIONS[self.op.name]
-        if self.op.name in MATRIX_PRODUCTS and len(varying) == 1:
-            return -1 if name == "input" else -2
-        return None
-
-    def run(self, one: Tensor, other: Tensor) -> Tensor:
-        """The operation on two tensors in place of its factors."""
-        if self.layer is not None:
-            kind = self.op.module
-            assert kind is not None
-            twin = kind.__new__(kind)
-            twin.__dict__ |= {**vars(self.layer), "weight": other, "bias": None}
-            return kind.forward(twin, one)  # type: ignore[no-any-return]
-        names = [each.name for each in self.op.arguments if each.role and each.role != "bias"]
-        settings = fx.map_arg(
-            {n: v for n, v in self.given.items() if n not in (*names, "bias", "inplace")},
-            self.liveness.results.__getitem__,
-        )
-        assert self.op.function is not None
-        return self.op.function(one, other, **settings)  # type: ignore[no-any-return]
-
-
-def product_of(
-    node: fx.Node, modules: Mapping[str, nn.Module], liveness: Liveness
-) -> Product | None:
+def product_of(call: NodeCall, liveness: Liveness) -> CountedProduct | None:
     """The product that a node computes of what varies; None if it multiplies nothing.
 
     A product of elements that is not quantised is arithmetic in floating point like any other, and
     adds nothing; a matrix product must be quantised to be counted.
     """
+    node, op = call.node, call.op
     if node not in liveness.varying or not node.op.startswith("call_"):
         return None
-    op = op_of_node(node, modules)
     if op is None:
-        raise UncountedError("it is no operation of the table, and may multiply")
-    if op.name not in COUNTED and op.cost not in MULTIPLY:
+        raise UncountedError("it is not an operation of the table, and may multiply")
+    if not op.may_multiply:
         return None
-    module = modules[str(node.target)] if node.op == "call_module" else None
-    if not formats_of_node(node, module):
-        if op.name == "mul":
+    if not call.formats:
+        if op.summed is not None and not op.sums_products:
             return None
         raise UncountedError("it is not quantised")
-    if op.name not in COUNTED:
+    if op.summed is None:
         raise UncountedError(f"no rule says which numbers {op.name} multiplies")
-    refuse_own_code(op, module)
-    return Call(node, op, module, liveness).product()
+    refuse_other_code(op, call.layer)
+    return CountedProduct(call, factors_of(call, op, liveness), liveness.results)
 
 
-def refuse_own_code(op: Op, module: nn.Module | None) -> None:
+def factors_of(call: NodeCall, op: Op, liveness: Liveness) -> dict[str, Factor]:
+    """The two operands that a node multiplies, by the names of its arguments."""
+    given = own_parameters(call) | call.arguments
+    names = [name for name, role in call.roles.items() if role and role != "bias"]
+    varying = [name for name in names if given[name] in liveness.varying]
+    # In a matrix product of two activations, and of elements, each element of a row is a channel.
+    by_channel = len(varying) == 1 or op.has_weight_matrix
+    factors: dict[str, Factor] = {}
+    for name in names:
+        role = str(call.roles[name])
+        fmt = in_powers_of_two(call.formats.get(role), name)
+        if name in varying:
+            points_of(fmt, name)
+            assert fmt is not None
+            row = liveness.results[given[name]].shape
+            axis = (op.summed or {}).get(role) if by_channel else None
+            factors[name] = VaryingFactor(given[name], fmt, row, axis)
+        else:
+            check_constant(fmt, name, given[name])
+            factors[name] = ConstantFactor(fmt)
+    return factors
+
+
+def own_parameters(call: NodeCall) -> dict[str, Any]:
+    """The parameters of a layer, by the names of its operation's arguments."""
+    if call.op is None or call.layer is None:
+        return {}
+    return {name: getattr(call.layer, name) for name in call.op.params}
+
+
+def refuse_other_code(op: Op, layer: nn.Module | None) -> None:
     """Refuse a layer that does more than its operation."""
-    if module is None or isinstance(module, QuantizedCall):
+    if layer is None:
         return
-    if module._forward_hooks or module._forward_pre_hooks:
+    if layer._forward_hooks or layer._forward_pre_hooks:
         raise UncountedError("it has hooks, as pruned activations have")
-    assert isinstance(module, QuantizedModule)
-    if op.module is not None and module.base.forward is not op.module.forward:
-        raise UncountedError(f"{module.base.__name__} has its own forward")
+    assert isinstance(layer, QuantizedModule)
+    if op.module is not None and layer.base.forward is not op.module.forward:
+        raise UncountedError(f"{layer.base.__name__} has its own forward")
 
 
-def in_binary(fmt: NumberFormat | None, name: str) -> NumberFormat | None:
+def in_powers_of_two(fmt: NumberFormat | None, name: str) -> NumberFormat | None:
     """The format, as fixed point where its scales are powers of two; raises where they are not."""
     if not isinstance(fmt, IntegerScaled):
         return fmt

@@ -2,7 +2,7 @@
 
 Quantised nodes mark their operands in place of rounding them, and a watch at torch's dispatch looks
 for the marks on what is multiplied. So it does not matter whether the table of operations knows a
-product: what nobody marked is not rounded.
+product: an operand without a mark is not rounded.
 """
 
 import logging
@@ -15,18 +15,13 @@ import torch
 from torch import Tensor, fx
 
 from chop.errors import GraphError
+from chop.ir.call import NodeCall
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.opaque import products_by_node
 from chop.ir.graph.recorder import meta_twin, placeholder_values
 from chop.nn.dispatched import ProductsSeen, ProductWatch, marks_for
-from chop.nn.forward import WeightCache
-from chop.nn.function import function_parts
-from chop.nn.quant_config import QuantConfig
-from chop.nn.quantized import QuantizedModule
-from chop.nn.quantized.generic import own_shell
 from chop.passes.graph.analysis.flops.node_count import NodeCount
-from chop.passes.graph.analysis.flops.operands import Use, run_cheaply
-from chop.passes.graph.analysis.metadata_entries import quantization_of
+from chop.passes.graph.analysis.flops.operands import SizedCall, run_cheaply
 
 logger = logging.getLogger("chop")
 Seen = Mapping[fx.Node, ProductsSeen]
@@ -50,7 +45,7 @@ def names_of(seen: ProductsSeen | None) -> list[str]:
     return [] if seen is None else list(seen.names)
 
 
-def out_of_reach(use: Use, measured: NodeCount, claimed: NodeCount) -> int:
+def out_of_reach(use: SizedCall, measured: NodeCount, claimed: NodeCount) -> int:
     """The MACs of a node that stay in floating point whatever the rules say.
 
     Args:
@@ -93,42 +88,14 @@ def _products_seen(graph: MaseGraph, inputs: Mapping[str, Any], on_meta: bool) -
 def marking_calls(
     originals: Mapping[fx.Node, fx.Node], watch: ProductWatch
 ) -> dict[fx.Node, Callable[..., Any]]:
-    """What computes each quantised node on operands that are marked in place of being rounded.
+    """A function for each quantised node that marks its operands in place of rounding them.
 
     Args:
         originals: the nodes that run, and the nodes of the graph that they stand for.
     """
     calls: dict[fx.Node, Callable[..., Any]] = {}
     for node, original in originals.items():
-        layer = module_of(original)
-        found = quantization_of(original, layer)
-        if found is None:
-            continue
-        op, quant = found
-        marks = marks_for(quant, watch)
-        if layer is None:
-            calls[node] = partial(_call_function, function_parts(op, quant.name), quant, marks)
-        else:
-            calls[node] = marking_layer(module_of(node), quant, marks)
+        quant = NodeCall.of(original).quant
+        if quant is not None:
+            calls[node] = NodeCall.of(node).rounded_by(marks_for(quant, watch), quant)
     return calls
-
-
-def module_of(node: fx.Node) -> Any:
-    """The module that a node calls, if it calls one."""
-    if node.op != "call_module" or node.graph.owning_module is None:
-        return None
-    return node.graph.owning_module.get_submodule(str(node.target))
-
-
-def marking_layer(layer: QuantizedModule, quant: QuantConfig, marks: Any) -> QuantizedModule:
-    """A twin of a quantised layer in evaluation mode that marks its operands."""
-    twin = own_shell(layer)
-    assert isinstance(twin, QuantizedModule)
-    twin.training = False
-    twin._quant, twin._formats, twin._kept = quant, marks, WeightCache()
-    return twin
-
-
-def _call_function(parts: Any, quant: QuantConfig, marks: Any, /, *args: Any, **kwargs: Any) -> Any:
-    named = {name: value for name, value in kwargs.items() if name != "config"}
-    return parts.call(quant, args, named, marks)

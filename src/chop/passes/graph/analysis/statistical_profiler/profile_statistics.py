@@ -10,11 +10,13 @@ from torch import Tensor, fx, nn
 from chop.errors import ConfigError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.recorder import run_graph
-from chop.passes.base import Batches, Info, PassArgs, analysis_pass, first_rows
-from chop.passes.graph.analysis.metadata_entries import (
+from chop.ir.parameters import (
     attribute,
     module_buffers,
     module_parameters,
+)
+from chop.passes.base import Batches, Info, PassArgs, analysis_pass, first_rows
+from chop.passes.graph.analysis.metadata_entries import (
     named_arguments,
     named_results,
 )

@@ -10,7 +10,7 @@ from torch import Tensor, fx, nn
 from chop.errors import ConfigError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.recorder import run_graph
-from chop.passes.graph.transforms.pruning.masks import (
+from chop.nn.masks import (
     INPUT_MASK,
     INPUT_PATTERN,
     INPUT_THRESHOLD,

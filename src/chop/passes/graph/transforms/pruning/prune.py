@@ -10,10 +10,7 @@ from torch import Tensor, fx, nn
 from chop.errors import GraphError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.recorder import run_graph
-from chop.ops.op import op_of_node
-from chop.passes.base import Info, transform_pass
-from chop.passes.graph.transforms.pruning.activations import batches, input_masks
-from chop.passes.graph.transforms.pruning.masks import (
+from chop.nn.masks import (
     has_input_mask,
     kept_inputs,
     largest_in_groups,
@@ -23,12 +20,14 @@ from chop.passes.graph.transforms.pruning.masks import (
     without_input_mask,
     without_weight_mask,
 )
+from chop.ops.op import OPS, op_of_node
+from chop.passes.base import Info, transform_pass
+from chop.passes.graph.transforms.pruning.activations import batches, input_masks
 from chop.passes.graph.transforms.pruning.methods import METHODS, keep_most_important
 from chop.passes.graph.transforms.pruning.rules import PruneArgs, SparsityRule
 from chop.passes.graph.utils import replace_modules
 
 logger = logging.getLogger("chop")
-PRUNABLE = ("linear", "conv1d", "conv2d", "conv3d")
 
 
 @transform_pass("prune")
@@ -70,10 +69,11 @@ def prunable_layers(graph: MaseGraph) -> dict[str, nn.Module]:
     found: dict[nn.Module, str] = {}
     for node in graph.nodes:
         op = op_of_node(node, modules) if node.op == "call_module" else None
-        if op is not None and op.name in PRUNABLE:
+        if op is not None and op.has_weight_matrix:
             found.setdefault(modules[str(node.target)], node.name)
     if not found:
-        raise GraphError(f"nothing to prune: the graph has no {', '.join(PRUNABLE)} layer")
+        prunable = ", ".join(op.name for op in OPS.values() if op.has_weight_matrix)
+        raise GraphError(f"nothing to prune: the graph has no {prunable} layer")
     return {name: layer for layer, name in found.items()}
 
 

@@ -3,9 +3,9 @@
 from typing import Literal
 
 from chop.errors import GraphError
+from chop.ir.call import NodeCall
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.base import Batches, Info, transform_pass
-from chop.passes.graph.analysis.metadata_entries import quantization_of
 from chop.passes.graph.analysis.report import show
 from chop.passes.graph.transforms.quantize.plan import Plan
 from chop.passes.graph.transforms.quantize.quantize import apply_plan
@@ -37,12 +37,8 @@ def calibrate_transform_pass(graph: MaseGraph, args: CalibrateArgs) -> tuple[Mas
     `operands` is "all".
     """
     modules = graph.modules
-    plan: Plan = {}
-    for node in graph.nodes:
-        module = modules[str(node.target)] if node.op == "call_module" else None
-        now = quantization_of(node, module)
-        if now is not None:
-            plan[node] = now[1]
+    calls = (NodeCall.of(node, modules) for node in graph.nodes)
+    plan: Plan = {call.node: call.quant for call in calls if call.quant is not None}
     if not plan:
         raise GraphError(
             "pass 'calibrate': nothing is quantised: run quantize_transform_pass first"

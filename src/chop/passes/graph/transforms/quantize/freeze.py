@@ -11,7 +11,6 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.nn.learned import LearnedWidths
 from chop.nn.quant_config import QuantConfig
 from chop.nn.quantized import QuantizedModule
-from chop.nn.quantizers import OUT_BY_IN
 from chop.numerics import FORMATS, Integer, NumberFormat
 from chop.numerics.int_tensor import IntTensor
 from chop.numerics.trained import TrainedData
@@ -57,7 +56,7 @@ def frozen_config(node: fx.Node, module: QuantizedModule) -> QuantConfig:
     if len(kinds) != 1:
         names = ", ".join(sorted(kind.__name__ for kind in kinds))
         raise GraphError(f"pass 'freeze': node {node.name!r} has formats of several kinds: {names}")
-    if module.op.name in OUT_BY_IN and "weight" in module.operation.params:
+    if module.op.has_weight_matrix and "weight" in module.operation.params:
         formats["data_in"] = without_unread(formats, module)
     (kind,) = kinds
     name = next(name for name, fmt in FORMATS.items() if fmt is kind)

@@ -7,25 +7,20 @@ each width once for all of its trials.
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
-from functools import partial
 from math import inf
 from typing import Any
 
 from torch import Tensor, fx, nn
 
 from chop.errors import ConfigError, DataError
+from chop.ir.call import NodeCall
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.recorder import run_batches
-from chop.nn.function import function_parts
-from chop.nn.quant_config import OUTPUT, QuantConfig
-from chop.nn.quantized import QuantizedCall
-from chop.nn.quantized.generic import watched_module
+from chop.nn.quant_config import QuantConfig
 from chop.numerics import NumberFormat
-from chop.ops.op import Op, op_of_node, writes_in_place
+from chop.ops.op import Op
 from chop.passes.base import first_rows
-from chop.passes.graph.analysis.metadata_entries import quantization_of
-from chop.passes.graph.transforms.quantize.plan import FLOAT_FORM
-from chop.passes.graph.transforms.quantize.ranges import Calibration, Fit, Shape, Tally
+from chop.passes.graph.transforms.quantize.ranges import Calibration, Fit, Tally
 
 WHERE = "calibrate"
 Operand = tuple[str, str]
@@ -67,26 +62,21 @@ class Watch:
             self.parameters_seen = True
 
     def _calls(self, wanted: Wanted) -> dict[fx.Node, Callable[..., Any]]:
-        """What computes each quantised node in floating point, and shows its operands."""
+        """A function for each quantised node that computes it in floating point and looks on."""
         modules = self.graph.modules
         owners: dict[nn.Module, fx.Node] = {}
         calls: dict[fx.Node, Callable[..., Any]] = {}
         for node in self.graph.nodes:
-            op = op_of_node(node, modules)
-            module = modules[str(node.target)] if node.op == "call_module" else None
-            now = quantization_of(node, module)
-            if op is None or (now is None and node not in wanted):
+            call = NodeCall.of(node, modules)
+            op, module = call.op, call.module
+            if op is None or (call.quant is None and node not in wanted):
                 continue
             if module is not None and owners.setdefault(module, node) is not node:
                 calls[node] = calls[owners[module]]  # one layer, called by several nodes
                 continue
-            quant, formats = wanted.get(node, (now and now[1], {}))
-            assert quant is not None
+            quant, formats = wanted.get(node, (call.quant, {}))
             looks = {role: self._look(node, op, role, formats[role]) for role in formats}
-            if module is None or isinstance(module, QuantizedCall):
-                calls[node] = partial(call_function, node, op, quant, looks)
-            else:
-                calls[node] = watched_module(module, op, quant, looks)
+            calls[node] = call.rounded_by(looks, quant)
         return calls
 
     def _look(
@@ -107,29 +97,13 @@ class Watch:
     def _take(self, operand: Operand, op: Op, x: Tensor) -> None:
         if operand not in self.tallies:
             by_channel = self.settings.by_channel(operand[1])
-            shape = channel_shape(op, operand[1], x) if by_channel else ()
+            shape = op.channel_shape(operand[1], tuple(x.shape)) if by_channel else ()
             self.tallies[operand] = [
                 Tally(fmt, self.settings, shape, floor_of(op, operand[1], fmt))
                 for fmt in self.formats[operand]
             ]
         for tally in self.tallies[operand]:
             (tally.look_again if self.again else tally.look)(x)
-
-
-def call_function(
-    node: fx.Node,
-    op: Op,
-    quant: QuantConfig,
-    looks: Mapping[str, Any],
-    /,
-    *args: Any,
-    **kwargs: Any,
-) -> Any:
-    """A function node in floating point, whatever form it has now, with a look at its operands."""
-    named = {k: v for k, v in kwargs.items() if k != "config" and not k.startswith("_")}
-    if FLOAT_FORM not in node.meta and writes_in_place(node):
-        named["inplace"] = True
-    return function_parts(op, quant.name).call(quant, args, named, looks)
 
 
 def finite(x: Tensor, operand: Operand) -> Tensor:
@@ -147,22 +121,6 @@ def finite(x: Tensor, operand: Operand) -> Tensor:
 def floor_of(op: Op, role: str, fmt: NumberFormat) -> float:
     """Zero where an operation takes its operand without a sign and so does the format."""
     return 0.0 if role in op.unsigned and getattr(fmt, "signed", True) is False else -inf
-
-
-def channel_shape(op: Op, role: str, x: Tensor) -> Shape:
-    """The shape of one number for each channel of an operand; () if it has none."""
-    spatial = int(op.name[-2]) if op.name[-2:] in ("1d", "2d", "3d") else 0
-    convolves = op.name.startswith("conv")
-    if role in op.params:
-        dim = 1 - x.dim() if op.name.startswith("conv_transpose") else -x.dim()
-        has_channels = x.dim() == 1 or convolves or op.name == "linear"
-    else:
-        dim = 1 - x.dim() if op.name.startswith("batch_norm") else -1 - spatial
-        has_channels = convolves or op.name == "linear" or op.name.startswith("batch_norm")
-        has_channels = has_channels and role in (op.inputs[0], OUTPUT)
-    if not has_channels or not 1 <= -dim <= x.dim():
-        return ()
-    return (x.shape[dim], *(1,) * (-dim - 1))
 
 
 def first_callers(graph: MaseGraph) -> dict[str, str]:

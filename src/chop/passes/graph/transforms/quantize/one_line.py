@@ -106,13 +106,19 @@ def parse_rules(texts: Sequence[str], usual: Wanted) -> dict[str, Wanted]:
 
 
 def one_line_rules(
-    usual: Wanted, others: Mapping[str, Wanted] | None = None, *, calibrated: bool
+    usual: Wanted,
+    others: Mapping[str, Wanted] | None = None,
+    *,
+    calibrated: bool,
+    products_only: bool = True,
 ) -> dict[str, Any]:
-    """The table ``[passes.quantize]`` that a format for all products, and others, stand for.
+    """The table ``[passes.quantize]`` that a format in few words, and others, stand for.
 
     Args:
         others: formats by operation, or by the name of a layer or a pattern for names.
         calibrated: whether rows will be there to choose scales from.
+        products_only: leave everything but products in floating point, unless a rule names it;
+            else the rules are those of the pass quantize_whole.
     """
     if usual.name is not None and usual.name not in FORMATS:
         raise UnknownNameError("number format", usual.name, FORMATS)
@@ -125,11 +131,16 @@ def one_line_rules(
             f"rules for an operation ({operations[0]}) and for a layer ({name}) cannot stand "
             "together: name layers only, or operations only"
         )
-    products = sorted(op.name for op in OPS.values() if op.quantizable and op.multiplies)
+    products = {"only": product_operations()} if products_only else {}
     is_plain = all(key.isidentifier() for key in others)
     by_name = "name" if is_plain else "regex_name"
     return {
         "by": by_name if others and not operations else "type",
-        "default": {"config": usual.config(calibrated), "only": products},
+        "default": {"config": usual.config(calibrated), **products},
         **{key: {"config": wanted.config(calibrated)} for key, wanted in others.items()},
     }
+
+
+def product_operations() -> list[str]:
+    """Return the operations that are products of their operands, as layers with weights are."""
+    return sorted(op.name for op in OPS.values() if op.quantizable and op.multiplies)

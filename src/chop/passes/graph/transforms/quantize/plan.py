@@ -1,12 +1,13 @@
 """Which node is to become what, decided and checked before anything is changed."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import ConfigDict, model_validator
 from torch import fx, nn
 
 from chop.errors import ConfigError, UnknownNameError, suggestion
+from chop.ir.call import FLOAT_FORM, NodeCall
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.nn.quant_config import OUTPUT, QuantConfig, known_keys, parse_quant_config
 from chop.numerics import FORMATS
@@ -22,19 +23,6 @@ DEFAULT = "default"
 LISTED = 12  # names that a message lists; a large network has hundreds
 Plan = dict[fx.Node, QuantConfig | None]
 """For each node that a rule is for: how it is to be quantised; None for floating point."""
-FLOAT_FORM = "float_form"
-"""The key of `node.meta` under which a quantised function node keeps what it was."""
-
-
-class FloatForm(NamedTuple):
-    """A function or method node as it was before it was quantised."""
-
-    op: str
-    target: Any
-    added: tuple[str, ...]
-    """Keyword arguments that quantisation gave it."""
-    removed: dict[str, Any]
-    """Keyword arguments that quantisation took from it: private ones, such as `_stacklevel`."""
 
 
 def calls_layer(node: fx.Node) -> bool:
@@ -176,7 +164,7 @@ def renormalises(node: fx.Node, op: Op) -> bool:
     """
     if calls_layer(node):
         return getattr(node.meta["mase"].module, "max_norm", None) is not None
-    return op.bind(node.args, node.kwargs).get("max_norm") is not None
+    return NodeCall.of(node).arguments.get("max_norm") is not None
 
 
 def quant_config(

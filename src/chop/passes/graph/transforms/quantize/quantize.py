@@ -13,6 +13,10 @@ from torch import fx, nn
 
 from chop.errors import ConfigError, GraphError, UnknownNameError
 from chop.files import write_text
+from chop.ir.call import (
+    FLOAT_FORM,
+    FloatForm,
+)
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.nn.quant_config import QuantConfig
 from chop.nn.quantized import (
@@ -29,9 +33,7 @@ from chop.passes.graph.analysis.flops.table import rounded_line, unreached_lines
 from chop.passes.graph.analysis.metadata_entries import record_formats, restore_records
 from chop.passes.graph.analysis.report import show
 from chop.passes.graph.transforms.quantize.plan import (
-    FLOAT_FORM,
     LISTED,
-    FloatForm,
     Plan,
     QuantizeArgs,
     calls_layer,

@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 from tabulate import tabulate
 from torch import fx
 
+from chop.ir.call import NodeCall
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.nn.quant_config import OUTPUT, QuantConfig
 from chop.numerics import Integer, NumberFormat
 from chop.numerics.base import AUTO
 from chop.numerics.int_tensor import IntTensor
-from chop.ops.op import op_of_node
 from chop.passes.base import Info
-from chop.passes.graph.analysis.metadata_entries import operands
+from chop.passes.graph.analysis.metadata_entries import operand_names
 from chop.passes.graph.transforms.quantize.observe import closed, first_callers, fits_of
 from chop.passes.graph.transforms.quantize.plan import LISTED, Plan
 from chop.passes.graph.transforms.quantize.ranges import TOO_MANY, Calibration, Fit
@@ -95,7 +95,7 @@ def tell(graph: MaseGraph, found: list[Observed], rows: int) -> Info:
             logger.log(
                 logging.INFO if is_own_choice else logging.WARNING, "%s", warning(each, rows)
             )
-        note(graph, each)
+        note(each)
     facts: Info = {"rows": rows, "operands": {}}
     for node, role, fit in found:
         scale = {} if fit.fmt.scale_field is None else {fit.fmt.scale_field: number_of(fit.fmt)}
@@ -125,13 +125,12 @@ def warning(each: Observed, rows: int) -> str:
     return f"{said}; the values go from {fit.low:.4g} to {fit.high:.4g}, which no scale covers"
 
 
-def note(graph: MaseGraph, each: Observed) -> None:
+def note(each: Observed) -> None:
     """Keep range and share among the statistics of the tensor, where statistics are kept."""
-    op = op_of_node(each.node, graph.modules)
     software = each.node.meta["mase"]["software"]
-    if op is None or not software:
+    if not software:
         return
-    names = dict(operands(each.node, op)) | {OUTPUT: "data_out_0"}
+    names = dict(operand_names(NodeCall.of(each.node))) | {OUTPUT: "data_out_0"}
     side = software.get("results" if each.role == OUTPUT else "args", {})
     if names.get(each.role) in side:
         facts = {"min": each.fit.low, "max": each.fit.high, "saturated": each.fit.saturated}

@@ -22,7 +22,6 @@ from chop.passes.graph.analysis.flops.count import rounded_part
 from chop.passes.graph.analysis.flops.table import unreached_lines
 from chop.passes.graph.transforms.quantize.observe import (
     Fits,
-    channel_shape,
     closed,
     finite,
     floor_of,
@@ -186,7 +185,7 @@ class Looks:
     def _take(self, operand: tuple[str, str], op: Op, fmt: Any, x: Tensor) -> None:
         if operand not in self.tallies:
             by_channel = self.settings.by_channel(operand[1])
-            shape = channel_shape(op, operand[1], x) if by_channel else ()
+            shape = op.channel_shape(operand[1], tuple(x.shape)) if by_channel else ()
             floor = floor_of(op, operand[1], fmt)
             self.tallies[operand] = Tally(fmt, self.settings, shape, floor)
         tally = self.tallies[operand]

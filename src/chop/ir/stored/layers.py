@@ -11,23 +11,11 @@ from pydantic import Field, ValidationError, model_validator
 from torch import Tensor, nn
 
 from chop.errors import GraphError
-from chop.nn.quant_config import parse_quant_config
-from chop.nn.quantized import (
-    QuantizedCall,
-    QuantizedModule,
-    float_module,
-    quantize_module,
-    quantized_call,
-)
-from chop.nn.quantizers import QUANTIZERS
-from chop.ops.op import op_of_module
-from chop.ops.table import OPS
-from chop.passes.base import PassArgs
-from chop.passes.graph.analysis.metadata_entries import plain_name
-from chop.passes.graph.interface.codec import NotStorable, format_tensor, from_plain, to_plain
-from chop.passes.graph.interface.door import LONGEST, Text, check_arguments, one_line, problem
-from chop.passes.graph.interface.targets import LAYERS
-from chop.passes.graph.transforms.pruning.masks import (
+from chop.ir.parameters import plain_name
+from chop.ir.stored.codec import NotStorable, StoredRecord, format_tensor, from_plain, to_plain
+from chop.ir.stored.record_checks import LONGEST, Text, check_arguments, one_line, problem
+from chop.ir.stored.targets import LAYERS
+from chop.nn.masks import (
     INPUT_BUFFERS,
     INPUT_MASK,
     INPUT_PATTERN,
@@ -39,6 +27,17 @@ from chop.passes.graph.transforms.pruning.masks import (
     without_input_mask,
     without_weight_mask,
 )
+from chop.nn.quant_config import parse_quant_config
+from chop.nn.quantized import (
+    QuantizedCall,
+    QuantizedModule,
+    float_module,
+    quantize_module,
+    quantized_call,
+)
+from chop.nn.quantizers import QUANTIZERS
+from chop.ops.op import op_of_module
+from chop.ops.table import OPS
 
 RECURRENT = (
     "input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout", "bidirectional",
@@ -57,7 +56,7 @@ MASK_TYPES = {MASK: torch.bool, INPUT_MASK: torch.bool, INPUT_PATTERN: torch.int
 WIDEST_GROUP = 1 << 16  # channels of a pruning pattern
 
 
-class LayerRecord(PassArgs):
+class LayerRecord(StoredRecord):
     """A layer as it stands in the file.
 
     Args:

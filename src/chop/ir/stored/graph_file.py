@@ -9,20 +9,32 @@ from torch import Tensor, fx, nn
 from torch.fx.graph import CodeGen
 
 from chop.errors import GraphError
+from chop.ir.call import FLOAT_FORM, FLOAT_RECORDS, FloatForm
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.shapes import CONDITIONS, MADE_FOR, FreeSize, ShapedGraphModule
-from chop.passes.base import PassArgs
-from chop.passes.graph.analysis.metadata_entries import FLOAT_RECORDS, attribute
-from chop.passes.graph.interface.codec import (
+from chop.ir.parameters import attribute
+from chop.ir.stored.codec import (
     NotStorable,
     Packed,
     PackedRecord,
+    StoredRecord,
     from_plain,
     outline,
     to_plain,
     unpack,
 )
-from chop.passes.graph.interface.door import (
+from chop.ir.stored.layers import (
+    LayerRecord,
+    by_layer,
+    describe,
+    finish,
+    known_classes,
+    prepare,
+    put,
+    rooted,
+)
+from chop.ir.stored.numbers import check_numbers
+from chop.ir.stored.record_checks import (
     Call,
     Name,
     Path,
@@ -40,25 +52,13 @@ from chop.passes.graph.interface.door import (
     problem,
     saying,
 )
-from chop.passes.graph.interface.layers import (
-    LayerRecord,
-    by_layer,
-    describe,
-    finish,
-    known_classes,
-    prepare,
-    put,
-    rooted,
-)
-from chop.passes.graph.interface.numbers import check_numbers
-from chop.passes.graph.interface.targets import QUANTIZED, function_by_name, function_name, keywords
-from chop.passes.graph.transforms.quantize.plan import FLOAT_FORM, FloatForm
+from chop.ir.stored.targets import QUANTIZED, function_by_name, function_name, keywords
 
 CODES, SHARED = "::codes", "::shared"  # no layer's name has a colon in it
 Op = Literal["placeholder", "get_attr", "call_function", "call_method", "call_module", "output"]
 
 
-class NodeRecord(PassArgs):
+class NodeRecord(StoredRecord):
     """A node as it stands in the file.
 
     Args:
@@ -94,23 +94,23 @@ class NodeRecord(PassArgs):
         return self
 
 
-class AttributeRecord(PassArgs):
+class AttributeRecord(StoredRecord):
     """A tensor of the model itself, as it stands in the file."""
 
     parameter: bool
     trained: bool = False
 
 
-class GraphRecord(PassArgs):
+class GraphRecord(StoredRecord):
     """The whole file.
 
     Args:
         tied: tensors that are one and the same, each with the name that is stored.
         packed: tensors that are stored as codes.
-        channels_last: tensors that have their channels last in memory, on which rounding depends.
+        channels_last: tensors with channels last in memory, on which rounding depends.
         preprocessing: how the rows were scaled that the network was trained on.
-        digest: SHA-256 of the file of weights, so that files of two graphs are not mixed.
-        digests: SHA-256 of the files of metadata, by their names.
+        metadata: the sections of the graph and of each node; None in an earlier version's folder.
+        digest: SHA-256 of the file of weights; `digests` has that of other files by name.
         checksum: SHA-256 of this file without this entry, which is its last.
     """
 
@@ -127,6 +127,7 @@ class GraphRecord(PassArgs):
     packed: dict[Text, PackedRecord] = Field(default={})
     channels_last: list[Text] = Field(default=[])
     preprocessing: dict[str, Any] | None = None
+    metadata: dict[str, Any] | None = None
     digest: str = ""
     digests: dict[str, str] = Field(default={})
     checksum: str = ""

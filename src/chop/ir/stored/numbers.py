@@ -8,7 +8,7 @@ largest value of every node that can only be a number is worked out from those b
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from chop.passes.graph.interface.door import Reference, decoded, inside
+from chop.ir.stored.record_checks import Reference, decoded, inside
 
 MOST_BITS = 4096
 """Of an integer. Sizes of tensors have 63, and a graph computes with few of them at a time."""

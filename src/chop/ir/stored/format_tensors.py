@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from chop.ir.stored.graph_file import GraphRecord
 from chop.numerics.int_tensor import ArrayValue, FloatTensor, IntTensor
-from chop.passes.graph.interface.graph_file import GraphRecord
 
 PREFIX = "format::"  # no layer's name has a colon in it
 TAG = "$format"

@@ -1,4 +1,4 @@
-"""Graphs, weights and metadata on disk: safetensors, JSON and TOML; nothing is pickled."""
+"""Graphs as folders: graph.json with the metadata, tensors as safetensors; nothing is pickled."""
 
 import contextlib
 import hashlib
@@ -7,7 +7,7 @@ import logging
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,12 +19,8 @@ from torch import Tensor, nn
 from chop.errors import CheckpointError, GraphError, OutputError
 from chop.files import one_at_a_time, regular, write_safetensors, write_text
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.nn.quantized import QuantizedModule
-from chop.numerics import NumberFormat
-from chop.ops.op import parameter_roles
-from chop.passes.base import PASSES, Info, Pass, PassArgs, interface_pass
-from chop.passes.graph.analysis.metadata_entries import attribute
-from chop.passes.graph.interface.codec import (
+from chop.ir.parameters import attribute
+from chop.ir.stored.codec import (
     MOST_DIMENSIONS,
     Packed,
     PackedRecord,
@@ -32,9 +28,8 @@ from chop.passes.graph.interface.codec import (
     pack,
     pack_mask,
 )
-from chop.passes.graph.interface.door import problem, saying
-from chop.passes.graph.interface.format_tensors import moved_in, moved_out
-from chop.passes.graph.interface.graph_file import (
+from chop.ir.stored.format_tensors import moved_in, moved_out
+from chop.ir.stored.graph_file import (
     CODES,
     SHARED,
     GraphRecord,
@@ -42,16 +37,20 @@ from chop.passes.graph.interface.graph_file import (
     build_root,
     record_graph,
 )
-from chop.passes.graph.interface.layers import rooted
-from chop.passes.graph.interface.node_meta import (
-    PICKLED_GRAPH,
+from chop.ir.stored.layers import rooted
+from chop.ir.stored.metadata import (
     load_metadata,
+    metadata_tables,
     read_tensors,
     read_text,
-    refuse_pickle,
-    save_metadata,
+    refusing_metadata,
+    restore_metadata,
 )
-from chop.passes.graph.transforms.pruning.masks import INPUT_MASK, MASK
+from chop.ir.stored.record_checks import problem, saying
+from chop.nn.masks import INPUT_MASK, MASK
+from chop.nn.quantized import QuantizedModule
+from chop.numerics import NumberFormat
+from chop.ops.op import parameter_roles
 from chop.preprocessing import from_plain as read_preprocessing
 from chop.runs import GRAPH_FILE, versioned
 
@@ -60,66 +59,54 @@ Weights = Literal["float", "codes"]
 GRAPH, WEIGHTS, METADATA = GRAPH_FILE, "weights.safetensors", "node_meta_param.toml"
 VALUES = "node_meta_param.safetensors"
 FILES = frozenset({GRAPH, WEIGHTS, METADATA, VALUES})
+PICKLES = (".mz", ".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".bin")
+PICKLED_GRAPH = "graph_module.mz"
 SEAL = ', "checksum": "%s"}'  # the end of a record
 
 
-class SaveMaseGraphArgs(PassArgs):
-    """Where and how to save a graph.
+@dataclass(frozen=True)
+class Saved:
+    """A graph that was saved: where, how large each file is, and what was left out."""
+
+    folder: Path
+    sizes: dict[str, int]
+    packed: list[str]
+    values_left_out: int
+
+
+def save_graph(
+    graph: MaseGraph,
+    folder: Path,
+    weights: Weights = "float",
+    add_value: bool | None = None,
+    replace: bool = False,
+) -> Saved:
+    """Save the graph, its weights and its metadata in a folder.
 
     Args:
-        save_dir: the folder. If it holds a graph, the new graph goes to ``name-v1``, unless
-            `replace` is set.
-        weights: "float" saves float weights; "codes" saves quantised weights as the integer codes
-            of their format, which makes a 4-bit model small. Loading codes gives rounded weights.
+        weights: "float", or "codes" for quantised weights as the integer codes of their format.
         add_value: save recorded tensors of the metadata too; by default only with "float".
-        replace: replace a graph that the folder already holds.
+        replace: replace a graph that the folder already holds, rather than save beside it.
     """
-
-    shorthand = "save_dir"
-
-    save_dir: Path
-    weights: Weights = "float"
-    add_value: bool | None = None
-    replace: bool = False
-
-
-class LoadMaseGraphArgs(PassArgs):
-    """Where a graph was saved: its folder, or the ``graph.json`` in it."""
-
-    shorthand = "load_dir"
-
-    load_dir: Path
-
-
-@interface_pass("save_mase_graph")
-def save_mase_graph_interface_pass(
-    graph: MaseGraph, args: SaveMaseGraphArgs
-) -> tuple[MaseGraph, Info]:
-    """Save the graph, its weights and its metadata in a folder."""
     record = record_graph(graph)
-    prove(graph, record)
-    gathered = gather(graph, record, args.weights)
-    record = record.model_copy(update={"packed": gathered.packed})
+    prove_record(graph, record)
+    gathered = gather_tensors(graph, record, weights)
+    tables, writer = metadata_tables(graph, weights == "float" if add_value is None else add_value)
+    record = record.model_copy(update={"packed": gathered.packed, "metadata": tables})
     record = moved_out(record, gathered.tensors)
-    add_value = args.weights == "float" if args.add_value is None else args.add_value
-    with new_folder(args.save_dir, args.replace) as target:
+    with folder_to_fill(folder, replace) as target:
         temporary = target.temporary
         write_safetensors(temporary / WEIGHTS, gathered.tensors)
-        left_out = save_metadata(graph, temporary / METADATA, add_value)
-        record = completed(record, gathered, temporary)
-        write_text(temporary / GRAPH, sealed(record.model_dump(exclude_defaults=True)))
+        writer.write_tensors(temporary / VALUES)
+        record = complete_record(record, gathered, temporary)
+        write_text(temporary / GRAPH, seal(record.model_dump(exclude_defaults=True)))
     final = target.final
     logger.info("Saved mase graph to %s", final, extra={"result": True})  # `--quiet` leaves it
     sizes = {path.name: path.stat().st_size for path in final.iterdir() if path.name in FILES}
-    return graph, {
-        "save_dir": str(final),
-        "bytes": sizes,
-        "packed": sorted(gathered.packed),
-        "values_left_out": left_out,
-    }
+    return Saved(final, sizes, sorted(gathered.packed), writer.left_out)
 
 
-def prove(graph: MaseGraph, record: GraphRecord) -> None:
+def prove_record(graph: MaseGraph, record: GraphRecord) -> None:
     """Raise unless the record brings the graph back: its nodes are built from it and compared."""
     layers = {name: graph.model.get_submodule(name) for name in record.layers}
     attributes = {name: attribute(graph.model, name) for name in record.attributes}
@@ -186,7 +173,7 @@ class Gathered:
         return tensor
 
 
-def gather(graph: MaseGraph, record: GraphRecord, weights: Weights) -> Gathered:
+def gather_tensors(graph: MaseGraph, record: GraphRecord, weights: Weights) -> Gathered:
     """Every tensor that the graph needs."""
     gathered = Gathered(weights)
     for name in record.layers:
@@ -198,7 +185,7 @@ def gather(graph: MaseGraph, record: GraphRecord, weights: Weights) -> Gathered:
     return gathered
 
 
-def formats_of(module: nn.Module | None) -> dict[str, NumberFormat]:
+def formats_of_parameters(module: nn.Module | None) -> dict[str, NumberFormat]:
     """The number format of each parameter of a quantised layer, those with a state left aside."""
     if not isinstance(module, QuantizedModule) or module.bypass:
         return {}
@@ -213,16 +200,16 @@ def as_codes(layer: nn.Module | None, key: str, tensor: Tensor) -> Packed | None
 
     A format that rounds by chance draws at every run, so its codes would be those of one draw only.
     """
-    fmt = formats_of(layer).get(key)
+    fmt = formats_of_parameters(layer).get(key)
     if fmt is not None and isinstance(layer, QuantizedModule):
         stochastic = getattr(fmt, "stochastic", False)
         return None if stochastic else pack(layer.quant.name, fmt, tensor)
     return pack_mask(tensor) if key in (MASK, INPUT_MASK) else None
 
 
-def completed(record: GraphRecord, gathered: Gathered, folder: Path) -> GraphRecord:
+def complete_record(record: GraphRecord, gathered: Gathered, folder: Path) -> GraphRecord:
     """The record of a graph whose other files are written."""
-    names = [name for name in (METADATA, VALUES) if (folder / name).exists()]
+    names = [VALUES] if (folder / VALUES).exists() else []
     found = {
         "tied": gathered.tied,
         "channels_last": gathered.channels_last,
@@ -244,7 +231,7 @@ class Target:
 
 
 @contextlib.contextmanager
-def new_folder(wanted: Path, replace: bool) -> Iterator[Target]:
+def folder_to_fill(wanted: Path, replace: bool) -> Iterator[Target]:
     """A temporary folder that becomes the wanted one, or a version of it if that is taken."""
     temporary = wanted.with_name(f".{wanted.name}.{uuid.uuid4().hex[:8]}.tmp")
     target = Target(temporary, wanted)
@@ -267,7 +254,7 @@ def move_into_place(temporary: Path, final: Path) -> None:
     """Give a folder its name; what had it before goes, unless it holds files of others too.
 
     Then the files are moved into it, the graph last: a folder without a graph is no saved graph,
-    so nobody loads half of one.
+    so half of one is never loaded.
     """
     others = set(os.listdir(final)) - FILES if final.exists() else set()
     if others:
@@ -289,7 +276,7 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def sealed(record: dict[str, Any]) -> str:
+def seal(record: dict[str, Any]) -> str:
     """A record as the text of a file that ends with its own checksum."""
     text = json.dumps(record)
     return text[:-1] + SEAL % hashlib.sha256(text.encode()).hexdigest()
@@ -303,36 +290,6 @@ def check_seal(text: str, path: Path) -> None:
     found = hashlib.sha256(f"{text[:place]}}}".encode()).hexdigest()
     if text[place:] != SEAL % found:
         raise CheckpointError(f"{path}: is damaged: its checksum is wrong")
-
-
-class LoadPass(Pass):
-    """A pass that makes its graph if there is none."""
-
-    def check(self, graph: MaseGraph | None) -> None:
-        """Raise unless there is a graph, or none at all."""
-        if graph is not None:
-            super().check(graph)
-
-
-def load_pass(name: str) -> Callable[[Callable[..., Any]], LoadPass]:
-    """Declare a pass that may be given None in place of a graph."""
-    return lambda function: PASSES.register(name)(LoadPass(function, name, "interface"))
-
-
-@load_pass("load_mase_graph")
-def load_mase_graph_interface_pass(
-    graph: MaseGraph | None, args: LoadMaseGraphArgs
-) -> tuple[MaseGraph, Info]:
-    """Load a graph, its weights and its metadata from a folder.
-
-    Give None to make a new graph. A graph that you give becomes the loaded one, and provides custom
-    layers and functions, which are not in the files.
-    """
-    loaded = load_mase_graph(args.load_dir, graph)
-    if graph is None:
-        return loaded, {"load_dir": str(args.load_dir)}
-    graph.model, graph.meta, graph.cf_args = loaded.model, loaded.meta, loaded.cf_args
-    return graph, {"load_dir": str(args.load_dir)}
 
 
 def load_mase_graph(path: str | Path, given: MaseGraph | None = None) -> MaseGraph:
@@ -362,7 +319,12 @@ def load_mase_graph(path: str | Path, given: MaseGraph | None = None) -> MaseGra
     model.training = record.training
     graph = MaseGraph(model, cf_args)
     graph.preprocessing = read_preprocessing(record.preprocessing, folder / GRAPH)
-    load_metadata(graph, folder / METADATA)
+    if record.metadata is None:  # saved by an earlier version
+        load_metadata(graph, folder / METADATA)
+        return graph
+    values = folder / VALUES
+    with refusing_metadata(folder / GRAPH):
+        restore_metadata(graph, record.metadata, read_tensors(values) if values.exists() else {})
     return graph
 
 
@@ -372,6 +334,15 @@ def digest_of(path: Path) -> str:
         return digest(path)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def refuse_pickle(path: Path) -> None:
+    """Raise for a file of the original's: unpickling runs whatever code is in it."""
+    if path.suffix in PICKLES:
+        raise CheckpointError(
+            f"{path}: is a pickle, and loading a pickle runs any code that is hidden in it; "
+            "load its state dict with load type 'pt' or 'pl' and save the graph with chop"
+        )
 
 
 def graph_folder(path: Path) -> Path:

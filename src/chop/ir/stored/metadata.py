@@ -1,5 +1,6 @@
-"""Metadata of nodes as TOML and safetensors, and back."""
+"""Metadata of a graph and its nodes as plain tables, and these as TOML."""
 
+import contextlib
 import json
 import math
 import re
@@ -15,13 +16,9 @@ from torch import Tensor, fx
 from chop.errors import CheckpointError, GraphError
 from chop.files import read_safetensors, regular, write_safetensors, write_text
 from chop.ir.graph.mase_graph import SECTIONS, MaseGraph, metadata_of
-from chop.passes.base import Info, PassArgs, interface_pass
-from chop.passes.graph.analysis.metadata_entries import module_parameters
-from chop.passes.graph.interface.codec import DTYPES, NotStorable, from_plain, to_plain
-from chop.passes.graph.interface.door import check_metadata, one_line
-
-PICKLES = (".mz", ".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".bin")
-PICKLED_GRAPH = "graph_module.mz"
+from chop.ir.parameters import module_parameters
+from chop.ir.stored.codec import DTYPES, NotStorable, from_plain, to_plain
+from chop.ir.stored.record_checks import check_metadata, one_line
 
 
 def read_text(path: Path) -> str:
@@ -42,15 +39,6 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"{path}: not a whole safetensors file: {error}") from None
 
 
-def refuse_pickle(path: Path) -> None:
-    """Raise for a file of the original's: unpickling runs whatever code is in it."""
-    if path.suffix in PICKLES:
-        raise CheckpointError(
-            f"{path}: is a pickle, and loading a pickle runs any code that is hidden in it; "
-            "load its state dict with load type 'pt' or 'pl' and save the graph with chop"
-        )
-
-
 BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -63,16 +51,23 @@ def toml_text(tables: Mapping[tuple[str, ...], Mapping[str, Any]]) -> str:
     lines = []
     for path, content in tables.items():
         lines.append(f"[{'.'.join(map(key_text, path))}]")
-        lines.extend(f"{key} = {value_text(value)}" for key, value in flattened(content, ""))
+        lines.extend(f"{key} = {value_text(value)}" for key, value in dotted_values(content, ""))
         lines.append("")
     return "\n".join(lines)
 
 
-def flattened(content: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+def by_path(tables: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:
+    """The sections of a graph and of its nodes by their path in a file."""
+    every: dict[tuple[str, ...], Any] = {("graph",): tables["graph"]}
+    every |= {("nodes", name): sections for name, sections in tables["nodes"].items()}
+    return {(*path, name): each for path, found in every.items() for name, each in found.items()}
+
+
+def dotted_values(content: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
     """The values in nested dictionaries under dotted keys."""
     for key, value in content.items():
         if isinstance(value, Mapping) and value and not any(k.startswith("$") for k in value):
-            yield from flattened(value, f"{prefix}{key_text(key)}.")
+            yield from dotted_values(value, f"{prefix}{key_text(key)}.")
         else:
             yield prefix + key_text(key), value
 
@@ -111,48 +106,8 @@ DEEP_KEY = re.compile(
 )
 
 
-class SaveNodeMetaParamArgs(PassArgs):
-    """Where to write the metadata.
-
-    Args:
-        save_path: the TOML file.
-        add_value: write tensors, such as recorded activations, to a second file next to it.
-    """
-
-    shorthand = "save_path"
-
-    save_path: Path
-    add_value: bool = False
-
-
-class LoadNodeMetaParamArgs(PassArgs):
-    """Which file to read the metadata from."""
-
-    shorthand = "load_path"
-
-    load_path: Path
-
-
-@interface_pass("save_node_meta_param")
-def save_node_meta_param_interface_pass(
-    graph: MaseGraph, args: SaveNodeMetaParamArgs
-) -> tuple[MaseGraph, Info]:
-    """Write the metadata of every node to a TOML file."""
-    left_out = save_metadata(graph, args.save_path, args.add_value)
-    return graph, {"path": str(args.save_path), "values_left_out": left_out}
-
-
-@interface_pass("load_node_meta_param")
-def load_node_meta_param_interface_pass(
-    graph: MaseGraph, args: LoadNodeMetaParamArgs
-) -> tuple[MaseGraph, Info]:
-    """Read the metadata of every node from a TOML file."""
-    load_metadata(graph, args.load_path)
-    return graph, {"path": str(args.load_path)}
-
-
-class Storing:
-    """Stores values, collecting the tensors among them."""
+class MetadataWriter:
+    """Turns records into plain tables, and collects the tensors among their values."""
 
     def __init__(self, add_value: bool) -> None:
         self.add_value = add_value
@@ -160,17 +115,26 @@ class Storing:
         self.left_out = 0
         self._names: dict[int, str] = {}
 
-    def section(
-        self, path: tuple[str, ...], node: fx.Node | None, content: Mapping[str, Any]
-    ) -> Any:
-        """One section of a record, without what is left out."""
-        own = parameters_of(node)
+    def sections(self, name: str, node: fx.Node | None, record: Any) -> dict[str, Any]:
+        """The sections of a record, without what is left out."""
+        own = parameters_of_node(node)
         try:
-            return to_plain(self.kept(content, own), self.special(own))
-        except NotStorable as error:
-            raise GraphError(f"metadata of {path[-1]!r} cannot be saved: {error}") from None
+            check_metadata(record.parameters, of_node=node is not None)
+            return {
+                section: to_plain(self.storable(record[section], own), self.special(own))
+                for section in SECTIONS
+            }
+        except (NotStorable, ValueError) as error:
+            raise GraphError(f"metadata of {name!r} cannot be saved: {error}") from None
 
-    def kept(self, value: Any, own: Mapping[str, Tensor]) -> Any:
+    def write_tensors(self, path: Path) -> None:
+        """Write the tensors to a file; one of an earlier save goes if there are none."""
+        if self.tensors:
+            write_safetensors(path, self.tensors)
+        else:
+            path.unlink(missing_ok=True)
+
+    def storable(self, value: Any, own: Mapping[str, Tensor]) -> Any:
         """Nested dictionaries without the tensors that are not to be stored."""
         if not isinstance(value, Mapping):
             return value
@@ -179,11 +143,11 @@ class Storing:
             if isinstance(item, Tensor) and not self.add_value and not own_name(item, own):
                 self.left_out += 1
             else:
-                kept[key] = self.kept(item, own)
+                kept[key] = self.storable(item, own)
         return kept
 
     def special(self, own: Mapping[str, Tensor]) -> Any:
-        """What stores tensors and None, which TOML has no word for."""
+        """A function that stores tensors, number types, and None, which TOML has no word for."""
 
         def store(value: Any) -> Any:
             if value is None:
@@ -195,11 +159,11 @@ class Storing:
             if not isinstance(value, Tensor):
                 return None
             name = own_name(value, own)
-            return {"$parameter": name} if name else {"$tensor": self.name_of(value)}
+            return {"$parameter": name} if name else {"$tensor": self.tensor_name(value)}
 
         return store
 
-    def name_of(self, value: Tensor) -> str:
+    def tensor_name(self, value: Tensor) -> str:
         """The name of a tensor in the second file; one that comes up again is stored once."""
         name = self._names.setdefault(id(value), f"t{len(self._names)}")
         if value.is_meta:
@@ -208,76 +172,83 @@ class Storing:
         return name
 
 
-def parameters_of(node: fx.Node | None) -> dict[str, Tensor]:
+def parameters_of_node(node: fx.Node | None) -> dict[str, Tensor]:
     """The parameters of the layer that a node calls, which the file of weights holds already."""
     module = None if node is None else metadata_of(node).module
     return {} if module is None else dict(module_parameters(module))
 
 
 def own_name(value: Tensor, own: Mapping[str, Tensor]) -> str | None:
-    """Which parameter of the node's layer a tensor is a view or a copy of."""
+    """The name of the parameter of a layer that a tensor is a view or a copy of, if it is one."""
     for name, parameter in own.items():
         if value.shape == parameter.shape and torch.equal(value, parameter):
             return name
     return None
 
 
-def save_metadata(graph: MaseGraph, path: Path, add_value: bool) -> int:
-    """Write the metadata; how many tensors were left out."""
-    storing = Storing(add_value)
-    records: list[tuple[tuple[str, ...], fx.Node | None, Any]] = [
-        (("graph",), None, graph.meta["mase"].parameters),
-        *((("nodes", node.name), node, metadata_of(node).parameters) for node in graph.nodes),
-    ]
-    for at, node, parameters in records:
-        try:
-            check_metadata(parameters, of_node=node is not None)
-        except ValueError as error:
-            raise GraphError(f"metadata of {at[-1]!r} cannot be saved: {error}") from None
-    tables = {
-        (*path, section): storing.section(path, node, parameters[section])
-        for path, node, parameters in records
-        for section in SECTIONS
+def metadata_tables(graph: MaseGraph, add_value: bool) -> tuple[dict[str, Any], MetadataWriter]:
+    """The metadata of a graph and its nodes as plain tables, and the tensors in them."""
+    writer = MetadataWriter(add_value)
+    nodes: dict[str, Any] = {}
+    tables: dict[str, Any] = {"graph": writer.sections("graph", None, graph.meta["mase"])}
+    for node in graph.nodes:
+        nodes[node.name] = writer.sections(node.name, node, metadata_of(node))
+    return tables | {"nodes": nodes}, writer
+
+
+def restore_metadata(
+    graph: MaseGraph, tables: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> None:
+    """Give a graph the metadata of tables; those of another graph raise ValueError."""
+    nodes = {node.name: node for node in graph.nodes}
+    if nodes.keys() != tables["nodes"].keys():
+        raise ValueError("the nodes are not those of the graph")
+    found = {
+        name: read_sections(nodes.get(name), plain, tensors)
+        for name, plain in {"": tables["graph"], **tables["nodes"]}.items()
     }
-    write_text(path, toml_text(tables))
-    values = path.with_suffix(VALUES_SUFFIX)
-    if storing.tensors:
-        write_safetensors(values, storing.tensors)
-    else:
-        values.unlink(missing_ok=True)  # of an earlier file that had some
-    return storing.left_out
-
-
-def load_metadata(graph: MaseGraph, path: Path) -> None:
-    """Read the metadata; a file that is damaged or of another graph raises CheckpointError."""
-    text = read_text(path)
-    try:
-        if DEEP_KEY.search(text):
-            raise ValueError("a key has too many parts")
-        document = tomllib.loads(text)
-        sections = {"": document["graph"], **document["nodes"]}
-        values = path.with_suffix(VALUES_SUFFIX)
-        tensors = read_tensors(values) if values.exists() else {}
-        nodes = {node.name: node for node in graph.nodes}
-        if nodes.keys() != document["nodes"].keys():
-            raise ValueError("the nodes are not those of the graph")
-        found = {
-            name: restored(nodes.get(name), plain, tensors) for name, plain in sections.items()
-        }
-    except (CheckpointError, MemoryError):
-        raise
-    except Exception as error:  # of whatever class odd content brings about
-        raise CheckpointError(f"{path}: not metadata of this graph: {one_line(error)}") from error
     graph.meta["mase"].parameters = found.pop("")
     for name, record in found.items():
         metadata_of(nodes[name]).parameters = record
 
 
-def restored(node: fx.Node | None, plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Any:
+def write_metadata(graph: MaseGraph, path: Path, add_value: bool) -> int:
+    """Write the metadata as TOML; returns how many tensors were left out."""
+    tables, writer = metadata_tables(graph, add_value)
+    write_text(path, toml_text(by_path(tables)))
+    writer.write_tensors(path.with_suffix(VALUES_SUFFIX))
+    return writer.left_out
+
+
+def load_metadata(graph: MaseGraph, path: Path) -> None:
+    """Read metadata from TOML; a file that is damaged or of another graph is a CheckpointError."""
+    text = read_text(path)
+    values = path.with_suffix(VALUES_SUFFIX)
+    with refusing_metadata(path):
+        if DEEP_KEY.search(text):
+            raise ValueError("a key has too many parts")
+        tables = tomllib.loads(text)
+        restore_metadata(graph, tables, read_tensors(values) if values.exists() else {})
+
+
+@contextlib.contextmanager
+def refusing_metadata(path: Path) -> Iterator[None]:
+    """Turn whatever odd content brings about into a CheckpointError that names the file."""
+    try:
+        yield
+    except (CheckpointError, MemoryError):
+        raise
+    except Exception as error:
+        raise CheckpointError(f"{path}: not metadata of this graph: {one_line(error)}") from error
+
+
+def read_sections(
+    node: fx.Node | None, plain: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> Any:
     """The record of a node from its stored form."""
     if plain.keys() != set(SECTIONS):
         raise ValueError(f"sections {sorted(plain)}")
-    own = parameters_of(node)
+    own = parameters_of_node(node)
 
     def special(stored: Mapping[str, Any]) -> Any:
         if "$tensor" in stored:

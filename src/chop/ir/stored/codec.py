@@ -12,12 +12,11 @@ from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
-from pydantic import Field, NonNegativeInt, model_validator
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, model_validator
 from torch import Tensor
 
 from chop.numerics import FORMATS, Encoded, NumberFormat
 from chop.numerics.int_tensor import ArrayValue
-from chop.passes.base import PassArgs
 from chop.validation import parse
 
 Special = Callable[[Any], Any]
@@ -186,7 +185,13 @@ WHOLE = {"uint8": "<u1", "int8": "<i1", "int16": "<i2", "int32": "<i4", "int64":
 Codes = Literal["uint8", "int8", "int16", "int32", "int64"]
 
 
-class PackedRecord(PassArgs):
+class StoredRecord(BaseModel):
+    """A part of a file: frozen, checked, and no key but its own."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+
+class PackedRecord(StoredRecord):
     """How one tensor is packed.
 
     Args:

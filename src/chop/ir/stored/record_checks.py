@@ -22,10 +22,8 @@ from torch import fx, nn
 
 from chop.ir.graph.conditions import sizes_in
 from chop.ir.graph.mase_graph import SECTIONS
-from chop.nn.quant_config import parse_quant_config
-from chop.ops.op import op_of_function, op_of_method
-from chop.passes.graph.interface.codec import from_plain
-from chop.passes.graph.interface.targets import (
+from chop.ir.stored.codec import from_plain
+from chop.ir.stored.targets import (
     ATTRIBUTES,
     NOT_DATA,
     QUANTIZED,
@@ -33,6 +31,8 @@ from chop.passes.graph.interface.targets import (
     is_method,
     keywords,
 )
+from chop.nn.quant_config import parse_quant_config
+from chop.ops.op import op_of_function, op_of_method
 
 LONGEST, DEEPEST, WIDEST = 1000, 64, 16  # characters, parts of a path, numbers of an argument
 LARGEST = 2**31 - 1

@@ -1,0 +1,166 @@
+"""The pass quantize_whole: a network of which every number is an integer, where there is one.
+
+Batch normalisation is folded, products and sums and functions read rounded values, and the result
+is lowered as a test. What selects numbers without changing them, as ReLU and maximum pools do,
+needs no rounding: the next operation rounds what it reads.
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from torch import fx
+
+from chop.errors import GraphError
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.lowering import lower
+from chop.lowering.builder import LoweringError
+from chop.numerics.base import AUTO
+from chop.ops.op import Op, op_of_node
+from chop.ops.table import OPS
+from chop.passes.base import Info, transform_pass
+from chop.passes.graph.transforms.folding import NORMS, fold_normalisation_transform_pass
+from chop.passes.graph.transforms.quantize.one_line import product_operations
+from chop.passes.graph.transforms.quantize.plan import DefaultRule, QuantizeArgs
+from chop.passes.graph.transforms.quantize.quantize import quantize_transform_pass
+
+logger = logging.getLogger("chop")
+LISTED = 5
+INTEGER = "integer"
+LEAST_BIAS = 16
+WEIGHTS_BY_CHANNEL = {"per": {"weight": "channel"}}
+
+
+@transform_pass("quantize_whole", requires=("common",))
+def quantize_whole_transform_pass(graph: MaseGraph, args: QuantizeArgs) -> tuple[MaseGraph, Info]:
+    """Compute everything in integers where that is possible, else all products.
+
+    The arguments are those of `quantize`; the format of `default` is for every operation that has
+    integers. Where one in the middle of the network has none, only products get it. `info` has
+    what `quantize` says, the folded norms (`folded`) and what stays in floating point with the
+    reason (`in_float`), which is empty if the network is whole in integers.
+    """
+    folded: Info = {}
+    if not names_norms(graph, args):
+        graph, folded = fold_normalisation_transform_pass(graph)
+    left = without_integers(graph)
+    only = product_operations() if left else rounded_operations(graph)
+    graph, info = quantize_transform_pass(graph, with_operations(args, only))
+    in_float = left or first_obstacle(graph)
+    show_left(in_float)
+    return graph, {**info, "folded": folded, "in_float": in_float}
+
+
+def names_norms(graph: MaseGraph, args: QuantizeArgs) -> bool:
+    """Return True if a rule is for a batch normalisation, which therefore has to stay."""
+    norms = {
+        node.name
+        for node in graph.nodes
+        if node.op == "call_module" and isinstance(graph.modules[str(node.target)], NORMS)
+    }
+    kinds = {name for name, op in OPS.items() if op.module in NORMS}
+    return any(key in norms | kinds for key in args.model_extra or {})
+
+
+def with_operations(args: QuantizeArgs, only: Sequence[str]) -> QuantizeArgs:
+    """Return rules whose default is for some operations; weights get a scale for each channel.
+
+    A bias has twice the bits of the weights and at least 16, which sums have anyway.
+    """
+    if args.default is None or args.default.only is not None:
+        return args
+    config = dict(args.default.config)
+    if config.get("name") == INTEGER and "weight_width" in config and "bias_width" not in config:
+        config["bias_width"] = max(LEAST_BIAS, 2 * int(config["weight_width"]))
+        if config.get("weight_frac_width") == AUTO:
+            config["bias_frac_width"] = AUTO
+    changed: dict[str, Any] = {"default": DefaultRule(config=config, only=tuple(only))}
+    if "calibrate" not in args.model_fields_set:
+        changed["calibrate"] = type(args.calibrate).model_validate(WEIGHTS_BY_CHANNEL)
+    return args.model_copy(update=changed)
+
+
+def rounded_operations(graph: MaseGraph) -> list[str]:
+    """Return the operations that have integers and whose operands have to be rounded for them.
+
+    What only selects numbers has to round them where it reads an input of the network.
+    """
+    first = {op.name for node in graph.nodes if (op := raw_reader(node, graph)) is not None}
+    return sorted(
+        op.name
+        for op in OPS.values()
+        if op.quantizable and op.lowering is not None and (not op.selects or op.name in first)
+    )
+
+
+def raw_reader(node: fx.Node, graph: MaseGraph) -> Op | None:
+    """Return the operation of a node if it only selects numbers, which no other has rounded."""
+    op = op_of_node(node, graph.modules)
+    if op is None or not op.selects:
+        return None
+    source = node.all_input_nodes[0] if node.all_input_nodes else None
+    while source is not None and source.op != "placeholder":
+        before = op_of_node(source, graph.modules)
+        if before is None or (before.quantizable and not before.selects):
+            return None
+        source = source.all_input_nodes[0] if source.all_input_nodes else None
+    return op if source is not None else None
+
+
+def without_integers(graph: MaseGraph) -> dict[str, str]:
+    """Return the nodes between products that have no integers, each with the reason.
+
+    What stands at the end of a network, as a softmax does, can be left off and does not count.
+    """
+    found: dict[str, str] = {}
+    for node in graph.nodes:
+        if not node.op.startswith("call_") or not leads_to_product(node, graph):
+            continue
+        op = op_of_node(node, graph.modules)
+        if op is None:
+            found[node.name] = "is not an operation that has a rule"
+        elif op.lowering is None:
+            found[node.name] = f"has no rule in integers ({op.name})"
+    return found
+
+
+def leads_to_product(node: fx.Node, graph: MaseGraph) -> bool:
+    """Return True if a product reads what a node gives, or what follows from it."""
+    seen, left = set(), list(node.users)
+    while left:
+        user = left.pop()
+        if user in seen:
+            continue
+        seen.add(user)
+        op = op_of_node(user, graph.modules)
+        if op is not None and op.multiplies:
+            return True
+        left += user.users
+    return False
+
+
+def first_obstacle(graph: MaseGraph) -> dict[str, str]:
+    """Return what keeps a quantised graph from being whole in integers, found by lowering it."""
+    try:
+        lower(graph, cut_tail=True)
+    except LoweringError as error:
+        name, _, reason = str(error).partition(" ")
+        return {name.rstrip(":"): reason}
+    except GraphError as error:
+        return {"network": str(error)}
+    return {}
+
+
+def show_left(in_float: dict[str, str]) -> None:
+    """Say what stays in floating point, or that nothing does."""
+    if not in_float:
+        logger.info("Whole in integers")
+        return
+    logger.warning("In floating point: %s", in_words(in_float.items()))
+
+
+def in_words(in_float: Iterable[tuple[str, str]]) -> str:
+    """Return names and reasons as one line."""
+    shown = [f"{name} {reason}" for name, reason in in_float]
+    more = f" and {len(shown) - LISTED} more" if len(shown) > LISTED else ""
+    return "; ".join(shown[:LISTED]) + more
