@@ -20,7 +20,6 @@ from tabulate import tabulate
 from torchmetrics.classification import MulticlassAccuracy
 
 from chop import actions
-from chop.actions.searching import SearchResult
 from chop.dataset import MaseDataModule
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.models import get_model, get_model_info
@@ -31,6 +30,7 @@ from chop.passes.graph import (
     init_metadata_analysis_pass,
 )
 from chop.passes.graph.transforms import quantize_transform_pass
+from chop.results.front import SearchResult
 from chop.search.front.hypervolume import Point, hypervolume_history, worst_of
 from chop.tools.checkpoint_load import load_model
 from chop.tools.logger import set_logging_verbosity

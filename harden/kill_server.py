@@ -23,9 +23,8 @@ from harden.kill_hook import FileOperations
 ROOT = Path(__file__).parents[1]
 WARM = (
     "chop.verbs.train.training", "chop.verbs.search.job", "chop.search.processes",
-    "chop.results.files",
     "chop.search.strategy", "chop.training.fit", "chop.training.report",
-    "chop.runs", "chop.results.files", "chop.verbs.common.session", "chop.config.layers",
+    "chop.runs", "chop.results.front", "chop.verbs.common.session", "chop.config.layers",
     "matplotlib.backends.backend_agg", "optuna.samplers", "tomlkit", "tabulate",
     "torch.utils.flop_counter", "torch.utils.tensorboard",
 )  # fmt: skip

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from chop.errors import ConfigError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.recorder import undisturbed
-from chop.nn.decomposed import decomposed
+from chop.nn.decomposed import decompose
 from chop.nn.quantizers import QUANTIZERS
 from chop.passes.graph import (
     add_common_metadata_analysis_pass,
@@ -128,7 +128,7 @@ def check(network: Network, draw: Draw, folder: Path) -> None:
     before = State(model)
     own = run(model, x)
     # torch has several kernels for attention, which round differently; a graph has its products.
-    expected = run(decomposed(model), x)
+    expected = run(decompose(model), x)
     require(same_results(expected, own) or close(expected, own), "its products are not the model")
     graph = traced(model, x)
     require(same_results(run(graph.model, x), expected), "the graph is not the model")

@@ -9,7 +9,7 @@ from torch import fx
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.numerics import FORMATS
 from chop.ops.op import op_of_node
-from chop.passes.graph.transforms.quantize.plan import can_be_quantised
+from chop.passes.graph.transforms.quantize.plan import is_quantizable
 from chop.passes.graph.utils import get_mase_op
 
 ROLES = ("data_in", "weight", "bias")
@@ -101,7 +101,7 @@ either = st.one_of(configs(), configs(), configs(), nothing)
 def choosable(graph: MaseGraph) -> list[fx.Node]:
     """The nodes that a rule may be for."""
     modules = graph.modules
-    return [n for n in graph.nodes if can_be_quantised(n, op_of_node(n, modules))]
+    return [n for n in graph.nodes if is_quantizable(n, op_of_node(n, modules))]
 
 
 @st.composite

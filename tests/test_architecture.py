@@ -16,7 +16,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 # Each layer may import those named after it, and itself.
 BASE = (
     "errors", "masking", "registry", "validation", "files", "preprocessing", "tasks", "runs",
-    "charts", "callables", "markup", "tables", "logger", "__init__",
+    "charts", "callables", "figures", "markup", "tables", "logger", "__init__",
 )  # fmt: skip
 MODELS_AND_DATA = ("dataset", "models")
 GRAPHS = ("numerics", "ops", "nn", "ir", "lowering", "passes")
@@ -32,6 +32,7 @@ LAYERS = {
     "tasks": ("errors", "preprocessing"),
     "runs": ("errors", "files", "preprocessing", "validation"),
     "charts": ("files",),
+    "figures": ("tasks",),
     "logger": ("errors", "masking"),
     "markup": ("masking",),
     "tables": ("markup",),
@@ -50,7 +51,7 @@ LAYERS = {
     "training": (*BASE, *GRAPHS, *MODELS_AND_DATA, "devices", "loading"),
     "search": (*BASE, *GRAPHS, *MODELS_AND_DATA, "devices", "loading", "training", "export"),
     # Each result is one value; views show it.
-    "results": (*BASE, *GRAPHS, *MODELS_AND_DATA, "loading", "training", "search"),
+    "results": (*BASE, *GRAPHS, *MODELS_AND_DATA, "loading", "training", "search", "export"),
     "views": (*BASE, *GRAPHS, *MODELS_AND_DATA, "loading", "training", "search", "results"),
     # The settings are data; they need nothing but the base.
     "config": BASE,
@@ -87,7 +88,7 @@ ROOMS = {
         "fit",
         "trainer",
     ),
-    "views": ("svg", "sections", "page"),
+    "views": ("section", "svg", "sections", "page", "terminal", "progress"),
     "config": ("option", "run", "verb", "command_line", "layers", "schema", "pages"),
     "dataset": (
         "rows", "augmentation",

@@ -30,7 +30,6 @@ ALIASES = {
     "chop.models.utils": "chop.models.info",
     "chop.passes.graph.mase_graph": "chop.ir.graph.mase_graph",
     "chop.passes.analysis": ANALYSIS,
-    "chop.passes.graph.interface.save_and_load": "chop.passes.graph.interface",
     "chop.passes.transforms": TRANSFORMS,
     "chop.passes.utils": "chop.passes.graph.utils",
     f"{ANALYSIS}.init_metadata": f"{ANALYSIS}.add_metadata",

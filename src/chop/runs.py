@@ -198,6 +198,11 @@ class RunFolder:
         return self._found(f"{every(COMPARISON)}/{COMPARISON_FILE}")
 
     @cached_property
+    def sensitivities(self) -> list[Path]:
+        """Folders of what layers lose by themselves."""
+        return [path.parent for path in self._found(f"{every(SENSITIVITY)}/{LAYERS_FILE}")]
+
+    @cached_property
     def best_checkpoints(self) -> list[Path]:
         """The best checkpoints of training runs."""
         return self._found(f"{TRAINING}/{every(BEST_CHECKPOINT)}")
@@ -216,7 +221,7 @@ class RunFolder:
     @property
     def is_empty(self) -> bool:
         results = (self.training_logs, self.test_results, self.graphs, self.searches)
-        return not any((*results, self.comparisons, self.records))
+        return not any((*results, self.comparisons, self.sensitivities, self.records))
 
     def _found(self, *patterns: str) -> list[Path]:
         """Files by the version of their own name, else of their folder, the highest first."""
@@ -367,8 +372,3 @@ def as_stored(schema: type[Stored], content: Any, where: str) -> Stored:
 def read_stored(schema: type[Stored], path: Path, where: str = "") -> Stored:
     """The same of a JSON file; `where` names it, if more than its name does."""
     return as_stored(schema, read_json(path), where or path.name)
-
-
-def write_search_record(folder: Path, record: Mapping[str, Any]) -> None:
-    """Write what was searched for and how, which ``run_search.json`` holds too."""
-    write_text(folder / SEARCH_RECORD, json.dumps(record, indent=2) + "\n")

@@ -5,7 +5,6 @@ regression. So nothing below the actions is told the task by name. Nothing here 
 once, as the page of a run does without.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -152,17 +151,6 @@ NUMBERS = Task(
 )  # fmt: skip
 
 TASKS = {name: task for task in (CLASSES, TOKENS, NUMBERS) for name in task.names}
-
-
-def shown(value: float, digits: int = 4) -> str:
-    """A number with so many digits that mean something, in full where that is not too long."""
-    if not math.isfinite(value) or not SMALLEST_SHOWN <= abs(value) < LARGEST_SHOWN:
-        return f"{value:.{digits}g}"
-    places = digits - 1 - math.floor(math.log10(abs(value)))
-    return f"{round(value, places):,.{max(places, 0)}f}"
-
-
-SMALLEST_SHOWN, LARGEST_SHOWN = 1e-4, 1e9
 
 
 def task_named(name: str) -> Task:

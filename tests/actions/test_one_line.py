@@ -17,10 +17,10 @@ from chop.loading.networks import load_model
 from chop.models.info import MODELS
 from chop.numerics import FORMATS
 from chop.passes.graph.transforms.quantize.one_line import (
-    Wanted,
+    FormatSpec,
     one_line_rules,
+    parse_format_spec,
     parse_rules,
-    parse_wanted,
 )
 from chop.passes.graph.transforms.quantize.plan import QuantizeArgs
 from chop.preprocessing import Preprocessing, preprocessing_of
@@ -298,7 +298,7 @@ def test_mistakes(
 @pytest.mark.parametrize("name", sorted(set(FORMATS) - {"integer_scaled"}))
 @pytest.mark.parametrize("calibrated", [True, False])
 def test_every_format_has_rules_of_one_line(name: str, calibrated: bool) -> None:
-    rules = one_line_rules(Wanted(name), {"linear": Wanted(None)}, calibrated=calibrated)
+    rules = one_line_rules(FormatSpec(name), {"linear": FormatSpec(None)}, calibrated=calibrated)
     parse(QuantizeArgs, rules, "rules")
     graph = chop.quantize(torch.nn.Sequential(torch.nn.Linear(4, 4)), torch.randn(2, 4),
                           number_format=name).graph  # fmt: skip
@@ -306,21 +306,21 @@ def test_every_format_has_rules_of_one_line(name: str, calibrated: bool) -> None
 
 
 def test_rules_in_words() -> None:
-    usual = Wanted("integer", 8)
+    usual = FormatSpec("integer", 8)
     assert parse_rules(["fc1=6", "a|b=float", "x=log:5"], usual) == {
-        "fc1": Wanted("integer", 6), "a|b": Wanted(None), "x": Wanted("log", 5)
+        "fc1": FormatSpec("integer", 6), "a|b": FormatSpec(None), "x": FormatSpec("log", 5)
     }  # fmt: skip
-    assert parse_wanted("mxfp4", usual) == Wanted("mxfp4")
-    config = Wanted("minifloat_ieee", 6, 4).config(calibrated=False)
+    assert parse_format_spec("mxfp4", usual) == FormatSpec("mxfp4")
+    config = FormatSpec("minifloat_ieee", 6, 4).config(calibrated=False)
     assert (config["weight_width"], config["weight_exponent_width"]) == (4, 2)
     assert one_line_rules(usual, {"fc1": usual}, calibrated=False)["by"] == "name"
     assert one_line_rules(usual, {"fc.*": usual}, calibrated=False)["by"] == "regex_name"
     with pytest.raises(ConfigError, match="cannot stand together"):
         one_line_rules(usual, {"fc1": usual, "linear": usual}, calibrated=False)
     with pytest.raises(ConfigError, match="needs more than a width"):
-        Wanted("integer_scaled", 8).config(calibrated=True)
+        FormatSpec("integer_scaled", 8).config(calibrated=True)
     with pytest.raises(UnknownNameError):
-        parse_wanted("minfloat:3", usual)
+        parse_format_spec("minfloat:3", usual)
 
 
 def test_choices_follow_from_what_is_enough() -> None:

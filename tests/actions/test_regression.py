@@ -17,14 +17,14 @@ import chop
 from chop import actions
 from chop.dataset import MaseDataModule
 from chop.errors import ConfigError, DataError, UnknownNameError
+from chop.figures import Measured, significant
 from chop.lowering import InIntegers
 from chop.models import get_model
 from chop.models.weights import read_checkpoint
 from chop.passes.graph.interface import load_mase_graph
 from chop.preprocessing import Preprocessing, Targets, from_plain, preprocessing_of, targets_of
 from chop.runs import RunFolder
-from chop.search.front.accuracy import Measured
-from chop.tasks import TASKS, classes_predicted, numbers_predicted, shown, task_of
+from chop.tasks import TASKS, classes_predicted, numbers_predicted, task_of
 from chop.training.metrics import evaluate
 from chop.training.results import RegressionEvaluation, RegressionTally
 from chop.views.sections import run as sections
@@ -414,5 +414,5 @@ def test_every_task_is_one_row_of_one_table() -> None:
     known = Preprocessing("features", (0,), (1,), classes=("no", "yes"))
     assert classes_predicted(scores, known)["prediction"] == ["yes", "no"]
     assert numbers_predicted(torch.ones(2), None) == {"prediction": ["1", "1"]}
-    texts = [shown(each) for each in (8312.4, 13.008, 1.3e-3, 2e12, 0.0)]
+    texts = [significant(each) for each in (8312.4, 13.008, 1.3e-3, 2e12, 0.0)]
     assert texts == ["8,312", "13.01", "0.001300", "2e+12", "0"]

@@ -17,13 +17,13 @@ from chop import actions
 from chop.cli import main
 from chop.dataset import MaseDataModule
 from chop.errors import DataError, TrainingError
+from chop.figures import wilson_interval
 from chop.models import get_model_info
 from chop.training.metrics import (
     Evaluation,
     accuracy,
     evaluate,
     summed_loss,
-    wilson_interval,
 )
 
 

@@ -11,10 +11,11 @@ import torch
 from chop.actions import search
 from chop.dataset import MaseDataModule
 from chop.errors import SearchError
+from chop.figures import Measured
 from chop.lowering import program
 from chop.models import get_model, get_model_info
 from chop.search.front import verification
-from chop.search.front.accuracy import Judge, Measured
+from chop.search.front.accuracy import Judge
 from chop.training.metrics import evaluate
 from chop.views.sections.search import search_section
 
@@ -149,13 +150,13 @@ def test_the_front_and_the_float_network_are_tested_when_the_search_is_over(
     model, data = get_model("jsc-tiny"), MaseDataModule("jsc-sim", batch_size=1024)
     data.setup()
     tested = evaluate(model, data.test_dataloader())
-    assert result.front.start.test == Measured.of(tested.right, 20_000)
+    assert result.start.test == Measured.of(tested.right, 20_000)
     assert json.loads((tmp_path / "search.json").read_text())["start"]["test"] == (
-        result.front.start.test.model_dump()
+        result.start.test.model_dump()
     )
     for place, trial in enumerate(result.best):
         known = stored[str(place)]["accuracies"]
-        assert known == result.front.judged[trial.number].model_dump()
+        assert known == result.judged[trial.number].model_dump()
         assert known["chosen_by"]["accuracy"] == trial.software["accuracy"]
         assert (known["chosen_by"]["rows"], known["test"]["rows"]) == (512, 20_000)
         assert known["test"]["low"] < known["test"]["accuracy"] < known["test"]["high"]
@@ -167,9 +168,9 @@ def test_the_front_and_the_float_network_are_tested_when_the_search_is_over(
 def test_what_was_tested_once_is_not_tested_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = found(tmp_path).front.judged
+    before = found(tmp_path).judged
     monkeypatch.setattr(Judge, "_model", None)  # whatever calls it, fails
-    assert found(tmp_path, resume=True).front.judged == before
+    assert found(tmp_path, resume=True).judged == before
     (tmp_path / "best.json").write_text("{")
     with pytest.raises(TypeError):
         found(tmp_path, resume=True)

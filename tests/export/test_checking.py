@@ -20,7 +20,7 @@ from chop.export.onnx.write.steps import RoundingTarget
 from chop.export.rows import KINDS, REAL, checked_rows
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.lowering import BrokenPromiseError, lower
-from chop.lowering.builder import Builder
+from chop.lowering.builder import ProgramBuilder
 from chop.lowering.program import Product, Requantise, Step
 
 NO_ONNX = pytest.mark.skipif(not find_spec("onnxruntime"), reason="pip install onnx onnxruntime")
@@ -98,13 +98,13 @@ def test_a_wrong_lowering_is_not_equal_to_the_engine_alone(
     graph = quantised(net, torch.zeros(2, 4), {"linear": rule})
     done = export(graph, "integer", tmp_path / "right", rows=200)
     assert done.manifest["verified"]["graph_in"] == ("float32" if width == 6 else "float64")
-    emit, (kind, changed) = Builder.emit, LOWERINGS[name]
+    emit, (kind, changed) = ProgramBuilder.emit, LOWERINGS[name]
 
-    def emit_otherwise(self: Builder, step: type[Step], *args: Any, **own: Any) -> Any:
+    def emit_otherwise(self: ProgramBuilder, step: type[Step], *args: Any, **own: Any) -> Any:
         own |= changed(own) if step is kind else {}
         return emit(self, step, *args, **own)
 
-    monkeypatch.setattr(Builder, "emit", emit_otherwise)
+    monkeypatch.setattr(ProgramBuilder, "emit", emit_otherwise)
     message = (
         r"the graph, simulated in float.., differs from its integers in _[02] on \d+ of 200 rows"
     )

@@ -20,7 +20,7 @@ from chop.dataset.data_module import TensorLoader
 from chop.errors import OutputError
 from chop.files import filled, held, replacing, write_text
 from chop.models import get_model, get_model_info
-from chop.results.files import log_json, table_csv
+from chop.results.trials import log_json, table_csv
 from chop.runs import new_folder, own_suffix, write_new
 from chop.search.study.storage import Place, open_store
 from chop.search.study.store import Store

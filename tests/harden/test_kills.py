@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from chop.export.exporting import moved
-from chop.search.front.accuracy import Measured
+from chop.figures import Measured
+from chop.results.sensitivity import LayerAtWidth, Sensitivity
 from chop.verbs.sensitivity import layers as one_by_one
-from chop.verbs.sensitivity.layers import Point, Sensitivity
 from harden import kill_files, kill_search, kill_train, kills
 from harden.kill_hook import FileOperations
 from harden.kill_server import Server
@@ -157,8 +157,11 @@ def written_export(folder: Path) -> Path:
 
 def written_sensitivity(folder: Path) -> Path | None:
     start = Measured(value=0.5, rows=100, low=0.4, high=0.6)
-    point = Point("head", "linear", 10, 4, 0.5, 0.0, -0.1, 0.1, 280, 0.9)
-    found = Sensitivity(start, (4,), (point,), {"strategy": {"name": "optuna"}})
+    point = LayerAtWidth(
+        layer="head", operation="linear", parameters=10, width=4, score=0.5, lost=0.0, low=-0.1,
+        high=0.1, bits_saved=280, share_saved=0.9,
+    )  # fmt: skip
+    found = Sensitivity(start=start, points=(point,), search={"strategy": {"name": "optuna"}})
     return one_by_one.written(found, folder, {}).folder
 
 

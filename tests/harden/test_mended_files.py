@@ -23,10 +23,10 @@ from chop.errors import CheckpointError, DataError, SearchError
 from chop.files import read_safetensors, regular, write_safetensors
 from chop.ir.stored.folder import check_seal, seal
 from chop.models.weights import load_weights, read_checkpoint
-from chop.results.files import write_results
+from chop.results.front import SearchResult
 from chop.search.study.journal import Journal
 from chop.search.study.storage import Place, open_store
-from chop.search.study.trial import MEASURED
+from chop.search.study.trial import MEASURED, SearchDescription
 from chop.training.settings import TrainingSettings
 from chop.training.state import random_state, read_resumed
 from harden.file_targets import idx_bytes
@@ -60,9 +60,10 @@ def test_a_trial_whose_metrics_are_gone_is_named(lost: str, tmp_path: Path) -> N
         optuna.create_trial(state=TrialState.FAIL, user_attrs={"sampled_config": {}})
     )  # a failed trial has no metrics
     whole, damaged, failed = study.trials
-    write_results(tmp_path, study, [whole, failed])
+    problem = SearchDescription(directions=("maximize",))
+    SearchResult.of(study, [whole, failed], problem).save(tmp_path)
     with pytest.raises(SearchError, match=f"study 'a': trial 1 has no {lost}: part of the study"):
-        write_results(tmp_path, study, [whole, damaged, failed])
+        SearchResult.of(study, [whole, damaged, failed], problem)
 
 
 def test_a_pipe_and_a_device_are_no_regular_files(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from chop.ir.graph.conditions import holds, parsed, sizes_in
+from chop.ir.graph.conditions import holds, parse_condition, sizes_in
 
 SHAPES = {"x": (4, 7), "y": (2, 7)}
 
@@ -36,4 +36,4 @@ def test_the_sizes_that_it_speaks_of() -> None:
 )  # fmt: skip
 def test_anything_else_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a condition on sizes"):
-        parsed(text)
+        parse_condition(text)

@@ -10,7 +10,7 @@ from torch import nn
 
 import chop.passes as passes
 from chop.lowering import Engine, IntegerProgram, analyse, lower
-from chop.lowering.ranges import bits, rounded_shift
+from chop.lowering.ranges import bit_width, rounded_shift
 from chop.models.vision import vgg7
 
 
@@ -56,7 +56,7 @@ def test_float32_is_exact_up_to_24_bits(size: int, exact: bool) -> None:
     assert wanted == exact
     assert analyse(program).exact("float32") == exact
     assert analyse(program).exact("float64")
-    assert analyse(program).accumulator_bits == bits(-256 * 255 * size, 255 * 255 * size)
+    assert analyse(program).accumulator_bits == bit_width(-256 * 255 * size, 255 * 255 * size)
 
 
 def test_low_bits_that_are_never_set_do_not_count() -> None:

@@ -12,7 +12,7 @@ from chop import MaseGraph
 from chop.nn.quant_config import parse_quant_config
 from chop.nn.quantized import quantize_module
 from chop.numerics import FORMATS, NumberFormat
-from chop.numerics.arithmetic import done_when_compiled
+from chop.numerics.arithmetic import run_while_compiling
 from chop.numerics.elementwise import ElementFormat, IntegerScaled
 from chop.ops.table import OPS
 from chop.passes.graph import add_common_metadata_analysis_pass, init_metadata_analysis_pass
@@ -73,7 +73,7 @@ def test_every_element_wise_format_is_here() -> None:
 
 def test_the_mark_is_that_of_torch() -> None:
     marked = torch.compiler.assume_constant_result(lambda: None)
-    assert vars(done_when_compiled(lambda: None)) == vars(marked)
+    assert vars(run_while_compiling(lambda: None)) == vars(marked)
 
 
 @pytest.mark.filterwarnings("ignore:.*deprecated")  # in torch itself, as it is imported

@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chop.ir.graph.mase_graph import MaseGraph, MaseTracer
-from chop.nn.decomposed import DecomposedAttention, decomposed
+from chop.nn.decomposed import DecomposedAttention, decompose
 from chop.nn.function import quantized_function
-from chop.ops.composed import attention
+from chop.ops.composed import rounded_attention
 from chop.ops.table import OPS
 from chop.passes.graph import (
     add_common_metadata_analysis_pass,
@@ -45,7 +45,7 @@ def test_attention_is_torchs(kind: str) -> None:
     torch.manual_seed(0)
     layer = nn.MultiheadAttention(E, H, **KINDS[kind]).eval()
     nn.init.normal_(layer.in_proj_bias) if layer.in_proj_bias is not None else None
-    twin = decomposed(layer)
+    twin = decompose(layer)
     assert type(twin) is DecomposedAttention
     assert type(layer) is nn.MultiheadAttention
     widths = (E, layer.kdim, layer.vdim)
@@ -71,7 +71,7 @@ def test_transformers_are_torchs() -> None:
     causal = nn.Transformer.generate_square_subsequent_mask(S)
     for norm_first in (False, True):
         model = nn.Transformer(E, H, 1, 1, 16, norm_first=norm_first, batch_first=True).eval()
-        twin = decomposed(model)
+        twin = decompose(model)
         assert twin is not model
         assert type(model.encoder.layers[0].self_attn) is nn.MultiheadAttention
         torch.testing.assert_close(twin(x, y), model(x, y))
@@ -141,9 +141,9 @@ class Own(nn.MultiheadAttention):
 
 def test_custom_forwards_stay() -> None:
     model = nn.Sequential(Own(E, H))
-    assert decomposed(model) is model
+    assert decompose(model) is model
     plain = nn.Sequential(nn.Linear(2, 2))
-    assert decomposed(plain) is plain
+    assert decompose(plain) is plain
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_custom_forwards_stay() -> None:
 def test_attention_with_rounded_scores(how: dict[str, Any]) -> None:
     torch.manual_seed(0)
     query, key, value = torch.randn(2, 4, 3, 8), torch.randn(2, 2, 5, 8), torch.randn(2, 2, 5, 8)
-    exact = attention(
+    exact = rounded_attention(
         query, key, value, **how, enable_gqa=True, rounders={"scores": lambda scores: scores}
     )
     wanted = F.scaled_dot_product_attention(query, key, value, **how, enable_gqa=True)
@@ -171,7 +171,9 @@ def test_attention_with_rounded_scores(how: dict[str, Any]) -> None:
         seen.append(copy.deepcopy(scores))
         return torch.ones_like(scores)
 
-    ones = attention(query, key, value, **how, enable_gqa=True, rounders={"scores": rounder})
+    ones = rounded_attention(
+        query, key, value, **how, enable_gqa=True, rounders={"scores": rounder}
+    )
     torch.testing.assert_close(ones[0, 0, 0], value[0, 0].sum(0))
     assert seen[0].shape == (2, 4, 3, 5)
 

@@ -13,7 +13,7 @@ OTHER_LANGUAGES = {
     "nn/dispatched.py": "operators of ATen, which torch dispatches",
     "nn/untraced.py": "Python's operators",
     "ir/stored/numbers.py": "functions of Python's numbers",
-    "passes/graph/interface/targets.py": "the names that a graph from a file may call",
+    "ir/stored/targets.py": "the names that a graph from a file may call",
 }
 """Files that name functions which happen to be called like operations."""
 FEWEST = 3

@@ -19,7 +19,7 @@ from chop.passes.base import (
     INTERFACE_PASSES,
     TRANSFORM_PASSES,
     Batches,
-    say_ignored,
+    warn_ignored,
 )
 from chop.passes.graph import init_metadata_analysis_pass, report_node_type_analysis_pass
 
@@ -254,7 +254,7 @@ WITHOUT_EFFECT = [
 def test_what_the_original_ignores_is_accepted_and_said_once(
     name: str, given: dict[str, Any], key: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    say_ignored.cache_clear()
+    warn_ignored.cache_clear()
     with caplog.at_level("WARNING", logger="chop"):
         for _ in range(2):
             assert PASSES[name].parse(given) == PASSES[name].parse({})

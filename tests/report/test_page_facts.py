@@ -10,10 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from report_pages import Page, logged, put
 
-from chop.markup import Markup, escaped, number, tag
+from chop.figures import number
+from chop.markup import Markup, escaped, tag
 from chop.numerics import FORMATS
+from chop.results.front import SearchResult
+from chop.results.front_charts import choices_of, importances, varied_choices
 from chop.results.graph import NodeFacts, rounded_tensor, sqnr
-from chop.results.search import Search, importances, varied_choices
 from chop.runs import RunFolder
 from chop.search.study.trial import SearchDescription as Problem
 from chop.search.study.trial import Trial
@@ -118,7 +120,7 @@ def test_statistics_in_a_few_characters(value: object, words: str) -> None:
     assert shown(value) == words
 
 
-def make_search(count: int, front: list[int], **problem: object) -> Search:
+def make_search(count: int, front: list[int], **problem: object) -> SearchResult:
     trials = [
         Trial(
             n,
@@ -129,7 +131,8 @@ def make_search(count: int, front: list[int], **problem: object) -> Search:
         )
         for n in range(count)
     ]
-    return Search(trials, front, Problem(directions=("maximize",), **problem), {})
+    stated = Problem(directions=("maximize",), **problem)
+    return SearchResult(trials, [trials[n] for n in front], stated)
 
 
 def test_the_choice_that_decides_matters_most() -> None:
@@ -139,7 +142,7 @@ def test_the_choice_that_decides_matters_most() -> None:
     found = mattered.shares["the sum of scaled metrics"]
     assert next(iter(found)) == "a w"
     assert sum(found.values()) == pytest.approx(1)
-    assert list(varied_choices(search.trials)) == [("a", "config", "w"), ("b", "config", "w")]
+    assert varied_choices([choices_of(trial) for trial in search.trials]) == ["a w", "b w"]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from report_pages import logged, page_of, put
 from torch import nn
 
 from chop import MaseGraph
-from chop.markup import Tile
 from chop.passes.graph import (
     add_common_metadata_analysis_pass,
     init_metadata_analysis_pass,
@@ -18,6 +17,7 @@ from chop.passes.graph import (
 )
 from chop.verbs.report import report
 from chop.views.page import distinct
+from chop.views.section import Tile
 
 
 def measured(accuracy: float) -> dict[str, float]:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from chop.dataset.data_module import TensorLoader
-from chop.verbs.search.job import SearchResult, search
+from chop.results.front import SearchResult
+from chop.verbs.search.job import search
 
 TABLES: dict[str, Any] = {
     "search_space": {"name": "graph/quantize/learned_widths"},

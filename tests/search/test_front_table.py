@@ -2,10 +2,11 @@
 
 import pytest
 
-from chop.results.table import Front, front_table, metrics_line
-from chop.search.front.accuracy import Accuracies, Measured, Start
+from chop.figures import Measured, metrics_line
+from chop.results.front import SearchResult
+from chop.search.front.accuracy import Accuracies, Start
 from chop.search.front.verification import Verified
-from chop.search.study.trial import Trial
+from chop.search.study.trial import SearchDescription, Trial
 
 ROWS = 20_000
 
@@ -15,18 +16,23 @@ def trial(number: int, right: int, ebops: float) -> Trial:
     return Trial(number, software, [right / ROWS, ebops], {}, hardware=hardware)
 
 
-def front(points: int) -> Front:
+def searched_for(*names: str) -> SearchDescription:
+    return SearchDescription(metrics={name: {} for name in names})  # type: ignore[misc]
+
+
+def front(points: int) -> SearchResult:
     best = [trial(7 * place, 15_000 - 100 * place, 20_000.0 - place) for place in range(points)]
     known = Accuracies(chosen_by=Measured.of(15_000, ROWS), test=Measured.of(1_500, 2_000))
     marks = {each.number: Verified(equal=True, rows=2_000, promised=True) for each in best}
     judged = {each.number: known for each in best}
-    return Front(best, ["accuracy", "ebops", "luts"], marks, judged, Start(**known.model_dump()))
+    problem = searched_for("accuracy", "ebops", "luts")
+    return SearchResult(best, best, problem, marks, judged, Start(**known.model_dump()))
 
 
 @pytest.mark.parametrize("columns", [40, 60, 80, 120])
 @pytest.mark.parametrize("points", [1, 5, 6, 7, 24])
 def test_it_fits(points: int, columns: int) -> None:
-    lines = front_table(front(points), columns).splitlines()
+    lines = front(points).text(columns).splitlines()
     assert max(map(len, lines)) <= columns
     assert "accuracy" in lines[0]
     assert "ebops" in lines[0]
@@ -40,13 +46,14 @@ def test_it_fits(points: int, columns: int) -> None:
 
 
 def test_a_wide_terminal_shows_all_of_it() -> None:
-    first = front_table(front(3), 120).splitlines()[3].split()
+    first = front(3).text(120).splitlines()[3].split()
     assert first == ["best_0", "0", "0.7500", "±0.0060", "20,000", "12.5", "0.7500", "±0.0190",
                      "2,000", "rows"]  # fmt: skip
 
 
 def test_what_is_not_known_has_no_column() -> None:
-    head = front_table(Front(front(2).best, ["accuracy", "ebops"]), 120).splitlines()[0]
+    best = front(2).best
+    head = SearchResult(best, best, searched_for("accuracy", "ebops")).text(120).splitlines()[0]
     assert head.split() == ["trial", "accuracy", "ebops"]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from chop.search.front.hypervolume import Effects, variance_shares
+from chop.search.front.importance import Effects, variance_shares
 
 WIDTHS = [2, 4, 6, 8]
 

@@ -23,6 +23,7 @@ from chop.models import get_model
 from chop.models.vision import vgg7
 from chop.nn.quantized import QuantizedModule
 from chop.numerics import Integer
+from chop.results.front import SearchResult
 from chop.search.config import parse_search
 from chop.search.learned import learning, networks, space
 from chop.search.learned.learning import Kept
@@ -32,7 +33,6 @@ from chop.search.learned.search import LearnedSearch
 from chop.search.learned.setup import LearnedSetup
 from chop.verbs.compare import compare_fronts
 from chop.verbs.report import report
-from chop.verbs.search.job import SearchResult
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import rich
 from rich.console import Console
 from search_cases import Searcher
 
-from chop.results.files import Bar, Lines
+from chop.views.progress import Bar, Lines
 
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 

@@ -11,15 +11,12 @@ import pytest
 from optuna.trial import FrozenTrial, TrialState, create_trial
 from search_cases import TABLES, Searcher, StoreMaker
 
-from chop.results.files import (
-    as_json,
-    best_json,
-    best_of,
-    best_table,
-    json_pieces,
-    log_json,
-    write_results,
-)
+from chop.results.front import SearchResult
+from chop.results.front_charts import draw_front
+from chop.results.trials import as_json, best_json, log_json, log_pieces
+from chop.search.config import parse_search
+from chop.search.front.hypervolume import best_of
+from chop.views.terminal import best_table
 
 
 def trial(number: int, accuracy: float, width: float, violation: float = 0.0) -> FrozenTrial:
@@ -124,10 +121,6 @@ def test_best_json_has_the_fields_and_the_form_of_the_labs() -> None:
 def test_json_is_what_python_writes_with_an_indent_of_four(value: object) -> None:
     expected = json.dumps(value, indent=4, separators=(",", ":")) + "\n"
     assert as_json(value) == expected
-    row = {"a%s": value, "b": {"c": {"%": value, "d": value}, "e": {}}, "f": 1}
-    table = {"0": row, "1": row | {"a%s": 2}, "2": {}, "3": {"a": {}}}
-    assert "".join(json_pieces(table)) == as_json(table)
-    assert "".join(json_pieces({})) == as_json({})
 
 
 def test_json_has_ten_decimals() -> None:
@@ -141,6 +134,8 @@ def test_log_json_has_the_columns_of_the_original() -> None:
         "user_attrs_sampled_config", "user_attrs_scaled_metrics", "user_attrs_software_metrics",
         "state", "datetime_start", "datetime_complete", "duration",
     ]  # fmt: skip
+    assert json.loads("".join(log_pieces(TRIALS, 2))) == json.loads(json.dumps(log_json(TRIALS, 2)))
+    assert json.loads("".join(log_pieces([], 2))) == {}
     assert row["state"] == "COMPLETE"
     assert isinstance(row["duration"], int)
 
@@ -148,7 +143,8 @@ def test_log_json_has_the_columns_of_the_original() -> None:
 def test_the_files_of_a_search(search_with: Searcher, tmp_path: Path) -> None:
     found = search_with(sampler="random", n_trials=6)
     trials = found.store.counted()
-    best = write_results(tmp_path, found.store.study, trials)
+    problem = parse_search(TABLES).description(18, 0)
+    best = SearchResult.of(found.store.study, trials, problem).save(tmp_path).best
     stored = json.loads((tmp_path / "best.json").read_text(encoding="utf-8"))
     assert [entry["number"] for entry in stored.values()] == [each.number for each in best]
     blocks = stored["0"]["sampled_config"]
@@ -184,11 +180,9 @@ def test_bounds_keep_trials_out_of_the_front(search_with: Searcher, open_at: Sto
 
 
 def test_pictures_are_drawn(search_with: Searcher, tmp_path: Path) -> None:
-    from chop.search.front.hypervolume import draw_plots
-
     found = search_with(sampler="random", n_trials=12)
-    trials = found.store.counted()
-    paths = draw_plots(tmp_path, found.store.study, trials, ["accuracy", "average_bitwidth"])
+    problem = parse_search(TABLES).description(18, 0)
+    paths = draw_front(SearchResult.of(found.store.study, found.store.counted(), problem), tmp_path)
     assert [path.stem for path in paths] == ["front", "metrics", "hypervolume", "importance"]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
-    assert draw_plots(tmp_path, found.store.study, [], ["accuracy"]) == []
+    assert draw_front(SearchResult([], [], problem), tmp_path) == []

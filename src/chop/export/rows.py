@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from chop.errors import DataError
-from chop.lowering.comparing import batches
+from chop.lowering.comparing import batches_of_rows
 from chop.lowering.engine import Engine, input_format
 from chop.lowering.program import Input, IntegerProgram
 
@@ -91,7 +91,7 @@ def checked_rows(
     kinds = {REAL: there} | {
         kind: len(range(place, count - there, len(KINDS))) for place, kind in enumerate(KINDS)
     }
-    outputs = [engine.run(part) for part in batches(codes)]
+    outputs = [engine.run(part) for part in batches_of_rows(codes)]
     joined = tuple(map(torch.cat, zip(*outputs, strict=True)))
     return CheckedRows(program, numbers, codes, joined, {kind: n for kind, n in kinds.items() if n})
 

@@ -2,7 +2,8 @@
 
 from chop.lowering import rules  # noqa: F401  (registers)
 from chop.lowering.builder import LoweringError
-from chop.lowering.comparing import Agreement, BrokenPromiseError, InIntegers, compare
+from chop.lowering.comparing import Agreement, BrokenPromiseError, InIntegers
+from chop.lowering.comparing import compare_with_integers as compare
 from chop.lowering.engine import Engine
 from chop.lowering.exactness import Exactness, NodeExactness, analyse
 from chop.lowering.from_graph import lower

@@ -20,7 +20,7 @@ from chop.lowering.ranges import (
     bounds,
     codes,
     compact,
-    moved,
+    move_arrays,
     rounded_shift,
 )
 from chop.lowering.symbols import Exact, Float, Joined, Pending, Raw, Symbol
@@ -47,7 +47,7 @@ class LoweringError(GraphError):
 
 
 def by_element(fmt: NumberFormat) -> str | None:
-    """Why a format cannot round data one by one, always alike; None if it does."""
+    """The reason why a format cannot round data one by one, always alike; None if it does."""
     name = type(fmt).__name__
     if getattr(fmt, "stochastic", False):
         return f"{name} rounds at random"
@@ -140,7 +140,7 @@ def by_row(symbol: Pending, fmt: Integer, node: str) -> tuple[Pending, Integer]:
     return pending, with_fields(fmt, np.split(found[:, 1:], 3, axis=1))
 
 
-class Builder:
+class ProgramBuilder:
     """Collects inputs and steps; every method that emits gives the value that results."""
 
     def __init__(self, dtype: torch.dtype) -> None:
@@ -197,7 +197,7 @@ class Builder:
         if index is None and sources[0].shape == shape:
             return sources[0]
         shapes = [source.shape for source in sources]
-        frac = moved(index, [source.frac for source in sources], shapes, shape)
+        frac = move_arrays(index, [source.frac for source in sources], shapes, shape)
         return self.emit(steps.Move, node, sources, shape, frac, index=index)
 
     def reshaped(self, node: str, value: Value, shape: Shape) -> Value:

@@ -29,7 +29,7 @@ class BrokenPromiseError(GraphError):
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far the simulation in floating point agrees with the integers."""
+    """The agreement of the simulation in floating point with the integers."""
 
     rows: int
     """Rows that both have computed."""
@@ -112,7 +112,7 @@ class InIntegers(nn.Module):
         return Engine(replace(self.program, outputs=tuple(outputs)))
 
     def forward(self, features: Tensor) -> Any:
-        """What the network gives for rows, in integers; the simulation runs beside it."""
+        """The results of the network for rows, in integers; the simulation runs beside it."""
         simulated, last = self._simulate(features)
         numbers = self._engine(**{self._input: features.cpu()})
         exact = dict(zip(self.cut, numbers, strict=True))
@@ -207,18 +207,18 @@ AT_ONCE = 2**22
 
 
 def rows_at_once(row: int) -> int:
-    """How many rows of so many elements are computed at once."""
+    """The number of rows of so many elements that are computed at once."""
     return max(1, AT_ONCE // max(1, row))
 
 
-def batches(rows: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
+def batches_of_rows(rows: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
     """Rows in parts that are computed at once."""
     size = rows_at_once(max(each[:1].numel() for each in rows.values()))
     for parts in zip(*(torch.split(each, size) for each in rows.values()), strict=True):
         yield dict(zip(rows, parts, strict=True))
 
 
-def compare(model: nn.Module, features: Tensor) -> Agreement:
+def compare_with_integers(model: nn.Module, features: Tensor) -> Agreement:
     """The simulation of a quantised model against its integers, in batches of one, seven and all.
 
     A difference where the analysis promised that there is none is an error.
@@ -281,7 +281,7 @@ class Simulation:
         engine = Engine(self.program)
         given = dict(numbers) | {f"output {n}": each for n, each in enumerate(outputs)}
         done = 0
-        for part in batches(given):
+        for part in batches_of_rows(given):
             inputs = {name: part[name] for name in numbers}
             wanted = engine.numbers(tuple(part[name] for name in part if name not in numbers))
             differs = torch.zeros(len(wanted[0]), dtype=torch.bool)
@@ -302,7 +302,7 @@ class Simulation:
     def _results(
         self, inputs: Mapping[str, Tensor], wanted: AbstractSet[fx.Node]
     ) -> dict[fx.Node, Any]:
-        """What some nodes give for rows."""
+        """The results of some nodes for rows."""
         results: dict[fx.Node, Any] = {}
 
         def keep(node: fx.Node, result: Any) -> None:
@@ -326,7 +326,7 @@ class Simulation:
         return results
 
     def _outputs(self, inputs: Mapping[str, Tensor]) -> list[Tensor]:
-        """What the simulation gives for the outputs of the program."""
+        """The results of the simulation for the outputs of the program."""
         if self.program.tail:
             nodes = [self._nodes[name] for name in self.program.outputs]
             results = self._results(inputs, set(nodes))

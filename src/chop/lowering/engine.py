@@ -43,7 +43,7 @@ class Engine:
         for step in program.steps:
             dtype = torch.int64
             if arithmetic == "fast":
-                dtype = working_dtype(step, [values[name] for name in step.sources])
+                dtype = step_dtype(step, [values[name] for name in step.sources])
             self._kernels.append((step, dtype, kernel(step, dtype)))
         self._formats = {each.value.name: input_format(each) for each in program.inputs}
         self._last_use = {
@@ -127,7 +127,7 @@ def _checked(value: Value, codes: Tensor | None) -> Tensor:
     return codes
 
 
-def working_dtype(step: Step, sources: list[Value]) -> torch.dtype:
+def step_dtype(step: Step, sources: list[Value]) -> torch.dtype:
     """The fastest type in which a step is exact."""
     widest = max([reach(step, sources), *(max(map(abs, each.limits)) for each in sources)])
     for dtype, most in ((torch.float32, 24), (torch.float64, 53)):

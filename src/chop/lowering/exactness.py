@@ -1,4 +1,4 @@
-"""Where a floating-point simulation computes what the integers say, known before anything runs.
+"""The nodes whose floating-point simulation is exact, known before anything runs.
 
 A sum of products is exact in floating point with p bits, in any order of summation, if the sum of
 all magnitudes is at most ``2**p`` in units of the last bit: then every partial sum is a number
@@ -12,7 +12,7 @@ import numpy as np
 from chop.lowering import program as steps
 from chop.lowering.dyadic import odd_part
 from chop.lowering.program import IntegerProgram, Step, Value
-from chop.lowering.ranges import bits, overflows, peak
+from chop.lowering.ranges import bit_width, overflows, peak
 
 EXACT = {"float32": (2**24, -100, 126), "float64": (2**53, -900, 1022)}
 """The largest integer up to which all are there, and binary points far from the type's limits."""
@@ -21,7 +21,7 @@ ROUNDED = (steps.Requantise, steps.Table)
 
 @dataclass(frozen=True)
 class NodeExactness:
-    """What is known of one node of the graph."""
+    """The exactness of one node of the graph."""
 
     node: str
     steps: tuple[str, ...]
@@ -38,7 +38,7 @@ class NodeExactness:
 
 @dataclass(frozen=True)
 class Exactness:
-    """What is known of a program."""
+    """The exactness of a program."""
 
     nodes: tuple[NodeExactness, ...]
     ties: tuple[tuple[str, str], ...]
@@ -50,7 +50,7 @@ class Exactness:
         return max((each.accumulator_bits for each in self.nodes), default=0)
 
     def exact(self, dtype: str = "float32") -> bool:
-        """Whether a simulation in this type is exact, node by node."""
+        """True if a simulation in this type is exact, node by node."""
         return all(getattr(each, dtype) and each.stable for each in self.nodes)
 
 
@@ -66,7 +66,7 @@ def analyse(program: IntegerProgram) -> Exactness:
         span = spans[step.out.name] = significand(step, sources, spans)
         exact = {name: exact_in(step.out, span, name) for name in EXACT}
         saturates = isinstance(step, steps.Requantise) and overflows(step, sources[0])
-        width = bits(*step.out.limits) if step.arithmetic else 0
+        width = bit_width(*step.out.limits) if step.arithmetic else 0
         stable = not isinstance(step, steps.Table) or step.stable
         kind = type(step).__name__
         one = NodeExactness(step.node, (kind,), width, **exact, saturates=saturates, stable=stable)
@@ -74,11 +74,11 @@ def analyse(program: IntegerProgram) -> Exactness:
         if isinstance(step, steps.Requantise) and (step.shift == 1).any():
             before = rounded_before(step.sources[0], makers, program)
             ties += [(before, step.node)] if before else []
-    return Exactness(tuple(map(together, found.values())), tuple(dict.fromkeys(ties)))
+    return Exactness(tuple(map(summarise_steps, found.values())), tuple(dict.fromkeys(ties)))
 
 
-def together(parts: list[NodeExactness]) -> NodeExactness:
-    """What is known of a node from its steps."""
+def summarise_steps(parts: list[NodeExactness]) -> NodeExactness:
+    """The exactness of a node, from its steps."""
     return NodeExactness(
         parts[0].node,
         tuple(kind for part in parts for kind in part.steps),
@@ -110,12 +110,12 @@ def significand(step: Step, sources: list[Value], spans: dict[str, int]) -> int:
 
 
 def chooses(step: Step) -> bool:
-    """Whether all codes of the result are codes of the sources."""
+    """True if all codes of the result are codes of the sources."""
     return isinstance(step, steps.Move) or (isinstance(step, steps.Pool) and step.kind == "max")
 
 
 def exact_in(value: Value, span: int, dtype: str) -> bool:
-    """Whether a type holds all partial results and is far from its smallest and largest numbers."""
+    """True if a type holds all partial results and is far from its smallest and largest numbers."""
     most, least, finest = EXACT[dtype]
     return span <= most and least <= int(value.frac.min()) and int(value.frac.max()) <= finest
 

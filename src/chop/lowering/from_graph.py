@@ -10,7 +10,7 @@ from torch import Tensor, fx, nn
 
 from chop.ir.call import NodeCall
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.lowering.builder import Builder, LoweringError, in_binary
+from chop.lowering.builder import LoweringError, ProgramBuilder, in_binary
 from chop.lowering.dyadic import dyadic
 from chop.lowering.layouts import out_of_order
 from chop.lowering.program import Codes, IntegerProgram, Shape, Step, Value
@@ -62,12 +62,12 @@ class SymbolicCall(NodeCall):
         return self.node.name
 
     @property
-    def builder(self) -> Builder:
+    def builder(self) -> ProgramBuilder:
         return self.lowering.builder
 
     @property
     def reads_out_of_order(self) -> bool:
-        """Whether what the node reads may lie in memory in another order than its dimensions."""
+        """True if what the node reads may lie in memory in another order than its dimensions."""
         return not self.lowering.out_of_order.isdisjoint(self.node.all_input_nodes)
 
     @property
@@ -139,7 +139,7 @@ class Lowering:
     def __init__(self, graph: MaseGraph, inputs: Mapping[str, Tensor]) -> None:
         self.graph, self.inputs, self.modules = graph, inputs, graph.modules
         floats = (p.dtype for p in graph.model.parameters() if p.is_floating_point())
-        self.builder = Builder(next(floats, torch.float32))
+        self.builder = ProgramBuilder(next(floats, torch.float32))
         self.results: dict[fx.Node, Any] = {}
         self._functions: dict[fx.Node, Callable[..., Any]] = {}
 
@@ -252,7 +252,7 @@ class Lowering:
         args, kwargs = self.arguments(call.node)
         named = {name: fill(value) for name, value in kwargs.items() if name != "config"}
         if call.node not in self._functions:
-            self._functions[call.node] = parameters_rounded(call)
+            self._functions[call.node] = function_of_parameters(call)
         with torch.no_grad():
             return self._functions[call.node](*fill(tuple(args)), **named)
 
@@ -276,7 +276,7 @@ class Lowering:
         return IntegerProgram(inputs, steps, tuple(outputs), self.tail(outputs))
 
     def way_out(self, symbol: Float) -> str:
-        """What can be done where a node has no integers: in the middle, less than at the end."""
+        """Advice for a node without integers, which may stand at the end of a network only."""
         begin = next(node for node in self.results if node.name == symbol.node)
         after = {begin}
         for node in self.results:  # in the order in which they run
@@ -338,7 +338,7 @@ def _attribute(model: nn.Module, target: str) -> Any:
     return getattr(model.get_submodule(path), name)
 
 
-def parameters_rounded(call: NodeCall) -> Callable[..., Any]:
+def function_of_parameters(call: NodeCall) -> Callable[..., Any]:
     """A function that computes a node in evaluation mode; data was rounded before, or is not."""
     if call.op is not None and call.quant is not None:
         params = {r: fmt for r, fmt in call.quant.operands.items() if r in call.op.params}

@@ -1,4 +1,4 @@
-"""What a quantised network computes, in integers: values, a closed set of steps, a program.
+"""Integer programs of quantised networks: values, a closed set of steps, a program.
 
 A value is a tensor of integer codes for each row of a batch; the number that a code stands for is
 ``code * 2**-frac``. Shapes leave out the batch: no step looks at more than one row. `frac`, `low`
@@ -48,7 +48,7 @@ class Value:
 
 @dataclass(frozen=True, eq=False)
 class Input:
-    """How numbers become the codes of an input value."""
+    """The format that makes numbers the codes of an input value."""
 
     value: Value
     placeholder: str

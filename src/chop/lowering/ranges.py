@@ -57,7 +57,7 @@ def channels(value: Value, axis: int, padded: bool = False) -> Bounds:
     return (np.minimum(low, 0), np.maximum(high, 0)) if padded else (low, high)
 
 
-def largest(low: Codes, high: Codes) -> Codes:
+def largest_magnitude(low: Codes, high: Codes) -> Codes:
     """The largest magnitude within a range."""
     return np.maximum(np.abs(low), np.abs(high))
 
@@ -69,7 +69,7 @@ def within_64_bits(magnitude: Any) -> None:
         raise TooWideError(f"needs {bits} bits, and 64 are the most: take narrower formats")
 
 
-def shifted(value: Codes, shift: Codes | int) -> Codes:
+def shift_codes(value: Codes, shift: Codes | int) -> Codes:
     """Codes times a power of two, if the result fits."""
     within_64_bits(np.abs(value.astype(np.float64)) * np.exp2(np.asarray(shift, np.float64)))
     return np.left_shift(value, shift)
@@ -77,7 +77,7 @@ def shifted(value: Codes, shift: Codes | int) -> Codes:
 
 def rounded_shift(value: Codes, shift: Codes, rounding: str) -> Codes:
     """Codes divided by ``2**shift`` and rounded; a negative shift multiplies."""
-    left = shifted(value, np.maximum(-shift, 0))
+    left = shift_codes(value, np.maximum(-shift, 0))
     right = np.clip(shift, 0, FURTHEST)
     half = np.left_shift(codes(1), right) >> 1
     result: Codes = np.right_shift(left + half, right)
@@ -87,7 +87,7 @@ def rounded_shift(value: Codes, shift: Codes, rounding: str) -> Codes:
     return np.where(shift > FURTHEST, 0, result)
 
 
-def wrapped(value: Codes, low: Codes, high: Codes) -> Codes:
+def wrap_codes(value: Codes, low: Codes, high: Codes) -> Codes:
     """Codes whose high bits are cut off: `high` - `low` + 1 is a power of two."""
     return (value - low) % (high - low + 1) + low
 
@@ -101,11 +101,13 @@ def bounds(step: Step, *sources: Value) -> Bounds:
 @singledispatch
 def peak(step: Step, *sources: Value) -> Codes:
     """The largest magnitude any partial sum can have, in units of the last bit that may be set."""
-    return largest(step.out.low, step.out.high)
+    return largest_magnitude(step.out.low, step.out.high)
 
 
 def _affine(positive: Codes, negative: Codes, bias: Codes, low: Codes, high: Codes) -> Bounds:
-    total = (positive - negative).astype(np.float64) @ largest(low, high).astype(np.float64)
+    total = (positive - negative).astype(np.float64) @ largest_magnitude(low, high).astype(
+        np.float64
+    )
     within_64_bits(total + np.abs(bias))
     return positive @ low + negative @ high + bias, positive @ high + negative @ low + bias
 
@@ -127,7 +129,7 @@ def _(step: steps.Product, source: Value) -> Bounds:
 
 @peak.register
 def _(step: steps.Product, source: Value) -> Codes:
-    sums = np.abs(step.weight) @ largest(*channels(source, -1)) + np.abs(step.bias)
+    sums = np.abs(step.weight) @ largest_magnitude(*channels(source, -1)) + np.abs(step.bias)
     return sums >> trailing_zeros(step.weight, step.bias)
 
 
@@ -161,14 +163,15 @@ def _(step: steps.Convolution, source: Value) -> Bounds:
 @peak.register
 def _(step: steps.Convolution, source: Value) -> Codes:
     positive, negative, limits = _taps(step, source)
-    sums = (positive - negative) @ largest(*limits) + np.abs(step.bias)
+    sums = (positive - negative) @ largest_magnitude(*limits) + np.abs(step.bias)
     return sums >> trailing_zeros(step.weight, step.bias)
 
 
 def _corners(low: Codes, high: Codes, other_low: Codes, other_high: Codes) -> Bounds:
     """The range of the products of two ranges."""
     within_64_bits(
-        largest(low, high).astype(np.float64) * largest(other_low, other_high).astype(np.float64)
+        largest_magnitude(low, high).astype(np.float64)
+        * largest_magnitude(other_low, other_high).astype(np.float64)
     )
     products = [one * other for one in (low, high) for other in (other_low, other_high)]
     products = list(np.broadcast_arrays(*products))
@@ -178,13 +181,15 @@ def _corners(low: Codes, high: Codes, other_low: Codes, other_high: Codes) -> Bo
 @bounds.register
 def _(step: steps.MatMul, left: Value, right: Value) -> Bounds:
     low, high = _corners(*channels(left, -1), *channels(right, -2))
-    within_64_bits(largest(low, high).astype(np.float64).sum())
+    within_64_bits(largest_magnitude(low, high).astype(np.float64).sum())
     return codes(low.sum()), codes(high.sum())
 
 
 @peak.register
 def _(step: steps.MatMul, left: Value, right: Value) -> Codes:
-    return codes((largest(*channels(left, -1)) * largest(*channels(right, -2))).sum())
+    return codes(
+        (largest_magnitude(*channels(left, -1)) * largest_magnitude(*channels(right, -2))).sum()
+    )
 
 
 @bounds.register
@@ -192,7 +197,7 @@ def _(step: steps.Sum, *sources: Value) -> Bounds:
     terms = []
     for source, factor in zip(sources, step.factors, strict=True):
         terms.append(_corners(source.low, source.high, factor, factor))
-    within_64_bits(sum(float(largest(*term).max()) for term in terms))
+    within_64_bits(sum(float(largest_magnitude(*term).max()) for term in terms))
     return codes(sum(low for low, _ in terms)), codes(sum(high for _, high in terms))
 
 
@@ -200,7 +205,7 @@ def _(step: steps.Sum, *sources: Value) -> Bounds:
 def _(step: steps.Sum, *sources: Value) -> Codes:
     sums = codes(
         sum(
-            largest(source.low, source.high) * np.abs(factor)
+            largest_magnitude(source.low, source.high) * np.abs(factor)
             for source, factor in zip(sources, step.factors, strict=True)
         )
     )
@@ -228,13 +233,15 @@ def _(step: steps.Pool, source: Value) -> Bounds:
     low, high = channels(source, 0, padded=summed and any(step.padding))
     if summed:
         times = int(np.prod(step.kernel))
-        within_64_bits(largest(low, high).astype(np.float64) * times)
+        within_64_bits(largest_magnitude(low, high).astype(np.float64) * times)
         low, high = low * times, high * times
     return _per_channel(low, step.out.shape), _per_channel(high, step.out.shape)
 
 
-def moved(index: Codes | None, arrays: list[Codes], shapes: list[Shape], shape: Shape) -> Codes:
-    """What a `Move` makes of arrays that broadcast to the shapes of its sources."""
+def move_arrays(
+    index: Codes | None, arrays: list[Codes], shapes: list[Shape], shape: Shape
+) -> Codes:
+    """The result of a `Move` of arrays that broadcast to the shapes of its sources."""
     flat = [np.broadcast_to(a, s).reshape(-1) for a, s in zip(arrays, shapes, strict=True)]
     if index is None:
         return compact(flat[0].reshape(shape), shape)
@@ -246,8 +253,8 @@ def moved(index: Codes | None, arrays: list[Codes], shapes: list[Shape], shape: 
 @bounds.register
 def _(step: steps.Move, *sources: Value) -> Bounds:
     shapes = [source.shape for source in sources]
-    low = moved(step.index, [source.low for source in sources], shapes, step.out.shape)
-    return low, moved(step.index, [source.high for source in sources], shapes, step.out.shape)
+    low = move_arrays(step.index, [source.low for source in sources], shapes, step.out.shape)
+    return low, move_arrays(step.index, [source.high for source in sources], shapes, step.out.shape)
 
 
 @bounds.register
@@ -273,13 +280,13 @@ def _(step: steps.Requantise, source: Value) -> Bounds:
 
 
 def overflows(step: steps.Requantise, source: Value) -> bool:
-    """Whether some input leads beyond the codes that the step can give."""
+    """True if some input leads beyond the codes that the step can give."""
     low = rounded_shift(source.low, step.shift, step.rounding)
     high = rounded_shift(source.high, step.shift, step.rounding)
     return bool((low < step.low).any() or (high > step.high).any())
 
 
-def bits(low: int, high: int) -> int:
+def bit_width(low: int, high: int) -> int:
     """Bits of a two's-complement integer that holds both."""
     return max(high.bit_length(), (-low - 1).bit_length() if low < 0 else 0) + 1
 

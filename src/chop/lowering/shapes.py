@@ -1,4 +1,4 @@
-"""What follows for the result of a step from its sources: its shape, and its binary point.
+"""The shape and binary point of the result of a step, from its sources.
 
 Here every field of a step is checked, too, so that nothing in a program from a file leads beyond an
 array or a type: kernels and written C trust what they are given.
@@ -11,7 +11,7 @@ import numpy as np
 
 from chop.lowering import program as steps
 from chop.lowering.program import PADDING, Codes, Shape, Step, Value, own_fields
-from chop.lowering.ranges import FURTHEST, along, codes, moved
+from chop.lowering.ranges import FURTHEST, along, codes, move_arrays
 
 MOST_ELEMENTS = 2**24
 """Of a row, and as a setting of a window: places are 32-bit integers in C."""
@@ -81,7 +81,7 @@ def _(step: steps.Product, source: Value) -> Shape:
 
 
 def places_of_windows(step: steps.Convolution | steps.Pool, kernel: Shape, source: Value) -> Shape:
-    """How often windows fit; there are as many numbers in each setting as dimensions."""
+    """The number of windows that fit; each setting has as many numbers as there are dimensions."""
     settings = (step.stride, step.dilation, step.padding)
     dims = len(source.shape) - 1
     fit = {len(each) for each in (kernel, *settings)} == {dims} and 1 <= dims <= 3
@@ -218,7 +218,7 @@ def _(step: steps.Move, *sources: Value) -> Shape:
 @points_after.register
 def _(step: steps.Move, *sources: Value) -> list[Codes]:
     shapes = [source.shape for source in sources]
-    point = moved(step.index, [source.frac for source in sources], shapes, step.out.shape)
+    point = move_arrays(step.index, [source.frac for source in sources], shapes, step.out.shape)
     if step.index is None or not (step.index == PADDING).any():
         return [point]
     padded = (step.index == PADDING).reshape(step.out.shape)  # a zero has any binary point

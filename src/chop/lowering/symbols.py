@@ -1,4 +1,4 @@
-"""What is known of the result of a node while a graph is lowered."""
+"""Symbols: the results of nodes while a graph is lowered."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -88,7 +88,7 @@ SYMBOLS = (Exact, Pending, Raw, Joined, Float)
 
 
 def is_symbolic(value: Any) -> bool:
-    """Whether a value, or something in it, is known only as a symbol."""
+    """True if a value, or something in it, is known only as a symbol."""
     if isinstance(value, dict):
         return any(map(is_symbolic, value.values()))
     if isinstance(value, list | tuple):

@@ -20,7 +20,7 @@ from chop.numerics.trained import (
     TrainedParameter,
     TrainedQuantizer,
     bit_length,
-    summed,
+    sum_to_shape,
 )
 from chop.ops.op import call_of_function, call_of_module
 
@@ -192,7 +192,7 @@ class BitCost:
             self.of_data[data] += met_bits.mul_(uses).mul_(bits > 0)
         if place < self.parts.learning:
             each = (rounded != 0) * met * uses
-            self.of_bits[place] += summed(each, self.of_bits[place].shape)
+            self.of_bits[place] += sum_to_shape(each, self.of_bits[place].shape)
             size = torch.maximum(rounded.abs(), scale.reciprocal())
             per_unit = each.mul_(rounded.sign()).div_(size).mul_(self.magnitude / LN2)
             self.of_weights[place] += per_unit

@@ -37,7 +37,7 @@ class DecomposedAttention(nn.MultiheadAttention):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """What attends to what, and the weights if they are asked for."""
+        """The results of attention, and its weights if they are asked for."""
         if query is key and key is value and self._qkv_same_embed_dim:  # one product, not three
             whole = F.linear(self.first(query), self.in_proj_weight, self.in_proj_bias)
             parts = whole.chunk(3, -1)
@@ -198,7 +198,7 @@ FORMS: dict[type[nn.Module], type[nn.Module]] = {
 }
 
 
-def decomposed(model: nn.Module, whole: Collection[type[nn.Module]] = ()) -> nn.Module:
+def decompose(model: nn.Module, whole: Collection[type[nn.Module]] = ()) -> nn.Module:
     """A model in which attention and transformers of torch have their decomposed forms.
 
     `model` itself is not changed. If it has none of them, it is returned; else a model with its

@@ -32,7 +32,7 @@ def each_meets_all(one: Any, other: Any, *_: Any, out_val: Any, **__: Any) -> in
     return int(out_val.numel() * one.shape[-1])
 
 
-def added(rule: Macs) -> Macs:
+def after_addend(rule: Macs) -> Macs:
     """The rule for operands that come after what their product is added to."""
 
     def macs(start: Any, *args: Any, **kwargs: Any) -> int:
@@ -55,11 +55,11 @@ def summed_batches(one: Any, other: Any, **_: Any) -> int:
 UNKNOWN_TO_TORCH: dict[str, Macs] = {
     **dict.fromkeys(("mv", "_cdist_forward", "_euclidean_dist"), each_meets_all),
     **dict.fromkeys(("dot", "vdot"), lambda one, other, **_: one.numel()),
-    **dict.fromkeys(("addmv", "_sparse_addmm", "sspaddmm"), added(each_meets_all)),
-    "_addmm_activation": added(each_meets_all),
+    **dict.fromkeys(("addmv", "_sparse_addmm", "sspaddmm"), after_addend(each_meets_all)),
+    "_addmm_activation": after_addend(each_meets_all),
     "hspmm": each_meets_all,
     "addr": lambda start, one, other, *_, **__: one.numel() * other.numel(),
-    "addbmm": added(summed_batches),
+    "addbmm": after_addend(summed_batches),
     "conv_tbc": lambda x, weight, *_, out_val, **__: out_val.numel() * prod(weight.shape[:2]),
     "_trilinear": lambda x, weight, *_, out_val, **__: 2 * out_val.numel() * prod(weight.shape[1:]),
     **dict.fromkeys(("_embedding_bag", "_embedding_bag_forward_only"), weighted_rows),
@@ -137,7 +137,7 @@ class ProductWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return copied
 
     def is_marked(self, operand: Tensor) -> bool:
-        """Whether an operand is a marked one, or was moved from one."""
+        """True if an operand is a marked one, or was moved from one."""
         return operand in self.marks
 
     @property
@@ -179,7 +179,7 @@ class ProductWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @property
     def _is_out_of_reach(self) -> bool:
-        """Whether the product is one that no rule can round.
+        """True if the product is one that no rule can round.
 
         Its function may be unknown, or have made an operand that it gives no name to.
         """
@@ -193,7 +193,9 @@ class ProductWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         rounded = sum(map(self.is_rounded, factors))
         seen = self.seen.setdefault(self.place, ProductsSeen())
         name = (
-            name if self.function is None or rounded == len(factors) == 2 else named(self.function)
+            name
+            if self.function is None or rounded == len(factors) == 2
+            else function_name_of(self.function)
         )
         seen.bitops += macs * bits**2
         seen.unknown += macs if rounded < 2 and self._is_out_of_reach else 0
@@ -203,7 +205,7 @@ class ProductWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             seen.add(macs // pairs, min(rounded, 1), name)
 
     def _only_moves(self, func: Any, name: str, args: Any) -> bool:
-        """Whether what an operator gives are the numbers of marked tensors."""
+        """True if what an operator gives are the numbers of marked tensors."""
         moves = getattr(func, "is_view", False) or name in COPIES or adds_zero(name, args)
         if not moves and not (name in SCALINGS and is_scaling(args)):
             return False
@@ -214,12 +216,12 @@ class ProductWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def adds_zero(name: str, args: Any) -> bool:
-    """Whether an operator adds the number 0.0, which only makes +0.0 of -0.0."""
+    """True if an operator adds the number 0.0, which only makes +0.0 of -0.0."""
     return name == "add" and len(args) == 2 and type(args[1]) is float and args[1] == 0.0
 
 
 def marks_for(quant: QuantConfig, watch: ProductWatch) -> dict[str, Any]:
-    """What marks each operand that a configuration rounds; results are no operands."""
+    """A function that marks each operand that a configuration rounds; results are not operands."""
     return {role: watch.mark for role in quant.operands if role != OUTPUT}
 
 
@@ -233,7 +235,7 @@ def operands(name: str, args: tuple[Any, ...]) -> list[Tensor]:
 
 
 def is_scaling(args: tuple[Any, ...]) -> bool:
-    """Whether one of two factors is a number, or a tensor with one number."""
+    """True if one of two factors is a number, or a tensor with one number."""
     return any(not isinstance(each, Tensor) or not each.dim() for each in args[:2])
 
 
@@ -255,7 +257,7 @@ class FunctionNames(TorchFunctionMode):
             self.watch.function = None
 
 
-def named(func: Any) -> str:
+def function_name_of(func: Any) -> str:
     """The name of a function as a user writes it."""
     name = getattr(func, "__name__", "")
     return str(resolve_name(func) or name).replace("torch.functional.", "torch.")

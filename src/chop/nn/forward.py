@@ -65,7 +65,7 @@ def operation_of_function(op: Op) -> Operation:
     )
 
 
-def rounded(fmt: Rounder | None, value: Any) -> Any:
+def round_value(fmt: Rounder | None, value: Any) -> Any:
     """`value` in the format: floating-point tensors are rounded, also inside lists.
 
     Numbers are constants of the program and integer tensors are exact: both stay as they are.
@@ -75,23 +75,23 @@ def rounded(fmt: Rounder | None, value: Any) -> Any:
     if isinstance(value, PackedSequence):
         raise ConfigError("a quantised layer takes a padded tensor, not a packed sequence")
     if isinstance(value, LISTS):
-        return type(value)([rounded(fmt, item) for item in value])
+        return type(value)([round_value(fmt, item) for item in value])
     return fmt(value) if value.is_floating_point() or value.is_complex() else value
 
 
-def as_stored(fmt: Rounder, weight: Tensor) -> Tensor:
+def round_parameter(fmt: Rounder, weight: Tensor) -> Tensor:
     """A rounded parameter as its codes have it: most formats have no code for -0.0."""
     return fmt(weight) + 0.0
 
 
 class NoCache:
-    """What `compute` asks for rounded operands; this one rounds at every call."""
+    """The cache of `compute` that rounds operands at every call."""
 
-    data = staticmethod(rounded)
+    data = staticmethod(round_value)
 
     def weight(self, layer: nn.Module, name: str, fmt: Rounder, weight: Tensor) -> Tensor:
         """A parameter of a layer in a format."""
-        return as_stored(fmt, weight)
+        return round_parameter(fmt, weight)
 
     def float_twin(self, layer: Any) -> nn.Module:
         """A module of the float class that shares everything, for rounded parameters to be set.
@@ -115,7 +115,7 @@ def compute(
     kwargs: Mapping[str, Any],
     layer: nn.Module | None = None,
 ) -> Any:
-    """What an operation gives for operands in these formats.
+    """The result of an operation for operands in these formats.
 
     Args:
         formats: what rounds each operand, by role; an operand that is not mentioned stays as it is.
@@ -144,7 +144,7 @@ def compute(
             twin.__dict__[name] = _operand(layer, name, find(role), cache)
         result = function(twin, *operands, **kwargs)
     fmt = find(OUTPUT)
-    return result if fmt is None else rounded(fmt, result)
+    return result if fmt is None else round_value(fmt, result)
 
 
 def _operand(layer: nn.Module, name: str, fmt: Rounder | None, cache: NoCache) -> Tensor | None:
@@ -163,7 +163,7 @@ def written_back(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
 ) -> Tensor:
-    """What `run` gives, stored in the first argument as the float operation would.
+    """The result of `run`, stored in the first argument as the float operation would.
 
     It works on a copy, because the gradient of rounding may need the argument as it was.
     """
@@ -201,12 +201,12 @@ class WeightCache(NoCache):
 
     def weight(self, layer: nn.Module, name: str, fmt: Rounder, weight: Tensor) -> Tensor:
         if not _can_be_kept(weight):
-            return as_stored(fmt, weight)
+            return round_parameter(fmt, weight)
         bits = _bits(weight)
         kept = self._kept.get(name)
         if kept is not None and kept.fmt is fmt and _serves(kept, weight.dtype, bits):
             return kept.rounded
-        result = as_stored(fmt, weight)
+        result = round_parameter(fmt, weight)
         if isinstance(fmt, NumberFormat) and not getattr(fmt, "stochastic", False):
             copied = bits.clone() if isinstance(bits, Tensor) else bits.copy()
             self._kept[name] = RoundedWeight(fmt, weight.dtype, copied, result)
@@ -236,7 +236,7 @@ def _bits(weight: Tensor) -> NDArray[Any] | Tensor:
 
 
 def _serves(kept: RoundedWeight, dtype: torch.dtype, bits: NDArray[Any] | Tensor) -> bool:
-    """Whether what was kept is what rounding would give now."""
+    """True if what was kept is what rounding would give now."""
     # A tensor made in inference mode may not enter a graph of gradients later.
     if kept.dtype is not dtype or kept.rounded.is_inference() != torch.is_inference_mode_enabled():
         return False

@@ -20,7 +20,7 @@ from chop.nn.forward import (
 from chop.nn.quant_config import QuantConfig, parse_quant_config
 from chop.nn.quantizers import Rounder
 from chop.numerics import FORMATS
-from chop.numerics.arithmetic import done_when_compiled
+from chop.numerics.arithmetic import run_while_compiling
 from chop.ops.op import Op
 from chop.ops.table import OPS
 
@@ -40,7 +40,7 @@ def quantized_function(op: Op, format_name: str) -> Callable[..., Any]:
 
 @functools.cache
 def function_parts(op: Op, format_name: str) -> "QuantizedFunction":
-    """What the quantised function of an operation is made of."""
+    """The parts of the quantised function of an operation."""
     if op.function is None or not op.quantizable:
         raise ConfigError(f"operation {op.name!r} has no function that can be quantised")
     if format_name not in FORMATS:
@@ -51,7 +51,7 @@ def function_parts(op: Op, format_name: str) -> "QuantizedFunction":
 
 
 class QuantizedFunction:
-    """What a quantised function does: arguments to operands to result."""
+    """The call of a quantised function: arguments to operands to result."""
 
     def __init__(self, op: Op, format_name: str) -> None:
         self.op, self.format_name = op, format_name
@@ -72,7 +72,7 @@ class QuantizedFunction:
             self.parse(config)
         return self.parsed[key]
 
-    @done_when_compiled
+    @run_while_compiling
     def parse(self, config: Mapping[str, Any]) -> None:
         """Parse a dictionary and keep what it says; a compiler cannot record that."""
         key = repr(config)

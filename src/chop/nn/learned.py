@@ -26,7 +26,7 @@ from chop.nn.bit_cost import (
     quantizers_of,
 )
 from chop.nn.quantized import QuantizedModule
-from chop.numerics.trained import LN2, TrainedData, half, summed
+from chop.numerics.trained import LN2, TrainedData, half, sum_to_shape
 
 DECAY = 0.985
 """By how much the ranges of data shrink at each refresh, so that they follow values down, too."""
@@ -61,7 +61,7 @@ class RoundAll(torch.autograd.Function):
         if learning:
             products = torch._foreach_sub(saved[:learning], saved[learning:])
             torch._foreach_mul_(products, of_weights[:learning])
-            of_bits = [*map(summed, products, ctx.shapes)]
+            of_bits = [*map(sum_to_shape, products, ctx.shapes)]
             torch._foreach_mul_(of_bits, LN2)
         of_data = list(torch._foreach_mul(of_scales, LN2)) if of_scales else []
         if ctx.gradients is not None:

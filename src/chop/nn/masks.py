@@ -41,7 +41,7 @@ class WeightMask(nn.Module):
         return weight.where(self.mask, torch.zeros((), dtype=weight.dtype, device=weight.device))
 
     def right_inverse(self, weight: Tensor) -> Tensor:
-        """What assigning to the weight stores."""
+        """The tensor that is stored when one is assigned to the weight."""
         return weight
 
     def _load_from_state_dict(
@@ -151,7 +151,7 @@ def without_input_mask(module: nn.Module) -> nn.Module:
 
 
 def has_input_mask(module: nn.Module) -> bool:
-    """Whether the layer sets parts of its input to zero."""
+    """True if the layer sets parts of its input to zero."""
     return mask_input in module._forward_pre_hooks.values()
 
 
@@ -163,7 +163,7 @@ def mask_input(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def kept_inputs(module: nn.Module, x: Tensor) -> Tensor:
-    """Where an input of the layer stays as it is."""
+    """The elements of an input of the layer that stay as they are."""
     buffers = module._buffers
     if (mask := buffers.get(INPUT_MASK)) is not None:
         return mask

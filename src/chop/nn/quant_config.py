@@ -27,7 +27,7 @@ OUTPUT = "data_out"
 
 @dataclass(frozen=True)
 class QuantConfig:
-    """How one operation is quantised: a number format for each of its operands."""
+    """The quantisation of one operation: a number format for each of its operands."""
 
     name: str
     operands: Mapping[str, NumberFormat]
@@ -154,7 +154,7 @@ def _sources(op: Op, role: str, fmt: type[NumberFormat]) -> Iterator[str]:
 
 
 def _role_defaults(op: Op, role: str, fmt: type[NumberFormat]) -> dict[str, Any]:
-    """What the place of an operand says about its format, where the format has such a field."""
+    """The settings that follow from the role of an operand, where the format has such fields."""
     facts = {
         "signed": role not in op.unsigned,
         # The first dimension of data is the batch: samples must not share a block.

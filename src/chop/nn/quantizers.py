@@ -1,4 +1,4 @@
-"""What rounds an operand and has a state: parameters that are trained, statistics that are kept.
+"""Quantisers: they round an operand and have a state, such as trained parameters.
 
 A number format is a frozen value. One that learns says how to make its quantiser
 (`NumberFormat.quantizer`); the quantised operation owns it.
@@ -72,6 +72,6 @@ def channels_of(layer: Any, role: str, own: Tensor | None) -> tuple[int, ...] | 
 
 
 def loss_terms(model: nn.Module) -> list[Callable[[], Tensor]]:
-    """What training adds to its loss: the `loss_term()` of every part of a model that has one."""
+    """The terms that training adds to its loss: the `loss_term()` of every part that has one."""
     terms = (getattr(module, "loss_term", None) for module in model.modules())
     return [term for term in terms if callable(term)]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from chop.nn.decomposed import decomposed
+from chop.nn.decomposed import decompose
 from chop.nn.function import function_parts
 from chop.nn.quant_config import QuantConfig
 from chop.nn.quantized import QuantizedModule, quantize_module
@@ -50,7 +50,7 @@ class RoundedFunctions(TorchFunctionMode):
         self.paused = 0
 
     def config(self, site: Site, op: Op) -> QuantConfig | None:
-        """How a function of an operation is quantised where it is called, if it is."""
+        """The configuration of a function at a place in the code, if it is quantised there."""
         if site not in self.configs:
             able = op.quantizable and op.function is not None
             self.configs[site] = self.choose(op, None) if able else None
@@ -86,7 +86,7 @@ class RoundedFunctions(TorchFunctionMode):
 
 
 class Scope:
-    """What happens to the rounding of functions when one module begins and ends to run."""
+    """Hooks that switch the rounding of functions when one module begins and ends to run."""
 
     def __init__(self, rounding: RoundedFunctions, name: str) -> None:
         self.rounding, self.name = rounding, name
@@ -137,7 +137,7 @@ def operation_called(func: Any, args: tuple[Any, ...]) -> tuple[Op | None, tuple
 
 
 def in_place(func: Any) -> bool:
-    """Whether a function stores its result in its first argument."""
+    """True if a function stores its result in its first argument."""
     name = str(getattr(func, "__name__", ""))
     if name.startswith("__"):
         return name.startswith("__i") and name not in ("__invert__", "__index__", "__int__")
@@ -145,7 +145,7 @@ def in_place(func: Any) -> bool:
 
 
 def any_float(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Whether there is anything to round among the arguments."""
+    """True if there is anything to round among the arguments."""
     given = [*args, *kwargs.values()]
     flat = [x for each in given for x in (each if isinstance(each, list | tuple) else (each,))]
     return any(isinstance(x, Tensor) and x.is_floating_point() for x in flat)
@@ -159,7 +159,7 @@ def quantize_untraced(
     The given model is taken apart: hand over a copy where it is to live on. Attention and
     transformers of torch have their decomposed forms, whose products are functions.
     """
-    model = decomposed(model)
+    model = decompose(model)
     rounding = RoundedFunctions(choose)
     made: dict[nn.Module, QuantizedModule] = {}
     layers: dict[str, QuantizedModule] = {}

@@ -22,7 +22,7 @@ MIN_EXPONENT = -126  # of normal numbers in float32
 MAX_FRACTION = 23  # bits of float32
 
 
-def done_when_compiled(function: Callable[..., None]) -> Callable[..., None]:
+def run_while_compiling(function: Callable[..., None]) -> Callable[..., None]:
     """Have torch.compile call `function` once, as it records, rather than record what it does.
 
     It is for filling caches with what cannot be recorded. `torch.compiler.assume_constant_result`
@@ -60,14 +60,14 @@ def apply(kernel: Kernel, work: torch.dtype, x: Tensor) -> Tensor:
         return kernel(x.to(work), None).to(x.dtype)
     if x.dtype != work:
         wide = x.to(work)
-        run(kernel, wide, wide)
+        run_kernel(kernel, wide, wide)
         return wide.to(x.dtype)
     out = torch.empty_like(x)
-    run(kernel, x, out)
+    run_kernel(kernel, x, out)
     return out
 
 
-def run(kernel: Kernel, x: Tensor, out: Tensor) -> None:
+def run_kernel(kernel: Kernel, x: Tensor, out: Tensor) -> None:
     """Run the kernel, in pieces that stay in the cache where the tensor is large."""
     if torch.compiler.is_compiling():  # what is compiled is one pass over the tensor anyway
         out.copy_(kernel(x, None))
@@ -105,7 +105,7 @@ def binade(x: Tensor) -> Tensor:
     return x.view(integer).bitwise_and(mask).view(x.dtype)
 
 
-def largest(magnitudes: Tensor, dims: tuple[int, ...]) -> Tensor:
+def largest_along(magnitudes: Tensor, dims: tuple[int, ...]) -> Tensor:
     """The largest magnitude along some dimensions, which stay with size 1; NaN if there is any."""
     # Magnitudes and their bits have one order, NaN last, and integers compare several times faster.
     integer = EXPONENT[magnitudes.dtype][0]

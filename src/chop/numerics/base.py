@@ -1,4 +1,4 @@
-"""What every number format is: typed fields, rounding, codes, a gradient and a size."""
+"""The base of all number formats: typed fields, rounding, codes, a gradient and a size."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -48,7 +48,7 @@ class Encoded(NamedTuple):
 
 
 class Operand(NamedTuple):
-    """What a format may know of the operand that it is asked to round.
+    """The facts that a format may know of the operand that it rounds.
 
     Attributes:
         op: the name of the operation.

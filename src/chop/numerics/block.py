@@ -11,7 +11,7 @@ from chop.numerics.arithmetic import (
     CHUNK,
     binade,
     code_dtype,
-    largest,
+    largest_along,
     last_exponent,
     refuse_nan,
 )
@@ -40,7 +40,7 @@ class BlockFormat(GridFormat):
 
     @abstractmethod
     def blocks(self, shape: Sequence[int]) -> Blocks:
-        """How a tensor of this shape is cut."""
+        """The way a tensor of this shape is cut."""
 
     @abstractmethod
     def peaks(self, maxima: Tensor) -> Tensor:
@@ -56,7 +56,7 @@ class BlockFormat(GridFormat):
 
     @property
     def shared_signed(self) -> bool:
-        """What blocks share is coded in two's complement."""
+        """True if the part that blocks share is coded in two's complement."""
         return False
 
     def bits_of(self, shape: Sequence[int]) -> float:
@@ -131,9 +131,9 @@ class BlockFormat(GridFormat):
         """Write the elements of blocks, on the grid, into `elements`; give back the scales."""
         torch.abs(cut, out=elements)
         inside = tuple(range(1, cut.dim(), 2))
-        maxima = largest(elements, inside)
+        maxima = largest_along(elements, inside)
         if not self.nan_spreads and bool(maxima.isnan().any()):
-            maxima = largest(elements.nan_to_num_(nan=0, posinf=torch.inf), inside)
+            maxima = largest_along(elements.nan_to_num_(nan=0, posinf=torch.inf), inside)
         scales = self.scales(self.peaks(maxima.to(torch.float64)), dtype, cut.dtype)
         torch.div(cut, scales.to(cut.dtype), out=elements)
         self._rounding(dtype)[0](elements, elements)

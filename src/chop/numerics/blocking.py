@@ -13,7 +13,7 @@ FULL = -1  # in a block size: the whole extent of the dimension
 
 @dataclass(frozen=True)
 class Blocks:
-    """How a tensor of one shape is cut: the extent of a block in each dimension."""
+    """The way a tensor of one shape is cut: the extent of a block in each dimension."""
 
     shape: tuple[int, ...]
     size: tuple[int, ...]
@@ -48,7 +48,7 @@ class Blocks:
         return x.reshape(interleave(self.count, self.size))
 
     def join(self, blocks: Tensor) -> Tensor:
-        """What was cut, in its own shape and without the padding."""
+        """The tensor that was cut, in its own shape and without the padding."""
         x = blocks.reshape([c * b for c, b in zip(self.count, self.size, strict=True)])
         return x[tuple(slice(n) for n in self.shape)]
 

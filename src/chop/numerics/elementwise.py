@@ -15,9 +15,9 @@ from chop.numerics.arithmetic import (
     MAX_FRACTION,
     apply,
     code_dtype,
-    done_when_compiled,
     refuse_nan,
-    run,
+    run_kernel,
+    run_while_compiling,
 )
 from chop.numerics.base import FORMATS, Encoded, NumberFormat, OrAuto, require_float
 from chop.numerics.granular import GranularGrid, code_limits, require_broadcast
@@ -43,7 +43,7 @@ class ElementFormat(GridFormat):
     def round_(self, x: Tensor) -> None:
         kernel, work = self._rounding(x.dtype)
         if x.dtype == work:
-            run(kernel, x, x)
+            run_kernel(kernel, x, x)
         else:
             super().round_(x)
 
@@ -152,7 +152,7 @@ class Integer(ElementFormat):
 
     @property
     def widths(self) -> dict[int, int]:
-        """How many of the channels or elements that have separate widths have each; one of all."""
+        """The number of channels or elements that have each width; one of all."""
         given = self.width.array if isinstance(self.width, IntTensor) else self.width
         found, counts = np.unique(given, return_counts=True)
         return dict(zip(found.tolist(), counts.tolist(), strict=True))
@@ -172,7 +172,7 @@ class Integer(ElementFormat):
         return fixed_grid(int(width), int(frac), bool(signed), *modes)
 
 
-def scale_of(value: Any) -> float | FloatTensor:
+def as_scale(value: Any) -> float | FloatTensor:
     """A scale, or one for each channel, as the float32 numbers that they are."""
     if isinstance(value, bool) or not isinstance(value, (int, float, np.number, *ARRAYS)):
         raise ValueError("a number or a list of numbers expected")
@@ -195,7 +195,7 @@ class Scales:
             self.make(device)
         return self._on[device]
 
-    @done_when_compiled
+    @run_while_compiling
     def make(self, device: torch.device) -> None:
         """Make the tensor on a device."""
         if device not in self._on:
@@ -216,7 +216,7 @@ class IntegerScaled(NumberFormat):
     width: int = Field(gt=0, le=32)
     scale: Annotated[
         float | FloatTensor,
-        PlainValidator(scale_of, json_schema_input_type=Annotated[float, Field(gt=0)] | list[Any]),
+        PlainValidator(as_scale, json_schema_input_type=Annotated[float, Field(gt=0)] | list[Any]),
         PlainSerializer(as_lists),
     ]
     zero_point: int = Field(default=0, ge=-(2**31), le=2**31)
@@ -314,7 +314,7 @@ class IntegerScaled(NumberFormat):
 ExponentBias = Annotated[int | str | None, OrAuto(Annotated[int | None, Field(ge=-1000, le=1000)])]
 
 
-def bias_of(fmt: NumberFormat, default: int) -> int:
+def exponent_bias_or(fmt: NumberFormat, default: int) -> int:
     """The exponent bias of a format, unless none is given."""
     fmt.require_closed()
     given: int | None = getattr(fmt, "exponent_bias", None)
@@ -334,7 +334,7 @@ class Log(ElementFormat):
     @property
     def bias(self) -> int:
         """The exponent bias in use: half the exponent's range, unless given."""
-        return bias_of(self, 2 ** (self.width - 2) - 1)
+        return exponent_bias_or(self, 2 ** (self.width - 2) - 1)
 
     @cached_property
     def grid(self) -> LogGrid:

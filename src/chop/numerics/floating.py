@@ -10,7 +10,7 @@ from torch import Tensor
 
 from chop.numerics.arithmetic import all_finite
 from chop.numerics.base import FORMATS
-from chop.numerics.elementwise import ElementFormat, ExponentBias, bias_of
+from chop.numerics.elementwise import ElementFormat, ExponentBias, exponent_bias_or
 from chop.numerics.grids import FloatGrid
 
 E4M3 = FloatGrid(bits=8, fraction=3, low=-6, top=Fraction(448), nan=0x7F)
@@ -28,7 +28,7 @@ def check_exponent_fits(exponent_width: int, width: int, least_mantissa: int = 0
 
 
 class Minifloat(ElementFormat):
-    """What the two minifloats share: their fields."""
+    """The fields that the two minifloats share."""
 
     least_mantissa: ClassVar[int]
     scale_field: ClassVar[str] = "exponent_bias"
@@ -50,7 +50,7 @@ class Minifloat(ElementFormat):
     @property
     def bias(self) -> int:
         """The exponent bias in use: half the exponent's range, unless given."""
-        return bias_of(self, 2 ** (self.exponent_width - 1) - 1)
+        return exponent_bias_or(self, 2 ** (self.exponent_width - 1) - 1)
 
     @property
     def last_power(self) -> Fraction:

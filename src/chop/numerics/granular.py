@@ -13,8 +13,8 @@ from torch import Tensor
 from chop.errors import ConfigError
 from chop.numerics.arithmetic import (
     ShapedKernel,
-    done_when_compiled,
     half_way_up,
+    run_while_compiling,
     working_dtype,
     zero_unless,
 )
@@ -34,7 +34,7 @@ class Limits(NamedTuple):
 
 @dataclass(eq=False)
 class GranularKernel(ShapedKernel):
-    """What `FixedKernel` and `FixedModesKernel` do, with limits for each element."""
+    """The work of `FixedKernel` and `FixedModesKernel`, with limits for each element."""
 
     grid: "GranularGrid"
     dtype: torch.dtype
@@ -54,7 +54,7 @@ class GranularKernel(ShapedKernel):
         return out.clamp_(low, high).div_(scale).add_(zero)
 
 
-@done_when_compiled
+@run_while_compiling
 def prepare_limits(kernel: GranularKernel, work: torch.dtype, device: torch.device) -> None:
     """Work out the limits of a kernel that works on one type, on one device."""
     if device in kernel._limits:

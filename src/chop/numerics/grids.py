@@ -17,13 +17,13 @@ from torch import Tensor
 from chop.numerics.arithmetic import (
     Kernel,
     binade,
-    done_when_compiled,
     exponent_below,
     exponent_of,
     floor_to,
     half_way_up,
     last_exponent,
     power_of_two,
+    run_while_compiling,
     working_dtype,
     zero_unless,
 )
@@ -59,7 +59,7 @@ class Grid(Protocol):
         """Numbers below the first and from the second on are beyond the last code."""
 
     def rounding(self, dtype: torch.dtype) -> Rounding:
-        """How tensors of one type are rounded."""
+        """The rounding of tensors of one type."""
 
     def codes(self, y: Tensor) -> Tensor:
         """The codes, as int64, of numbers of this grid."""
@@ -164,7 +164,7 @@ class FixedGrid:
         if not self.sign_magnitude:
             return codes.to(torch.float64).mul_(2.0**-self.fraction)
         magnitudes, negative = without_sign(codes, self.bits)
-        return signed(magnitudes.to(torch.float64).mul_(2.0**-self.fraction), negative)
+        return with_signs(magnitudes.to(torch.float64).mul_(2.0**-self.fraction), negative)
 
 
 def fixed_grid(width: int, frac_width: int, signed: bool, half_up: bool, wraps: bool) -> FixedGrid:
@@ -256,7 +256,7 @@ class FloatGrid:
         if self.infinity is not None:
             values = values.masked_fill(codes == self.infinity, torch.inf)
             values = values.masked_fill(codes > self.infinity, torch.nan)
-        values = signed(values, negative)
+        values = with_signs(values, negative)
         return values if self.nan is None else values.masked_fill(codes == self.nan, torch.nan)
 
 
@@ -309,7 +309,7 @@ class LogGrid:
     def values(self, codes: Tensor) -> Tensor:
         codes, negative = without_sign(codes, self.bits)
         powers = power_of_two((codes + (self.low - 1)).clamp_(max=1023))
-        return signed(powers.masked_fill_(codes == 0, 0), negative)
+        return with_signs(powers.masked_fill_(codes == 0, 0), negative)
 
 
 def both_sides(magnitude: float) -> tuple[float, float]:
@@ -328,7 +328,7 @@ def without_sign(codes: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     return codes.bitwise_and(sign - 1), codes.bitwise_and(sign) != 0
 
 
-def signed(magnitudes: Tensor, negative: Tensor) -> Tensor:
+def with_signs(magnitudes: Tensor, negative: Tensor) -> Tensor:
     """The magnitudes, negated in places."""
     return torch.where(negative, -magnitudes, magnitudes)
 
@@ -359,7 +359,7 @@ class GridFormat(NumberFormat):
         return rounding
 
 
-@done_when_compiled
+@run_while_compiling
 def prepare_roundings(fmt: GridFormat) -> None:
     """Work out how tensors of all types are rounded, which a compiler cannot record."""
     fmt._roundings.update({dtype: fmt.grid.rounding(dtype) for dtype in FLOATS - {*fmt._roundings}})

@@ -71,7 +71,7 @@ class IntTensor(ArrayValue):
     """An immutable array of small integers or of booleans."""
 
     def __init__(self, values: Any) -> None:
-        given = array_of(values)
+        given = as_array(values)
         if given.dtype.kind not in "biu" or given.max() > LARGEST or given.min() < -LARGEST:
             raise ValueError("small integers expected")
         super().__init__(given, bool if given.dtype == bool else np.int16)
@@ -81,7 +81,7 @@ class FloatTensor(ArrayValue):
     """An immutable array of float32 numbers."""
 
     def __init__(self, values: Any) -> None:
-        given = array_of(values)
+        given = as_array(values)
         if given.dtype.kind not in "iuf":
             raise ValueError("numbers expected")
         super().__init__(given, np.float32)
@@ -91,7 +91,7 @@ ARRAYS = (ArrayValue, list, tuple, np.ndarray, Tensor)
 """What these are made from."""
 
 
-def array_of(values: Any) -> NDArray[Any]:
+def as_array(values: Any) -> NDArray[Any]:
     """Nested lists, an array or a tensor as an array."""
     if isinstance(values, ArrayValue):
         return values.array

@@ -52,7 +52,7 @@ class IntegerTrained(NumberFormat):
 
     @cached_property
     def start(self) -> Integer:
-        """What the format rounds to where nothing can learn, as in a function."""
+        """The format that stands in where nothing can learn, as in a function."""
         frac = round(self.frac_width)
         width = max(UNSEEN + frac + 1, 1)
         return Integer(width=width, frac_width=frac, rounding="half_up")
@@ -89,14 +89,14 @@ class LearnedScale(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, frac_width: Tensor) -> Tensor:
-        return scale_of(frac_width)
+        return codes_per_unit(frac_width)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
         return grads[0] * LN2
 
 
-def scale_of(frac_width: Tensor) -> Tensor:
+def codes_per_unit(frac_width: Tensor) -> Tensor:
     """Codes for each unit."""
     return frac_width.detach().round().exp2_()
 
@@ -126,7 +126,7 @@ class Rounded(torch.autograd.Function):
         of_scale = None
         if ctx.needs_input_grad[1]:
             x, rounded = ctx.saved_tensors
-            of_scale = summed(torch.sub(x, rounded).mul_(grad), ctx.scale_shape)
+            of_scale = sum_to_shape(torch.sub(x, rounded).mul_(grad), ctx.scale_shape)
         return (grad if ctx.needs_input_grad[0] else None), of_scale, None, None
 
 
@@ -161,7 +161,7 @@ def bit_length(codes: Tensor) -> Tensor:
 
 
 class TrainedQuantizer(Quantizer):
-    """What both kinds have: bits after the point that are trained, or stay."""
+    """The part of both kinds: bits after the point that are trained, or stay."""
 
     frac_width: Tensor
     limits: tuple[float, float]
@@ -198,7 +198,7 @@ class TrainedQuantizer(Quantizer):
 
     def _evaluated(self, x: Tensor, codes: Codes) -> Tensor:
         """`x` as evaluation sees it, exactly as the frozen format rounds it."""
-        scale = scale_of(self.frac_width)
+        scale = codes_per_unit(self.frac_width)
         rounded: Tensor = Rounded.apply(x, scale, scale.reciprocal(), codes)  # type: ignore[no-untyped-call]
         return rounded
 
@@ -243,7 +243,7 @@ class TrainedParameter(TrainedQuantizer):
     @torch.no_grad()
     def freeze_on(self, parameter: Tensor | None) -> Integer:
         assert parameter is not None
-        codes = Codes()(parameter, scale_of(self.frac_width))
+        codes = Codes()(parameter, codes_per_unit(self.frac_width))
         return self._plain(*extremes(codes, self.frac_width.shape))
 
     def bits(self) -> Tensor:
@@ -278,12 +278,12 @@ class TrainedData(TrainedQuantizer):
 
     @property
     def seen(self) -> bool:
-        """Whether any value was seen, be it NaN."""
+        """True if any value was seen, be it NaN."""
         return not bool((self.lo > self.hi).any())
 
     @property
     def usable(self) -> bool:
-        """Whether values were seen, all of them finite numbers."""
+        """True if values were seen, all of them finite numbers."""
         return bool((self.hi - self.lo).isfinite().all())
 
     @torch.no_grad()
@@ -300,7 +300,7 @@ class TrainedData(TrainedQuantizer):
 
     def codes_seen(self) -> tuple[Tensor, Tensor]:
         """The smallest and the largest code; where nothing was seen, those of `UNSEEN` bits."""
-        scale, seen = scale_of(self.frac_width), self.hi >= self.lo
+        scale, seen = codes_per_unit(self.frac_width), self.hi >= self.lo
         unseen = scale * 2.0**UNSEEN
         codes = Codes()
         low, high = codes(self.lo, scale), codes(self.hi, scale)
@@ -317,7 +317,7 @@ class TrainedData(TrainedQuantizer):
 
     def magnitude_bits(self) -> Tensor:
         """The bits of the largest magnitude seen; 0 where nothing was."""
-        scale = scale_of(self.frac_width)
+        scale = codes_per_unit(self.frac_width)
         largest = torch.maximum(self.hi, -self.lo).clamp_min_(0)
         return bit_length(Codes()(largest, scale)).to(scale.dtype)
 
@@ -334,19 +334,19 @@ class TrainedData(TrainedQuantizer):
 
 def extremes(x: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
     """The smallest and the largest element in each part of `x` that has a number in `shape`."""
-    dims = joined(x, shape)
+    dims = shared_dims(x, shape)
     return (x.amin(dims).reshape(shape), x.amax(dims).reshape(shape)) if dims else (x, x)
 
 
-def summed(x: Tensor, shape: torch.Size) -> Tensor:
+def sum_to_shape(x: Tensor, shape: torch.Size) -> Tensor:
     """The sum of each part of `x` that has a number in `shape`; quicker than `sum_to_size`."""
     if x.shape == shape:
         return x
-    dims = joined(x, shape)
+    dims = shared_dims(x, shape)
     return x.sum(dims).reshape(shape) if dims else x
 
 
-def joined(x: Tensor, shape: torch.Size) -> list[int]:
+def shared_dims(x: Tensor, shape: torch.Size) -> list[int]:
     """The dimensions of `x` along which elements share a number."""
     kept = x.dim() - len(shape)
     return [d for d in range(x.dim()) if d < kept or shape[d - kept] == 1 != x.shape[d]]

@@ -1,4 +1,4 @@
-"""What operations there are: one table, and the way from a module or a function to its row."""
+"""The table of operations, and the way from a module or a function to its row."""
 
 from chop.ops.op import (
     MaseType,

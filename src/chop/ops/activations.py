@@ -12,7 +12,9 @@ from chop.ops.op import MaseType, Op, Reads, takes
 from chop.ops.torch_names import named_functions, named_methods
 
 
-def activation(name: str, module: type[nn.Module], flops: int, *settings: str, **facts: Any) -> Op:
+def activation_row(
+    name: str, module: type[nn.Module], flops: int, *settings: str, **facts: Any
+) -> Op:
     """An activation: its functions and methods are those of torch with its name.
 
     Args:
@@ -26,7 +28,7 @@ def activation(name: str, module: type[nn.Module], flops: int, *settings: str, *
         "functions": named_functions(name),
         "methods": named_methods(name),
         "arguments": takes("input:data_in", *settings),
-        "cost": cost.elementwise(flops),
+        "cost": cost.elementwise_cost(flops),
         "reads": Reads.PLACE,
     }
     return Op(name=name, module=module, **fields | facts)
@@ -55,38 +57,38 @@ PRELU = Op(
     arguments=takes("input:data_in", "weight:"),
     aten=("_prelu_kernel",),
     params=("weight",),
-    cost=cost.elementwise(2),
+    cost=cost.elementwise_cost(2),
     reads=Reads.PLACE,
 )
 
 ACTIVATIONS = [
     # Negative inputs give zero anyway, so the sign bit is better spent on range.
-    activation("relu", nn.ReLU, 1, "inplace", unsigned=frozenset({"data_in"}), selects=True),
-    activation("relu6", nn.ReLU6, 2, "inplace", selects=True),
-    activation("leaky_relu", nn.LeakyReLU, 2, "negative_slope", "inplace"),
+    activation_row("relu", nn.ReLU, 1, "inplace", unsigned=frozenset({"data_in"}), selects=True),
+    activation_row("relu6", nn.ReLU6, 2, "inplace", selects=True),
+    activation_row("leaky_relu", nn.LeakyReLU, 2, "negative_slope", "inplace"),
     PRELU,
-    activation(
+    activation_row(
         "rrelu", nn.RReLU, 2, "lower", "upper", "training", "inplace", aten=("rrelu_with_noise",)
     ),
-    activation("elu", nn.ELU, 3, "alpha", "inplace"),
-    activation("celu", nn.CELU, 4, "alpha", "inplace"),
-    activation("selu", nn.SELU, 4, "inplace"),
-    activation("gelu", nn.GELU, 5),
-    activation("silu", nn.SiLU, 4, "inplace"),
-    activation("mish", nn.Mish, 5, "inplace"),
-    activation("sigmoid", nn.Sigmoid, 3),
-    activation("logsigmoid", nn.LogSigmoid, 3, aten=("log_sigmoid", "log_sigmoid_forward")),
-    activation("tanh", nn.Tanh, 4),
-    activation("tanhshrink", nn.Tanhshrink, 5),
-    activation("hardtanh", nn.Hardtanh, 2, "min_val", "max_val", "inplace", selects=True),
-    activation("hardswish", nn.Hardswish, 5, "inplace"),
-    activation("hardsigmoid", nn.Hardsigmoid, 4, "inplace"),
-    activation("hardshrink", nn.Hardshrink, 2, "lambd"),
-    activation("softshrink", nn.Softshrink, 3, "lambd"),
-    activation("softplus", nn.Softplus, 3, "beta", "threshold"),
-    activation("softsign", nn.Softsign, 3),
-    activation("threshold", nn.Threshold, 1, "threshold", "value", "inplace"),
-    activation(
+    activation_row("elu", nn.ELU, 3, "alpha", "inplace"),
+    activation_row("celu", nn.CELU, 4, "alpha", "inplace"),
+    activation_row("selu", nn.SELU, 4, "inplace"),
+    activation_row("gelu", nn.GELU, 5),
+    activation_row("silu", nn.SiLU, 4, "inplace"),
+    activation_row("mish", nn.Mish, 5, "inplace"),
+    activation_row("sigmoid", nn.Sigmoid, 3),
+    activation_row("logsigmoid", nn.LogSigmoid, 3, aten=("log_sigmoid", "log_sigmoid_forward")),
+    activation_row("tanh", nn.Tanh, 4),
+    activation_row("tanhshrink", nn.Tanhshrink, 5),
+    activation_row("hardtanh", nn.Hardtanh, 2, "min_val", "max_val", "inplace", selects=True),
+    activation_row("hardswish", nn.Hardswish, 5, "inplace"),
+    activation_row("hardsigmoid", nn.Hardsigmoid, 4, "inplace"),
+    activation_row("hardshrink", nn.Hardshrink, 2, "lambd"),
+    activation_row("softshrink", nn.Softshrink, 3, "lambd"),
+    activation_row("softplus", nn.Softplus, 3, "beta", "threshold"),
+    activation_row("softsign", nn.Softsign, 3),
+    activation_row("threshold", nn.Threshold, 1, "threshold", "value", "inplace"),
+    activation_row(
         "glu",
         nn.GLU,
         4,
@@ -94,7 +96,7 @@ ACTIVATIONS = [
         description="Gated linear unit: half gates half",
         reads=Reads.ALL,
     ),
-    activation(
+    activation_row(
         "softmax",
         nn.Softmax,
         5,
@@ -104,7 +106,7 @@ ACTIVATIONS = [
         reads=Reads.ALL,
         aten=("_softmax",),
     ),
-    activation(
+    activation_row(
         "softmin",
         nn.Softmin,
         6,
@@ -112,7 +114,7 @@ ACTIVATIONS = [
         description="Softmax of the negated input",
         reads=Reads.ALL,
     ),
-    activation(
+    activation_row(
         "log_softmax",
         nn.LogSoftmax,
         5,
@@ -122,7 +124,7 @@ ACTIVATIONS = [
         reads=Reads.ALL,
         aten=("_log_softmax",),
     ),
-    activation(
+    activation_row(
         "softmax2d",
         nn.Softmax2d,
         5,

@@ -16,7 +16,7 @@ Rounders = Mapping[str, Callable[[Tensor], Tensor]]
 GATES = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}
 
 
-def attention(  # noqa: PLR0913, PLR0917  # as torch has them
+def rounded_attention(  # noqa: PLR0913, PLR0917  # as torch has them
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -64,23 +64,23 @@ def attention_mask(
         each = attn_mask
         if attn_mask.dim() == 3:
             each = attn_mask.reshape(-1, num_heads, *attn_mask.shape[1:])
-        found = added(each, like)
+        found = additive_mask(each, like)
         if attn_mask.dim() == 3 and like.dim() == 3:  # one sample that is no batch
             found = found.squeeze(0)
     if key_padding_mask is not None:
-        padding = added(key_padding_mask, like)[..., None, None, :]
+        padding = additive_mask(key_padding_mask, like)[..., None, None, :]
         found = padding if found is None else found + padding
     return found
 
 
-def added(mask: Tensor, like: Tensor) -> Tensor:
+def additive_mask(mask: Tensor, like: Tensor) -> Tensor:
     """A mask as numbers to add: truth values hide what they mark."""
     if mask.dtype != torch.bool:
         return mask.to(like.dtype)
     return torch.zeros_like(mask, dtype=like.dtype).masked_fill(mask, -torch.inf)
 
 
-def unrounded(value: Tensor) -> Tensor:
+def pass_through(value: Tensor) -> Tensor:
     """The value itself."""
     return value
 
@@ -119,7 +119,7 @@ STEPS: dict[str, Step] = {
 }  # fmt: skip
 
 
-def recurrent(
+def run_recurrent(
     layer: Any,
     input: Any,  # noqa: A002 -- the name that torch gives it
     hx: Any = None,
@@ -139,7 +139,7 @@ def recurrent(
     for index in range(layer.num_layers):
         if index:
             steps = F.dropout(steps, layer.dropout, layer.training)
-            steps = rounders.get("data_in", unrounded)(steps)
+            steps = rounders.get("data_in", pass_through)(steps)
         found = []
         for direction in range(directions):
             place = index * directions + direction
@@ -166,7 +166,7 @@ def one_way(
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """All steps of one layer in one direction: the outputs in order, and the last state."""
     ending = f"l{index}{'_reverse' if direction else ''}"
-    hidden_rounder = rounders.get("hidden", unrounded)
+    hidden_rounder = rounders.get("hidden", pass_through)
     weight, bias = getattr(layer, f"weight_hh_{ending}"), getattr(layer, f"bias_hh_{ending}", None)
     project = getattr(layer, f"weight_hr_{ending}", None)
     gates = F.linear(
@@ -187,7 +187,7 @@ def one_way(
     return torch.stack(outputs[::-1] if direction else outputs), state
 
 
-def cell(layer: Any, input: Tensor, hx: Any = None, *, rounders: Rounders | None = None) -> Any:  # noqa: A002
+def run_cell(layer: Any, input: Tensor, hx: Any = None, *, rounders: Rounders | None = None) -> Any:  # noqa: A002
     """The forward of `nn.LSTMCell`, `nn.GRUCell` and `nn.RNNCell`."""
     mode = cell_mode(layer)
     lstm = mode == "LSTM"
@@ -195,14 +195,14 @@ def cell(layer: Any, input: Tensor, hx: Any = None, *, rounders: Rounders | None
         zeros = input.new_zeros(*input.shape[:-1], layer.hidden_size)
         hx = (zeros, zeros) if lstm else zeros
     state = tuple(hx) if lstm else (hx,)
-    hidden = (rounders or {}).get("hidden", unrounded)(state[0])
+    hidden = (rounders or {}).get("hidden", pass_through)(state[0])
     gates = F.linear(input, layer.weight_ih, layer.bias_ih)
     found = STEPS[mode](gates, state, F.linear(hidden, layer.weight_hh, layer.bias_hh))
     return found if lstm else found[0]
 
 
 def cell_mode(layer: Any) -> str:
-    """Which kind of recurrent network a cell is of."""
+    """The kind of recurrent network that a cell is of."""
     if isinstance(layer, nn.LSTMCell):
         return "LSTM"
     return "GRU" if isinstance(layer, nn.GRUCell) else f"RNN_{layer.nonlinearity.upper()}"

@@ -48,7 +48,7 @@ class PairedMacs(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a call costs: products of pairs of operands, and whatever else is computed.
+    """The cost of a call: products of pairs of operands, and all other arithmetic.
 
     Bit operations are each MAC times the widths of the two operands that meet in it.
     """
@@ -70,7 +70,7 @@ class Cost:
 CostRule = Callable[[CallShapes], Cost | None]
 
 
-def uncounted(call: CallShapes) -> None:
+def unknown_cost(call: CallShapes) -> None:
     """Not counted."""
 
 
@@ -79,7 +79,7 @@ def free(call: CallShapes) -> Cost:
     return Cost()
 
 
-def elementwise(flops: int) -> CostRule:
+def elementwise_cost(flops: int) -> CostRule:
     """A fixed number of FLOPs for each element of the output."""
 
     def rule(call: CallShapes) -> Cost:
@@ -89,32 +89,32 @@ def elementwise(flops: int) -> CostRule:
     return rule
 
 
-def reduction(call: CallShapes) -> Cost:
+def reduction_cost(call: CallShapes) -> Cost:
     """One FLOP for each element that is read."""
     return Cost(other_flops=prod(call.inputs[0]))
 
 
-def products(macs: int, *operands: str) -> Cost:
+def macs_only(macs: int, *operands: str) -> Cost:
     """Nothing but multiply-accumulates of two operands."""
     return Cost((PairedMacs(macs, operands),) if macs else ())
 
 
-def linear(call: CallShapes) -> Cost:
+def linear_cost(call: CallShapes) -> Cost:
     """One MAC for each input feature of each output."""
-    return products(prod(call.output) * call.params["weight"][-1], "data_in", "weight")
+    return macs_only(prod(call.output) * call.params["weight"][-1], "data_in", "weight")
 
 
-def convolution(call: CallShapes) -> Cost:
+def convolution_cost(call: CallShapes) -> Cost:
     """One MAC for each place of the kernel and input channel of the group, for each output."""
-    return products(prod(call.output) * prod(call.params["weight"][1:]), "data_in", "weight")
+    return macs_only(prod(call.output) * prod(call.params["weight"][1:]), "data_in", "weight")
 
 
-def transposed_convolution(call: CallShapes) -> Cost:
+def transposed_convolution_cost(call: CallShapes) -> Cost:
     """One MAC for each place of the kernel and output channel of the group, for each input."""
-    return products(prod(call.inputs[0]) * prod(call.params["weight"][1:]), "data_in", "weight")
+    return macs_only(prod(call.inputs[0]) * prod(call.params["weight"][1:]), "data_in", "weight")
 
 
-def bilinear(call: CallShapes) -> Cost:
+def bilinear_cost(call: CallShapes) -> Cost:
     """Two MACs for each pair of features of each output; what the first makes is not rounded."""
     macs = prod(call.output) * prod(call.params["weight"][1:])
     return Cost((PairedMacs(macs, ("data_in", "weight")), PairedMacs(macs, ("product", "data_in"))))
@@ -122,29 +122,29 @@ def bilinear(call: CallShapes) -> Cost:
 
 def matrix_product(call: CallShapes) -> Cost:
     """One MAC for each index of the shared dimension of each output."""
-    return products(prod(call.output) * call.inputs[0][-1], "data_in", "weight")
+    return macs_only(prod(call.output) * call.inputs[0][-1], "data_in", "weight")
 
 
 def added_matrix_product(call: CallShapes) -> Cost:
     """One MAC for each index of the shared dimension of each output; the first argument is free."""
     data, weight = call.inputs[1:3]
-    return products(prod(data) * (weight[-1] if len(weight) > 1 else 1), "data_in", "weight")
+    return macs_only(prod(data) * (weight[-1] if len(weight) > 1 else 1), "data_in", "weight")
 
 
 def contraction(call: CallShapes) -> Cost:
     """One MAC for each index of the shared dimensions of each output."""
     one, other = map(prod, call.inputs[:2])  # each the shared size times its part of the output
-    return products(isqrt(one * other * prod(call.output)), "data_in", "weight")
+    return macs_only(isqrt(one * other * prod(call.output)), "data_in", "weight")
 
 
 def vector_products(call: CallShapes) -> Cost:
     """One MAC for each element of the vectors of each output."""
     dim = call.attributes.get("dim", -1)
     size = call.inputs[0][dim if isinstance(dim, int) else -1]
-    return products(prod(call.output) * size, "data_in", "weight")
+    return macs_only(prod(call.output) * size, "data_in", "weight")
 
 
-def einsum(call: CallShapes) -> Cost | None:
+def einsum_cost(call: CallShapes) -> Cost | None:
     """One MAC for each operand but one at every point of the index space.
 
     A third operand meets the product of the first two, which is not rounded. Operands given as a
@@ -158,7 +158,7 @@ def einsum(call: CallShapes) -> Cost | None:
         return None
     sizes: dict[str, int] = {}
     for term, shape in zip(terms, call.inputs, strict=True):
-        for label, size in labelled(term, shape):
+        for label, size in label_sizes(term, shape):
             sizes[label] = max(size, sizes.get(label, 1))  # what is behind an ellipsis broadcasts
     points = prod(sizes.values())
     if len(terms) == 1:
@@ -167,7 +167,7 @@ def einsum(call: CallShapes) -> Cost | None:
     return Cost((PairedMacs(points, ("data_in", "weight")), *others))
 
 
-def labelled(term: str, shape: Shape) -> Iterator[tuple[str, int]]:
+def label_sizes(term: str, shape: Shape) -> Iterator[tuple[str, int]]:
     """Each size of an operand with its label; those of an ellipsis are numbered from the right."""
     before, dots, after = term.partition("...")
     hidden = len(shape) - len(before) - len(after) if dots else 0
@@ -178,7 +178,7 @@ def labelled(term: str, shape: Shape) -> Iterator[tuple[str, int]]:
 SCALE_AND_SOFTMAX = 6  # FLOPs for each score: one to scale it, five as any softmax
 
 
-def attention(call: CallShapes) -> Cost:
+def attention_cost(call: CallShapes) -> Cost:
     """MACs of scores and weighted sum; six FLOPs a score to scale and softmax, one to mask it."""
     query, key, value = call.inputs[:3]
     scores = prod(call.output[:-1]) * key[-2]
@@ -246,7 +246,7 @@ STEP_FLOPS = {"LSTM": 21, "GRU": 18, "RNN": 5}
 """For each element of the hidden state: sums of the products, activations, and what joins them."""
 
 
-def recurrent(call: CallShapes) -> Cost | None:
+def recurrent_cost(call: CallShapes) -> Cost | None:
     """The products of input and hidden state with the weights of each gate, at each step."""
     layer = call.module
     if not isinstance(layer, nn.RNNBase):
@@ -266,7 +266,7 @@ def recurrent(call: CallShapes) -> Cost | None:
     return Cost(meetings, STEP_FLOPS[kind] * each * layer.hidden_size * layer.num_layers)
 
 
-def recurrent_cell(call: CallShapes) -> Cost | None:
+def recurrent_cell_cost(call: CallShapes) -> Cost | None:
     """The products of input and hidden state with the weights of each gate."""
     hidden = call.output[-1]
     rows = prod(call.output[:-1])
@@ -282,7 +282,7 @@ def recurrent_cell(call: CallShapes) -> Cost | None:
     return Cost(meetings, STEP_FLOPS[kind] * rows * hidden)
 
 
-def batch_norm(call: CallShapes) -> Cost:
+def batch_norm_cost(call: CallShapes) -> Cost:
     """Two FLOPs an element in evaluation (scale and shift), in training as other normalisations."""
     training = call.module.training if call.module else bool(call.attributes.get("training"))
     if training:
@@ -318,7 +318,8 @@ def pooling(dimensions: int) -> CostRule:
 
 
 PRODUCTS = frozenset((
-    linear, convolution, transposed_convolution, bilinear, matrix_product, added_matrix_product,
-    contraction, vector_products, einsum, attention, recurrent, recurrent_cell,
+    linear_cost, convolution_cost, transposed_convolution_cost, bilinear_cost, matrix_product,
+    added_matrix_product, contraction, vector_products, einsum_cost, attention_cost,
+    recurrent_cost, recurrent_cell_cost,
 ))  # fmt: skip
 """The rules of operations that multiply one operand by another, and sum."""

@@ -16,7 +16,7 @@ WITH_BIAS = (*DATA_AND_WEIGHT, "bias")
 ROWS_BY_COLUMNS = {"data_in": -1, "weight": -2}
 
 
-def function(name: str, description: str, rule: cost.CostRule, **facts: Any) -> Op:
+def function_row(name: str, description: str, rule: cost.CostRule, **facts: Any) -> Op:
     """A function of torch: its forms are the functions and methods with its name."""
     names = (name, *facts.pop("aliases", ()))
     operators = facts.pop("operators", ())
@@ -27,7 +27,7 @@ def function(name: str, description: str, rule: cost.CostRule, **facts: Any) -> 
     return Op(name=name, mase_type=BUILTIN, description=description, cost=rule, **fields | facts)
 
 
-def binary(name: str, description: str, *operators: Any, **facts: Any) -> Op:
+def binary_row(name: str, description: str, *operators: Any, **facts: Any) -> Op:
     """Arithmetic of two operands, either of which may be a number."""
     fields: dict[str, Any] = {
         "operators": operators,
@@ -35,60 +35,60 @@ def binary(name: str, description: str, *operators: Any, **facts: Any) -> Op:
         "inputs": ("data_in", "data_in"),
         "reads": Reads.PLACE,
     }
-    return function(name, description, cost.elementwise(1), **fields | facts)
+    return function_row(name, description, cost.elementwise_cost(1), **fields | facts)
 
 
-def unary(name: str, description: str, *operators: Any, flops: int = 1) -> Op:
+def unary_row(name: str, description: str, *operators: Any, flops: int = 1) -> Op:
     """A function of each element."""
-    rule = cost.elementwise(flops)
-    return function(name, description, rule, operators=operators, reads=Reads.PLACE)
+    rule = cost.elementwise_cost(flops)
+    return function_row(name, description, rule, operators=operators, reads=Reads.PLACE)
 
 
 ARITHMETIC = [
-    binary("add", "Sum", operator.add, operator.iadd),
-    binary("sub", "Difference", operator.sub, operator.isub, aliases=("subtract",)),
-    binary("mul", "Product", operator.mul, operator.imul, aliases=("multiply",), summed={}),
-    binary(
+    binary_row("add", "Sum", operator.add, operator.iadd),
+    binary_row("sub", "Difference", operator.sub, operator.isub, aliases=("subtract",)),
+    binary_row("mul", "Product", operator.mul, operator.imul, aliases=("multiply",), summed={}),
+    binary_row(
         "div",
         "Quotient",
         operator.truediv,
         operator.itruediv,
         aliases=("divide", "true_divide"),
     ),
-    binary("floor_divide", "Quotient rounded down", operator.floordiv, operator.ifloordiv),
-    binary("remainder", "Remainder of a division", operator.mod, operator.imod),
-    binary(
+    binary_row("floor_divide", "Quotient rounded down", operator.floordiv, operator.ifloordiv),
+    binary_row("remainder", "Remainder of a division", operator.mod, operator.imod),
+    binary_row(
         "pow",
         "Power",
         operator.pow,
         operator.ipow,
         arguments=takes("input:data_in", "exponent:data_in"),
     ),
-    binary("maximum", "Larger of two, element by element"),
-    binary("minimum", "Smaller of two, element by element"),
-    unary("neg", "Negation", operator.neg),
-    unary("abs", "Absolute value", operator.abs, abs),
-    unary("sqrt", "Square root"),
-    unary("rsqrt", "Reciprocal of the square root", flops=2),
-    unary("reciprocal", "One divided by the element"),
-    unary("square", "Square"),
-    unary("exp", "Exponential"),
-    unary("log", "Natural logarithm"),
-    unary("log2", "Logarithm to base two"),
-    unary("log1p", "Logarithm of one more", flops=2),
-    unary("erf", "Error function"),
-    unary("sin", "Sine"),
-    unary("cos", "Cosine"),
-    unary("tan", "Tangent"),
-    unary("sinh", "Hyperbolic sine"),
-    unary("cosh", "Hyperbolic cosine"),
-    unary("floor", "Next integer below"),
-    unary("ceil", "Next integer above"),
-    unary("round", "Nearest integer", round),
-    function(
+    binary_row("maximum", "Larger of two, element by element"),
+    binary_row("minimum", "Smaller of two, element by element"),
+    unary_row("neg", "Negation", operator.neg),
+    unary_row("abs", "Absolute value", operator.abs, abs),
+    unary_row("sqrt", "Square root"),
+    unary_row("rsqrt", "Reciprocal of the square root", flops=2),
+    unary_row("reciprocal", "One divided by the element"),
+    unary_row("square", "Square"),
+    unary_row("exp", "Exponential"),
+    unary_row("log", "Natural logarithm"),
+    unary_row("log2", "Logarithm to base two"),
+    unary_row("log1p", "Logarithm of one more", flops=2),
+    unary_row("erf", "Error function"),
+    unary_row("sin", "Sine"),
+    unary_row("cos", "Cosine"),
+    unary_row("tan", "Tangent"),
+    unary_row("sinh", "Hyperbolic sine"),
+    unary_row("cosh", "Hyperbolic cosine"),
+    unary_row("floor", "Next integer below"),
+    unary_row("ceil", "Next integer above"),
+    unary_row("round", "Nearest integer", round),
+    function_row(
         "clamp",
         "Limit to a range",
-        cost.elementwise(2),
+        cost.elementwise_cost(2),
         aliases=("clip",),
         aten=("clamp_min", "clamp_max"),
         reads=Reads.PLACE,
@@ -96,7 +96,7 @@ ARITHMETIC = [
 ]
 
 
-def product(name: str, description: str, *arguments: str, **facts: Any) -> Op:
+def product_row(name: str, description: str, *arguments: str, **facts: Any) -> Op:
     """A product of two operands, added to the first argument if the function takes three."""
     is_added = len(arguments) == 3
     rule = cost.added_matrix_product if is_added else cost.matrix_product
@@ -104,11 +104,11 @@ def product(name: str, description: str, *arguments: str, **facts: Any) -> Op:
         "arguments": takes(*arguments),
         "inputs": WITH_BIAS if is_added else DATA_AND_WEIGHT,
     }
-    return function(name, description, facts.pop("rule", rule), **fields | facts)
+    return function_row(name, description, facts.pop("rule", rule), **fields | facts)
 
 
 MATRICES = [
-    product(
+    product_row(
         "matmul",
         "Matrix product",
         "input:data_in",
@@ -118,7 +118,7 @@ MATRICES = [
         order=Order.DENSE,
         summed=ROWS_BY_COLUMNS,
     ),
-    product(
+    product_row(
         "bmm",
         "Matrix product of each pair of a batch",
         "input:data_in",
@@ -126,17 +126,17 @@ MATRICES = [
         order=Order.DENSE,
         summed=ROWS_BY_COLUMNS,
     ),
-    product(
+    product_row(
         "mm",
         "Product of two matrices",
         "input:data_in",
         "mat2:weight",
         summed=ROWS_BY_COLUMNS,
     ),
-    product("mv", "Product of a matrix and a vector", "input:data_in", "vec:weight"),
-    product("dot", "Product of two vectors", "input:data_in", "tensor:weight"),
-    product("inner", "Product over the last dimensions", "input:data_in", "other:weight"),
-    product(
+    product_row("mv", "Product of a matrix and a vector", "input:data_in", "vec:weight"),
+    product_row("dot", "Product of two vectors", "input:data_in", "tensor:weight"),
+    product_row("inner", "Product over the last dimensions", "input:data_in", "other:weight"),
+    product_row(
         "outer",
         "Product of each pair of elements of two vectors",
         "input:data_in",
@@ -144,14 +144,14 @@ MATRICES = [
         aliases=("ger",),
         rule=cost.contraction,
     ),
-    function(
+    function_row(
         "tensordot",
         "Product over several dimensions",
         cost.contraction,
         arguments=takes("a:data_in", "b:weight", "dims"),
         inputs=DATA_AND_WEIGHT,
     ),
-    function(
+    function_row(
         "vecdot",
         "Product of each pair of vectors",
         cost.vector_products,
@@ -160,48 +160,48 @@ MATRICES = [
         arguments=takes("x:data_in", "y:weight", "dim"),
         inputs=DATA_AND_WEIGHT,
     ),
-    product(
+    product_row(
         "baddbmm",
         "Batched matrix product, added to the first argument",
         "input:bias",
         "batch1:data_in",
         "batch2:weight",
     ),
-    product(
+    product_row(
         "addbmm",
         "Sum of a batch of matrix products, added to the first argument",
         "input:bias",
         "batch1:data_in",
         "batch2:weight",
     ),
-    product(
+    product_row(
         "addmm",
         "Matrix product, added to the first argument",
         "input:bias",
         "mat1:data_in",
         "mat2:weight",
     ),
-    product(
+    product_row(
         "addmv",
         "Product of a matrix and a vector, added to the first argument",
         "input:bias",
         "mat:data_in",
         "vec:weight",
     ),
-    function(
+    function_row(
         "einsum",
         "Sum of products over named indices",
-        cost.einsum,
+        cost.einsum_cost,
         arguments=takes("equation", "operands:data_in", "*rest:weight"),
         inputs=DATA_AND_WEIGHT,
         order=Order.ANY,
     ),
-    function(
+    function_row(
         "scaled_dot_product_attention",
         "Values weighted by the softmax of the products of queries and keys",
-        cost.attention,
+        cost.attention_cost,
         functions=(F.scaled_dot_product_attention,),
-        run=composed.attention,
+        run=composed.rounded_attention,
         arguments=takes("query:", "key:", "value:", "attn_mask"),
         inputs=("query", "key", "value"),
         inner=("scores",),
@@ -213,10 +213,10 @@ MATRICES = [
 ]
 
 REDUCTIONS = [
-    function(
+    function_row(
         name,
         description,
-        cost.reduction,
+        cost.reduction_cost,
         arguments=takes("input:data_in", "dim"),
         reads=Reads.SUMMED if name in ("sum", "mean", "cumsum") else Reads.ALL,
     )
@@ -232,10 +232,10 @@ REDUCTIONS = [
         ("cumsum", "Running sum"),
     )
 ] + [
-    function(
+    function_row(
         name,
         description,
-        cost.reduction,
+        cost.reduction_cost,
         arguments=takes("input:data_in", "other:data_in"),
         inputs=("data_in", "data_in"),
     )
@@ -245,10 +245,10 @@ REDUCTIONS = [
     )
 ]
 
-NORM = function(
+NORM = function_row(
     "norm",
     "Norm",
-    cost.reduction,
+    cost.reduction_cost,
     arguments=takes("input:data_in", "p", "dim"),
     aten=("linalg_vector_norm",),
 )

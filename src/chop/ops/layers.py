@@ -29,7 +29,7 @@ LINEAR = Op(
     arguments=takes("input:data_in", "weight:", "bias:"),
     params=AFFINE,
     optional=BIAS_OPTIONAL,
-    cost=cost.linear,
+    cost=cost.linear_cost,
     order=Order.DENSE,
     summed={"data_in": -1, "weight": -1},
     channels={"data_in": -1, "weight": 0, "data_out": -1},
@@ -44,7 +44,7 @@ BILINEAR = Op(
     inputs=("data_in", "data_in"),
     params=AFFINE,
     optional=BIAS_OPTIONAL,
-    cost=cost.bilinear,
+    cost=cost.bilinear_cost,
 )
 EMBEDDING = Op(
     name="embedding",
@@ -143,7 +143,7 @@ BATCH_NORM = Op(
     ),
     params=AFFINE,
     optional=ALL_OPTIONAL,
-    cost=cost.batch_norm,
+    cost=cost.batch_norm_cost,
     reads=Reads.PLACE,
     channels=SECOND,
 )
@@ -161,7 +161,7 @@ INSTANCE_NORM = Op(
 )
 
 
-def convolution(dims: int) -> Op:
+def convolution_row(dims: int) -> Op:
     """Convolution over `dims` dimensions."""
     return Op(
         name=f"conv{dims}d",
@@ -174,7 +174,7 @@ def convolution(dims: int) -> Op:
         ),
         params=AFFINE,
         optional=BIAS_OPTIONAL,
-        cost=cost.convolution,
+        cost=cost.convolution_cost,
         order=Order.KEPT if dims == 1 else Order.DENSE,
         dims=dims,
         summed={"data_in": -1 - dims, "weight": -1 - dims},
@@ -182,7 +182,7 @@ def convolution(dims: int) -> Op:
     )
 
 
-def transposed_convolution(dims: int) -> Op:
+def transposed_convolution_row(dims: int) -> Op:
     """Transposed convolution over `dims` dimensions."""
     return Op(
         name=f"conv_transpose{dims}d",
@@ -193,13 +193,13 @@ def transposed_convolution(dims: int) -> Op:
         arguments=takes("input:data_in", "weight:", "bias:", "stride", "padding", "output_padding"),
         params=AFFINE,
         optional=BIAS_OPTIONAL,
-        cost=cost.transposed_convolution,
+        cost=cost.transposed_convolution_cost,
         dims=dims,
         channels={"data_in": -1 - dims, "weight": 1, "data_out": -1 - dims},
     )
 
 
-def batch_norm(dims: int) -> Op:
+def batch_norm_row(dims: int) -> Op:
     """Batch normalisation as a module; running statistics stay in floating point."""
     return Op(
         name=f"batch_norm{dims}d",
@@ -208,14 +208,14 @@ def batch_norm(dims: int) -> Op:
         module=getattr(nn, f"BatchNorm{dims}d"),
         params=AFFINE,
         optional=ALL_OPTIONAL,
-        cost=cost.batch_norm,
+        cost=cost.batch_norm_cost,
         reads=Reads.PLACE,
         dims=dims,
         channels=SECOND,
     )
 
 
-def instance_norm(dims: int) -> Op:
+def instance_norm_row(dims: int) -> Op:
     """Instance normalisation as a module."""
     return Op(
         name=f"instance_norm{dims}d",
@@ -228,7 +228,7 @@ def instance_norm(dims: int) -> Op:
     )
 
 
-def recurrent(module: type[nn.Module]) -> Op:
+def recurrent_row(module: type[nn.Module]) -> Op:
     """A recurrent layer; quantised, it is computed step by step on a rounded hidden state."""
     return Op(
         name=module.__name__.lower(),
@@ -242,12 +242,12 @@ def recurrent(module: type[nn.Module]) -> Op:
         optional=BIAS_OPTIONAL,
         inner=("data_in", "hidden"),
         parameters=composed.recurrent_parameters,
-        forward=composed.recurrent,
-        cost=cost.recurrent,
+        forward=composed.run_recurrent,
+        cost=cost.recurrent_cost,
     )
 
 
-def recurrent_cell(module: type[nn.Module]) -> Op:
+def recurrent_cell_row(module: type[nn.Module]) -> Op:
     """One step of a recurrent layer."""
     kind = module.__name__.removesuffix("Cell")
     name = f"{kind.lower()}_cell"
@@ -266,12 +266,12 @@ def recurrent_cell(module: type[nn.Module]) -> Op:
         optional=BIAS_OPTIONAL,
         inner=("hidden",),
         parameters=composed.recurrent_parameters,
-        forward=composed.cell,
-        cost=cost.recurrent_cell,
+        forward=composed.run_cell,
+        cost=cost.recurrent_cell_cost,
     )  # fmt: skip
 
 
-def pool(kind: str, dims: int, rule: cost.CostRule, *settings: str) -> Op:
+def pool_row(kind: str, dims: int, rule: cost.CostRule, *settings: str) -> Op:
     """A pool, such as ``adaptive_avg_pool2d``, whose function takes `settings` after the input."""
     name = f"{kind}_pool{dims}d"
     class_name = "".join(part.capitalize() for part in kind.split("_")).replace("Lp", "LP")
@@ -295,10 +295,10 @@ def pool(kind: str, dims: int, rule: cost.CostRule, *settings: str) -> Op:
     )
 
 
-def pools() -> list[Op]:
+def pool_rows_of_torch() -> list[Op]:
     """Every pool of torch."""
     sliding = [
-        pool(kind, dims, cost.pooling(dims), *settings)
+        pool_row(kind, dims, cost.pooling(dims), *settings)
         for kind, settings in (
             ("avg", ("kernel_size", "stride")),
             ("max", ("kernel_size", "stride")),
@@ -307,12 +307,12 @@ def pools() -> list[Op]:
         for dims in DIMENSIONS
     ]
     adaptive = [
-        pool(kind, dims, cost.reduction, "output_size")
+        pool_row(kind, dims, cost.reduction_cost, "output_size")
         for kind in ("adaptive_avg", "adaptive_max")
         for dims in DIMENSIONS
     ]
     fractional = [
-        pool("fractional_max", dims, cost.pooling(dims), "kernel_size", "output_size")
+        pool_row("fractional_max", dims, cost.pooling(dims), "kernel_size", "output_size")
         for dims in (2, 3)
     ]
     return sliding + adaptive + fractional
@@ -324,16 +324,16 @@ LAYERS = [
     EMBEDDING,
     MULTIHEAD_ATTENTION,
     INTERPOLATE,
-    *map(recurrent, (nn.RNN, nn.LSTM, nn.GRU)),
-    *map(recurrent_cell, (nn.RNNCell, nn.LSTMCell, nn.GRUCell)),
-    *map(convolution, DIMENSIONS),
-    *map(transposed_convolution, DIMENSIONS),
-    *map(batch_norm, DIMENSIONS),
-    *map(instance_norm, DIMENSIONS),
+    *map(recurrent_row, (nn.RNN, nn.LSTM, nn.GRU)),
+    *map(recurrent_cell_row, (nn.RNNCell, nn.LSTMCell, nn.GRUCell)),
+    *map(convolution_row, DIMENSIONS),
+    *map(transposed_convolution_row, DIMENSIONS),
+    *map(batch_norm_row, DIMENSIONS),
+    *map(instance_norm_row, DIMENSIONS),
     BATCH_NORM,
     INSTANCE_NORM,
     LAYER_NORM,
     GROUP_NORM,
     RMS_NORM,
-    *pools(),
+    *pool_rows_of_torch(),
 ]

@@ -54,18 +54,18 @@ Costs: one multiply-accumulate (MAC) is two FLOPs, a bias is free, any other ari
 
 def markdown() -> str:
     """The whole page."""
-    return HEAD + "".join(f"| {' | '.join(row(op))} |\n" for op in OPS.values())
+    return HEAD + "".join(f"| {' | '.join(page_row(op))} |\n" for op in OPS.values())
 
 
-def write(path: str) -> None:
+def write_page(path: str) -> None:
     """Write the page."""
     Path(path).write_text(markdown(), encoding="utf-8")
 
 
-def row(op: Op) -> tuple[str, ...]:
+def page_row(op: Op) -> tuple[str, ...]:
     """One operation as the cells of its row."""
     module = [f"nn.{op.module.__name__}"] if op.module else []
-    functions = [written(function) for function in op.functions]
+    functions = [function_spelling(function) for function in op.functions]
     methods = [f"x.{name}()" for name in op.methods]
     operands = _code(dict.fromkeys(op.roles)) if op.quantizable else ""
     cost = (op.cost.__doc__ or "").partition("\n")[0].rstrip(".")
@@ -73,7 +73,7 @@ def row(op: Op) -> tuple[str, ...]:
     return f"`{op.name}`", f"`{op.mase_type}`", op.description, forms, operands, cost
 
 
-def written(function: Callable[..., Any]) -> str:
+def function_spelling(function: Callable[..., Any]) -> str:
     """The way a user writes a function: ``F.relu``, ``torch.add``, ``operator.matmul``."""
     return next(
         prefix + name

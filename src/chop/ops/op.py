@@ -1,4 +1,4 @@
-"""What an operation is, and the way to it from a module, a function, a method or a node.
+"""The row of an operation, and the way to it from a module, a function, a method or a node.
 
 `OPS` is the table. The rows stand beside this file and are put into it by `chop.ops.table`.
 """
@@ -13,7 +13,7 @@ from torch import Tensor, fx, nn
 from torch._ops import OpOverload
 
 from chop.errors import RegistrationError
-from chop.ops.cost import PRODUCTS, CallShapes, CostRule, Shape, multihead_attention, uncounted
+from chop.ops.cost import PRODUCTS, CallShapes, CostRule, Shape, multihead_attention, unknown_cost
 from chop.registry import Registry
 
 Key = TypeVar("Key")
@@ -124,7 +124,7 @@ class Op:
     """Whether each result is one of the numbers that it reads, or a limit: no bits are added."""
     run: Callable[..., Any] | None = None
     """The function form, where it is not simply the first of `functions`."""
-    cost: CostRule = uncounted
+    cost: CostRule = unknown_cost
     reads: Reads = Reads.ALL
     order: Order = Order.KEPT
     dims: int = 0
@@ -146,7 +146,7 @@ class Op:
     def may_multiply(self) -> bool:
         """True if it has products, or may have some that the table does not know."""
         known = self.multiplies or self.summed is not None
-        return known or self.cost in (multihead_attention, uncounted)
+        return known or self.cost in (multihead_attention, unknown_cost)
 
     @property
     def sums_products(self) -> bool:
@@ -288,12 +288,12 @@ def op_of_node(node: fx.Node, modules: Mapping[str, nn.Module]) -> Op | None:
 
 
 def is_aten(node: fx.Node) -> bool:
-    """Whether a node came from torch.export; such functions may order their arguments otherwise."""
+    """True if a node came from torch.export; such functions may order their arguments otherwise."""
     return isinstance(node.target, OpOverload)
 
 
 def writes_in_place(node: fx.Node) -> bool:
-    """Whether a function or method node stores its result in its first argument."""
+    """True if a function or method node stores its result in its first argument."""
     target: Any = node.target
     if node.op == "call_method":
         return bool(target.endswith("_") and not target.endswith("__"))
@@ -328,9 +328,9 @@ def _index(pairs: Iterable[tuple[Key, Op]]) -> dict[Key, Op]:
 def call_of_module(op: Op, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> CallShapes:
     """The shapes of a module call."""
     return CallShapes(
-        inputs=tuple(shape_of(value) for value in inputs if isinstance(value, Tensor)),
-        output=shape_of(output),
-        params={name: shape_of(getattr(module, name)) for name in parameter_roles(op, module)},
+        inputs=tuple(tensor_shape(value) for value in inputs if isinstance(value, Tensor)),
+        output=tensor_shape(output),
+        params={name: tensor_shape(getattr(module, name)) for name in parameter_roles(op, module)},
         module=module,
     )
 
@@ -348,14 +348,14 @@ def call_of_function(
         role, value = roles.get(name), bound[name]
         for tensor in value if isinstance(value, list | tuple) else (value,):
             if isinstance(tensor, Tensor) and role in op.params:
-                params[str(role)] = shape_of(tensor)
+                params[str(role)] = tensor_shape(tensor)
             elif isinstance(tensor, Tensor):
-                inputs.append(shape_of(tensor))
-    return CallShapes(tuple(inputs), shape_of(output), params, bound)
+                inputs.append(tensor_shape(tensor))
+    return CallShapes(tuple(inputs), tensor_shape(output), params, bound)
 
 
-def shape_of(value: Any) -> Shape:
+def tensor_shape(value: Any) -> Shape:
     """The shape of a tensor, or of the first of several."""
     if isinstance(value, list | tuple):
-        return shape_of(value[0]) if value else ()
+        return tensor_shape(value[0]) if value else ()
     return tuple(value.shape) if isinstance(value, Tensor) else ()

@@ -1,4 +1,4 @@
-"""What a pass is: a function of a graph and typed arguments, known by name.
+"""Passes: functions of a graph and typed arguments, known by name.
 
     class DoubleArgs(PassArgs):
         times: int = Field(default=1, ge=1)
@@ -43,7 +43,7 @@ class Batches(Protocol):
     def __iter__(self) -> Iterator[Mapping[str, Any]]: ...
 
 
-def first_rows(
+def take_rows(
     batches: Iterable[Mapping[str, Any]], count: float, where: str
 ) -> Iterator[tuple[dict[str, Any], int]]:
     """Batches and their sizes until `count` rows are out; the last batch is cut to fit.
@@ -57,13 +57,13 @@ def first_rows(
             raise ConfigError(f"{where}: batches should be dictionaries by input name, not {kind}")
         size = next((len(v) for v in batch.values() if isinstance(v, Tensor) and v.dim()), 1)
         taken = int(min(size, count))
-        yield {name: rows(value, size, taken) for name, value in batch.items()}, taken
+        yield {name: rows_of_sample(value, size, taken) for name, value in batch.items()}, taken
         count -= taken
         if count == 0:
             return
 
 
-def rows(value: Any, size: int, taken: int) -> Any:
+def rows_of_sample(value: Any, size: int, taken: int) -> Any:
     """The first rows of a tensor that has one row for each sample."""
     has_rows = isinstance(value, Tensor) and value.dim() > 0 and len(value) == size
     return value[:taken] if has_rows else value
@@ -135,7 +135,7 @@ class Pass:
             if not (is_open and isinstance(given[key], Mapping))
         ]
         for key in sorted(dropped):
-            say_ignored(self.name, key, schema.ignored[key])
+            warn_ignored(self.name, key, schema.ignored[key])
         return {key: value for key, value in given.items() if key not in dropped}
 
     def as_dict(self, pass_args: RawArgs | PassArgs) -> dict[str, Any]:
@@ -151,7 +151,7 @@ class Pass:
         return {key: without_na(value) for key, value in (pass_args or {}).items()}
 
     def plain_args(self, pass_args: RawArgs | PassArgs) -> tuple[dict[str, Any], ...]:
-        """What follows the graph when a function without a schema is called."""
+        """The arguments after the graph when a function without a schema is called."""
         given = self.as_dict(pass_args)
         parameters = list(inspect.signature(self.function).parameters.values())
         if len(parameters) < 2:
@@ -179,7 +179,7 @@ class Pass:
 
 
 @functools.cache
-def say_ignored(pass_name: str, key: str, reason: str) -> None:
+def warn_ignored(pass_name: str, key: str, reason: str) -> None:
     """Say, once in a run, that an argument has no effect."""
     logger.warning("pass '%s': %s has no effect here: %s", pass_name, key, reason)
 

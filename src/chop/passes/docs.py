@@ -50,11 +50,11 @@ def passes_page() -> str:
         of_kind = {entry.name: entry for entry in ours if entry.kind == kind}
         if of_kind:
             parts.append(f"## {heading}\n")
-            parts += [describe(of_kind[name]) for name in sorted(of_kind)]
+            parts += [pass_section(of_kind[name]) for name in sorted(of_kind)]
     return "\n".join(parts)
 
 
-def describe(entry: Pass) -> str:
+def pass_section(entry: Pass) -> str:
     """The section of one pass."""
     names = [f"`{name}`" for name, other in PASSES.items() if other is entry]
     lines = [f"### {', '.join(names)}\n", f"`{entry.__name__}`: {inspect.getdoc(entry)}\n"]
@@ -86,7 +86,7 @@ def arguments_table(schema: type[PassArgs]) -> str:
 
 
 def texts_of(schema: type) -> dict[str, str]:
-    """What the docstrings of a class, and of those it derives from, say of each argument."""
+    """The description of each argument in the docstrings of a class and of its bases."""
     found: dict[str, str] = {}
     for each in reversed(schema.__mro__):
         text = inspect.cleandoc(vars(each).get("__doc__") or "")
@@ -95,7 +95,7 @@ def texts_of(schema: type) -> dict[str, str]:
 
 
 def argument_texts(docstring: str) -> dict[str, str]:
-    """What the `Args:` section of a docstring says of each argument."""
+    """The description of each argument in the `Args:` section of a docstring."""
     section = docstring.partition("Args:\n")[2]
     found = re.findall(r"^    (\w+): ((?:.+\n?)(?:        .+\n?)*)", section, re.MULTILINE)
     return {name: " ".join(text.split()) for name, text in found}

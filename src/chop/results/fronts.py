@@ -8,7 +8,8 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from chop.charts import LineChart, Mark
-from chop.results.search import Search, read_search
+from chop.figures import SCORES, significant
+from chop.results.front import SearchResult
 from chop.runs import (
     BEST_SETTINGS,
     EXPORT,
@@ -18,11 +19,9 @@ from chop.runs import (
     RunRecord,
     read_stored,
 )
-from chop.search.front.accuracy import SCORES
 from chop.search.front.hypervolume import front_of, hypervolume, worst_of
 from chop.search.metrics import METRICS, Direction, MetricInfo
 from chop.search.study.trial import Point, Trial, less_is_better
-from chop.tasks import shown
 
 LOGARITHMIC_FROM = 10.0
 """The largest cost over the smallest from which on the axis is logarithmic."""
@@ -118,7 +117,7 @@ def _named(metric: str, rows: str | None = None) -> str:
 
 def read_fronts(folders: Mapping[str, Path]) -> Fronts | None:
     """The fronts of searches by their names; None unless two have two objectives in common."""
-    searches = {name: read_search(folder) for name, folder in folders.items()}
+    searches = {name: SearchResult.load(folder) for name, folder in folders.items()}
     for first in searches.values():
         wanted = _objectives(first)
         alike = [name for name, each in searches.items() if _objectives(each) == wanted]
@@ -142,7 +141,7 @@ def _common(rows: list[str | None]) -> str | None:
     return rows[0] if len(set(rows)) == 1 else None
 
 
-def _names(searches: Mapping[str, Search]) -> dict[str, str]:
+def _names(searches: Mapping[str, SearchResult]) -> dict[str, str]:
     """What searches are called: by their samplers, where those do not tell, by folders, too."""
     samplers = {name: each.problem.sampler or "search" for name, each in searches.items()}
     often = Counter(samplers.values())
@@ -152,7 +151,7 @@ def _names(searches: Mapping[str, Search]) -> dict[str, str]:
     }
 
 
-def _baselines(searches: Mapping[str, Search], good: str) -> dict[str, float]:
+def _baselines(searches: Mapping[str, SearchResult], good: str) -> dict[str, float]:
     """The scores of the networks that searches started from; of one network, one."""
     starts = {
         name: (each.start.name, each.start.chosen_by.value)
@@ -162,13 +161,13 @@ def _baselines(searches: Mapping[str, Search], good: str) -> dict[str, float]:
     }
     is_same = len(set(starts.values())) == 1
     return {
-        f"{network}{'' if is_same else f' of {name}'}, {shown(value)}": value
+        f"{network}{'' if is_same else f' of {name}'}, {significant(value)}": value
         for name, (network, value) in starts.items()
     }
 
 
 def _exported(
-    searches: Mapping[Path, Search], wanted: Mapping[str, Direction]
+    searches: Mapping[Path, SearchResult], wanted: Mapping[str, Direction]
 ) -> dict[str, list[Trial]]:
     """The trials of fronts that were exported, by the forms; `wanted` are the objectives."""
     found: dict[str, list[Trial]] = {}
@@ -191,17 +190,17 @@ def _forms(folder: Path) -> dict[str, list[str]]:
     return found
 
 
-def _objectives(search: Search) -> dict[str, Direction]:
+def _objectives(search: SearchResult) -> dict[str, Direction]:
     """The metrics that a search had for objectives, and their directions."""
     names, directions = search.problem.objectives, search.problem.directions
     return dict(zip(names, directions, strict=True)) if set(names) <= {*_metrics(search)} else {}
 
 
-def _metrics(search: Search) -> Sequence[str]:
+def _metrics(search: SearchResult) -> Sequence[str]:
     return list(search.problem.metrics)
 
 
-def _measured(search: Search, names: Sequence[str]) -> list[Trial]:
+def _measured(search: SearchResult, names: Sequence[str]) -> list[Trial]:
     """The complete trials within bounds that have all of these metrics."""
     return [
         trial

@@ -12,10 +12,11 @@ from tabulate import tabulate
 from torch import Tensor, nn
 
 from chop.errors import DataError
+from chop.figures import wilson_interval
 from chop.masking import printable
 from chop.preprocessing import Preprocessing, Targets, targets_of
-from chop.tasks import CLASSES, IGNORED, NUMBERS, TOKENS, Task, as_rows, restored, shown, task_of
-from chop.training.results import Z_95, AnyTally, RegressionTally, Result
+from chop.tasks import CLASSES, IGNORED, NUMBERS, TOKENS, Task, as_rows, restored, task_of
+from chop.training.results import AnyTally, RegressionTally, Result
 
 if TYPE_CHECKING:
     from chop.lowering import Agreement
@@ -56,16 +57,6 @@ def kept(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         return logits, labels
     wanted = labels != IGNORED
     return logits.argmax(dim=-1)[wanted], labels[wanted]
-
-
-def wilson_interval(right: int, total: int, z: float = Z_95) -> tuple[float, float]:
-    """The interval that holds the true fraction with 95 % confidence, after Wilson."""
-    if total == 0:
-        return 0.0, 1.0
-    share, weight = right / total, z * z / total
-    middle = (share + weight / 2) / (1 + weight)
-    half = z * math.sqrt(share * (1 - share) / total + weight / (4 * total)) / (1 + weight)
-    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 @dataclass(frozen=True, repr=False)
@@ -349,14 +340,12 @@ def summary_of_test(
 ) -> str:
     """What decides with its confidence interval, the loss, what is known of classes or targets."""
     digits = result.digits
-    as_text = shown if result.task is NUMBERS else "{:.4f}".format
-    low, high = map(as_text, result.interval)
     (decides, value), *others = result.figures(split).items()
     width = max(len(name) for name in result.figures(split))
     lines = [
         f"{ROWS[split].replace('rows', result.unit)}: {result.rows:,}"
         + (f" ({printable(source)})" if source else ""),
-        f"{decides:{width}}  {value:{digits}}   (95 % confidence: {low} to {high})",
+        f"{decides:{width}}  {value:{digits}}   (95 % confidence: {result.measured.interval})",
         *(f"{name:{width}}  {value:{digits}}" for name, value in others),
         *([] if result.agreement is None else [f"In integers: {result.agreement}"]),
         *result.table([printable(name) for name in class_names]),

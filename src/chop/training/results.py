@@ -13,15 +13,13 @@ import torch
 from tabulate import tabulate
 from torch import Tensor
 
+from chop.figures import Z_95, Measured, score_text
 from chop.masking import printable
 from chop.preprocessing import Targets
-from chop.tasks import NUMBERS, Task, as_rows, restored, shown
+from chop.tasks import NUMBERS, Task, as_rows, restored
 
 if TYPE_CHECKING:
     from chop.lowering import Agreement
-
-
-Z_95 = 1.959963984540054  # standard deviations on either side that hold 95 % of a normal curve
 
 
 class Result(ABC):
@@ -44,6 +42,13 @@ class Result(ABC):
     def value(self) -> float:
         """What decides of the task: accuracy, or mean absolute error."""
 
+    @property
+    def measured(self) -> Measured:
+        """The primary metric with its interval."""
+        low, high = self.interval
+        metric, rows = self.task.decides, self.rows
+        return Measured(metric=metric, value=self.value, rows=rows, low=low, high=high)
+
     @abstractmethod
     def metrics(self) -> dict[str, float]:
         """Everything by the names that searches have for it."""
@@ -61,8 +66,8 @@ class Result(ABC):
         """What is known of classes or targets, as lines of text."""
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{name} {value}" for name, value in self.named())
-        return f"{type(self).__name__}({shown})"
+        facts = ", ".join(f"{name} {value}" for name, value in self.named())
+        return f"{type(self).__name__}({facts})"
 
     def _repr_html_(self) -> str:
         """What was measured as a table, for notebooks."""
@@ -70,14 +75,12 @@ class Result(ABC):
 
     def named(self) -> list[tuple[str, str]]:
         """What was measured, in words."""
-        as_text = shown if self.task is NUMBERS else "{:.4f}".format
-        low, high = map(as_text, self.interval)
         (first, value), *others = [
-            (name.removesuffix("_epoch").strip("_"), as_text(value))
+            (name.removesuffix("_epoch").strip("_"), score_text(value, self.task.decides))
             for name, value in self.figures("").items()
         ]
         return [
-            (first, f"{value} ({low} to {high})"),
+            (first, f"{value} ({self.measured.interval})"),
             *others,
             (self.unit, f"{self.rows:,}"),
             *([] if self.agreement is None else [("in integers", str(self.agreement))]),

@@ -11,8 +11,10 @@ from pathlib import Path
 
 from chop import __version__
 from chop.errors import ChopError
-from chop.markup import Markup, Section, Tile, folded, joined, table, tag
+from chop.markup import Markup, folded, joined, tag
 from chop.runs import TRAININGS, RunFolder
+from chop.tables import Table
+from chop.views.section import Section, Tile
 from chop.views.sections.run import learning_curves, overview, read_records, tested
 
 MOST_SEARCHES = 4
@@ -39,7 +41,7 @@ def build_page(run: RunFolder) -> str:
             sections += [section] if section is not None else []
     if problems:
         rows = [(problem,) for problem in dict.fromkeys(problems)]
-        body = table(("File and reason",), rows, "Files that could not be shown")
+        body = Table(("File and reason",), rows, "Files that could not be shown").html()
         sections.append(Section("problems", "Could not be shown", body))
     return render(run.folder.name, sections)
 
@@ -59,6 +61,10 @@ def _parts(run: RunFolder, problems: list[str]) -> Parts:
 
         yield "Samplers compared", partial(comparison_section, run.comparisons[0])
     yield "Test results", lambda: tested(run)
+    if run.sensitivities:
+        from chop.views.sections.sensitivity import sensitivity_section
+
+        yield "Each layer alone", partial(sensitivity_section, run.sensitivities)
     if run.exports:
         from chop.views.sections.exports import exports_section, hardware_section
 
@@ -73,7 +79,7 @@ def _parts(run: RunFolder, problems: list[str]) -> Parts:
 def _graph(run: RunFolder, problems: list[str]) -> Parts:
     """What the newest saved graph shows; without one, the first network of a learned front."""
     from chop.results.graph import read_graph
-    from chop.results.search import first_graphs
+    from chop.results.trials import first_graphs
     from chop.views.sections import graph as views
     from chop.views.sections.widths import widths_section
 

@@ -7,7 +7,8 @@ from functools import partial
 from itertools import pairwise
 
 from chop.charts import Band, BarChart, LineChart, Points
-from chop.markup import Markup, joined, number, tag
+from chop.figures import number
+from chop.markup import Markup, joined, tag
 
 COLOURS = 8
 SIZES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))

@@ -18,7 +18,7 @@ from chop.passes.graph import (
     quantize_transform_pass,
     summarize_quantization_analysis_pass,
 )
-from chop.passes.graph.transforms.quantize.one_line import Wanted, one_line_rules
+from chop.passes.graph.transforms.quantize.one_line import FormatSpec, one_line_rules
 from chop.passes.graph.utils import deepcopy_mase_graph
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.chain_matmul is deprecated")
@@ -83,7 +83,7 @@ class Net(nn.Module):
         return self.function(self.layer(x), self.weight)
 
 
-RULES = one_line_rules(Wanted("integer", 8), calibrated=False)
+RULES = one_line_rules(FormatSpec("integer", 8), calibrated=False)
 X = torch.rand(4, 6) + 0.001
 
 

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from chop.errors import CheckpointError, GraphError
 from chop.ir.graph.mase_graph import MaseGraph, MaseTracer
-from chop.ir.stored.layers import build_float, describe, known_classes
-from chop.ir.stored.record_checks import identifier, path
+from chop.ir.stored.layers import build_float, describe_layer, known_classes
+from chop.ir.stored.record_checks import dotted_path, identifier
 from chop.ir.stored.targets import (
     COMPUTES,
     LAYERS,
@@ -355,7 +355,7 @@ def test_every_layer_on_the_list_comes_back(kind: str) -> None:
         if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD
     ]
     layer = cls(*EXAMPLES.get(kind, (4,) * len(required)))
-    record = describe("layer", layer)
+    record = describe_layer("layer", layer)
     built = build_float(record)
     assert type(built) is cls
     assert repr(built) == repr(layer)
@@ -382,7 +382,7 @@ def test_what_is_no_name_is_refused(text: str) -> None:
 )  # fmt: skip
 def test_what_is_no_path_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="name|attribute of every"):
-        path(text)
+        dotted_path(text)
 
 
 class Opening(nn.Module):

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from chop.ir.stored.codec import (
     NotStorable,
-    from_plain,
     pack,
     pack_bits,
     pack_mask,
+    restore_value,
     to_plain,
     unpack,
     unpack_bits,
@@ -55,20 +55,20 @@ TREES = st.dictionaries(
 @given(VALUES)
 def test_values_come_back(value: Any) -> None:
     plain = json.loads(json.dumps(to_plain(value), allow_nan=False))
-    found = from_plain(plain)
+    found = restore_value(plain)
     assert found == value
     assert type(found) is type(value)
 
 
 def test_odd_values() -> None:
-    assert math.isnan(from_plain(to_plain(math.nan)))
+    assert math.isnan(restore_value(to_plain(math.nan)))
     for value in (torch.Size([2, 3]), 1 + 2j, torch.channels_last, {"$x": 1}, {(1, 2): "a"}):
-        assert from_plain(to_plain(value)) == value
+        assert restore_value(to_plain(value)) == value
     assert to_plain(np.float32(0.5)) == 0.5
     with pytest.raises(NotStorable):
         to_plain(object())
     with pytest.raises(ValueError, match="unknown value"):
-        from_plain({"$code": "1"})
+        restore_value({"$code": "1"})
 
 
 @given(TREES)

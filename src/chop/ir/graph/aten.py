@@ -45,7 +45,7 @@ class Written(NamedTuple):
     kwargs: dict[str, Any]
 
 
-def written(node: fx.Node) -> Written | None:
+def python_call(node: fx.Node) -> Written | None:
     """The call that an ATen node stands for; None if it is to stay as it is."""
     target: Any = node.target
     if not isinstance(target, OpOverload):
@@ -54,7 +54,7 @@ def written(node: fx.Node) -> Written | None:
     name = aten_name(target)
     special = SPECIAL.get(name)
     if special is not None:
-        return special(node, bound(node))
+        return special(node, aten_arguments(node))
     if name in OPERATORS:
         return Written("call_function", OPERATORS[name], node.args, {})
     if name.startswith(("upsample_", "_upsample_")):
@@ -62,7 +62,7 @@ def written(node: fx.Node) -> Written | None:
     return as_method(node, name) or as_function(node, name)
 
 
-def bound(node: fx.Node) -> dict[str, Any]:
+def aten_arguments(node: fx.Node) -> dict[str, Any]:
     """The arguments of an ATen node by name, those that have their default left out."""
     given: dict[str, Any] = {}
     for argument, value in zip(node.target._schema.arguments, node.args, strict=False):  # type: ignore[union-attr]
@@ -81,7 +81,7 @@ def bound(node: fx.Node) -> dict[str, Any]:
 
 def as_schema(node: fx.Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments as the schema has them: by position up to the first that has its default."""
-    given = bound(node)
+    given = aten_arguments(node)
     args: list[Any] = []
     for argument in node.target._schema.arguments:  # type: ignore[union-attr]
         if argument.kwarg_only or argument.name not in given:
@@ -90,8 +90,8 @@ def as_schema(node: fx.Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return tuple(args), given
 
 
-def is_tensor(value: Any) -> bool:
-    """Whether an argument is a node that gives a tensor."""
+def is_tensor_node(value: Any) -> bool:
+    """True if an argument is a node that gives a tensor."""
     return isinstance(value, fx.Node) and isinstance(value.meta.get("val"), Tensor)
 
 
@@ -99,7 +99,7 @@ def as_method(node: fx.Node, name: str) -> Written | None:
     """A call of the method that has the operator's name."""
     method = getattr(Tensor, name, None)
     first = node.target._schema.arguments[0].name if node.args else ""  # type: ignore[union-attr]
-    if first != "self" or not callable(method) or not is_tensor(node.args[0]):
+    if first != "self" or not callable(method) or not is_tensor_node(node.args[0]):
         return None
     return Written("call_method", name, *as_schema(node))
 
@@ -115,7 +115,7 @@ def as_function(node: fx.Node, name: str) -> Written | None:
         return Written("call_function", function, *as_schema(node))
     if any(each.kind is each.VAR_KEYWORD for each in known.values()):  # one of two, by a flag
         return Written("call_function", function, *as_schema(node))
-    given = {RENAMED.get(key, key): value for key, value in bound(node).items()}
+    given = {RENAMED.get(key, key): value for key, value in aten_arguments(node).items()}
     if not given.keys() <= known.keys():
         return None
     args: list[Any] = []
@@ -135,7 +135,7 @@ def getitem(value: Any, index: Any) -> Written:
     return Written("call_function", operator.getitem, (value, index), {})
 
 
-def sliced(node: fx.Node, given: dict[str, Any]) -> Written:
+def write_slice(node: fx.Node, given: dict[str, Any]) -> Written:
     """``x[:, start:end]``."""
     source = given["self"]
     dim = given.get("dim", 0) % source.meta["val"].ndim
@@ -146,13 +146,13 @@ def sliced(node: fx.Node, given: dict[str, Any]) -> Written:
     return getitem(source, (slice(None),) * dim + (cut,))
 
 
-def indexed(node: fx.Node, given: dict[str, Any]) -> Written:
+def write_index(node: fx.Node, given: dict[str, Any]) -> Written:
     """``x[rows, :, columns]``."""
     places = tuple(slice(None) if each is None else each for each in given["indices"])
     return getitem(given["self"], places)
 
 
-def converted(node: fx.Node, given: dict[str, Any]) -> Written | None:
+def write_conversion(node: fx.Node, given: dict[str, Any]) -> Written | None:
     """``x.to(dtype)``; a tensor of the graph stays on its device."""
     if "other" in given:
         return Written("call_method", "type_as", (given["self"], given["other"]), {})
@@ -165,30 +165,30 @@ def converted(node: fx.Node, given: dict[str, Any]) -> Written | None:
     return Written("call_method", "to", (given["self"], dtype), options)
 
 
-def subtracted(node: fx.Node, given: dict[str, Any]) -> Written | None:
+def write_subtraction(node: fx.Node, given: dict[str, Any]) -> Written | None:
     """``1 - x``."""
     if "alpha" in given:
         return None
     return Written("call_function", operator.sub, (given["other"], given["self"]), {})
 
 
-def looked_up(node: fx.Node, given: dict[str, Any]) -> Written:
+def write_embedding(node: fx.Node, given: dict[str, Any]) -> Written:
     """``F.embedding(indices, weight)``: the operator has them the other way round."""
     first = given.pop("indices"), given.pop("weight")
     return Written("call_function", F.embedding, first, given)
 
 
-def summed(node: fx.Node, given: dict[str, Any]) -> Written:
+def write_einsum(node: fx.Node, given: dict[str, Any]) -> Written:
     """``torch.einsum(equation, *operands)``."""
     return Written("call_function", torch.einsum, (given["equation"], *given["tensors"]), {})
 
 
-def copied(node: fx.Node, given: dict[str, Any]) -> Written:
+def write_copy(node: fx.Node, given: dict[str, Any]) -> Written:
     """``x.clone()``: a constant of the code, which must not be written to."""
     return Written("call_method", "clone", (given["self"],), {})
 
 
-def reshaped(node: fx.Node, given: dict[str, Any]) -> Written:
+def write_reshape(node: fx.Node, given: dict[str, Any]) -> Written:
     """``x.reshape(size)``; ``x.view(dtype)`` stays what it is.
 
     torch.export leaves out a ``contiguous()`` that changes nothing, and what computes `x` in its
@@ -215,17 +215,17 @@ def method(name: str) -> Special:
 
 
 SPECIAL: dict[str, Special] = {
-    "slice": sliced,
-    "index": indexed,
-    "to": converted,
-    "_to_copy": converted,
-    "rsub": subtracted,
-    "embedding": looked_up,
-    "einsum": summed,
-    "lift_fresh_copy": copied,
+    "slice": write_slice,
+    "index": write_index,
+    "to": write_conversion,
+    "_to_copy": write_conversion,
+    "rsub": write_subtraction,
+    "embedding": write_embedding,
+    "einsum": write_einsum,
+    "lift_fresh_copy": write_copy,
     "numpy_T": reversed_dimensions,
-    "view": reshaped,
-    "_unsafe_view": reshaped,
+    "view": write_reshape,
+    "_unsafe_view": write_reshape,
     "sym_size": method("size"),
     "sym_numel": method("numel"),
 }
@@ -233,7 +233,7 @@ SPECIAL: dict[str, Special] = {
 
 def interpolation(node: fx.Node, name: str) -> Written | None:
     """``F.interpolate`` of one of its modes."""
-    given = bound(node)
+    given = aten_arguments(node)
     kind = name.replace("upsample_", "").rstrip("0123d")
     if kind not in UPSAMPLINGS or "input" not in given:
         return None

@@ -14,13 +14,13 @@ from chop.errors import GraphError
 LEFT_OUT = object()
 
 
-class Place(NamedTuple):
-    """Where in the list of results something is."""
+class ResultIndex(NamedTuple):
+    """An index in the list of results."""
 
     at: int
 
 
-class Call:
+class FlatCall:
     """One call of a model by flat tensors, to be exported.
 
     Values that are no tensors are built in. What the model returns is taken to pieces, and put
@@ -42,15 +42,15 @@ class Call:
         leaves = [next(each) if isinstance(value, Tensor) else value for _, value in self.leaves]
         found: list[Any] = []
         named = {**pytree.tree_unflatten(leaves, self.spec), **self.fixed}
-        result = called_with(self.model, named)
-        self.structure = taken_apart(result, found)
+        result = call_by_name(self.model, named)
+        self.structure = take_apart(result, found)
         return found
 
 
-def called_with(
+def call_by_name(
     model: nn.Module, named: Mapping[str, Any], call: Callable[..., Any] | None = None
 ) -> Any:
-    """What a model gives for arguments by name, also if a decorator passes on only places.
+    """The result of a model for arguments by name, also if a decorator passes on only positions.
 
     Args:
         call: what is called in place of the model and takes the same arguments.
@@ -81,25 +81,25 @@ def bound_arguments(model: nn.Module, named: Mapping[str, Any]) -> inspect.Bound
         raise GraphError(f"example_inputs do not fit {type(model).__name__}: {error}") from None
 
 
-def taken_apart(value: Any, found: list[Any]) -> Any:
-    """Plain containers, in which each tensor is a `Place` in the list of those found."""
+def take_apart(value: Any, found: list[Any]) -> Any:
+    """Plain containers, in which each tensor is a `ResultIndex` in the list of those found."""
     if isinstance(value, Tensor | torch.SymInt | torch.SymFloat):
         found.append(value)
-        return Place(len(found) - 1)
+        return ResultIndex(len(found) - 1)
     if dataclasses.is_dataclass(value) and not isinstance(value, type | Mapping):
         value = vars(value)
     if isinstance(value, Mapping):
-        parts = {key: taken_apart(part, found) for key, part in value.items()}
+        parts = {key: take_apart(part, found) for key, part in value.items()}
         return {key: part for key, part in parts.items() if part is not LEFT_OUT}
     if isinstance(value, list | tuple):
-        kept = [part for each in value if (part := taken_apart(each, found)) is not LEFT_OUT]
+        kept = [part for each in value if (part := take_apart(each, found)) is not LEFT_OUT]
         return kept if isinstance(value, list) else tuple(kept)
     return value if value is None or isinstance(value, bool | int | float | str) else LEFT_OUT
 
 
 def put_together(structure: Any, found: Any) -> Any:
     """The containers again, each place filled."""
-    if isinstance(structure, Place):
+    if isinstance(structure, ResultIndex):
         return found[structure.at]
     if isinstance(structure, dict):
         return {key: put_together(part, found) for key, part in structure.items()}

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
-from chop.ir.graph.calling import bound_arguments, called_with, put_together, taken_apart
+from chop.ir.graph.calling import bound_arguments, call_by_name, put_together, take_apart
 from chop.ir.graph.exported import in_evaluation, refusing_broken
 from chop.ir.graph.recorder import set_evaluation, undisturbed
 from chop.ir.graph.shapes import ShapedGraphModule
@@ -51,7 +51,7 @@ def difference(
         try:
             found = graph_result(graph, given)
         except Exception as error:  # noqa: BLE001  # whatever it is, the model does not raise it
-            return where_it_failed(error)
+            return name_failing_node(error)
         unlike = first_difference(found, wanted, NONE if is_random else HALF)
         if unlike or not exact or is_random:
             return unlike
@@ -64,10 +64,10 @@ def difference(
 
 
 def model_result(model: nn.Module, named: Mapping[str, Any], by_export: bool) -> Any:
-    """What a model returns in evaluation mode, with the settings that its graph was made with."""
+    """The result of a model in evaluation mode, with the settings that its graph was made with."""
     (in_evaluation if by_export else set_evaluation)(model)
     with refusing_broken(model), in_python():
-        return in_plain_containers(called_with(model, copies(named)))
+        return in_plain_containers(call_by_name(model, copy_inputs(named)))
 
 
 @contextlib.contextmanager
@@ -82,23 +82,23 @@ def in_python() -> Iterator[None]:
 
 
 def graph_result(graph: fx.GraphModule, given: Mapping[str, Any]) -> Any:
-    """What the code of a graph returns; fx would print an error where a call raises one."""
+    """The result of the code of a graph; fx would print an error where a call raises one."""
     set_evaluation(graph)
     takes = inspect.signature(graph.forward).parameters
     if not any(each.kind is each.VAR_KEYWORD for each in takes.values()):
         given = {name: value for name, value in given.items() if name in takes}
     if isinstance(graph, ShapedGraphModule):
         graph.check_inputs(pytree.tree_leaves([given[name] for name in takes]))
-    return in_plain_containers(called_with(graph, copies(given), graph.forward))
+    return in_plain_containers(call_by_name(graph, copy_inputs(given), graph.forward))
 
 
 def in_plain_containers(result: Any) -> Any:
     """The tensors and plain values of a result in lists, tuples and dictionaries."""
     found: list[Any] = []
-    return put_together(taken_apart(result, found), found)
+    return put_together(take_apart(result, found), found)
 
 
-def copies(named: Mapping[str, Any]) -> dict[str, Any]:
+def copy_inputs(named: Mapping[str, Any]) -> dict[str, Any]:
     """The inputs with tensors of their own: a model may write to them."""
     return {
         name: pytree.tree_map_only(Tensor, lambda x: x.detach().clone(), value)
@@ -106,7 +106,7 @@ def copies(named: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def where_it_failed(error: Exception) -> str:
+def name_failing_node(error: Exception) -> str:
     """Name the node that could not run, and why."""
     reason = str(error).strip().partition("\n")[0] or type(error).__name__
     frames = traceback.extract_tb(error.__traceback__)
@@ -144,12 +144,12 @@ def value_difference(found: Any, wanted: Any, digits: float) -> str | None:
 
 
 def is_sequence(value: Any) -> bool:
-    """Whether parts of a value are counted."""
+    """True if parts of a value are counted."""
     return isinstance(value, list | tuple)
 
 
 def kind_of(value: Any) -> str:
-    """What a value is, for people."""
+    """A value in words."""
     if isinstance(value, dict):
         return f"a dictionary of {', '.join(map(str, value))}"
     if is_sequence(value):

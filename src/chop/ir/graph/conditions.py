@@ -1,4 +1,4 @@
-"""What an exported graph asks of the sizes of its inputs: texts in a small closed language.
+"""Conditions on the sizes of the inputs of an exported graph, in a small closed language.
 
 A condition is a comparison, or several joined by ``and``, ``or`` and ``not``, of whole numbers and
 of sizes such as ``x[0]``: the first size of the input `x`. They are read from files too, so nothing
@@ -32,7 +32,7 @@ FUNCTIONS: dict[str, Callable[..., int]] = {"min": min, "max": max}
 
 
 @lru_cache(maxsize=256)
-def parsed(text: str) -> ast.expr:
+def parse_condition(text: str) -> ast.expr:
     """The tree of a condition; any other text raises ValueError."""
     try:
         match ast.parse(text).body if len(text) <= LONGEST else []:
@@ -72,13 +72,13 @@ def _parts(tree: ast.AST) -> Iterator[ast.AST]:
 
 def sizes_in(text: str) -> set[tuple[str, int]]:
     """The sizes that a condition speaks of: the name of an input, and which of its sizes."""
-    found = [each for each in ast.walk(parsed(text)) if isinstance(each, ast.Subscript)]
+    found = [each for each in ast.walk(parse_condition(text)) if isinstance(each, ast.Subscript)]
     return {(each.value.id, each.slice.value) for each in found}  # type: ignore[attr-defined]
 
 
 def holds(text: str, shapes: Shapes) -> bool:
-    """Whether a condition is true of these shapes."""
-    return bool(_value(parsed(text), shapes))
+    """True if a condition is true of these shapes."""
+    return bool(_value(parse_condition(text), shapes))
 
 
 def _value(tree: Any, shapes: Shapes) -> int:  # noqa: PLR0911  # one for each kind of tree

@@ -46,13 +46,13 @@ class Slot:
 
     @property
     def width(self) -> float:
-        """How wide the place is."""
+        """The width of the place."""
         longest = max(map(len, self.lines), default=0)
         return max(LEAST, longest * CHARACTER + 20) if self.lines else PASSING
 
     @property
     def top(self) -> float:
-        """Where the row begins."""
+        """The start of the row."""
         return MARGIN + self.row * (TALL + BETWEEN)
 
 
@@ -61,13 +61,13 @@ def draw(graph: fx.Graph, modules: Mapping[str, nn.Module], file: str | Path) ->
     path = Path(file)
     if path.suffix != ".svg":
         raise OutputError(f"{path}: graphs are drawn as SVG, so the name must end in .svg")
-    write_text(path, picture(graph, modules))
+    write_text(path, svg_text(graph, modules))
     return path
 
 
-def picture(graph: fx.Graph, modules: Mapping[str, nn.Module]) -> str:
+def svg_text(graph: fx.Graph, modules: Mapping[str, nn.Module]) -> str:
     """The text of the SVG."""
-    rows = arranged(graph, modules)
+    rows = arrange_nodes(graph, modules)
     slots = [slot for row in rows for slot in row]
     left = min(slot.x - slot.width / 2 for slot in slots) - MARGIN
     for slot in slots:
@@ -85,22 +85,22 @@ def picture(graph: fx.Graph, modules: Mapping[str, nn.Module]) -> str:
     ET.SubElement(svg, "rect", {"width": "100%", "height": "100%", "fill": "#fff"})
     for slot in slots:
         for above in slot.above:
-            svg.append(line(above, slot))
+            svg.append(line_svg(above, slot))
     for slot in slots:
         if slot.lines:
-            svg.append(box(slot))
+            svg.append(box_svg(slot))
     ET.indent(svg)
     return ET.tostring(svg, encoding="unicode") + "\n"
 
 
-def arranged(graph: fx.Graph, modules: Mapping[str, nn.Module]) -> list[list[Slot]]:
+def arrange_nodes(graph: fx.Graph, modules: Mapping[str, nn.Module]) -> list[list[Slot]]:
     """The places of all nodes, row by row; a long edge has a place in each row it passes."""
     depth = depths(graph)
     rows: list[list[Slot]] = [[] for _ in range(max(depth.values()) + 1)]
     boxes: dict[fx.Node, Slot] = {}
     passing: dict[tuple[fx.Node, int], Slot] = {}
     for node in sorted(graph.nodes, key=lambda each: depth[each]):
-        slot = boxes[node] = described(node, modules)
+        slot = boxes[node] = describe_box(node, modules)
         slot.row = depth[node]
         rows[slot.row].append(slot)
     for node, slot in boxes.items():
@@ -113,7 +113,7 @@ def arranged(graph: fx.Graph, modules: Mapping[str, nn.Module]) -> list[list[Slo
                 above = passing[source, row]
             slot.above.append(above)
     for row_of_slots in rows:
-        place(row_of_slots)
+        place_row(row_of_slots)
     return rows
 
 
@@ -128,7 +128,7 @@ def depths(graph: fx.Graph) -> dict[fx.Node, int]:
     return depth
 
 
-def place(row: list[Slot]) -> None:
+def place_row(row: list[Slot]) -> None:
     """Put the slots of a row beside each other, each as near as can be below what it reads."""
     for slot in row:
         slot.x = fmean(above.x for above in slot.above) if slot.above else 0.0
@@ -141,24 +141,24 @@ def place(row: list[Slot]) -> None:
         slot.x -= shift
 
 
-def described(node: fx.Node, modules: Mapping[str, nn.Module]) -> Slot:
+def describe_box(node: fx.Node, modules: Mapping[str, nn.Module]) -> Slot:
     """The box of a node: its name, what it computes, and the shape of its result if known."""
     module = modules.get(str(node.target)) if node.op == "call_module" else None
     function = node.op == "call_function" and hasattr(node.target, "op") and "config" in node.kwargs
     kind = "quantised" if isinstance(module, QuantizedModule) or function else node.op
     what = {"placeholder": "input", "get_attr": "stored tensor", "output": "output"}.get(
-        node.op, type(module).__name__ if module is not None else name_of(node.target)
+        node.op, type(module).__name__ if module is not None else callable_name(node.target)
     )
-    lines = (str(node.name), what, shape_of(node))
-    return Slot(lines=tuple(shortened(each) for each in lines), fill=FILL[kind])
+    lines = (str(node.name), what, recorded_shape(node))
+    return Slot(lines=tuple(shorten_text(each) for each in lines), fill=FILL[kind])
 
 
-def name_of(target: Any) -> str:
+def callable_name(target: Any) -> str:
     """The name of a function or method."""
     return target if isinstance(target, str) else getattr(target, "__name__", str(target))
 
 
-def shape_of(node: fx.Node) -> str:
+def recorded_shape(node: fx.Node) -> str:
     """The shape of a node's first result, if common metadata has it."""
     record: Any = node.meta.get("mase")
     first = record["common"].get("results", {}).get("data_out_0") if record is not None else None
@@ -166,12 +166,12 @@ def shape_of(node: fx.Node) -> str:
     return "" if shape is None else str(tuple(shape))
 
 
-def shortened(text: str) -> str:
+def shorten_text(text: str) -> str:
     """A text that fits into a box."""
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
-def line(above: Slot, slot: Slot) -> ET.Element:
+def line_svg(above: Slot, slot: Slot) -> ET.Element:
     """From one row to the next, and on through the row if the line only passes it."""
     start, end = above.top + TALL, slot.top
     bend = (start + end) / 2
@@ -182,7 +182,7 @@ def line(above: Slot, slot: Slot) -> ET.Element:
     return ET.Element("path", {"class": "edge", "d": path, "marker-end": "url(#arrow)"})
 
 
-def box(slot: Slot) -> ET.Element:
+def box_svg(slot: Slot) -> ET.Element:
     """A box with its lines of text."""
     group = ET.Element("g")
     ET.SubElement(group, "title").text = "\n".join(filter(None, slot.lines))

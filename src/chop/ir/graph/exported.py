@@ -22,13 +22,13 @@ from torch.fx.graph import CodeGen, _PyTreeCodeGen, _PyTreeInfo
 from torch.utils import _pytree as pytree
 
 from chop.errors import GraphError
-from chop.ir.graph.calling import Call, bound_arguments, called_with, put_together
-from chop.ir.graph.conditions import parsed, sizes_in
+from chop.ir.graph.calling import FlatCall, bound_arguments, call_by_name, put_together
+from chop.ir.graph.conditions import parse_condition, sizes_in
 from chop.ir.graph.lifting import PREFIX, IsLeaf, lift
-from chop.ir.graph.recorder import Snapshot, set_evaluation
-from chop.ir.graph.shapes import CONDITIONS, MADE_FOR, FreeSize, ShapedGraphModule, Value
+from chop.ir.graph.recorder import ModelSnapshot, set_evaluation
+from chop.ir.graph.shapes import CONDITIONS, MADE_FOR, FixedValue, FreeSize, ShapedGraphModule
 
-__all__ = ["FreeSize", "ShapedGraphModule", "export", "where_it_stopped"]
+__all__ = ["FreeSize", "ShapedGraphModule", "export_model", "stopping_line"]
 # Code of these folders is never the user's.
 OUR_CODE = (os.path.dirname(torch.__file__), os.path.dirname(__file__))
 WAYS_OUT = (
@@ -40,20 +40,20 @@ EXPORT_WAY_OUT = "pass example_inputs={name: tensor} to trace with torch.export,
 DECIDES = "the code decides by the value of a tensor, which a graph cannot follow"
 
 
-class Exported(nn.Module):
+class ExportableCall(nn.Module):
     """A call as the module that torch.export takes, in which the model has a name."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: FlatCall) -> None:
         super().__init__()
         self.call = call  # torch.export would restore or refuse attributes that are containers
         self.add_module(PREFIX, call.model)
 
     def forward(self, *tensors: Tensor) -> list[Any]:
-        """What the call gives."""
+        """The result of the call."""
         return self.call(tensors)
 
 
-def export(
+def export_model(
     model: nn.Module,
     fixed: Mapping[str, Any],
     example_inputs: Mapping[str, Any],
@@ -69,12 +69,12 @@ def export(
     order = bound_arguments(model, {**example_inputs, **fixed}).arguments
     known = [name for name in order if name in example_inputs]
     given = {name: example_inputs[name] for name in dict.fromkeys((*known, *example_inputs))}
-    before = Snapshot(model)
+    before = ModelSnapshot(model)
     failed: Exception | None = None
-    for free in (rows_and_lengths, rows, no_size):
+    for free in (rows_and_lengths, leading_size, no_size):
         try:
             in_evaluation(model)
-            graph, made = export_call(Call(model, given, fixed), free, is_leaf)
+            graph, made = export_call(FlatCall(model, given, fixed), free, is_leaf)
             before.restore()
             return graph_module(model, graph, made)
         except Exception as error:  # noqa: BLE001  # free sizes fail where others do not
@@ -87,10 +87,10 @@ def export(
     try:
         in_evaluation(model)
         with torch.no_grad(), refusing_broken(model):
-            called_with(model, {**given, **fixed})
+            call_by_name(model, {**given, **fixed})
     finally:
         before.restore()
-    raise GraphError(f"{where_it_stopped(model, failed)}; {WAYS_OUT}") from failed
+    raise GraphError(f"{stopping_line(model, failed)}; {WAYS_OUT}") from failed
 
 
 @contextlib.contextmanager
@@ -99,7 +99,7 @@ def refusing_broken(model: nn.Module) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        where = where_it_stopped(model, error)
+        where = stopping_line(model, error)
         raise GraphError(f"{where}; the model fails so too when it is called") from error
 
 
@@ -148,10 +148,10 @@ AUTO: Any = torch.export.Dim.AUTO
 def rows_and_lengths(tensor: Tensor) -> dict[int, Any]:
     """The first size, and the second where that is the length of a sequence."""
     sequence = tensor.ndim == 3 or (tensor.ndim > 1 and not tensor.is_floating_point())
-    return rows(tensor) | ({1: AUTO} if sequence else {})
+    return leading_size(tensor) | ({1: AUTO} if sequence else {})
 
 
-def rows(tensor: Tensor) -> dict[int, Any]:
+def leading_size(tensor: Tensor) -> dict[int, Any]:
     """The first size of a tensor."""
     return {0: AUTO} if tensor.ndim else {}
 
@@ -161,7 +161,7 @@ def no_size(tensor: Tensor) -> dict[int, Any]:
     return {}
 
 
-def export_call(call: Call, free: Free, is_leaf: IsLeaf) -> tuple[fx.Graph, dict[str, Any]]:
+def export_call(call: FlatCall, free: Free, is_leaf: IsLeaf) -> tuple[fx.Graph, dict[str, Any]]:
     """The graph of one call, which refuses shapes that it does not hold for, and what it needs.
 
     Args:
@@ -173,7 +173,7 @@ def export_call(call: Call, free: Free, is_leaf: IsLeaf) -> tuple[fx.Graph, dict
     with settings, silent(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of attributes that change, which are restored
         program = torch.export.export(
-            Exported(call), call.tensors, dynamic_shapes=shapes, strict=False
+            ExportableCall(call), call.tensors, dynamic_shapes=shapes, strict=False
         )
     module = program.module(check_guards=False)
     assert isinstance(module, fx.GraphModule)
@@ -193,7 +193,7 @@ def export_call(call: Call, free: Free, is_leaf: IsLeaf) -> tuple[fx.Graph, dict
     return graph, made
 
 
-def name_inputs(graph: fx.Graph, call: Call) -> list[str]:
+def name_inputs(graph: fx.Graph, call: FlatCall) -> list[str]:
     """Give each placeholder the name of its argument; those of the tensors are returned."""
     tensors = iter(graph.find_nodes(op="placeholder"))
     last = None
@@ -207,7 +207,7 @@ def name_inputs(graph: fx.Graph, call: Call) -> list[str]:
         elif name not in call.given:  # beside tensors in a list or dictionary
             with graph.inserting_after(last) if last else graph.inserting_before():
                 last = graph.placeholder(name)
-            last.meta[MADE_FOR] = Value(value)
+            last.meta[MADE_FOR] = FixedValue(value)
     return names
 
 
@@ -250,7 +250,7 @@ def note_conditions(graph: fx.Graph, arguments: list[str], guards: Iterable[str]
     for guard in guards:
         text = SIZE.sub(lambda size: f"{names[int(size[1])]}[{size[2]}]", guard)
         try:
-            parsed(text)
+            parse_condition(text)
         except ValueError:
             raise Unprovable(text) from None
         if found := NOT_ONE.fullmatch(text):
@@ -265,7 +265,7 @@ def raise_least(inputs: Iterable[fx.Node], size: Any) -> None:
     """Ask for at least two of a free size: none at all are refused as well."""
     for node in inputs:
         shape = node.meta[MADE_FOR]
-        if isinstance(shape, tuple) and not isinstance(shape, Value):
+        if isinstance(shape, tuple) and not isinstance(shape, FixedValue):
             node.meta[MADE_FOR] = tuple(
                 each._replace(least=max(2, each.least))
                 if isinstance(each, FreeSize) and isinstance(size, FreeSize)
@@ -276,7 +276,7 @@ def raise_least(inputs: Iterable[fx.Node], size: Any) -> None:
 
 
 def is_known(inputs: Mapping[str, fx.Node], text: str) -> bool:
-    """Whether a condition says what the shapes say already, of fixed sizes or of one free size."""
+    """True if a condition says what the shapes say already, of fixed sizes or of one free size."""
     sizes = [inputs[name].meta[MADE_FOR][place] for name, place in sizes_in(text)]
     if not any(isinstance(size, FreeSize) for size in sizes):
         return True
@@ -304,7 +304,7 @@ def free_size(size: Any, ranges: Mapping[Any, Any]) -> int | FreeSize:
     return FreeSize(str(symbol), max(0, int(bounds.lower)), most)
 
 
-def where_it_stopped(model: nn.Module, error: Exception) -> str:
+def stopping_line(model: nn.Module, error: Exception) -> str:
     """The user's line that tracing stops at and the reason."""
     message = str(error).strip().partition("\n")[0]
     reason = message.partition(". ")[0].rstrip(".") or type(error).__name__

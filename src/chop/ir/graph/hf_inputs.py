@@ -29,10 +29,10 @@ def inputs_by_name(model: nn.Module, names: Sequence[str]) -> dict[str, Tensor]:
     for name in names:
         if name not in NAMES:
             raise UnknownNameError("input", name, NAMES, "hf_input_names")
-    return {name: example_of(name, model, config) for name in names}
+    return {name: example_input(name, model, config) for name in names}
 
 
-def example_of(name: str, model: nn.Module, config: Any) -> Tensor:
+def example_input(name: str, model: nn.Module, config: Any) -> Tensor:
     """An example of one input."""
     places = torch.arange(ROWS * LENGTH).reshape(ROWS, LENGTH)
     if name in ("input_ids", "decoder_input_ids"):

@@ -17,7 +17,7 @@ from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import _pytree as pytree
 
-from chop.ir.graph.aten import Written, written
+from chop.ir.graph.aten import Written, python_call
 from chop.nn.quantized.generic import own_shell
 from chop.ops.op import aten_name, is_aten
 
@@ -51,7 +51,7 @@ def lift(
     """
     inline_contexts(graph, holder)
     for node in graph.find_nodes(op="get_attr"):
-        node.meta["val"] = stored(str(node.target), holder, model)
+        node.meta["val"] = tensor_by_name(str(node.target), holder, model)
     erase(graph, is_check)
     graph.eliminate_dead_code()
     made: dict[str, nn.Module | Tensor] = {}
@@ -63,7 +63,7 @@ def lift(
     for node in graph.nodes:
         lift_function(node)
     follow_device(graph)
-    return made | referred(graph, holder, model, made)
+    return made | collect_references(graph, holder, model, made)
 
 
 def erase(graph: fx.Graph, unwanted: Callable[[fx.Node], bool]) -> None:
@@ -74,7 +74,7 @@ def erase(graph: fx.Graph, unwanted: Callable[[fx.Node], bool]) -> None:
 
 
 def is_check(node: fx.Node) -> bool:
-    """Whether a node checks what is known when the graph is made: types and devices of tensors."""
+    """True if a node checks what is known when the graph is made: types and devices of tensors."""
     target: Any = node.target
     return is_aten(node) and aten_name(target) == "_assert_tensor_metadata"
 
@@ -97,7 +97,7 @@ def inline_contexts(graph: fx.Graph, holder: fx.GraphModule) -> None:
         with graph.inserting_before(node):
             found: Any = graph.graph_copy(body.graph, known)
             if not autocast and node.args[0] is False:
-                found = pytree.tree_map(detached(graph), found)
+                found = pytree.tree_map(gradient_stop(graph), found)
         results = found if isinstance(found, list | tuple) else (found,)
         for user in list(node.users):
             user.replace_all_uses_with(results[user.args[1]])
@@ -106,14 +106,14 @@ def inline_contexts(graph: fx.Graph, holder: fx.GraphModule) -> None:
 
 
 def is_submodule(value: Any, holder: nn.Module) -> bool:
-    """Whether an argument stands for an inner graph."""
+    """True if an argument stands for an inner graph."""
     if not isinstance(value, fx.Node) or value.op != "get_attr":
         return False
     return isinstance(getattr(holder, str(value.target), None), fx.GraphModule)
 
 
-def detached(graph: fx.Graph) -> Callable[[Any], Any]:
-    """What takes the gradient from a result that was computed without one."""
+def gradient_stop(graph: fx.Graph) -> Callable[[Any], Any]:
+    """A node that takes the gradient from a result that was computed without one."""
 
     def rule(value: Any) -> Any:
         known = value.meta.get("val") if isinstance(value, fx.Node) else None
@@ -196,7 +196,7 @@ def lift_recurrent(graph: fx.Graph, call: LayerCall, results: list[fx.Node]) -> 
 
 
 def aten_is_recurrent(node: fx.Node) -> bool:
-    """Whether an operator is a recurrent layer or a cell of one."""
+    """True if an operator is a recurrent layer or a cell of one."""
     name = aten_name(node.target) if is_aten(node) else ""  # type: ignore[arg-type]
     return name.removesuffix("_cell") in ("lstm", "gru", "rnn_tanh", "rnn_relu")
 
@@ -218,7 +218,7 @@ def lift_state(
     if name == "dropout" and node.args[2] is False:
         layer = nn.Dropout(node.args[1])  # type: ignore[arg-type]
     elif name == "batch_norm" and node.args[5] is False:
-        layer = batch_norm(node, model)
+        layer = plain_batch_norm(node, model)
     if layer is None:
         return
     target = f"{node.name}_layer"
@@ -230,7 +230,7 @@ def lift_state(
     graph.erase_node(node)
 
 
-def batch_norm(node: fx.Node, model: nn.Module) -> nn.Module | None:
+def plain_batch_norm(node: fx.Node, model: nn.Module) -> nn.Module | None:
     """A plain layer of torch that shares the tensors of the custom one that ran here."""
     stack = list(node.meta.get("nn_module_stack", {}).values())
     path = stack[-1][0].removeprefix(f"{PREFIX}.").partition("@")[0] if stack else ""
@@ -247,7 +247,7 @@ def batch_norm(node: fx.Node, model: nn.Module) -> nn.Module | None:
 
 
 def only_computes(node: fx.Node) -> bool:
-    """Whether a node that nobody reads can go: sizes and constants of a layer that is whole now."""
+    """True if a node that nobody reads can go: sizes and constants of a layer that is whole now."""
     if node.op == "get_attr":
         return True
     if is_aten(node):
@@ -256,13 +256,13 @@ def only_computes(node: fx.Node) -> bool:
 
 
 def is_whole(index: Any) -> bool:
-    """Whether an index takes everything."""
+    """True if an index takes everything."""
     return index is ... or (isinstance(index, tuple) and {*map(str, index)} == {str(slice(None))})
 
 
 def lift_function(node: fx.Node) -> None:
     """Write an ATen operator as a method, a function of torch or an index."""
-    form: Written | None = written(node) if node.op == "call_function" else None
+    form: Written | None = python_call(node) if node.op == "call_function" else None
     if form is not None and form.target is operator.getitem and is_whole(form.args[1]):
         node.replace_all_uses_with(form.args[0])
         node.graph.erase_node(node)
@@ -287,14 +287,14 @@ def follow_device(graph: fx.Graph) -> None:
         node.kwargs = {**node.kwargs, "device": device}
 
 
-def stored(name: str, holder: nn.Module, model: nn.Module) -> Any:
+def tensor_by_name(name: str, holder: nn.Module, model: nn.Module) -> Any:
     """The tensor under a dotted name: the user's own, or a constant of the code."""
     with contextlib.suppress(AttributeError):
         return functools.reduce(getattr, name.removeprefix(f"{PREFIX}.").split("."), model)
     return functools.reduce(getattr, name.split("."), holder)
 
 
-def referred(
+def collect_references(
     graph: fx.Graph, holder: nn.Module, model: nn.Module, made: dict[str, Any]
 ) -> dict[str, nn.Module | Tensor]:
     """The layers and tensors that a graph refers to, its names of tensors made those of `model`."""
@@ -306,5 +306,5 @@ def referred(
         elif node.op == "get_attr":
             inner = name.removeprefix(f"{PREFIX}.")
             node.target = inner if inner != name else name.replace(".", "_")
-            found[str(node.target)] = stored(name, holder, model)
+            found[str(node.target)] = tensor_by_name(name, holder, model)
     return found

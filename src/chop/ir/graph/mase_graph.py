@@ -152,7 +152,7 @@ class MaseGraph:
 
     @property
     def preprocessing(self) -> Preprocessing | None:
-        """How the rows were scaled that the model was trained on; None if that is not known."""
+        """The scaling of the rows that the model was trained on; None if that is not known."""
         return preprocessing_of(self.model)
 
     @preprocessing.setter
@@ -204,7 +204,7 @@ ParameterEntry = TypedDict(
 
 
 class CommonMetadata(TypedDict, total=False):
-    """What a node is, what goes in and what comes out.
+    """The operation of a node, its operands and its results.
 
     Tensors are entries (`TensorEntry`, `ParameterEntry`), other arguments are stored bare.
     """
@@ -216,7 +216,7 @@ class CommonMetadata(TypedDict, total=False):
 
 
 class SoftwareEntry(TypedDict, total=False):
-    """What software passes found out about one argument or result."""
+    """The findings of software passes about one argument or result."""
 
     stat: dict[str, Any]
 

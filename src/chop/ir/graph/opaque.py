@@ -8,8 +8,8 @@ from torch import fx, nn
 
 from chop.errors import GraphError
 from chop.ir.graph.recorder import Instead, Recorder, placeholder_values, undisturbed
-from chop.ir.graph.tracing import MaseTracer, exported
-from chop.nn.decomposed import decomposed
+from chop.ir.graph.tracing import MaseTracer, trace_by_export
+from chop.nn.decomposed import decompose
 from chop.nn.dispatched import ProductsSeen, ProductWatch, watched_products
 from chop.ops.op import op_of_node
 
@@ -77,8 +77,8 @@ def looked_into(
         return graph.model
     names = ", ".join(inside)
     try:
-        whole = decomposed(model, tracer.leaf_layers)
-        found = exported(whole, model, tracer, graph.cf_args or {}, inputs)
+        whole = decompose(model, tracer.leaf_layers)
+        found = trace_by_export(whole, model, tracer, graph.cf_args or {}, inputs)
         left = opaque_products(type(graph)(found, graph.cf_args), inputs, kept)
     except GraphError as error:
         logger.warning("the products in %s cannot be looked into by torch.export: %s", names, error)

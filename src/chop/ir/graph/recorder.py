@@ -73,13 +73,13 @@ class KeptContainer(NamedTuple):
             return [] if same else [self.path]
         before, after = dict(self.contents), dict(now)
         return [
-            joined(self.path, key)
+            dotted_name(self.path, key)
             for key in before | after
             if (key in before) != (key in after) or not same_value(before[key], after[key])
         ]
 
 
-class Snapshot:
+class ModelSnapshot:
     """A model's attributes, hooks, modes and tensors, and the state of random numbers.
 
     It looks into dictionaries, lists and sets that a model holds, and into objects of the user's
@@ -113,7 +113,7 @@ class Snapshot:
                 contents = contents_of(container)
                 self.containers.append(KeptContainer(path, container, contents))
                 if isinstance(container, dict):
-                    todo.extend((joined(path, key), item) for key, item in contents)
+                    todo.extend((dotted_name(path, key), item) for key, item in contents)
                 else:
                     todo.extend((path, item) for item in contents)
             elif type(value) is tuple:
@@ -136,7 +136,7 @@ class Snapshot:
         return [path for kept in self.containers for path in kept.changed()]
 
     def drew_random_numbers(self) -> bool:
-        """Whether a random number was drawn on the CPU."""
+        """True if a random number was drawn on the CPU."""
         drawn = random.getstate() != self.python
         return drawn or not torch.equal(torch.get_rng_state(), self.torch)
 
@@ -151,7 +151,7 @@ def tensor_of(value: Any) -> Tensor | None:
 
 
 def container_of(value: Any) -> Any:
-    """What can be changed about a value: itself, or the dictionary of its attributes."""
+    """The part of a value that can change: itself, or the dictionary of its attributes."""
     if isinstance(value, dict | list | set | deque):
         return value
     if isinstance(value, Tensor):
@@ -172,7 +172,7 @@ def contents_of(container: Any) -> list[Any]:
     return list(container.items() if isinstance(container, dict) else container)
 
 
-def joined(path: str, name: Any) -> str:
+def dotted_name(path: str, name: Any) -> str:
     """A dotted name; torch's own dictionaries of parts are no step of it."""
     if name in REGISTRIES:
         return path
@@ -180,19 +180,19 @@ def joined(path: str, name: Any) -> str:
 
 
 def same_entry(one: Any, other: Any) -> bool:
-    """Whether two entries of a container are the same objects."""
+    """True if two entries of a container are the same objects."""
     if type(one) is tuple and type(other) is tuple and len(one) == len(other) == 2:
         return one[0] is other[0] and one[1] is other[1]
     return one is other
 
 
 def same_value(one: Any, other: Any) -> bool:
-    """Whether two entries are the same object or equal numbers or texts."""
+    """True if two entries are the same object or equal numbers or texts."""
     return one is other or (type(one) is type(other) and type(one) in SCALARS and one == other)
 
 
 def same_bits(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors hold the same bits: -0.0 differs from 0.0, NaN equals itself."""
+    """True if two tensors hold the same bits: -0.0 differs from 0.0, NaN equals itself."""
     if one.is_complex():
         one, other = torch.view_as_real(one), torch.view_as_real(other)
     if one.layout is torch.strided and not one.is_quantized:
@@ -202,12 +202,12 @@ def same_bits(one: Tensor, other: Tensor) -> bool:
 
 
 @contextmanager
-def undisturbed(model: nn.Module) -> Iterator[Snapshot]:
+def undisturbed(model: nn.Module) -> Iterator[ModelSnapshot]:
     """Evaluation mode without gradients; afterwards the model is as before, bit for bit.
 
     Modes are restored module by module, because parts of a model may be frozen on purpose.
     """
-    before = Snapshot(model)
+    before = ModelSnapshot(model)
     modes = [(module, module.training) for module in model.modules()]
     set_evaluation(model)
     try:
@@ -274,14 +274,14 @@ class Recorder(fx.Interpreter):
         except ChopError:
             raise
         except Exception as error:
-            raise GraphError(node_failed(n, args, error)) from error
+            raise GraphError(node_error(n, args, error)) from error
         if self.after is not None:
             self.after(n, result)
         return result
 
 
-def node_failed(node: fx.Node, args: tuple[Any, ...], error: Exception) -> str:
-    """Which node could not run, on what, and why."""
+def node_error(node: fx.Node, args: tuple[Any, ...], error: Exception) -> str:
+    """An error that names the node that could not run, its inputs and the reason."""
     shapes = ", ".join(str(tuple(a.shape)) for a in args if isinstance(a, Tensor))
     reason = str(error).strip().partition("\n")[0]
     given = f" on inputs of shape {shapes}" if shapes else ""

@@ -29,15 +29,15 @@ class FreeSize(NamedTuple):
         return f"{self.least} or more" if self.least else "any"
 
     def holds(self, size: int) -> bool:
-        """Whether a size is within the bounds."""
+        """True if a size is within the bounds."""
         return size >= self.least and (self.most is None or size <= self.most)
 
 
 Shape = tuple[int | FreeSize, ...]
 
 
-class Value(NamedTuple):
-    """What was given in the place of a tensor; the graph has it built in."""
+class FixedValue(NamedTuple):
+    """A value given in the place of a tensor; the graph has it built in."""
 
     value: Any
 
@@ -67,7 +67,7 @@ class ShapedGraphModule(fx.GraphModule):
         shapes: dict[str, tuple[int, ...]] = {}
         for node, value in zip(self.graph.find_nodes(op="placeholder"), values, strict=False):
             made_for = node.meta.get(MADE_FOR)
-            if isinstance(made_for, Value):
+            if isinstance(made_for, FixedValue):
                 if value != made_for.value:
                     raise GraphError(refusal(node, repr(made_for.value), repr(value)))
             elif made_for is not None:
@@ -103,7 +103,7 @@ def check_shape(
         wanted.holds(size) if isinstance(wanted, FreeSize) else wanted == size
         for wanted, size in zip(made_for, found, strict=True)
     ):
-        raise GraphError(refusal(node, f"shape {shown(made_for)}", f"{found}"))
+        raise GraphError(refusal(node, f"shape {shape_text(made_for)}", f"{found}"))
     for place, (wanted, size) in enumerate(zip(made_for, found, strict=True)):
         if isinstance(wanted, FreeSize):
             first, at, known = free.setdefault(wanted.name, (node, place, size))
@@ -119,17 +119,17 @@ def check_conditions(node: fx.Node, made_for: Shape, shapes: dict[str, tuple[int
     """Raise GraphError unless all that is asked of the sizes up to this input is true."""
     for condition in node.meta.get(CONDITIONS, ()):
         if not holds(condition, shapes):
-            wanted = f"shape {shown(made_for)} where ({condition})"
+            wanted = f"shape {shape_text(made_for)} where ({condition})"
             raise GraphError(refusal(node, wanted, f"{shapes[node.name]}"))
 
 
-def shown(made_for: Shape) -> str:
+def shape_text(made_for: Shape) -> str:
     """A shape as people write it: ``(any, 4)``."""
     return f"({', '.join(map(str, made_for))}{',' * (len(made_for) == 1)})"
 
 
 def refusal(node: fx.Node, made_for: str, found: str) -> str:
-    """Why an input cannot be taken."""
+    """The reason why an input cannot be taken."""
     return (
         f"node {node.name!r}: this graph was made for {made_for}, not {found}; "
         "MaseGraph(model, example_inputs=…) makes one for other inputs"

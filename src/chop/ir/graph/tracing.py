@@ -14,9 +14,9 @@ from torch.utils import _pytree as pytree
 
 from chop.errors import GraphError
 from chop.ir.graph.comparison import difference
-from chop.ir.graph.exported import EXPORT_WAY_OUT, WAYS_OUT, export, where_it_stopped
-from chop.ir.graph.recorder import Snapshot
-from chop.nn.decomposed import decomposed
+from chop.ir.graph.exported import EXPORT_WAY_OUT, WAYS_OUT, export_model, stopping_line
+from chop.ir.graph.recorder import ModelSnapshot
+from chop.nn.decomposed import decompose
 from chop.nn.quantized import QuantizedModule
 
 logger = logging.getLogger("chop")
@@ -72,7 +72,7 @@ class MaseTracer(fx.Tracer):
         )
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        """Whether calls of `m` become one node."""
+        """True if calls of `m` become one node."""
         return isinstance(m, self.leaf_layers) or super().is_leaf_module(m, module_qualified_name)
 
     def create_args_for_root(
@@ -108,22 +108,22 @@ def trace(
         fixed: values of arguments that are no inputs of the graph.
         example_inputs: the arguments that are.
     """
-    whole, model = model, decomposed(model, tracer.leaf_layers)
+    whole, model = model, decompose(model, tracer.leaf_layers)
     known = parameters_of(model)
     check_names(model, known, cf_args=fixed, example_inputs=example_inputs or {})
     try:
         graph = symbolic_trace(model, tracer, {**defaults(known, example_inputs or ()), **fixed})
     except Exception as error:
-        fault = where_it_stopped(model, error)
+        fault = stopping_line(model, error)
         if example_inputs is None:
             raise GraphError(f"{fault}; {EXPORT_WAY_OUT}{WAYS_OUT}") from error
         logger.warning("%s; using torch.export instead", fault)
-        return exported(model, whole, tracer, fixed, example_inputs)
+        return trace_by_export(model, whole, tracer, fixed, example_inputs)
     reason = why_not(graph, whole, model, example_inputs, fixed) if example_inputs else None
     if reason is not None and example_inputs:
         logger.warning("%s; using torch.export instead", reason)
         try:
-            return exported(model, whole, tracer, fixed, example_inputs)
+            return trace_by_export(model, whole, tracer, fixed, example_inputs)
         except GraphError as error:
             raise GraphError(f"{reason}; {error}") from error
     warn_of_training(graph)
@@ -151,7 +151,7 @@ def why_not(
     return None
 
 
-def exported(
+def trace_by_export(
     model: nn.Module,
     whole: nn.Module,
     tracer: MaseTracer,
@@ -159,7 +159,7 @@ def exported(
     given: Mapping[str, Any],
 ) -> fx.GraphModule:
     """The graph that torch.export makes of a model, which gives what the user's model gives."""
-    graph = export(model, fixed, given, tracer.is_leaf_module)
+    graph = export_model(model, fixed, given, tracer.is_leaf_module)
     if unlike := difference(whole, graph, given, fixed, exact=False):
         fault = NOT_THE_MODEL.format("torch.export", type(model).__name__, unlike)
         raise GraphError(f"{fault}; {WAYS_OUT}")
@@ -223,8 +223,8 @@ def defaults(known: Mapping[str, inspect.Parameter], given: Collection[str]) -> 
 def symbolic_trace(
     model: nn.Module, tracer: MaseTracer, fixed: Mapping[str, Any]
 ) -> fx.GraphModule:
-    """What fx makes of `model`, with nothing left behind in `model` or in the graph."""
-    before = Snapshot(model)
+    """The graph that fx makes of `model`, with nothing left behind in `model` or in the graph."""
+    before = ModelSnapshot(model)
     own = {*vars(model), *model._parameters, *model._buffers}
     try:
         graph = tracer.trace(model, dict(fixed))
@@ -279,7 +279,7 @@ def store_buffers(graph: fx.Graph, model: nn.Module) -> list[str]:
     return list(found)
 
 
-def warn_of_state(model: nn.Module, before: Snapshot, told: Collection[str]) -> None:
+def warn_of_state(model: nn.Module, before: ModelSnapshot, told: Collection[str]) -> None:
     """Say what the forward does beside computing, which the graph will not do."""
     changed = [name for name in before.changed() if name not in told]
     if changed:

@@ -59,7 +59,7 @@ def to_plain(value: Any, special: Special = lambda value: None, depth: int = 0) 
 
 
 def format_tensor(value: Any) -> ArrayValue | None:
-    """What formats say for each element stays as it is until all tensors are gathered."""
+    """The value, if it is an array of a format: arrays are stored later, as tensors."""
     return value if isinstance(value, ArrayValue) else None
 
 
@@ -91,7 +91,7 @@ def _plain_dict(value: Mapping[Any, Any], special: Special, depth: int) -> Any:
     return {"$dict": pairs}
 
 
-def from_plain(plain: Any, special: Special = lambda plain: None, depth: int = 0) -> Any:
+def restore_value(plain: Any, special: Special = lambda plain: None, depth: int = 0) -> Any:
     """The value of a stored form; one that is none of ours raises ValueError.
 
     Args:
@@ -101,7 +101,7 @@ def from_plain(plain: Any, special: Special = lambda plain: None, depth: int = 0
     if depth > DEEPEST:
         raise ValueError(f"values are nested deeper than {DEEPEST} levels")
     if isinstance(plain, list):
-        return [from_plain(item, special, depth + 1) for item in plain]
+        return [restore_value(item, special, depth + 1) for item in plain]
     if isinstance(plain, dict):
         own = special(plain)
         return _table(plain, special, depth) if own is None else own
@@ -115,14 +115,14 @@ def from_plain(plain: Any, special: Special = lambda plain: None, depth: int = 0
 def _table(plain: dict[str, Any], special: Special, depth: int) -> Any:
     tag = next((key for key in plain if key.startswith("$")), None)
     if tag is None:
-        return {key: from_plain(item, special, depth + 1) for key, item in plain.items()}
+        return {key: restore_value(item, special, depth + 1) for key, item in plain.items()}
     content = plain[tag]
     known = TAGS.get(tag)
     if len(plain) != 1 or known is None:
         raise ValueError(f"unknown value {reprlib.repr(plain):.80}")
     _, pack, unpack = known
     try:
-        return unpack(from_plain(content, special, depth + 1) if pack is None else content)
+        return unpack(restore_value(content, special, depth + 1) if pack is None else content)
     except (TypeError, KeyError, RuntimeError, ValueError) as error:
         raise ValueError(f"unknown value {reprlib.repr(plain):.80}") from error
 
@@ -192,7 +192,7 @@ class StoredRecord(BaseModel):
 
 
 class PackedRecord(StoredRecord):
-    """How one tensor is packed.
+    """The way one tensor is packed.
 
     Args:
         number_format: the name of the format; None for a mask, whose codes are its bits.
@@ -338,7 +338,7 @@ def format_of(record: PackedRecord) -> NumberFormat | None:
         return None
     if name not in FORMATS:
         raise ValueError(f"{name!r:.40} is no number format")
-    fmt = parse(FORMATS[name], from_plain(record.settings), name)
+    fmt = parse(FORMATS[name], restore_value(record.settings), name)
     if fmt.element_bits != record.bits:
         raise ValueError(f"these are not codes of the format {name}")
     return fmt

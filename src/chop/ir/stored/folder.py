@@ -24,9 +24,9 @@ from chop.ir.stored.codec import (
     MOST_DIMENSIONS,
     Packed,
     PackedRecord,
-    from_plain,
     pack,
     pack_mask,
+    restore_value,
 )
 from chop.ir.stored.format_tensors import moved_in, moved_out
 from chop.ir.stored.graph_file import (
@@ -37,7 +37,7 @@ from chop.ir.stored.graph_file import (
     build_root,
     record_graph,
 )
-from chop.ir.stored.layers import rooted
+from chop.ir.stored.layers import root_module
 from chop.ir.stored.metadata import (
     load_metadata,
     metadata_tables,
@@ -112,7 +112,7 @@ def prove_record(graph: MaseGraph, record: GraphRecord) -> None:
     attributes = {name: attribute(graph.model, name) for name in record.attributes}
     try:
         with saying("the graph cannot be saved: "):
-            built = build_graph(record, rooted(layers, record.same_layer, attributes), graph)
+            built = build_graph(record, root_module(layers, record.same_layer, attributes), graph)
             found = {name: attribute(built, name) for name in (*layers, *attributes)}
     except ValueError as error:
         raise GraphError(str(error)) from error
@@ -313,7 +313,7 @@ def load_mase_graph(path: str | Path, given: MaseGraph | None = None) -> MaseGra
             record, tensors = moved_in(record, tensors)
             root = build_root(record, tensors, given)
             model = build_graph(record, root, given)
-            cf_args = from_plain(record.cf_args)
+            cf_args = restore_value(record.cf_args)
     except ValueError as error:
         raise CheckpointError(str(error)) from error
     model.training = record.training

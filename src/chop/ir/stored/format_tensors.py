@@ -1,4 +1,4 @@
-"""What formats say for each channel or element, stored beside the weights rather than as text."""
+"""Settings of formats for each channel or element, stored beside the weights, not as text."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -18,20 +18,20 @@ from chop.ir.stored.codec import (
     Packed,
     PackedRecord,
     StoredRecord,
-    from_plain,
     outline,
+    restore_value,
     to_plain,
     unpack,
 )
 from chop.ir.stored.layers import (
     LayerRecord,
     by_layer,
-    describe,
-    finish,
+    describe_layer,
+    finish_layer,
     known_classes,
-    prepare,
-    put,
-    rooted,
+    prepare_layer,
+    root_module,
+    set_by_name,
 )
 from chop.ir.stored.numbers import check_numbers
 from chop.ir.stored.record_checks import (
@@ -47,8 +47,8 @@ from chop.ir.stored.record_checks import (
     check_keywords,
     check_sizes,
     check_texts,
-    decoded,
-    path,
+    decode_value,
+    dotted_path,
     problem,
     saying,
 )
@@ -84,7 +84,7 @@ class NodeRecord(StoredRecord):
     @model_validator(mode="after")
     def _is_harmless(self) -> Self:
         if self.given and self.op == "call_function":
-            decoded([self.args, self.kwargs])
+            decode_value([self.args, self.kwargs])
         else:
             check_call(self.op, self.target, self.args, self.kwargs)
         if self.float_form is not None and self.op != "call_module":  # `check_reference` does those
@@ -182,7 +182,7 @@ def check_reference(node: NodeRecord, record: GraphRecord) -> None:
         raise ValueError(f"node {node.name!r}: a function, and only that, has a float form")
     if layer.function is not None and node.float_form is not None:
         function = f"{QUANTIZED}.{layer.function}_{(layer.quantized or {}).get('name')}"
-        check_keywords(function, decoded(node.kwargs), keywords("call_function", function))
+        check_keywords(function, decode_value(node.kwargs), keywords("call_function", function))
         check_float_form(function, (node.args, node.kwargs), node.float_form)
 
 
@@ -192,15 +192,16 @@ def record_graph(graph: MaseGraph) -> GraphRecord:
         raise GraphError("a graph made by torch.export has code of its own and cannot be saved")
     layers, same = record_layers(graph)
     attributes = {str(n.target) for n in graph.nodes if n.op == "get_attr"}
-    nodes = [record_node(node) for node in graph.nodes]
     try:
         return GraphRecord(
             format="chop-graph",
             version=1,
             model=type(graph.model).__name__,
             training=graph.model.training,
-            cf_args=stored("cf_args", None if graph.cf_args is None else dict(graph.cf_args)),
-            nodes=nodes,
+            cf_args=stored_argument(
+                "cf_args", None if graph.cf_args is None else dict(graph.cf_args)
+            ),
+            nodes=[record_node(node) for node in graph.nodes],
             layers=layers,
             same_layer=same,
             attributes={name: record_attribute(graph, name) for name in sorted(attributes)},
@@ -217,22 +218,21 @@ def record_layers(graph: MaseGraph) -> tuple[dict[str, LayerRecord], dict[str, s
     for node in graph.nodes:
         if node.op == "call_module":
             name = checked_path(str(node.target))
-            known = first.setdefault(graph.model.get_submodule(name), name)
-            if known != name:
+            if (known := first.setdefault(graph.model.get_submodule(name), name)) != name:
                 same[name] = known
-    return {name: describe(name, layer) for layer, name in first.items()}, same
+    return {name: describe_layer(name, layer) for layer, name in first.items()}, same
 
 
 def checked_path(name: str) -> str:
     """The name of a layer or tensor, if a file can have it."""
     try:
-        return path(name)
+        return dotted_path(name)
     except ValueError as error:
         raise GraphError(f"the graph cannot be saved: {error}") from None
 
 
 def record_attribute(graph: MaseGraph, name: str) -> AttributeRecord:
-    """What kind of tensor an attribute of the model is."""
+    """The kind of tensor that an attribute of the model is."""
     value = attribute(graph.model, checked_path(name))
     if not isinstance(value, Tensor):
         raise GraphError(f"attribute {name!r} is a {type(value).__name__}; only tensors are saved")
@@ -246,18 +246,18 @@ def record_node(node: fx.Node) -> NodeRecord:
     before: tuple[Any, ...] | None = None
     if form is not None:
         was = function_name(form.target) if form.op == "call_function" else form.target
-        removed = stored(node.name, form.removed)
-        before = form.op, was or qualified(form.target), list(form.added), removed
+        removed = stored_argument(node.name, form.removed)
+        before = form.op, was or qualified_name(form.target), list(form.added), removed
     try:
         return NodeRecord(
             name=node.name,
             op=node.op,
-            target=target or qualified(node.target),
-            args=stored(node.name, list(node.args)),
-            kwargs=stored(node.name, dict(node.kwargs)),
+            target=target or qualified_name(node.target),
+            args=stored_argument(node.name, list(node.args)),
+            kwargs=stored_argument(node.name, dict(node.kwargs)),
             given=target is None,
             float_form=before,
-            float_records=stored(node.name, node.meta.get(FLOAT_RECORDS)),
+            float_records=stored_argument(node.name, node.meta.get(FLOAT_RECORDS)),
             made_for=node.meta.get(MADE_FOR),
             conditions=list(node.meta.get(CONDITIONS, ())),
         )
@@ -265,12 +265,12 @@ def record_node(node: fx.Node) -> NodeRecord:
         raise GraphError(f"node {node.name!r} cannot be saved: {problem(error)}") from None
 
 
-def qualified(function: Any) -> str:
+def qualified_name(function: Any) -> str:
     """The name of a custom function."""
     return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', function)}"
 
 
-def stored(name: str, value: Any) -> Any:
+def stored_argument(name: str, value: Any) -> Any:
     """A value of a node in its stored form."""
     try:
         return to_plain(value, lambda v: {"$node": v.name} if isinstance(v, fx.Node) else None)
@@ -291,9 +291,9 @@ def build_graph(record: GraphRecord, root: nn.Module, given: MaseGraph | None) -
     for each in record.nodes:
         node = graph.create_node(
             each.op,
-            target_of(each, own.get(each.name)),
-            tuple(loaded(each.args, nodes)),
-            loaded(each.kwargs, nodes),
+            node_target(each, own.get(each.name)),
+            tuple(node_arguments(each.args, nodes)),
+            node_arguments(each.kwargs, nodes),
             name=each.name,
         )
         if node.name != each.name:
@@ -305,7 +305,7 @@ def build_graph(record: GraphRecord, root: nn.Module, given: MaseGraph | None) -
     return (ShapedGraphModule if shaped else fx.GraphModule)(root, graph, record.model)
 
 
-def loaded(plain: Any, nodes: Mapping[str, fx.Node]) -> Any:
+def node_arguments(plain: Any, nodes: Mapping[str, fx.Node]) -> Any:
     """The arguments of a node, in which earlier nodes are meant by name."""
 
     def find(stored: Mapping[str, Any]) -> Any:
@@ -316,16 +316,16 @@ def loaded(plain: Any, nodes: Mapping[str, fx.Node]) -> Any:
             raise ValueError(f"node {name!r} is used before it is there")
         return nodes[name]
 
-    return from_plain(plain, find)
+    return restore_value(plain, find)
 
 
-def target_of(each: NodeRecord, own: fx.Node | None) -> Any:
-    """What a node calls or stands for; a function of the user's comes from the graph given."""
+def node_target(each: NodeRecord, own: fx.Node | None) -> Any:
+    """The target of a node; a function of the user's comes from the graph given."""
     if each.op != "call_function":
         return each.target
     if not each.given:
         return function_by_name(each.target)
-    if own is None or qualified(own.target) != each.target:
+    if own is None or qualified_name(own.target) != each.target:
         raise ValueError(
             f"node {each.name!r} calls {each.target}, which no file can provide: "
             "load into a graph that calls it"
@@ -339,9 +339,9 @@ def restore_meta(node: fx.Node, each: NodeRecord) -> None:
     if each.float_form is not None:
         op, name, added, removed = each.float_form
         target = function_by_name(name) if op == "call_function" else name
-        node.meta[FLOAT_FORM] = FloatForm(op, target, tuple(added), from_plain(removed))
+        node.meta[FLOAT_FORM] = FloatForm(op, target, tuple(added), restore_value(removed))
     if each.float_records is not None:
-        node.meta[FLOAT_RECORDS] = from_plain(each.float_records)
+        node.meta[FLOAT_RECORDS] = restore_value(each.float_records)
     if each.made_for is not None:
         node.meta[MADE_FOR] = tuple(each.made_for)
     if each.conditions:
@@ -384,17 +384,17 @@ def build_root(
     layers = {}
     for name, layer in record.layers.items():
         with saying(f"layer {name!r}: "):
-            layers[name] = prepare(layer, provided.get(name), outlines[name])
+            layers[name] = prepare_layer(layer, provided.get(name), outlines[name])
     values = plain_tensors(record, tensors, unpack)
     groups = by_layer(record.layers, record.attributes, values)
     for name, layer in record.layers.items():
         with saying(f"layer {name!r}: "):
-            layers[name] = finish(layer, layers[name], groups[name])
+            layers[name] = finish_layer(layer, layers[name], groups[name])
     attributes = {
         name: nn.Parameter(values[name], how.trained) if how.parameter else values[name]
         for name, how in record.attributes.items()
     }
-    root = rooted(layers, record.same_layer, attributes)
+    root = root_module(layers, record.same_layer, attributes)
     for name, first in record.tied.items():
-        put(root, name, attribute(root, first))
+        set_by_name(root, name, attribute(root, first))
     return root

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from chop.errors import GraphError
 from chop.ir.parameters import plain_name
-from chop.ir.stored.codec import NotStorable, StoredRecord, format_tensor, from_plain, to_plain
-from chop.ir.stored.record_checks import LONGEST, Text, check_arguments, one_line, problem
+from chop.ir.stored.codec import NotStorable, StoredRecord, format_tensor, restore_value, to_plain
+from chop.ir.stored.record_checks import LONGEST, Text, check_arguments, error_line, problem
 from chop.ir.stored.targets import LAYERS
 from chop.nn.masks import (
     INPUT_BUFFERS,
@@ -89,7 +89,7 @@ class LayerRecord(StoredRecord):
         cls = known_classes().get(self.kind)
         if cls is None:
             raise ValueError(f"{self.kind!r:.60} is not a layer that a file may have")
-        check_arguments(self.kind, accepted(cls), self.arguments)
+        check_arguments(self.kind, accept_arguments(cls), self.arguments)
         return self
 
 
@@ -105,14 +105,14 @@ def _known_classes(size: int) -> dict[str, type[nn.Module]]:
     return {name: getattr(nn, name) for name in LAYERS} | found
 
 
-def accepted(cls: type[nn.Module]) -> list[str]:
+def accept_arguments(cls: type[nn.Module]) -> list[str]:
     """The arguments of a class that a file may state: never where its tensors live."""
     if not issubclass(cls, nn.RNNBase):
         return parameter_names(cls.__init__)
     return [*RECURRENT, *RECURRENT_KINDS.get(cls, ())]
 
 
-def describe(name: str, module: nn.Module) -> LayerRecord:
+def describe_layer(name: str, module: nn.Module) -> LayerRecord:
     """The description of a layer, proven by building the layer from it."""
     frozen = [plain_name(k) for k, p in module.named_parameters() if not p.requires_grad]
     if isinstance(module, QuantizedCall):
@@ -146,7 +146,7 @@ def describe(name: str, module: nn.Module) -> LayerRecord:
     except ValidationError as error:
         raise GraphError(f"layer {name!r} ({kind}) cannot be saved: {problem(error)}") from None
     except (TypeError, ValueError, RuntimeError) as error:  # of the constructor
-        raise GraphError(f"layer {name!r} ({kind}) cannot be built: {one_line(error)}") from error
+        raise GraphError(f"layer {name!r} ({kind}) cannot be built: {error_line(error)}") from error
     if built is not None:
         check_rebuilt(name, plain, built)
     return record
@@ -173,7 +173,9 @@ def stored_arguments(name: str, module: nn.Module) -> dict[str, Any]:
 
 def argument_names(module: nn.Module) -> list[str]:
     """The arguments of a layer's class that can be read off the layer."""
-    return [name for name in accepted(type(module)) if hasattr(module, name) or name in PRESENCE]
+    return [
+        name for name in accept_arguments(type(module)) if hasattr(module, name) or name in PRESENCE
+    ]
 
 
 @functools.cache
@@ -196,7 +198,7 @@ def build_float(record: LayerRecord) -> nn.Module:
     """The layer before quantisation and pruning, its tensors without memory."""
     cls = known_classes()[str(record.kind)]
     with torch.device("meta"):
-        built = cls(**{key: from_plain(value) for key, value in record.arguments.items()})
+        built = cls(**{key: restore_value(value) for key, value in record.arguments.items()})
     return built.train(record.training)
 
 
@@ -224,7 +226,7 @@ def attributes(module: nn.Module) -> dict[str, Any]:
     }
 
 
-def prepare(
+def prepare_layer(
     record: LayerRecord, given: nn.Module | None, tensors: Mapping[str, Tensor]
 ) -> nn.Module:
     """A float layer without values; tensors that do not fit it raise ValueError.
@@ -239,7 +241,7 @@ def prepare(
     check_masks({key: tensors[key] for key in record.masks}, tensors.get("weight"))
     own, _ = float_tensors(record, tensors)
     # Each layer of a recurrent one has tensors, so a file cannot ask for more than it holds.
-    if from_plain(record.arguments.get("num_layers", 0)) > len(own):
+    if restore_value(record.arguments.get("num_layers", 0)) > len(own):
         raise ValueError(f"it has more layers than tensors ({len(own)})")
     layer = plain_layer(record, given)
     if record.kind is None and record.function is None:  # its own loading says what it takes
@@ -256,18 +258,18 @@ def prepare(
     return layer
 
 
-def finish(record: LayerRecord, layer: nn.Module, tensors: dict[str, Tensor]) -> nn.Module:
+def finish_layer(record: LayerRecord, layer: nn.Module, tensors: dict[str, Tensor]) -> nn.Module:
     """A prepared layer with its values, quantised and pruned as it was."""
     own, learned = float_tensors(record, tensors)
     layer.load_state_dict(own, strict=True, assign=True)
     if record.quantized is not None:
-        layer = quantised(record, layer)
+        layer = with_formats(record, layer)
         states = {key.partition(".")[2]: tensors[key] for key in learned}
         quantizers = nn.ModuleDict(layer.quantizers_by_role)
         quantizers.load_state_dict(states, strict=True, assign=True)
     for key, parameter in layer.named_parameters():
         parameter.requires_grad_(plain_name(key) not in record.frozen)
-    layer = masked(layer, {key: tensors[key] for key in record.masks})
+    layer = with_masks(layer, {key: tensors[key] for key in record.masks})
     return layer.train(record.training)
 
 
@@ -281,12 +283,12 @@ def float_tensors(
     return {key: tensors[key] for key in own}, learned
 
 
-def quantised(record: LayerRecord, layer: nn.Module) -> QuantizedModule:
+def with_formats(record: LayerRecord, layer: nn.Module) -> QuantizedModule:
     """The layer, or the function that a record names, with the formats that it had."""
     op = op_of_module(layer) if record.function is None else OPS[record.function]
     if op is None:
         raise ValueError(f"{record.kind} cannot be quantised")
-    quant = parse_quant_config(op, from_plain(record.quantized), "quantized")
+    quant = parse_quant_config(op, restore_value(record.quantized), "quantized")
     if record.function is None:
         return quantize_module(layer, op, quant)
     call = quantized_call(op, quant)
@@ -306,7 +308,7 @@ def check_masks(masks: Mapping[str, Tensor], weight: Tensor | None) -> None:
         raise ValueError("the mask has not the shape of the weight")
 
 
-def masked(layer: nn.Module, masks: dict[str, Tensor]) -> nn.Module:
+def with_masks(layer: nn.Module, masks: dict[str, Tensor]) -> nn.Module:
     """The layer pruned as it was."""
     if MASK in masks:
         layer = with_weight_mask(layer, masks[MASK])
@@ -359,7 +361,7 @@ def by_layer(
     return groups
 
 
-def rooted(
+def root_module(
     layers: Mapping[str, nn.Module], same: Mapping[str, str], attributes: Mapping[str, Tensor]
 ) -> nn.Module:
     """A module with the layers and tensors of a graph under their names.
@@ -369,15 +371,15 @@ def rooted(
     """
     root = nn.Module()
     for name, layer in layers.items():
-        put(root, name, layer)
+        set_by_name(root, name, layer)
     for name, first in same.items():
-        put(root, name, layers[first])
+        set_by_name(root, name, layers[first])
     for name, value in attributes.items():
-        put(root, name, value)
+        set_by_name(root, name, value)
     return root
 
 
-def put(root: nn.Module, name: str, value: nn.Module | Tensor) -> None:
+def set_by_name(root: nn.Module, name: str, value: nn.Module | Tensor) -> None:
     """Set an attribute by its dotted name, with plain modules on the way to it."""
     *path, last = name.split(".")
     owner = root

@@ -17,8 +17,8 @@ from chop.errors import CheckpointError, GraphError
 from chop.files import read_safetensors, regular, write_safetensors, write_text
 from chop.ir.graph.mase_graph import SECTIONS, MaseGraph, metadata_of
 from chop.ir.parameters import module_parameters
-from chop.ir.stored.codec import DTYPES, NotStorable, from_plain, to_plain
-from chop.ir.stored.record_checks import check_metadata, one_line
+from chop.ir.stored.codec import DTYPES, NotStorable, restore_value, to_plain
+from chop.ir.stored.record_checks import check_metadata, error_line
 
 
 def read_text(path: Path) -> str:
@@ -239,7 +239,7 @@ def refusing_metadata(path: Path) -> Iterator[None]:
     except (CheckpointError, MemoryError):
         raise
     except Exception as error:
-        raise CheckpointError(f"{path}: not metadata of this graph: {one_line(error)}") from error
+        raise CheckpointError(f"{path}: not metadata of this graph: {error_line(error)}") from error
 
 
 def read_sections(
@@ -257,7 +257,7 @@ def read_sections(
             return own[stored["$parameter"]].detach()
         return None if "$str" not in stored else str(stored["$str"])
 
-    record = from_plain(read_words(plain), special)
+    record = restore_value(read_words(plain), special)
     check_metadata(record, of_node=node is not None)
     return record
 

@@ -8,7 +8,7 @@ largest value of every node that can only be a number is worked out from those b
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from chop.ir.stored.record_checks import Reference, decoded, inside
+from chop.ir.stored.record_checks import Reference, decode_value, inside
 
 MOST_BITS = 4096
 """Of an integer. Sizes of tensors have 63, and a graph computes with few of them at a time."""
@@ -60,12 +60,14 @@ def check_numbers(nodes: Iterable[Any]) -> None:
     known: dict[str, Known] = {}
     for node in nodes:
         if node.op == "output":
-            read = [each.name for each in inside(decoded(node.args)) if isinstance(each, Reference)]
+            read = [
+                each.name for each in inside(decode_value(node.args)) if isinstance(each, Reference)
+            ]
             if known.keys() >= set(read):
                 raise ValueError("the output of the graph is not a tensor")
         if node.op not in ("call_function", "call_method") or node.given:
             continue
-        given = [*decoded(node.args), *decoded(node.kwargs).values()]
+        given = [*decode_value(node.args), *decode_value(node.kwargs).values()]
         try:
             found = result_of(node.target, given, known)
         except OverflowError:
@@ -77,9 +79,9 @@ def check_numbers(nodes: Iterable[Any]) -> None:
 
 
 def result_of(target: str, given: Sequence[Any], known: Mapping[str, Known]) -> Known | None:
-    """What is known of the result of a call; nothing if it may be a tensor."""
+    """The known facts of the result of a call; nothing if it may be a tensor."""
     place, _, name = target.rpartition(".")
-    values = [value_of(each, known) for each in given]
+    values = [argument_value(each, known) for each in given]
     if name == "getattr" and len(given) > 1:
         return ATTRIBUTES.get(str(given[1]))
     if "sym_size" in target or "sym_numel" in target:
@@ -92,11 +94,11 @@ def result_of(target: str, given: Sequence[Any], known: Mapping[str, Known]) -> 
     if place == "math" and name not in WHOLE_OF_MATH:
         return FLOAT
     bare = name if name in NOT_IN_PLACE else name.removeprefix("i")
-    return bounded(GROWTH.get(bare, largest)(*operands))
+    return bounded_number(GROWTH.get(bare, largest_operand)(*operands))
 
 
-def value_of(value: Any, known: Mapping[str, Known]) -> Known | None:
-    """What is known of an argument."""
+def argument_value(value: Any, known: Mapping[str, Known]) -> Known | None:
+    """The known facts of an argument."""
     if isinstance(value, Reference):
         return known.get(value.name)
     if isinstance(value, int):
@@ -107,14 +109,14 @@ def value_of(value: Any, known: Mapping[str, Known]) -> Known | None:
         return Row(len(value), inner=1)
     if isinstance(value, list | tuple | dict):
         items = list(value.values()) if isinstance(value, dict) else value
-        found = [each for item in items if (each := value_of(item, known)) is not None]
+        found = [each for item in items if (each := argument_value(item, known)) is not None]
         most = max((each.most for each in found), default=0)
         inner = max((each.length for each in found if isinstance(each, Row)), default=0)
         return Row(len(items), most, inner) if len(found) == len(items) else None
     return Row(0, 0) if isinstance(value, slice) else Number(1)  # none, a type, a device
 
 
-def bounded(value: Known) -> Known:
+def bounded_number(value: Known) -> Known:
     """The same, if it can be computed with."""
     length = value.length if isinstance(value, Row) else 0
     if value.most.bit_length() > MOST_BITS or length > LONGEST_ROW:
@@ -129,14 +131,14 @@ def whole(bits: int) -> Number:
     return Number(1 << bits)
 
 
-def largest(*values: Known) -> Known:
+def largest_operand(*values: Known) -> Known:
     """The result of a function that gives nothing much larger than its operands."""
     is_whole = any(not isinstance(each, Number) or each.is_whole for each in values)
     return Number(2 * max(each.most for each in values) + 1, is_whole)
 
 
 def are_whole(*values: Known) -> bool:
-    """Whether all operands are whole numbers."""
+    """True if all operands are whole numbers."""
     return all(isinstance(each, Number) and each.is_whole for each in values)
 
 
@@ -155,7 +157,7 @@ def multiply(a: Known, b: Known) -> Known:
     return whole(a.most.bit_length() + b.most.bit_length()) if are_whole(a, b) else FLOAT
 
 
-def power(a: Known, b: Known, modulus: Known | None = None) -> Known:
+def power_of_numbers(a: Known, b: Known, modulus: Known | None = None) -> Known:
     """A power; with a modulus it stays below that."""
     if modulus is not None:
         return modulus
@@ -168,19 +170,19 @@ def round_to(a: Known, digits: Known | None = None) -> Known:
     return Number(a.most + 1)
 
 
-def total(row: Known, start: Known | None = None) -> Known:
+def sum_of_list(row: Known, start: Known | None = None) -> Known:
     """The sum of a list of numbers."""
     count = row.length if isinstance(row, Row) else 1
     return Number(count * row.most + (start.most if start else 0))
 
 
-def product(row: Known, start: Known | None = None) -> Known:
+def product_of_list(row: Known, start: Known | None = None) -> Known:
     """The product of a list of numbers."""
     count = row.length if isinstance(row, Row) else 1
     return whole(count * row.most.bit_length() + (start.most.bit_length() if start else 0))
 
 
-def element(row: Known, place: Known) -> Known:
+def element_of_list(row: Known, place: Known) -> Known:
     """An element of a list, or a part of it."""
     if not isinstance(row, Row) or (not isinstance(place, Row) and not row.inner):
         return Number(row.most)
@@ -188,8 +190,8 @@ def element(row: Known, place: Known) -> Known:
 
 
 GROWTH: Mapping[str, Callable[..., Known]] = {
-    "add": add, "sub": add, "concat": add, "mul": multiply, "pow": power, "sum": total,
-    "prod": product, "round": round_to, "getitem": element,
+    "add": add, "sub": add, "concat": add, "mul": multiply, "pow": power_of_numbers,
+    "sum": sum_of_list, "prod": product_of_list, "round": round_to, "getitem": element_of_list,
     "lshift": lambda a, b: whole(a.most.bit_length() + b.most),
     "lcm": lambda *values: whole(sum(each.most.bit_length() for each in values)),
     "len": lambda row: Number(row.length if isinstance(row, Row) else 0),

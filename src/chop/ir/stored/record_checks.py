@@ -22,7 +22,7 @@ from torch import fx, nn
 
 from chop.ir.graph.conditions import sizes_in
 from chop.ir.graph.mase_graph import SECTIONS
-from chop.ir.stored.codec import from_plain
+from chop.ir.stored.codec import restore_value
 from chop.ir.stored.targets import (
     ATTRIBUTES,
     NOT_DATA,
@@ -46,13 +46,13 @@ Call = Literal["call_function", "call_method"]
 P = ParamSpec("P")
 
 
-def one_line(error: BaseException) -> str:
-    """What an error says, or its name if it says nothing, in one line that is not too long."""
+def error_line(error: BaseException) -> str:
+    """The message of an error, or its name if it has none, in one line that is not too long."""
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 def problem(error: ValidationError) -> str:
-    """What is wrong with a record, without the words that pydantic puts in front."""
+    """The fault of a record, without the words that pydantic puts in front."""
     return error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
 
 
@@ -67,7 +67,7 @@ def saying(where: str) -> Iterator[None]:
     except MemoryError:
         raise
     except Exception as error:
-        raise ValueError(f"{where}{one_line(error)}") from error
+        raise ValueError(f"{where}{error_line(error)}") from error
 
 
 def refusing(check: Callable[P, None]) -> Callable[P, None]:
@@ -90,14 +90,14 @@ def identifier(text: str) -> str:
 
 
 def is_magic(text: str) -> bool:
-    """Whether a name is one of Python's own, such as ``__class__``."""
+    """True if a name is one of Python's own, such as ``__class__``."""
     return text.startswith("__") and text.endswith("__")
 
 
-def path(text: str) -> str:
+def dotted_path(text: str) -> str:
     """The text, if it can be the dotted name of a layer or tensor of a graph."""
     parts = text.split(".")
-    first, later = taken()
+    first, later = names_in_use()
     if len(text) > LONGEST or len(parts) > DEEPEST:
         raise ValueError(f"{text!r:.60} is too long for a name")
     for place, part in enumerate(parts):
@@ -110,14 +110,14 @@ def path(text: str) -> str:
 
 
 @functools.cache
-def taken() -> tuple[frozenset[str], frozenset[str]]:
+def names_in_use() -> tuple[frozenset[str], frozenset[str]]:
     """Names that a graph has already, and names that every module has."""
     empty = fx.GraphModule(nn.Module(), fx.Graph())
     return frozenset(dir(empty)), frozenset(dir(nn.Module()))
 
 
 Name = Annotated[str, AfterValidator(identifier)]
-Path = Annotated[str, AfterValidator(path)]
+Path = Annotated[str, AfterValidator(dotted_path)]
 Text = Annotated[str, Field(max_length=2 * LONGEST)]  # a path and a name in what it leads to
 
 
@@ -127,12 +127,12 @@ class Reference(NamedTuple):
     name: str
 
 
-def decoded(plain: Any) -> Any:
+def decode_value(plain: Any) -> Any:
     """The value of a stored form, in which nodes are references."""
-    return from_plain(plain, lambda form: referred(form) if "$node" in form else None)
+    return restore_value(plain, lambda form: node_reference(form) if "$node" in form else None)
 
 
-def referred(form: Mapping[str, Any]) -> Reference:
+def node_reference(form: Mapping[str, Any]) -> Reference:
     """The node that a stored form means."""
     if len(form) != 1 or not isinstance(form["$node"], str):
         raise ValueError(f"{dict(form)!r:.60} is no node")
@@ -153,7 +153,7 @@ def inside(value: Any) -> Iterator[Any]:
 
 
 def is_data(value: Any) -> bool:
-    """Whether a value holds no node."""
+    """True if a value holds no node."""
     return not any(isinstance(item, Reference) for item in inside(value))
 
 
@@ -164,7 +164,7 @@ def check_call(op: str, target: str, args: list[Any], kwargs: dict[str, Any]) ->
     Args:
         args: in their stored form, as `kwargs`.
     """
-    given, named = decoded(args), decoded(kwargs)
+    given, named = decode_value(args), decode_value(kwargs)
     for name in named:
         identifier(name)
     CHECKS[op](target, given, named)
@@ -182,18 +182,18 @@ def check_placeholder(target: str, args: list[Any], kwargs: dict[str, Any]) -> N
 def check_get_attr(target: str, args: list[Any], kwargs: dict[str, Any]) -> None:
     """A tensor of the model."""
     if args or kwargs:
-        raise ValueError(f"tensor {path(target)!r} takes no arguments")
+        raise ValueError(f"tensor {dotted_path(target)!r} takes no arguments")
 
 
 def check_output(target: str, args: list[Any], kwargs: dict[str, Any]) -> None:
-    """What the model returns."""
+    """Refuse an output that is not one value."""
     if target != "output" or len(args) != 1 or kwargs:
         raise ValueError("an output is one value")
 
 
 def check_module(target: str, args: list[Any], kwargs: dict[str, Any]) -> None:
     """A call of a layer; which keywords it takes, its class says (`check_forward`)."""
-    path(target)
+    dotted_path(target)
 
 
 def check_method(target: str, args: list[Any], kwargs: dict[str, Any]) -> None:
@@ -277,7 +277,7 @@ def check_float_form(
 @refusing
 def check_float_records(plain: Any) -> None:
     """Refuse types and precisions of arguments that are none."""
-    records = decoded(plain)
+    records = decode_value(plain)
     if not isinstance(records, dict) or not records.keys() <= SIDES or not is_data(records):
         raise ValueError("float_records are tables of arguments and results")
     for names in records.values():
@@ -289,7 +289,7 @@ def check_float_records(plain: Any) -> None:
 @refusing
 def check_fixed(plain: Any) -> None:
     """Refuse values of arguments that are fixed while tracing, unless they are data by name."""
-    values = decoded(plain)
+    values = decode_value(plain)
     if not isinstance(values, dict | None) or not is_data(values):
         raise ValueError("cf_args is a table of values")
     for name in values or ():
@@ -344,7 +344,7 @@ def check_arguments(kind: str, names: list[str], arguments: Mapping[str, Any]) -
     """
     check_keywords(kind, arguments, frozenset(names))
     for name, plain in arguments.items():
-        value = from_plain(plain)
+        value = restore_value(plain)
         items = list(inside(value))
         if (
             isinstance(value, dict | slice)
@@ -355,7 +355,7 @@ def check_arguments(kind: str, names: list[str], arguments: Mapping[str, Any]) -
 
 
 def is_setting(value: Any) -> bool:
-    """Whether a value is a number of a size that makes sense, a word or nothing."""
+    """True if a value is a number of a size that makes sense, a word or nothing."""
     if isinstance(value, str):
         return WORD.fullmatch(value) is not None
     if isinstance(value, int):
@@ -376,6 +376,6 @@ def check_texts(name: str, args: Any, own: fx.Node) -> None:
     """
     ours: set[Any] = set()
     fx.node.map_aggregate((own.args, own.kwargs), lambda item: ours.add(item) or item)  # type: ignore
-    for item in inside(decoded(args)):
+    for item in inside(decode_value(args)):
         if isinstance(item, str | torch.device) and item not in ours:
             raise ValueError(f"node {name!r} gives {item!r:.60} to a function of your own")

@@ -1,4 +1,4 @@
-"""What a graph from a file may call, name by name: it computes, and does nothing else.
+"""The names that a graph from a file may call: they compute, and do nothing else.
 
 Nothing here reads or writes a file, prints, starts a process, talks to a device, looks at raw
 memory or calls what it is given. A name that is not here is refused, also one that torch adds.
@@ -236,7 +236,7 @@ def _names(rows: int) -> dict[Callable[..., Any], str]:
 
 
 def is_harmless(place: str, name: str, function: Any) -> bool:
-    """Whether a function of a place is on the list of those that compute."""
+    """True if a function of a place is on the list of those that compute."""
     if place in OF_PYTHON:
         return name in OF_PYTHON[place]
     known = isinstance(function, types.FunctionType | types.BuiltinFunctionType)
@@ -244,7 +244,7 @@ def is_harmless(place: str, name: str, function: Any) -> bool:
 
 
 def computes(name: str) -> bool:
-    """Whether a name of torch, in place or not, is on the list."""
+    """True if a name of torch, in place or not, is on the list."""
     return name in COMPUTES or name.removesuffix("_") in COMPUTES
 
 
@@ -291,7 +291,7 @@ def _aten(name: str, overload: str) -> Callable[..., Any]:
 
 
 def is_operator(overload: torch._ops.OpOverload) -> bool:
-    """Whether an operator of ATen is on the list, and is none of TorchScript's for texts."""
+    """True if an operator of ATen is on the list, and is none of TorchScript's for texts."""
     schema = overload._schema
     name = schema.name.partition("::")[2]
     writes = any(argument.is_out for argument in schema.arguments)
@@ -310,7 +310,7 @@ def _dispatched() -> frozenset[str]:
 
 
 def is_method(name: str) -> bool:
-    """Whether a graph from a file may call this method of tensors."""
+    """True if a graph from a file may call this method of tensors."""
     listed = computes(name) or op_of_method(name) is not None
     return listed and callable(getattr(torch.Tensor, name, None))
 

@@ -1,4 +1,4 @@
-"""How operations become steps: one rule for each kind of operation, found by its name."""
+"""Rules that turn operations into steps: one for each kind of operation, found by its name."""
 
 from chop.lowering.rules import arithmetic, functions, moves, reductions
 

@@ -13,9 +13,9 @@ from chop.lowering.builder import LoweringError
 from chop.lowering.dyadic import dyadic
 from chop.lowering.from_graph import SymbolicCall
 from chop.lowering.program import Codes, Shape, Value
-from chop.lowering.ranges import along, codes, shifted
-from chop.lowering.rules.functions import entries, of_each_code, ranked
-from chop.lowering.rules.moves import expanded
+from chop.lowering.ranges import along, codes, shift_codes
+from chop.lowering.rules.functions import entries, of_each_code, rank_codes
+from chop.lowering.rules.moves import expand
 from chop.lowering.symbols import Exact, Pending, Raw, Symbol, is_symbolic
 from chop.ops.op import lowering
 
@@ -25,15 +25,15 @@ CHUNK = 4096
 
 
 @lowering("linear")
-def linear(call: SymbolicCall) -> Symbol:
+def lower_linear(call: SymbolicCall) -> Symbol:
     """Products with a constant matrix."""
     source = call.value(call.operands["input"])
     weight = call.parameter("weight")
     assert weight is not None
-    return products(call, source, *weight, call.parameter("bias"))
+    return lower_products(call, source, *weight, call.parameter("bias"))
 
 
-def products(
+def lower_products(
     call: SymbolicCall, source: Value, weight: Codes, frac: int, bias: tuple[Codes, int] | None
 ) -> Exact:
     """Products of the last dimension, all sums with one binary point."""
@@ -58,10 +58,10 @@ def aligned_weights(
     offset, bias_frac = (codes(np.zeros(len(weight))), None) if bias is None else bias
     finest = [int(fracs.max())] + ([] if bias_frac is None or not offset.any() else [bias_frac])
     point = max(finest)
-    weight = shifted(weight, point - fracs)
+    weight = shift_codes(weight, point - fracs)
     return (
         weight,
-        shifted(offset, point - (point if bias_frac is None else min(bias_frac, point))),
+        shift_codes(offset, point - (point if bias_frac is None else min(bias_frac, point))),
         point,
     )
 
@@ -73,7 +73,7 @@ def each_dimension(value: Any, dims: int) -> Shape:
 
 
 @lowering("conv1d", "conv2d", "conv3d")
-def convolution(call: SymbolicCall) -> Symbol:
+def lower_convolution(call: SymbolicCall) -> Symbol:
     """Convolution with constants."""
     source = one_point(call, call.value(call.operands["input"]), 0)
     weight = call.parameter("weight")
@@ -96,28 +96,28 @@ def convolution(call: SymbolicCall) -> Symbol:
     kernel, bias, point = aligned_weights(weight[0], by_group, call.parameter("bias"))
     own = {"weight": kernel, "bias": bias, "stride": stride, "dilation": dilation}
     own |= {"padding": each_dimension(padding, dims), "groups": groups}
-    shape = result_shape(call, source)
+    shape = row_shape(call, source)
     return call.emit(steps.Convolution, [source], shape, point, **own)
 
 
-def result_shape(call: SymbolicCall, *sources: Value) -> Shape:
+def row_shape(call: SymbolicCall, *sources: Value) -> Shape:
     """The shape of a row of the result, as PyTorch gives it."""
     result = call.run(*(torch.zeros((1, *s.shape), dtype=call.builder.dtype) for s in sources))
     return tuple(result.shape[1:])
 
 
 @lowering("matmul", "bmm", "mm")
-def matmul(call: SymbolicCall) -> Symbol:
+def lower_matmul(call: SymbolicCall) -> Symbol:
     """Product of two values, or of a value and a constant matrix."""
     left, right = list(call.operands.values())[:2]
     if isinstance(right, Tensor) and right.dim() == 2:
-        return products(call, call.value(left), *dyadic(right.T), None)
+        return lower_products(call, call.value(left), *dyadic(right.T), None)
     sides = [operand_value(call, side) for side in (left, right)]
     if call.op.name == "mm" or any(len(side.shape) < 2 for side in sides):
         raise LoweringError(f"{call.name} multiplies rows of the batch with each other")
     first, second = (call.builder.aligned(call.name, side) for side in sides)
     lead = np.broadcast_shapes(first.shape[:-2], second.shape[:-2])
-    first, second = (expanded(call, s, (*lead, *s.shape[-2:])) for s in (first, second))
+    first, second = (expand(call, s, (*lead, *s.shape[-2:])) for s in (first, second))
     shape = (*first.shape[:-1], second.shape[-1])
     return call.emit(steps.MatMul, [first, second], shape, first.frac + second.frac)
 
@@ -135,7 +135,7 @@ def operand_value(call: SymbolicCall, operand: Any) -> Value:
     return value
 
 
-def pair(call: SymbolicCall) -> tuple[Value, Value, Shape]:
+def operand_pair(call: SymbolicCall) -> tuple[Value, Value, Shape]:
     """The two operands with equally many dimensions, and the shape that they broadcast to."""
     sides = [operand_value(call, side) for side in list(call.operands.values())[:2]]
     rank = max(len(side.shape) for side in sides)
@@ -157,7 +157,7 @@ def addition(call: SymbolicCall) -> Symbol:
     numbers = [not isinstance(v, Tensor) and not is_symbolic(v) for v in call.operands.values()]
     if any(numbers[:2]):
         return with_number(call)
-    one, other, shape = pair(call)
+    one, other, shape = operand_pair(call)
     point = int(max(one.frac.max(), other.frac.max()))
     factors = [np.left_shift(codes(1), point - side.frac) for side in (one, other)]
     if call.op.name == "sub":
@@ -208,7 +208,7 @@ def multiplication(call: SymbolicCall) -> Symbol:
     if isinstance(left, int | float):
         swapped: Symbol = multiplication(replace(call, operands={"input": right, "other": left}))
         return swapped
-    one, other, shape = pair(call)
+    one, other, shape = operand_pair(call)
     return call.emit(steps.Multiply, [one, other], shape, one.frac + other.frac)
 
 
@@ -233,10 +233,10 @@ def max_pool(call: SymbolicCall) -> Symbol:
     """The largest code of each window; functions of codes are compared by their order."""
     if call.setting("return_indices", False):
         raise LoweringError(f"{call.name} gives indices, which no rule covers")
-    source = ranked(call)
+    source = rank_codes(call)
     value = source.value if isinstance(source, Exact) else source[0]
     value = one_point(call, value, 0)
-    windows, shape = window(call, value)
+    windows, shape = pool_window(call, value)
     pooled = call.emit(
         steps.Pool, [value], shape, channel_frac(value, shape), kind="max", **windows
     )
@@ -248,12 +248,12 @@ def channel_frac(value: Value, shape: Shape) -> Codes:
     return along(value.frac, value.shape, 0, np.max).reshape((-1,) + (1,) * (len(shape) - 1))
 
 
-def window(call: SymbolicCall, value: Value) -> tuple[dict[str, Shape], Shape]:
+def pool_window(call: SymbolicCall, value: Value) -> tuple[dict[str, Shape], Shape]:
     """Kernel, stride, padding and dilation of a pool, and the shape of its result."""
     dims = call.op.dims
     if len(value.shape) != dims + 1:
         raise LoweringError(f"{call.name} takes rows of {dims + 1} dimensions in integers")
-    shape = result_shape(call, value)
+    shape = row_shape(call, value)
     if call.op.name.startswith("adaptive"):
         if any(a % b for a, b in zip(value.shape[1:], shape[1:], strict=True)):
             raise LoweringError(f"{call.name} has windows of unequal sizes, which no rule covers")
@@ -277,7 +277,7 @@ def windows_of(kernel: Shape, stride: Shape, padding: Shape, dilation: Shape) ->
 def average_pool(call: SymbolicCall) -> Symbol:
     """The sum of each window, divided: by a shift, or as a function of the sum."""
     value = one_point(call, call.value(call.source), 0)
-    windows, shape = window(call, value)
+    windows, shape = pool_window(call, value)
     varies = call.setting("ceil_mode", False) or not call.setting("count_include_pad", True)
     if (
         call.setting("divisor_override")
@@ -285,16 +285,16 @@ def average_pool(call: SymbolicCall) -> Symbol:
         or (call.setting("ceil_mode", False) and not fills(value, windows, shape))
     ):
         raise LoweringError(f"{call.name} divides by numbers that differ between windows")
-    return divided(call, value, windows, shape, prod(windows["kernel"]))
+    return divide_windows(call, value, windows, shape, prod(windows["kernel"]))
 
 
 def fills(value: Value, windows: dict[str, Shape], shape: Shape) -> bool:
-    """Whether no window reaches beyond the end."""
+    """True if no window reaches beyond the end."""
     sides = zip(value.shape[1:], shape[1:], windows["kernel"], windows["stride"], strict=True)
     return all((out - 1) * stride + kernel <= size for size, out, kernel, stride in sides)
 
 
-def divided(
+def divide_windows(
     call: SymbolicCall, value: Value, windows: dict[str, Shape], shape: Shape, count: int
 ) -> Symbol:
     """Sums of windows, divided by how many elements they have."""
@@ -306,7 +306,7 @@ def divided(
         return total
 
     def divide(numbers: Tensor) -> Tensor:
-        """What PyTorch gives for a window that holds the sum and zeros otherwise."""
+        """PyTorch's result for a window that holds the sum and zeros otherwise."""
         parts = []
         for some in torch.split(numbers.reshape(-1), CHUNK):
             x = torch.zeros((len(some), 1, prod(value.shape[1:])), dtype=some.dtype)

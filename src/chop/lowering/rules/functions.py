@@ -25,7 +25,7 @@ Layout = Literal["many", "few", "gaps"]
 
 
 @lowering(Reads.PLACE)
-def elementwise(call: SymbolicCall) -> Symbol:
+def lower_elementwise(call: SymbolicCall) -> Symbol:
     """Any function of one element and numbers."""
     if len([v for v in call.operands.values() if isinstance(v, Exact | Pending | Tensor)]) > 1:
         return call.float_result("has two operands that vary")
@@ -98,13 +98,13 @@ def codes_to_compute(call: SymbolicCall, symbol: Symbol) -> Pending | Float:
 
 
 @lowering("relu", "relu6", "hardtanh", "clamp")
-def limited(call: SymbolicCall) -> Symbol:
+def lower_limits(call: SymbolicCall) -> Symbol:
     """Limits that are codes; a table where they lie between codes, or after another function."""
     symbol = call.source
     if isinstance(symbol, Pending):
         return of_each_code(call, symbol)
     value = call.value(symbol)
-    bounds = limits(call)
+    bounds = limits_of_call(call)
     if bounds is None:
         return call.float_result("is limited by something that varies")
     sides = [None if side is None else np.ldexp(side, value.frac) for side in bounds]
@@ -118,7 +118,7 @@ def limited(call: SymbolicCall) -> Symbol:
     return call.emit(Clamp, [value], value.shape, value.frac, low=low, high=high)
 
 
-def limits(call: SymbolicCall) -> tuple[float | None, float | None] | None:
+def limits_of_call(call: SymbolicCall) -> tuple[float | None, float | None] | None:
     """Between which numbers a function limits its input; None if that is not known."""
     if call.op.name == "relu":
         return 0.0, None
@@ -168,7 +168,7 @@ def by_channel(call: SymbolicCall) -> Symbol:
 def on_channels(
     call: SymbolicCall, numbers: Tensor, channels: int, shape: Shape, layout: Layout
 ) -> Tensor:
-    """What each channel makes of each row of numbers: row times channel rows.
+    """The results of each channel for each row of numbers: row times channel rows.
 
     Images are computed with vector instructions where a channel has many places, and without where
     it has few. For rows of features it is the number of channels that decides, which is the same.
@@ -187,8 +187,8 @@ def on_channels(
     return torch.cat(results).contiguous()
 
 
-def ranked(call: SymbolicCall) -> Exact | tuple[Value, Callable[[Value], Pending]]:
-    """What a maximum compares: codes, or the ranks of what a function gives for them.
+def rank_codes(call: SymbolicCall) -> Exact | tuple[Value, Callable[[Value], Pending]]:
+    """The codes that a maximum compares, or the ranks of a function's results for them.
 
     A function that nothing has rounded gives numbers that need not fit any format; their order
     does. The second part turns ranks back into numbers.

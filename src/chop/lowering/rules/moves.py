@@ -10,14 +10,14 @@ from torch import Tensor
 from chop.lowering.builder import LoweringError
 from chop.lowering.from_graph import SymbolicCall
 from chop.lowering.program import PADDING, Codes, Shape, Value
-from chop.lowering.ranges import codes, moved
+from chop.lowering.ranges import codes, move_arrays
 from chop.lowering.symbols import PROBE_ROWS, Exact, Float, Joined, Pending, Raw, Symbol, symbols_in
 from chop.ops.op import Reads, lowering
 
 
 @lowering(Reads.SAME)
-def unchanged(call: SymbolicCall) -> Symbol:
-    """What does nothing in evaluation."""
+def lower_identity(call: SymbolicCall) -> Symbol:
+    """Lower an operation that does nothing in evaluation: its symbol is its operand's."""
     symbol: Symbol = call.source
     return symbol
 
@@ -36,13 +36,13 @@ def movement(call: SymbolicCall) -> Any:
         place: Any = call.node.args[1]
         return call.source[place]
     symbols: list[Any] = symbols_in(dict(call.operands))
-    result = call.run(*places(symbols))
+    result = call.run(*element_places(symbols))
     if isinstance(result, Tensor):
         return follow(call, symbols, result)
     return tuple(follow(call, symbols, part) for part in result)
 
 
-def places(symbols: list[Any]) -> list[Tensor]:
+def element_places(symbols: list[Any]) -> list[Tensor]:
     """For each source the places of its elements, from 1 on, in each of some rows."""
     sizes = [int(np.prod(symbol.shape)) for symbol in symbols]
     total, found, start = sum(sizes), [], 1
@@ -54,7 +54,7 @@ def places(symbols: list[Any]) -> list[Tensor]:
 
 
 def index_of(call: SymbolicCall, symbols: list[Any], moved_places: Tensor) -> Codes:
-    """Where the elements of a row come from; refused where they come from other rows."""
+    """The sources of the elements of a row; refused where they come from other rows."""
     total = sum(int(np.prod(symbol.shape)) for symbol in symbols)
     expected = (
         [
@@ -89,7 +89,7 @@ def follow(call: SymbolicCall, symbols: list[Any], moved_places: Tensor) -> Symb
         return replace(only, shape=shape, index=combined)
     if isinstance(only, Pending) and not padded:
         value = call.builder.move(call.name, [only.value], index, shape)
-        return only.taken(value, moved(index, [only.rows], [only.shape], shape))
+        return only.taken(value, move_arrays(index, [only.rows], [only.shape], shape))
     if isinstance(only, Joined) and not padded:
         return replace(only, shape=shape, index=only.index[index])
     if not all(isinstance(symbol, Exact) for symbol in symbols):
@@ -100,11 +100,11 @@ def follow(call: SymbolicCall, symbols: list[Any], moved_places: Tensor) -> Symb
 
 
 def as_parts(call: SymbolicCall, symbol: Any) -> list[Any]:
-    """What a symbol adds to those that it is joined with."""
+    """The parts that a symbol adds to those that it is joined with."""
     return [Exact(call.value(symbol))] if isinstance(symbol, Joined) else [symbol]
 
 
-def expanded(call: SymbolicCall, value: Value, shape: Shape) -> Value:
+def expand(call: SymbolicCall, value: Value, shape: Shape) -> Value:
     """A value repeated to a shape that it broadcasts to."""
     index = np.broadcast_to(np.arange(value.size).reshape(value.shape), shape)
     return call.builder.move(call.name, [value], codes(index.reshape(-1)), shape)

@@ -18,18 +18,18 @@ from chop.lowering.rules.arithmetic import (
     CHUNK,
     aligned_weights,
     each_dimension,
-    pair,
-    products,
-    result_shape,
+    lower_products,
+    operand_pair,
+    row_shape,
     windows_of,
 )
 from chop.lowering.rules.functions import of_each_code
-from chop.lowering.rules.moves import expanded
+from chop.lowering.rules.moves import expand
 from chop.lowering.symbols import Exact, Symbol, is_symbolic
 from chop.ops.op import lowering
 
 
-def permuted(
+def permute(
     call: SymbolicCall, value: Value, order: Sequence[int], shape: Shape | None = None
 ) -> Value:
     """Dimensions in another order, and then perhaps another shape."""
@@ -47,29 +47,29 @@ def reduced_dims(call: SymbolicCall, rank: int) -> tuple[int, ...] | None:
     return None if not found or found[0] < 0 else tuple(found)
 
 
-def pooled(call: SymbolicCall, value: Value, kind: str, frac: Any) -> Value:
+def pool_rows(call: SymbolicCall, value: Value, kind: str, frac: Any) -> Value:
     """The largest code or the sum of each row of a matrix."""
     count, length = value.shape
     own = windows_of((length,), (length,), (0,), (1,))
     return call.builder.emit(steps.Pool, call.name, [value], (count, 1), frac, kind=kind, **own)
 
 
-def negated(call: SymbolicCall, value: Value) -> Value:
+def negate(call: SymbolicCall, value: Value) -> Value:
     """Codes with the other sign."""
     own = {"factors": (codes(-1),)}
     return call.builder.emit(steps.Sum, call.name, [value], value.shape, value.frac, **own)
 
 
-def largest(call: SymbolicCall, matrix: Value, smallest: bool) -> Value:
+def extreme_of_rows(call: SymbolicCall, matrix: Value, smallest: bool) -> Value:
     """The largest or the smallest code of each row of a matrix."""
     if smallest:
-        matrix = negated(call, matrix)
-    result = pooled(call, matrix, "max", matrix.frac)
-    return negated(call, result) if smallest else result
+        matrix = negate(call, matrix)
+    result = pool_rows(call, matrix, "max", matrix.frac)
+    return negate(call, result) if smallest else result
 
 
 @lowering("sum", "mean", "amax", "amin")
-def reduction(call: SymbolicCall) -> Symbol:
+def lower_reduction(call: SymbolicCall) -> Symbol:
     """Over dimensions of a row: a matrix whose rows are pooled."""
     value = call.builder.aligned(call.name, call.value(call.source))
     dims = reduced_dims(call, len(value.shape))
@@ -79,19 +79,19 @@ def reduction(call: SymbolicCall) -> Symbol:
         return call.float_result("has no rule in integers with another dtype")
     kept = [axis for axis in range(len(value.shape)) if axis not in dims]
     count = prod(value.shape[axis] for axis in dims)
-    matrix = permuted(call, value, [*kept, *dims], (value.size // count, count))
-    shape = result_shape(call, value)
+    matrix = permute(call, value, [*kept, *dims], (value.size // count, count))
+    shape = row_shape(call, value)
     if call.op.name in ("amax", "amin"):
-        found = largest(call, matrix, call.op.name == "amin")
+        found = extreme_of_rows(call, matrix, call.op.name == "amin")
         return Exact(call.builder.reshaped(call.name, found, shape))
     shift = log2(count) if call.op.name == "mean" else 0.0
-    total = pooled(call, matrix, "sum", value.frac + int(shift) * shift.is_integer())
+    total = pool_rows(call, matrix, "sum", value.frac + int(shift) * shift.is_integer())
     result = Exact(call.builder.reshaped(call.name, total, shape))
     return result if shift.is_integer() else of_each_code(call, result, mean_of(call, value))
 
 
 def mean_of(call: SymbolicCall, value: Value) -> Callable[[Tensor], Tensor]:
-    """What PyTorch gives for a row that holds a sum and zeros otherwise."""
+    """PyTorch's result for a row that holds a sum and zeros otherwise."""
 
     def divide(sums: Tensor) -> Tensor:
         parts = []
@@ -107,18 +107,18 @@ def mean_of(call: SymbolicCall, value: Value) -> Callable[[Tensor], Tensor]:
 @lowering("maximum", "minimum")
 def extreme(call: SymbolicCall) -> Symbol:
     """The larger or smaller of two values: windows of two codes."""
-    one, other, shape = pair(call)
+    one, other, shape = operand_pair(call)
     point = int(max(one.frac.max(), other.frac.max()))
-    both = [expanded(call, call.builder.aligned(call.name, s, point), shape) for s in (one, other)]
+    both = [expand(call, call.builder.aligned(call.name, s, point), shape) for s in (one, other)]
     size = prod(shape)
     index = codes(np.arange(2 * size).reshape(2, size).T.reshape(-1))
     matrix = call.builder.move(call.name, both, index, (size, 2))
-    found = largest(call, matrix, call.op.name == "minimum")
+    found = extreme_of_rows(call, matrix, call.op.name == "minimum")
     return Exact(call.builder.reshaped(call.name, found, shape))
 
 
 @lowering("einsum")
-def einsum(call: SymbolicCall) -> Symbol:
+def lower_einsum(call: SymbolicCall) -> Symbol:
     """Two operands whose products are summed: as a product of matrices."""
     equation = str(call.operands["equation"]).replace(" ", "")
     first, rest = call.operands["operands"], call.operands.get("rest", ())
@@ -139,10 +139,10 @@ def einsum(call: SymbolicCall) -> Symbol:
     inner = [name[1:] if vary else name for name, vary in zip(names, varies, strict=True)]
     if any(batch in name for name in inner) or not set(out[1:]) <= set("".join(inner)):
         return call.float_result("has no rule in integers for this equation")
-    return contracted(call, sides, inner, out[1:])
+    return contract(call, sides, inner, out[1:])
 
 
-def contracted(call: SymbolicCall, sides: list[Any], names: list[str], out: str) -> Symbol:
+def contract(call: SymbolicCall, sides: list[Any], names: list[str], out: str) -> Symbol:
     """Sums of products over the letters that the result lacks."""
     left, right = names
     shared = [letter for letter in out if letter in left and letter in right]
@@ -157,25 +157,25 @@ def contracted(call: SymbolicCall, sides: list[Any], names: list[str], out: str)
     depth, wide, many = (prod(sizes[each] for each in g) for g in (inside, columns, shared))
     order = [left.index(letter) for letter in (*shared, *rows, *inside)]
     if isinstance(second, Tensor) and not shared:
-        one = permuted(call, first, order, (count, depth))
+        one = permute(call, first, order, (count, depth))
         turned = second.permute([right.index(letter) for letter in (*columns, *inside)])
         matrix, frac = dyadic(turned.reshape(wide, depth))
-        result = products(call, one, matrix, frac, None).value
+        result = lower_products(call, one, matrix, frac, None).value
     else:
         other = call.builder.constant(call.name, second) if isinstance(second, Tensor) else second
         one, other = (call.builder.aligned(call.name, value) for value in (first, other))
-        one = permuted(call, one, order, (many, count, depth))
+        one = permute(call, one, order, (many, count, depth))
         swap = [right.index(letter) for letter in (*shared, *inside, *columns)]
-        other = permuted(call, other, swap, (many, depth, wide))
+        other = permute(call, other, swap, (many, depth, wide))
         shape = (many, count, wide)
         result = call.emit(steps.MatMul, [one, other], shape, one.frac + other.frac).value
     found = [*shared, *rows, *columns]
     result = call.builder.reshaped(call.name, result, tuple(sizes[letter] for letter in found))
-    return Exact(permuted(call, result, [found.index(letter) for letter in out]))
+    return Exact(permute(call, result, [found.index(letter) for letter in out]))
 
 
 @lowering("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
-def transposed_convolution(call: SymbolicCall) -> Symbol:
+def lower_transposed_convolution(call: SymbolicCall) -> Symbol:
     """A convolution with the turned kernel, of the input with zeros between its elements."""
     source = call.builder.aligned(call.name, call.value(call.operands["input"]))
     weight = call.parameter("weight")
@@ -190,10 +190,10 @@ def transposed_convolution(call: SymbolicCall) -> Symbol:
     stride, padding, dilation = (
         each_dimension(call.setting(name, default), dims) for name, default in settings.items()
     )
-    groups, shape = int(call.setting("groups", 1)), result_shape(call, source)
+    groups, shape = int(call.setting("groups", 1)), row_shape(call, source)
     before = [d * (k - 1) - p for d, k, p in zip(dilation, kernel, padding, strict=True)]
     sizes = [n + d * (k - 1) for n, d, k in zip(shape[1:], dilation, kernel, strict=True)]
-    spread_out = spread(source.shape, stride, before, sizes)
+    spread_out = spread_places(source.shape, stride, before, sizes)
     wide = call.emit(  # zeros have any binary point
         steps.Move, [source], (source.shape[0], *sizes), source.frac, index=spread_out
     ).value
@@ -206,8 +206,10 @@ def transposed_convolution(call: SymbolicCall) -> Symbol:
     return call.emit(steps.Convolution, [wide], shape, frac, **own)
 
 
-def spread(shape: Shape, stride: Shape, before: Sequence[int], sizes: Sequence[int]) -> Codes:
-    """Where the elements of an input come to lie that is spread by a stride, zeros between."""
+def spread_places(
+    shape: Shape, stride: Shape, before: Sequence[int], sizes: Sequence[int]
+) -> Codes:
+    """The places of the elements of an input that is spread by a stride, zeros between."""
     index = np.arange(shape[0]).reshape(-1, *(1,) * len(sizes))
     inside = np.ones((), bool)
     for axis, (size, length) in enumerate(zip(shape[1:], sizes, strict=True)):

@@ -21,7 +21,7 @@ from chop.nn.forward import (
     WeightCache,
     compute,
     operation_of_layer,
-    rounded,
+    round_value,
     written_back,
 )
 from chop.nn.quant_config import QuantConfig, parse_quant_config
@@ -121,7 +121,7 @@ class QuantizedModule(nn.Module):
 
     @property
     def bypass(self) -> bool:
-        """Whether the module computes as its float class does."""
+        """True if the module computes as its float class does."""
         return self._quant.bypass
 
     @bypass.setter
@@ -130,17 +130,17 @@ class QuantizedModule(nn.Module):
 
     @property
     def x_quantizer(self) -> Rounder | None:
-        """What rounds the input: its format, or a quantiser."""
+        """The format or quantiser that rounds the input."""
         return self._formats.get(self.op.inputs[0]) if self.op.inputs else None
 
     @property
     def w_quantizer(self) -> Rounder | None:
-        """What rounds the weight."""
+        """The format or quantiser that rounds the weight."""
         return self._formats.get("weight")
 
     @property
     def b_quantizer(self) -> Rounder | None:
-        """What rounds the bias."""
+        """The format or quantiser that rounds the bias."""
         return self._formats.get("bias")
 
     def get_quantized_weight(self) -> Tensor:
@@ -155,7 +155,7 @@ class QuantizedModule(nn.Module):
 
     def _seen(self, name: str) -> Any:
         fmt = None if self.bypass else self._formats.get(name)
-        return rounded(fmt, getattr(self, name))
+        return round_value(fmt, getattr(self, name))
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """The operation of the float class on rounded operands."""

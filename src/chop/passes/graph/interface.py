@@ -19,7 +19,7 @@ __all__ = [
 
 
 class SaveMaseGraphArgs(PassArgs):
-    """Where and how to save a graph.
+    """The folder and the form in which to save a graph.
 
     Args:
         save_dir: the folder. If it holds a graph, the new graph goes to ``name-v1``, unless
@@ -39,7 +39,7 @@ class SaveMaseGraphArgs(PassArgs):
 
 
 class LoadMaseGraphArgs(PassArgs):
-    """Where a graph was saved: its folder, or the ``graph.json`` in it."""
+    """The place of a saved graph: its folder, or the ``graph.json`` in it."""
 
     shorthand = "load_dir"
 
@@ -91,7 +91,7 @@ def load_mase_graph_interface_pass(
 
 
 class SaveNodeMetaParamArgs(PassArgs):
-    """Where to write the metadata.
+    """The file to write the metadata to.
 
     Args:
         save_path: the TOML file.
@@ -105,7 +105,7 @@ class SaveNodeMetaParamArgs(PassArgs):
 
 
 class LoadNodeMetaParamArgs(PassArgs):
-    """Which file to read the metadata from."""
+    """The file to read the metadata from."""
 
     shorthand = "load_path"
 

@@ -19,7 +19,7 @@ def by_type(node: fx.Node, keys: Collection[str]) -> str | None:
     return op if op in keys else None
 
 
-def by_name(node: fx.Node, keys: Collection[str]) -> str | None:
+def key_of_name(node: fx.Node, keys: Collection[str]) -> str | None:
     """The name of the node, if it is among the keys."""
     return node.name if node.name in keys else None
 
@@ -31,7 +31,7 @@ def by_regex_name(node: fx.Node, keys: Collection[str]) -> str | None:
 
 SELECTORS: dict[By, Callable[[fx.Node, Collection[str]], str | None]] = {
     "type": by_type,
-    "name": by_name,
+    "name": key_of_name,
     "regex_name": by_regex_name,
 }
 
@@ -58,7 +58,7 @@ def select(
 
 
 def no_match(nodes: Iterable[fx.Node], by: By, key: str) -> str:
-    """What to say of a key that matches nothing."""
+    """The message for a key that matches nothing."""
     if by == "regex_name":
         return f"the pattern {key!r} matches no node; names are as in report_graph"
     ends = ("placeholder", "output") if by == "type" else ()  # whose types say nothing
@@ -79,12 +79,12 @@ def check_patterns(patterns: Iterable[str], where: str) -> None:
 
 
 def get_mase_op(node: fx.Node) -> str:
-    """What the node computes: ``linear``, ``relu``, ``add`` and so on."""
+    """The operation of the node: ``linear``, ``relu``, ``add`` and so on."""
     return _common(node, "mase_op")
 
 
 def get_mase_type(node: fx.Node) -> str:
-    """Which of the MASE types the node has: ``module_related_func``, ``placeholder`` and so on."""
+    """The MASE type of the node: ``module_related_func``, ``placeholder`` and so on."""
     return _common(node, "mase_type")
 
 

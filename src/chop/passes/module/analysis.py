@@ -1,4 +1,4 @@
-"""What can be found out of a module without tracing it."""
+"""Analyses of a module that is not traced."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,12 +21,15 @@ def calculate_avg_bits_module_analysis_pass(
     return module, {"average_bitwidth": average(sum(stored.values()), elements)}
 
 
-def report_trainable_parameters_analysis_pass(
+def report_module_parameters(
     module: nn.Module, pass_args: Mapping[str, Any] | None = None
 ) -> tuple[nn.Module, Info]:
     """Print how many parameters each layer of a module has and how many of them learn."""
     _check(module, pass_args)
     return module, report_parameters(module)
+
+
+report_trainable_parameters_analysis_pass = report_module_parameters  # as on graphs
 
 
 def _check(module: nn.Module, pass_args: Mapping[str, Any] | None) -> None:

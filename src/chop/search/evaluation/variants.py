@@ -16,7 +16,7 @@ from torch.nn.utils import parametrize
 
 from chop.ir.call import NodeCall
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.nn.forward import NoCache, Operation, compute, operation_of_layer, rounded
+from chop.nn.forward import NoCache, Operation, compute, operation_of_layer, round_value
 from chop.nn.function import function_parts
 from chop.nn.quant_config import QuantConfig
 from chop.nn.quantized import QuantizedModule, own_shell, quantize_module
@@ -121,10 +121,10 @@ class TrialCache(NoCache):
     def data(self, fmt: Rounder | None, value: Any) -> Any:
         key = None if fmt is None else self.keys.get(id(value))
         if key is None:
-            return rounded(fmt, value)
+            return round_value(fmt, value)
         found = self.activations.get((key, fmt))
         if found is None:
-            found = rounded(fmt, value)
+            found = round_value(fmt, value)
             self.activations.put((key, fmt), found, bytes_of(found))
         return found
 

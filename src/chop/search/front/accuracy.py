@@ -7,82 +7,26 @@ Test rows are looked at when the search is over: nothing is chosen by them.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ConfigDict, model_serializer, model_validator
+from pydantic import BaseModel, ConfigDict
 
+from chop.figures import ACCURACY, Measured
 from chop.logger import get_logger
 from chop.nn.quantized import QuantizedModule
-from chop.search.front.known import KnownPoint, known_points
 from chop.search.spaces.space import SearchContext, SearchSpace
 from chop.search.study.trial import Trial
-from chop.tasks import CLASSES, IGNORED, NUMBERS, shown, task_named
-from chop.training.metrics import evaluate, wilson_interval
-from chop.training.results import Result
+from chop.tasks import IGNORED, NUMBERS, task_named
+from chop.training.metrics import evaluate
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 logger = get_logger("chop")
 
-ACCURACY, TEST_ROWS = CLASSES.decides, "test_dataloader"
-SCORES = frozenset((CLASSES.decides, NUMBERS.decides))
-"""The metrics that intervals are known of."""
+TEST_ROWS = "test_dataloader"
 MOST_POINTS = 50
 """Points of a front that are tested: each takes as long as a trial."""
-
-
-class Measured(BaseModel):
-    """A score, the rows that it was found on, and the interval that is 95 % sure.
-
-    Files have the value under the name of the metric: ``{"accuracy": 0.75, "rows": …}``.
-    """
-
-    model_config = ConfigDict(frozen=True)
-
-    metric: str = ACCURACY
-    value: float
-    rows: int
-    low: float
-    high: float
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read(cls, stored: Any) -> Any:
-        known = isinstance(stored, Mapping) and next((n for n in SCORES if n in stored), None)
-        if not known:
-            return stored
-        rest = {name: each for name, each in stored.items() if name != known}
-        return {"metric": known, "value": stored[known], **rest}
-
-    @model_serializer
-    def _plain(self) -> dict[str, float | int]:
-        return {self.metric: self.value, "rows": self.rows, "low": self.low, "high": self.high}
-
-    @classmethod
-    def of(cls, right: int, rows: int) -> "Measured":
-        """An accuracy."""
-        low, high = wilson_interval(right, rows)
-        return cls(value=right / rows, rows=rows, low=low, high=high)
-
-    @classmethod
-    def by(cls, found: Result) -> "Measured":
-        """What decides of a result."""
-        low, high = found.interval
-        metric, rows = found.task.decides, found.rows
-        return cls(metric=metric, value=found.value, rows=rows, low=low, high=high)
-
-    @property
-    def accuracy(self) -> float:
-        """The value by the name that it has for classes."""
-        return self.value
-
-    def __str__(self) -> str:
-        half = (self.high - self.low) / 2
-        if self.metric == ACCURACY:
-            return f"{self.value:.4f} ±{half:.4f}"
-        return f"{shown(self.value)} ±{shown(half, 2)}"
 
 
 class Accuracies(BaseModel):
@@ -174,7 +118,7 @@ class Judge:
 
     def _measured(self, model: "nn.Module", batches: "Iterable[tuple[Tensor, Tensor]]") -> Measured:
         context = self.context
-        return Measured.by(evaluate(model, copies(batches), context.device, context.targets))
+        return evaluate(model, copies(batches), context.device, context.targets).measured
 
 
 def predictions_in(labels: "Tensor") -> int:
@@ -188,14 +132,3 @@ def copies(batches: "Iterable[tuple[Tensor, Tensor]]") -> "Iterator[tuple[Tensor
     """Batches whose inputs a model may change."""
     for features, labels in batches:
         yield features.clone(), labels
-
-
-class Point(KnownPoint):
-    """An entry of ``best.json`` with accuracies."""
-
-    accuracies: Accuracies
-
-
-def known_accuracies(folder: Path, best: Iterable[Trial]) -> dict[int, Accuracies]:
-    """What was measured of these trials in an earlier run of the study."""
-    return {each.number: each.accuracies for each in known_points(folder, best, Point)}

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -13,7 +12,6 @@ from pydantic import BaseModel, ConfigDict
 from chop.errors import ChopError, DataError, SearchError
 from chop.logger import get_logger
 from chop.lowering import BrokenPromiseError, compare
-from chop.search.front.known import KnownPoint, known_points
 from chop.search.spaces.space import SearchContext, SearchSpace
 from chop.search.study.trial import Trial
 
@@ -102,21 +100,6 @@ def verify_best(
 
 def _model_of(space: SearchSpace, trial: Trial) -> "nn.Module":
     return space.candidate(dict(trial.config)).model
-
-
-class Point(KnownPoint):
-    """An entry of ``best.json`` that was compared."""
-
-    verified: Verified
-
-
-def known_marks(folder: Path, best: Sequence[Trial]) -> dict[int, Verified]:
-    """What was found of these trials in an earlier run of the study.
-
-    What was wrong then is left out, to be compared again.
-    """
-    points = known_points(folder, best, Point)
-    return {each.number: each.verified for each in points if not each.verified.is_broken}
 
 
 def require_agreement(found: Marks) -> None:

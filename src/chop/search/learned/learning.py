@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from chop.errors import TrainingError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.nn.learned import LearnedWidths
-from chop.numerics.trained import Codes, TrainedQuantizer, scale_of
+from chop.numerics.trained import Codes, TrainedQuantizer, codes_per_unit
 from chop.passes.graph.transforms.quantize.freeze import freeze_transform_pass
 from chop.preprocessing import Targets
 from chop.search.learned.networks import make_adam, train_epoch
@@ -95,7 +95,7 @@ class Learning:
     def estimate(self) -> float:
         """The EBOPs as the widths and the ranges stand; never less than the exact count."""
         weights = self.widths.parts.weights
-        scales = [scale_of(weight.quantizer.frac_width) for weight in weights]
+        scales = [codes_per_unit(weight.quantizer.frac_width) for weight in weights]
         codes = [Codes()(w.value.detach(), scale) for w, scale in zip(weights, scales, strict=True)]
         self.widths.count([c / s for c, s in zip(codes, scales, strict=True)], scales)
         return float(self.widths.value)

@@ -16,7 +16,7 @@ from chop.ops.op import op_of_node
 from chop.passes.graph.transforms.fusion import (
     conv_bn_fusion_transform_pass,
     linear_bn_fusion_transform_pass,
-    result_shape,
+    recorded_result_shape,
 )
 from chop.search.learned.rows import Rows
 from chop.search.learned.setup import TeacherSetup
@@ -34,7 +34,7 @@ def normalised(graph: MaseGraph) -> MaseGraph:
     modules = graph.modules
     for node in list(graph.nodes):
         layer = modules.get(str(node.target)) if node.op == "call_module" else None
-        shape = result_shape(node) or []
+        shape = recorded_result_shape(node) or []
         if not isinstance(layer, NORMALISED) or not _feeds_relu(node, modules):
             continue
         is_rows = len(shape) == 2 if isinstance(layer, nn.Linear) else len(shape) in NORMS

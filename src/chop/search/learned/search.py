@@ -12,6 +12,7 @@ from torch import nn
 
 from chop.dataset.inputs import remember_rows
 from chop.errors import ChopError, ConfigError, SearchError, TrainingError
+from chop.figures import significant
 from chop.files import held, write_text
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.logger import get_logger, silently
@@ -38,7 +39,7 @@ from chop.search.study.store import Store
 from chop.search.study.trial import TrialRequest
 from chop.search.study.workers import at_any_moment, held_back
 from chop.tables import as_csv
-from chop.tasks import CLASSES, NUMBERS, shown, task_named
+from chop.tasks import CLASSES, NUMBERS, task_named
 from chop.training.optimisers import trainable
 
 if TYPE_CHECKING:
@@ -167,7 +168,7 @@ class LearnedSearch(Strategy):
             logger.info("Training the teacher for %d epochs", setup.epochs)
         training = FloatTraining("teacher", teacher, setup.learning_rate, self.kept.teacher)
         trained = training.run(Rows(self.context), setup.epochs)
-        logger.info("Teacher: validation %s %s", self.task.words, shown(self._score(trained)))
+        logger.info("Teacher: validation %s %s", self.task.words, significant(self._score(trained)))
         return Rows(self.context, trained, setup.share)
 
     def _trained(self, rows: Rows) -> MaseGraph:
@@ -179,7 +180,9 @@ class LearnedSearch(Strategy):
             logger.info("Training the float network for %d epochs", setup.float_epochs)
             path, rate = self.kept.network, setup.float_learning_rate
             FloatTraining("float network", model, rate, path).run(rows, setup.float_epochs)
-        logger.info("Float network: validation %s %s", self.task.words, shown(self._score(model)))
+        logger.info(
+            "Float network: validation %s %s", self.task.words, significant(self._score(model))
+        )
         self._float = copy.deepcopy(model)
         return folded(self.context, model)
 
@@ -235,7 +238,7 @@ class LearnedSearch(Strategy):
         logger.info(
             "Cycle %d of %d: cost weight %.3g, validation %s %s, about %s EBOPs",
             cycle + 1, self.setup.cycles, last["cost_weight"], self.task.words,
-            shown(last[self.task.decides]), f"{last['ebops']:,.0f}",
+            significant(last[self.task.decides]), f"{last['ebops']:,.0f}",
         )  # fmt: skip
         self._write_table()
 

@@ -18,8 +18,8 @@ from chop.numerics.base import AUTO
 from chop.numerics.granular import require_broadcast
 from chop.ops.op import Op, op_of_node, parameter_roles
 from chop.ops.table import OPS
-from chop.passes.graph.transforms.quantize.observe import Fits, closed
-from chop.passes.graph.transforms.quantize.plan import can_be_quantised
+from chop.passes.graph.transforms.quantize.observe import Fits, with_scales
+from chop.passes.graph.transforms.quantize.plan import is_quantizable
 from chop.passes.graph.transforms.quantize.quantize import quantize_transform_pass
 from chop.passes.graph.transforms.quantize.ranges import Calibration
 from chop.passes.graph.transforms.quantize.saturation import lies_outside
@@ -163,7 +163,7 @@ class MixedPrecisionPTQ(SearchSpace):
             if rule["name"] is not None:
                 quant = self.formats.parse(op, rule, f"search space: {name}")
                 if self.fits:
-                    quant = closed(quant, self.first[name], self.fits)
+                    quant = with_scales(quant, self.first[name], self.fits)
                 found[name] = (repr(rule), quant)
         return found
 
@@ -280,7 +280,7 @@ def quantisable(graph: MaseGraph) -> tuple[dict[str, Op], dict[str, str]]:
     owners: dict[Any, str] = {}
     for node in graph.nodes:
         op = op_of_node(node, modules)
-        if op is None or not can_be_quantised(node, op):
+        if op is None or not is_quantizable(node, op):
             continue
         nodes[node.name] = op
         # Nodes that call one layer are quantised alike, for the layer can have one form only.

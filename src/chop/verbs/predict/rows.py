@@ -15,6 +15,7 @@ from chop.dataset.rows import Floats
 from chop.dataset.tables.pieces import Piece, TableFile
 from chop.devices import device_of
 from chop.errors import CheckpointError, ConfigError, DataError, suggestion
+from chop.figures import Measured
 from chop.files import write_pieces
 from chop.loading.networks import GRAPHS, load_model
 from chop.loading.paths import loadable
@@ -23,7 +24,6 @@ from chop.models import get_model
 from chop.models.weights import preprocessing_in, read_checkpoint
 from chop.preprocessing import Preprocessing, preprocessing_of
 from chop.runs import versioned
-from chop.search.front.accuracy import Measured
 from chop.tasks import NUMBERS, PROBLEM, Columns, Task, as_rows, restored, task_named
 from chop.verbs.common.session import data_module_of
 from chop.verbs.predict.scoring import Score

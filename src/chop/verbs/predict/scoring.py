@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from chop.dataset.tables.pieces import Piece, TableFile
+from chop.figures import Measured
 from chop.logger import get_logger
 from chop.preprocessing import Preprocessing
-from chop.search.front.accuracy import Measured
 from chop.tasks import CLASS_NUMBER, NUMBERS, PREDICTION, Columns, Task
 from chop.training.results import RegressionTally
 
@@ -87,7 +87,7 @@ class ErrorOfNumbers(Score):
             self.tally.add(outputs[chosen], labels[chosen])
 
     def result(self) -> Measured | None:
-        return Measured.by(self.tally.result()) if self.labelled else None
+        return self.tally.result().measured if self.labelled else None
 
 
 @lru_cache(256)

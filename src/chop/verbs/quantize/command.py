@@ -17,11 +17,11 @@ from chop.passes.graph import count_operations_analysis_pass
 from chop.passes.graph.analysis.quantization import calculate_avg_bits_mg_analysis_pass
 from chop.passes.graph.transforms.quantize.one_line import (
     WIDTH,
-    Wanted,
+    FormatSpec,
     one_line_rules,
     parse_rules,
 )
-from chop.passes.graph.transforms.quantize.plan import QuantizeArgs, can_be_quantised
+from chop.passes.graph.transforms.quantize.plan import QuantizeArgs, is_quantizable
 from chop.runs import GRAPH, TRANSFORM, latest
 from chop.validation import parse
 from chop.verbs.common.next_commands import next_of_graph, show_next
@@ -34,7 +34,7 @@ logger = get_logger("chop")
 
 def rules_of(config: QuantizeRequest) -> dict[str, Any]:
     """The table that the settings of a run stand for."""
-    usual = Wanted(config.number_format, config.width, config.weight_width)
+    usual = FormatSpec(config.number_format, config.width, config.weight_width)
     return one_line_rules(usual, parse_rules(config.rules, usual), calibrated=True)
 
 
@@ -68,7 +68,7 @@ def next_commands(session: Session[QuantizeRequest], graph: MaseGraph, place: Pa
     config = session.config
     found = next_of_graph(graph, place, model=config.model, imports=config.imports)
     ruled = [rule.rpartition("=")[0].strip() for rule in config.rules]
-    if len(found) > 1 or config.number_format != Wanted().name or set(ruled) - set(OPS):
+    if len(found) > 1 or config.number_format != FormatSpec().name or set(ruled) - set(OPS):
         return found
     left = [name for name in operations_left(graph) if name not in ruled]
     words = [f"--rule={name}={config.width or WIDTH}" for name in left]
@@ -90,7 +90,7 @@ def operations_left(graph: MaseGraph) -> list[str]:
             return []
         module = graph.modules.get(str(node.target)) if node.op == "call_module" else None
         is_quantised = isinstance(module, QuantizedModule) or "config" in node.kwargs
-        if can_be_quantised(node, op) and not is_quantised:
+        if is_quantizable(node, op) and not is_quantised:
             left.add(op.name)
     return sorted(left)
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from torch import Tensor, fx, nn
 
-from chop import markup as html
 from chop.errors import ConfigError, UnknownNameError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.logger import quietly
@@ -19,13 +18,18 @@ from chop.passes.graph.analysis.add_metadata import (
     init_metadata_analysis_pass,
 )
 from chop.passes.graph.transforms.quantize import quantize_transform_pass
-from chop.passes.graph.transforms.quantize.one_line import Wanted, one_line_rules, parse_wanted
+from chop.passes.graph.transforms.quantize.one_line import (
+    FormatSpec,
+    one_line_rules,
+    parse_format_spec,
+)
 from chop.passes.graph.transforms.quantize.plan import QuantizeArgs
-from chop.passes.graph.transforms.quantize.quantize import tell_rounded
+from chop.passes.graph.transforms.quantize.quantize import log_rounded_macs
 from chop.passes.graph.transforms.quantize.untraced import (
     measure_untraced,
     quantize_without_graph,
 )
+from chop.tables import Table
 from chop.validation import parse
 from chop.verbs.common.rows import in_one_word, one_line
 
@@ -67,7 +71,7 @@ class Quantized:
             [name, kind, *(found[name].get(role, "") for role in roles)]
             for name, kind in kinds.items()
         ]
-        return html.table(["", "computed by", *roles], rows, "What is quantised", len(roles) + 2)
+        return Table(["", "computed by", *roles], rows, "What is quantised", len(roles) + 2).html()
 
 
 def formats_of(node: fx.Node) -> dict[str, str]:
@@ -139,7 +143,7 @@ def _quantised(
     graph, _ = init_metadata_analysis_pass(graph)
     graph, _ = add_common_metadata_analysis_pass(graph, {"dummy_in": inputs})
     graph, info = quantize_transform_pass(graph, table)
-    macs, missing = tell_rounded(graph, in_full=False)
+    macs, missing = log_rounded_macs(graph, in_full=False)
     return Quantized(graph, {**info, "macs": macs, "not_rounded": missing})
 
 
@@ -178,8 +182,12 @@ def rules_for(
         raise ConfigError("quantize: give either width=8 or rules, as in [passes.quantize]")
     if rules is not None:
         return dict(rules)
-    usual = Wanted(said.get("format", Wanted().name), said.get("width"), said.get("weight_width"))
-    others = {key: parse_wanted(str(each), usual) for key, each in said.get("rule", {}).items()}
+    usual = FormatSpec(
+        said.get("format", FormatSpec().name), said.get("width"), said.get("weight_width")
+    )
+    others = {
+        key: parse_format_spec(str(each), usual) for key, each in said.get("rule", {}).items()
+    }
     return one_line_rules(usual, others, calibrated=calibrated)
 
 

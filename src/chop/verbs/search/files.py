@@ -2,18 +2,18 @@
 
 import contextlib
 import json
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chop.config.layers import write_toml
 from chop.errors import GraphError, SearchError
+from chop.figures import metrics_line
 from chop.files import filled, write_text
 from chop.loading.records import HUB
 from chop.logger import RESULT, get_logger
-from chop.results.table import metrics_line
+from chop.results.front import SearchResult
 from chop.runs import (
     BEST_SETTINGS,
     FRONT_GRAPHS,
@@ -23,7 +23,6 @@ from chop.runs import (
     latest,
     numbered,
     own_folder,
-    write_search_record,
 )
 from chop.search.config import SearchConfig
 from chop.search.runners import EvaluationArgs
@@ -34,8 +33,6 @@ from chop.tasks import TASKS
 from chop.verbs.common.next_commands import command, export_words, show_next
 
 if TYPE_CHECKING:
-    from chop.results.table import Front
-    from chop.search.front.verification import Marks
     from chop.search.strategy import Strategy
     from chop.search.study.trial import Trial
 
@@ -89,31 +86,6 @@ def undone_if_it_fails(folder: Path, is_new: bool) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class SearchResult:
-    """What a search has found, and where it is written."""
-
-    folder: Path
-    best: "Sequence[Trial]"
-    trials: "list[Trial]"
-    space_size: int
-    repeats: int
-    """Proposals of the sampler that were known already and not evaluated again."""
-    description: dict[str, Any] = field(default_factory=dict)
-    """What was searched for and how, as it is stored."""
-    features: dict[str, Any] = field(default_factory=dict)
-    """What was done to the features, as it is stored."""
-    front: "Front | None" = None
-    """What was found of the best trials when the search was over."""
-    space: SearchSpace | None = field(default=None, repr=False)
-    """What makes networks of trials."""
-
-    @property
-    def verified(self) -> "Marks":
-        """Whether the integers of the best trials agree, by the number of the trial."""
-        return {} if self.front is None else self.front.verified
-
-
-@dataclass(frozen=True)
 class SearchReport:
     """Writes and prints what a search has found.
 
@@ -136,74 +108,64 @@ class SearchReport:
         Args:
             is_over: whether the search has come to its end, so that the best trials are judged.
         """
-        from chop.results.files import write_results
-        from chop.results.table import Front
         from chop.search.front.verification import require_agreement
 
-        store, repeats = self.found.store, self.found.progress.repeats
-        trials = store.trials()
-        best = write_results(self.folder, store.study, trials, self.features)
-        write_tables(self.folder, self.found.space, best, self.settings)
-        description = self.config.description(self.found.size, repeats).model_dump(mode="json")
-        write_search_record(self.folder, {**description, **self.features})
-        metrics = list(self.config.metrics)
+        store, size, repeats = self.found.store, self.found.size, self.found.progress.repeats
+        found = SearchResult.of(store.study, store.trials(), self.config.description(size, repeats))
+        found = replace(found, features=self.features, space=self.found.space).save(self.folder)
+        write_tables(self.folder, self.found.space, found.best, self.settings)
         if self.config.strategy.setup.plots:
-            from chop.search.front.hypervolume import draw_plots
+            from chop.results.front_charts import draw_front
 
-            draw_plots(self.folder, store.study, trials, metrics)
-        front = Front(best, metrics)
+            draw_front(found, self.folder)
         if is_over:
-            front = self._judged(front)
-            start = None if front.start is None else front.start.model_dump()
-            write_search_record(self.folder, {**description, **self.features, "start": start})
-        self._tell(trials, front)
-        require_agreement(front.verified)
-        return SearchResult(
-            self.folder, best, trials, self.found.size, repeats, description, self.features, front,
-            self.found.space,
-        )  # fmt: skip
+            judged = self._judged(found)
+            if judged != found:
+                judged.save_judged()
+            found = judged
+        self._tell(found)
+        require_agreement(found.verified)
+        return found
 
-    def _judged(self, front: "Front") -> "Front":
+    def _judged(self, found: SearchResult) -> SearchResult:
         """Compare the best trials with their integers and test them; what is known is not redone.
 
         What was trained for a trial is measured with weights that nobody has kept, so that there
         is nothing to compare or test.
         """
-        from chop.results.files import write_best
-        from chop.search.front.accuracy import Judge, known_accuracies
-        from chop.search.front.verification import TRAINING_RUNNERS, known_marks, verify_best
+        from chop.search.front.accuracy import Judge
+        from chop.search.front.verification import TRAINING_RUNNERS, verify_best
 
-        strategy, best, space = self.config.strategy, front.best, self.found.space
+        strategy, best, space = self.config.strategy, found.best, self.found.space
         if space.starts_afresh or not TRAINING_RUNNERS.isdisjoint(strategy.sw_runner) or not best:
-            return front
-        marks = verify_best(space, best, strategy.verify, known_marks(self.folder, best))
-        front = replace(front, verified=marks)
+            return found
+        judged, start = {}, None
+        marks = verify_best(space, best, strategy.verify, found.verified)
         for runner, args in self.config.software():
             if isinstance(args, EvaluationArgs) and runner.name in EVALUATIONS:
                 judge = Judge(space, args.data_loader, args.num_samples)
-                judged = judge.of_front(best, known_accuracies(self.folder, best))
-                front = replace(front, judged=judged, start=judge.of_start(self.found.start()))
-        write_best(self.folder, best, self.features, front.verified, front.judged)
-        return front
+                judged = judge.of_front(best, found.judged)
+                start = judge.of_start(self.found.start())
+        return replace(found, verified=marks, judged=judged, start=start)
 
-    def _tell(self, trials: "list[Trial]", front: "Front") -> None:
+    def _tell(self, found: SearchResult) -> None:
         """Print what was found, or raise if nothing was."""
-        failed = [trial for trial in trials if not trial.is_complete]
+        failed = found.failed
         logger.info(
             "%d distinct configurations of %s were evaluated, %d of them failed; "
             "%d proposals were repeats",
-            len(trials), f"{self.found.size:,}", len(failed), self.found.progress.repeats,
+            len(found.trials), f"{self.found.size:,}", len(failed), self.found.progress.repeats,
         )  # fmt: skip
         if failed:
             logger.warning("Trial %d failed: %s", failed[0].number, failed[0].reason)
-        logger.info("%s", self._table(trials, front), extra=RESULT)
+        logger.info("%s", self._table(found), extra=RESULT)
         logger.info("The results are in %s", self.folder, extra=RESULT)
-        if self.folder.parent.name == SOFTWARE and front.best:
-            show_next(self._next_commands(front))
-        if trials and len(failed) == len(trials):
+        if self.folder.parent.name == SOFTWARE and found.best:
+            show_next(self._next_commands(found))
+        if found.trials and len(failed) == len(found.trials):
             raise SearchError(f"every trial failed; the first: {failed[0].reason}")
 
-    def _next_commands(self, front: "Front") -> list[str]:
+    def _next_commands(self, front: SearchResult) -> list[str]:
         """Return what to do with a front; a network that is not saved needs the code that makes it.
 
         Where weights were trained for a trial and not kept, that means to train again.
@@ -235,7 +197,7 @@ class SearchReport:
         is_model = model in known["models"] or model.startswith(HUB) or "imports" in self.settings
         return is_model and self.settings["dataset"] in known["datasets"]
 
-    def _exportable(self, front: "Front") -> tuple[int, list[str]] | None:
+    def _exportable(self, front: SearchResult) -> tuple[int, list[str]] | None:
         """Return the place of the best network that can be exported, and what is to be said of it.
 
         Only the first are tried: each takes as long as a trial.
@@ -251,20 +213,19 @@ class SearchReport:
                 return place, export_words(graph)
         return None
 
-    def _table(self, trials: "list[Trial]", front: "Front") -> str:
+    def _table(self, found: SearchResult) -> str:
         """The best trials for a reader; of a study of settings the table of the settings."""
-        from chop.results.files import best_table
         from chop.results.settings import is_study
-        from chop.results.table import front_table
+        from chop.views.terminal import best_table
 
         space = self.found.space
         if isinstance(space, Hyperparameters) and is_study(self.config):
-            return self._study(space, trials)
+            return self._study(space, found.trials)
         if self.verbose:
-            return f"Best trial(s):\n{best_table(front.best, front.verified)}"
-        return f"Best trial(s):\n{front_table(front, shutil.get_terminal_size().columns)}"
+            return f"Best trial(s):\n{best_table(found.best, found.verified)}"
+        return f"Best trial(s):\n{found!r}"
 
-    def _study(self, space: Hyperparameters, trials: "list[Trial]") -> str:
+    def _study(self, space: Hyperparameters, trials: "Sequence[Trial]") -> str:
         """Write the tables and pictures of a study of settings; the table of the settings."""
         from chop.results.settings import heading, read_study, study_table, write_study
 

@@ -1,151 +1,28 @@
 """`chop.search`: a front of quantised networks from any module and any loaders."""
 
-import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any
 
-from torch import fx, nn
+from torch import nn
 
-from chop.charts import embedded
 from chop.errors import ConfigError, UnknownNameError
-from chop.export.exporting import Exported, export
-from chop.ir.graph.mase_graph import MaseGraph
 from chop.logger import quietly
-from chop.markup import table
 from chop.ops.table import OPS
-from chop.results.table import Front, front_table, metrics_line, whole_columns
-from chop.runs import EXPORT, SEARCH, SOFTWARE
-from chop.search.front.accuracy import ACCURACY, Measured
-from chop.search.front.verification import rows_to_compare
+from chop.results.front import SearchResult
+from chop.runs import SEARCH, SOFTWARE
 from chop.search.metrics import METRICS
 from chop.search.runners import HW_RUNNERS, SW_RUNNERS
 from chop.search.samplers import SAMPLERS
-from chop.search.spaces.space import SearchSpace
 from chop.tasks import NUMBERS, Task
 from chop.verbs.common.rows import module_of, one_line, prepare, project_of, searchable, splits
-from chop.verbs.report import ReportRequest, write_page
-from chop.verbs.search.files import SearchResult
 from chop.verbs.search.job import search as search_action
-
-if TYPE_CHECKING:
-    from chop.search.study.trial import Trial
 
 LEARNED = "learned"
 COST = "ebops"
 WIDTHS = (3, 4, 6, 8)
 OF_RUN = ("accelerator", "num_threads", "load_name", "load_type", "cf_args")
 """Settings of the run that `search` takes beside those of the strategy."""
-PICTURE = "front.png"
-
-
-@dataclass(frozen=True, repr=False)
-class Point:
-    """One network of a front."""
-
-    place: int
-    trial: "Trial"
-    front: Front
-    space: SearchSpace
-    folder: Path
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        """All that was measured of it."""
-        return self.trial.metrics
-
-    @property
-    def is_verified(self) -> bool:
-        """Whether its integers were seen to compute the same."""
-        mark = self.front.verified.get(self.trial.number)
-        return mark is not None and bool(mark.equal) and mark.promised
-
-    @property
-    def test(self) -> Measured | None:
-        """What decides on test rows, with its interval, if there are any."""
-        known = self.front.judged.get(self.trial.number)
-        return None if known is None else known.test
-
-    @property
-    def test_accuracy(self) -> float | None:
-        """The accuracy on test rows, if there are any; a regression has none."""
-        return self.test.value if self.test and self.test.metric == ACCURACY else None
-
-    @cached_property
-    def graph(self) -> MaseGraph:
-        """The quantised graph, with metadata."""
-        return self.space.candidate(dict(self.trial.config)).graph
-
-    @property
-    def model(self) -> fx.GraphModule:
-        """The quantised module."""
-        return self.graph.model
-
-    def __repr__(self) -> str:
-        return f"best_{self.place}: {metrics_line(self.metrics)}"
-
-    def export(
-        self, to: str, output: str | Path | None = None, *, rows: int = 2000, **settings: Any
-    ) -> Exported:
-        """Write it as ``integer``, ``c``, ``onnx``, ``qonnx`` or ``verilog``, checked.
-
-        Among the rows of the check are those for validation.
-
-        Args:
-            output: the folder; by default beside the results of the search.
-            settings: for ``verilog``: stages, clock_ns, stream, synthesise, most_luts.
-        """
-        target = output or self.folder / EXPORT.format(f"{to}_best_{self.place}")
-        source = f"trial {self.trial.number} of {self.folder}"
-        real = {"x": rows_to_compare(self.space.context)[:rows]}
-        return export(
-            self.graph, to, target, rows=rows, inputs=real, source=source,
-            notes={"real": "rows for validation"}, **settings,
-        )  # fmt: skip
-
-
-@dataclass(frozen=True, repr=False)
-class FrontOfNetworks(Sequence[Point]):
-    """What a search has found: networks that no other beats, the best by the first objective first.
-
-    It shows itself as a table, in a notebook with a picture.
-    """
-
-    points: tuple[Point, ...]
-    found: Front
-    folder: Path
-    """Of all results."""
-
-    @overload
-    def __getitem__(self, place: int) -> Point: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> tuple[Point, ...]: ...
-
-    def __getitem__(self, place: int | slice) -> Point | tuple[Point, ...]:
-        return self.points[place]
-
-    def __len__(self) -> int:
-        return len(self.points)
-
-    def __iter__(self) -> Iterator[Point]:
-        return iter(self.points)
-
-    def report(self) -> Path:
-        """Write the page of the whole run."""
-        return write_page(ReportRequest(self.folder.parent.parent))
-
-    def __repr__(self) -> str:
-        return front_table(self.found, shutil.get_terminal_size().columns)
-
-    def _repr_html_(self) -> str:
-        """The table and the picture, for notebooks."""
-        columns = whole_columns(self.found)
-        rows = list(zip(*columns.values(), strict=True))
-        drawn = embedded(self.folder / PICTURE, "The front")
-        return table(list(columns), rows, "The front") + drawn
 
 
 def search(  # noqa: PLR0913  # all but the first by name
@@ -164,7 +41,7 @@ def search(  # noqa: PLR0913  # all but the first by name
     widths: Sequence[int] = WIDTHS,
     verbose: bool = False,
     **setup: Any,
-) -> FrontOfNetworks:
+) -> SearchResult:
     """Search for quantised forms of a trained model, as ``ch search`` does.
 
     Args:
@@ -191,12 +68,11 @@ def search(  # noqa: PLR0913  # all but the first by name
             "strategy": {**strategy_tables(strategy, setup), **runner_tables(wanted, what.task)},
             "search_space": space_tables(what.model, strategy, widths),
         }
-        result = search_action(
+        return search_action(
             what.model, None, what.rows, tables, task=what.task.name, seed=seed,
             save_dir=project_of(project, model) / SOFTWARE / SEARCH, resume=resume,
             pretrained=True, verbose=verbose, **of_run,
         )  # fmt: skip
-    return front_of(result)
 
 
 def rows_given(train: Any, val: Any, test: Any, data: Any) -> Any:
@@ -204,17 +80,6 @@ def rows_given(train: Any, val: Any, test: Any, data: Any) -> Any:
     if (train is None or val is None) == (data is None):
         raise ConfigError("search: give train= and val=, or data=")
     return splits(train=train, val=val, test=test) if data is None else data
-
-
-def front_of(result: SearchResult) -> FrontOfNetworks:
-    """What a search that has come to its end has found, as it is shown."""
-    assert result.front is not None
-    assert result.space is not None
-    points = tuple(
-        Point(place, trial, result.front, result.space, result.folder)
-        for place, trial in enumerate(result.best)
-    )
-    return FrontOfNetworks(points, result.front, result.folder)
 
 
 def strategy_tables(strategy: str, setup: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from chop.files import all_tried, one_at_a_time, writable_folder
 from chop.loading.networks import load_model
 from chop.loading.paths import loadable
 from chop.logger import get_logger
+from chop.results.front import SearchResult
 from chop.runs import COMPARISON, SEARCH
 from chop.search.config import SearchConfig, StrategySetup, check_runners, parse_search
 from chop.search.spaces.space import SPACES, SearchContext, SearchSpace, key_of, make_space
@@ -33,7 +34,6 @@ from chop.verbs.common.session import (
 )
 from chop.verbs.search.files import (
     SearchReport,
-    SearchResult,
     study_place,
     undone_if_it_fails,
 )
@@ -94,7 +94,9 @@ def run(session: Session[RunConfig]) -> ActionResult | None:
         *what, save_dir=save_dir, resume=config.resume, settings=settings, verbose=config.verbose,
         **how,
     )  # fmt: skip
-    return ActionResult(result.folder, {"search": result.description, **result.features})
+    return ActionResult(
+        result.folder, {"search": result.problem.model_dump(mode="json"), **result.features}
+    )
 
 
 def tables_of(config: RunConfig) -> dict[str, Any]:
@@ -299,9 +301,9 @@ class SearchJob:
         self, space: SearchSpace, found: "Strategy", folder: Path, task: Any
     ) -> SearchResult:
         """Search with all processes; whatever ends it, the results so far are written."""
-        from chop.results.files import make_progress
         from chop.search.processes import helpers
         from chop.search.study.journal import no_collections
+        from chop.views.progress import make_progress
 
         metrics = list(self.config.metrics)
         processes: contextlib.AbstractContextManager[list[Any]]

@@ -3,15 +3,9 @@
 The networks are candidates of the space that `ch search` has, on the rows it would choose by.
 """
 
-import csv
-import io
-import json
 import math
 import re
-import shutil
-import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,18 +14,18 @@ import torch
 
 from chop.config.layers import write_toml
 from chop.errors import ConfigError, UnknownNameError
-from chop.files import seen_from_here, write_folder, write_text
+from chop.figures import Z_95, Measured
+from chop.files import seen_from_here, write_folder
 from chop.logger import RESULT, get_logger
 from chop.numerics import FORMATS
-from chop.passes.graph.transforms.quantize.one_line import Wanted
+from chop.passes.graph.transforms.quantize.one_line import FormatSpec
+from chop.results.sensitivity import LayerAtWidth, Sensitivity
 from chop.runs import LAYERS_FILE, LAYERS_TABLE, SENSITIVITY, SUGGESTED, versioned
 from chop.search.config import parse_search
-from chop.search.front.accuracy import Measured
 from chop.search.spaces.mixed_precision import DEFAULT, UNQUANTISED, MixedPrecisionPTQ
 from chop.search.spaces.space import Candidate, make_space
 from chop.tasks import CLASSES, NUMBERS, as_rows, restored, task_named
 from chop.training.metrics import asked
-from chop.training.results import Z_95
 from chop.verbs.common.next_commands import command, show_next
 from chop.verbs.common.session import ActionResult, Session, facts_of, features_of, rows_of
 from chop.verbs.search.job import make_context
@@ -47,137 +41,6 @@ logger = get_logger("chop")
 
 LOADER, MOST_ROWS = "val_dataloader", 20_000
 WIDTHS = (2, 3, 4, 6, 8)
-TOLERATED = {CLASSES.decides: 0.005, NUMBERS.decides: 0.02}
-"""What a width may cost and still be enough: half a point of accuracy, or an error 2 % larger."""
-NAME_SHOWN, LINE = 24, 79
-
-
-@dataclass(frozen=True)
-class Point:
-    """One layer at one width, everything else as it was.
-
-    Args:
-        score: the accuracy, or the mean absolute error.
-        lost: the accuracy that it costs, or by which share the error grows, on the same rows; `low`
-            and `high` are 95 % sure.
-        bits_saved: of the parameters; `share_saved` is that of the bits of all parameters.
-    """
-
-    layer: str
-    operation: str
-    parameters: int
-    width: int
-    score: float
-    lost: float
-    low: float
-    high: float
-    bits_saved: int
-    share_saved: float
-
-
-@dataclass(frozen=True, repr=False)
-class Sensitivity:
-    """What each layer loses by itself. It shows itself as a table."""
-
-    start: Measured
-    """The network as it came."""
-    widths: tuple[int, ...]
-    points: tuple[Point, ...]
-    search: dict[str, Any]
-    """A search that follows from it: the tables of ``[search]``."""
-    folder: Path | None = None
-
-    @property
-    def layers(self) -> dict[str, dict[int, Point]]:
-        """The points of each layer by their width."""
-        found: dict[str, dict[int, Point]] = {}
-        for point in self.points:
-            found.setdefault(point.layer, {})[point.width] = point
-        return found
-
-    @property
-    def tolerated(self) -> float:
-        """What a width may cost and still be enough."""
-        return TOLERATED[self.start.metric]
-
-    def enough(self, layer: str) -> int | None:
-        """The narrowest width from which on no width costs more than is tolerated."""
-        found = None
-        for width in sorted(self.widths, reverse=True):
-            if self.layers[layer][width].lost > self.tolerated:
-                break
-            found = width
-        return found
-
-    def table(self, columns: int) -> str:
-        """A row for each layer; intervals are shown if there is room for them in the columns."""
-        from tabulate import tabulate
-
-        heads = ["layer with bits:", *map(str, self.widths), "enough", "saves"]
-        for cell in (_with_interval, _points):
-            rows = [self._row(layer, found, cell) for layer, found in self.layers.items()]
-            text = tabulate(rows, heads, "simple", disable_numparse=True, stralign="right",
-                            colalign=["left"])  # fmt: skip
-            if max(map(len, text.splitlines())) <= columns:
-                break
-        return text
-
-    def _row(self, layer: str, found: Mapping[int, Point], cell: Any) -> list[str]:
-        enough = self.enough(layer)
-        saves = "-" if enough is None else f"{found[enough].share_saved:.1%}"
-        name = layer if len(layer) <= NAME_SHOWN else f"…{layer[1 - NAME_SHOWN :]}"
-        return [name, *(cell(found[width]) for width in self.widths), str(enough or "none"), saves]
-
-    def caption(self) -> str:
-        """What the numbers of the table are."""
-        widest = max((point.high - point.low) / 2 for point in self.points)
-        if self.start.metric == NUMBERS.decides:
-            what, unit = f"Per cent more {NUMBERS.words} (of {self.start})", "per cent"
-        else:
-            what, unit = f"Points of accuracy lost (of {100 * self.start.value:.1f})", "points"
-        said = (
-            f"{what} where one layer alone has so many bits, on the same {self.start.rows:,} "
-            f"validation rows, 95 % sure to ±{100 * widest:.1f} or better. Enough: costs at most "
-            f"{100 * self.tolerated:g} {unit}. Saves: of the bits of all parameters."
-        )
-        return textwrap.fill(said, LINE)
-
-    def __repr__(self) -> str:
-        return f"{self.caption()}\n{self.table(shutil.get_terminal_size().columns)}"
-
-    def csv(self) -> str:
-        """A line for each layer and width."""
-        stream, rows = io.StringIO(), self._rows()
-        writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        return stream.getvalue()
-
-    def _rows(self) -> list[dict[str, Any]]:
-        """The points as they are in files: scores by the name of their metric."""
-        named = {"score": self.start.metric}
-        return [
-            {named.get(name, name): value for name, value in asdict(point).items()}
-            for point in self.points
-        ]
-
-    def as_dict(self) -> dict[str, Any]:
-        """The same and what it began with, for JSON."""
-        enough = {layer: self.enough(layer) for layer in self.layers}
-        return {
-            "start": self.start.model_dump(),
-            "tolerated": self.tolerated,
-            "enough": enough,
-            "layers": self._rows(),
-        }
-
-
-def _points(point: Point) -> str:
-    return f"{round(100 * point.lost, 1) + 0.0:.1f}"  # no negative zero
-
-
-def _with_interval(point: Point) -> str:
-    return f"{_points(point)} ±{50 * (point.high - point.low):.1f}"
 
 
 def check(config: SensitivityRequest) -> None:
@@ -201,7 +64,7 @@ def require_width(number_format: str) -> None:
         raise UnknownNameError("number format", number_format, FORMATS)
     if "width" not in FORMATS[number_format].model_fields:
         raise ConfigError(f"format {number_format!r} has one width only, so there is none to try")
-    Wanted(number_format, WIDTHS[-1]).config(calibrated=True)
+    FormatSpec(number_format, WIDTHS[-1]).config(calibrated=True)
 
 
 def run(session: Session[SensitivityRequest]) -> ActionResult:
@@ -216,12 +79,12 @@ def run(session: Session[SensitivityRequest]) -> ActionResult:
         pretrained=config.is_pretrained,
     )  # fmt: skip
     assert result.folder is not None
-    told(result, config)
+    print_result(result, config)
     features = features_of(session.model, session.data_module)
     return ActionResult(session.software_folder, {"sensitivity": str(result.folder), **features})
 
 
-def told(result: Sensitivity, config: SensitivityRequest) -> None:
+def print_result(result: Sensitivity, config: SensitivityRequest) -> None:
     """Print the table, what follows from it, and the next command."""
     logger.info("Each layer alone\n%r", result, extra=RESULT)
     narrow = {layer: width for layer in result.layers if (width := result.enough(layer))}
@@ -265,9 +128,10 @@ def sensitivity(  # noqa: PLR0913  # what a run consists of, by the names of the
         context: as for `search`: task, seed, accelerator, load_name, load_type, pretrained …
     """
     require_width(number_format)
+    widths = tuple(dict.fromkeys(widths))
     info, rows = facts_of(model, model_info), rows_of(data_module, "val", "sensitivity")
-    formats = [Wanted(number_format, width) for width in widths]
-    seed = {DEFAULT: seed_of([Wanted(None)]), **_products(formats)}
+    formats = [FormatSpec(number_format, width) for width in widths]
+    seed = {DEFAULT: seed_of([FormatSpec(None)]), **_products(formats)}
     task = task_named(context.get("task", CLASSES.name))
     tables = search_tables(seed, "type", task)
     made = make_context(model, info, rows, parse_search(tables), **context)
@@ -278,13 +142,13 @@ def sensitivity(  # noqa: PLR0913  # what a run consists of, by the names of the
     if not layers:
         raise ConfigError(f"sensitivity: {info.name} has no layer with products, such as nn.Linear")
     start, points = Measuring(space, number_format).of(layers, widths)
-    found = Sensitivity(start, tuple(widths), tuple(points), {})
+    found = Sensitivity(start=start, points=tuple(points))
     needs = [Need(layer, space.nodes[layer], found.enough(layer)) for layer in layers]
     found.search.update(suggested(number_format, needs, widths, task))
     return found if save_dir is None else written(found, Path(save_dir), settings or {})
 
 
-def _products(formats: Sequence[Wanted]) -> dict[str, Any]:
+def _products(formats: Sequence[FormatSpec]) -> dict[str, Any]:
     """The same choice of formats for each operation that multiplies."""
     from chop.ops.table import OPS
 
@@ -297,12 +161,11 @@ def written(found: Sensitivity, save_dir: Path, settings: Mapping[str, Any]) -> 
     comment = "Suggested by ch sensitivity: narrow choices where a layer loses nothing by them."
 
     def fill(folder: Path) -> None:
-        write_text(folder / LAYERS_TABLE, found.csv())
-        write_text(folder / LAYERS_FILE, json.dumps(found.as_dict(), indent=2) + "\n")
+        found.save(folder)
         write_toml(folder / SUGGESTED, {**settings, "search": found.search}, comment)
 
     folder = write_folder(partial(versioned, save_dir), fill)
-    return Sensitivity(found.start, found.widths, found.points, found.search, folder)
+    return found.model_copy(update={"folder": folder})
 
 
 class Measuring:
@@ -315,7 +178,9 @@ class Measuring:
         self.rows = sum(len(labels) for _, labels in rows)
         self.start = self.losses(self.candidate({}))
 
-    def of(self, layers: Sequence[str], widths: Sequence[int]) -> tuple[Measured, list[Point]]:
+    def of(
+        self, layers: Sequence[str], widths: Sequence[int]
+    ) -> tuple[Measured, list[LayerAtWidth]]:
         """The network as it came, and every layer at every width."""
         points = [self.point(layer, width) for layer in layers for width in widths]
         return self.measured(), points
@@ -355,9 +220,9 @@ class Measuring:
                     found.append((scores.argmax(dim=1) != classes).double())
         return torch.cat(found).cpu()
 
-    def point(self, layer: str, width: int) -> Point:
+    def point(self, layer: str, width: int) -> LayerAtWidth:
         """One layer at one width."""
-        formats = {layer: Wanted(self.number_format, width).config(calibrated=True)}
+        formats = {layer: FormatSpec(self.number_format, width).config(calibrated=True)}
         candidate = self.candidate(formats)
         losses = self.losses(candidate)
         scale = float(self.start.mean()) if self.is_regression else 1.0
@@ -366,7 +231,7 @@ class Measuring:
         elements, usual = self.space.bits.elements, self.candidate({}).parameter_width()
         saved = usual - candidate.parameter_width()
         owned = self.space.bits.owned.get(layer, ())
-        return Point(
+        return LayerAtWidth(
             layer=layer, operation=self.space.nodes[layer].name,
             parameters=sum(each.parameter.numel() for each in owned), width=width,
             score=score, lost=lost, low=lost - half, high=lost + half,

@@ -8,6 +8,7 @@ from torch import nn
 
 from chop.errors import UnknownNameError
 from chop.logger import quietly
+from chop.results.sensitivity import Sensitivity
 from chop.runs import SENSITIVITY, SOFTWARE
 from chop.verbs.common.rows import (
     in_one_word,
@@ -18,7 +19,7 @@ from chop.verbs.common.rows import (
     searchable,
     splits,
 )
-from chop.verbs.sensitivity.layers import WIDTHS, Sensitivity
+from chop.verbs.sensitivity.layers import WIDTHS
 from chop.verbs.sensitivity.layers import sensitivity as measure
 
 CONTEXT = ("seed", "accelerator", "load_name", "load_type", "cf_args")

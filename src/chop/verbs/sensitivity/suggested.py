@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from chop.ops.op import Op
-from chop.passes.graph.transforms.quantize.one_line import Wanted
+from chop.passes.graph.transforms.quantize.one_line import FormatSpec
 from chop.tasks import Task
 
 SPACE = "graph/quantize/mixed_precision_ptq"
@@ -36,9 +36,9 @@ def suggested(
     """
     seeds = {}
     for layer, op, enough in needs:
-        formats = [Wanted(number_format, width) for width in choices(enough, widths)]
+        formats = [FormatSpec(number_format, width) for width in choices(enough, widths)]
         seeds[layer] = seed_of(formats, op)
-    return search_tables({"default": seed_of([Wanted(None)]), **seeds}, "name", task)
+    return search_tables({"default": seed_of([FormatSpec(None)]), **seeds}, "name", task)
 
 
 def choices(enough: int | None, widths: Sequence[int]) -> list[int]:
@@ -49,7 +49,7 @@ def choices(enough: int | None, widths: Sequence[int]) -> list[int]:
     return longer[start : start + 3]
 
 
-def seed_of(formats: Sequence[Wanted], op: Op | None = None) -> dict[str, Any]:
+def seed_of(formats: Sequence[FormatSpec], op: Op | None = None) -> dict[str, Any]:
     """The seed that offers some widths of one format; inputs and weights choose by themselves.
 
     Args:

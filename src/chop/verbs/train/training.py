@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from chop.figures import score_text
 from chop.loading.paths import loadable
 from chop.logger import RESULT, get_logger
 from chop.runs import GRAPH, TRAINING, latest
-from chop.tasks import NUMBERS, shown, task_of_history
+from chop.tasks import task_of_history
 from chop.verbs.common.next_commands import command_on, next_of_graph, show_next
 from chop.verbs.common.session import ActionResult, Session, chosen_settings, make_job, settings_of
 from chop.verbs.train import TrainRequest
@@ -81,8 +82,11 @@ def best_in_words(history: "History") -> str:
     best = best_epoch(history) if history else {}
     task = task_of_history(history)
     names = {task.epoch_column(): task.words, "val_loss_epoch": "loss"}
-    text = shown if task is NUMBERS else "{:.4f}".format
-    found = [f"{words} {text(best[name])}" for name, words in names.items() if name in best]
+    found = [
+        f"{words} {score_text(best[name], task.decides)}"
+        for name, words in names.items()
+        if name in best
+    ]
     return f"epoch {best['epoch']:.0f}: validation {', '.join(found)}" if found else ""
 
 

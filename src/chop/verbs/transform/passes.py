@@ -31,7 +31,7 @@ from chop.passes.graph import (
 )
 from chop.passes.graph.utils import deepcopy_mase_graph
 from chop.runs import GRAPH, TRANSFORM, latest
-from chop.search.front.accuracy import Measured, copies
+from chop.search.front.accuracy import copies
 from chop.training.metrics import evaluate
 from chop.training.results import Result
 from chop.verbs.common.next_commands import next_of_graph, show_next
@@ -131,7 +131,7 @@ class BeforeAndAfter:
         if self.before is None:
             return {}
         found = {"before": self.before, "after": self._measured(graph)}
-        sure = {name: Measured.by(each) for name, each in found.items()}
+        sure = {name: each.measured for name, each in found.items()}
         words = self.before.task.words
         logger.info(
             "%s on the same %s validation %s: %s before, %s after", words[0].upper() + words[1:],

@@ -2,9 +2,12 @@
 
 from pathlib import Path
 
-from chop.markup import Section, joined, number, table, tag
+from chop.figures import number
+from chop.markup import joined, tag
 from chop.results.comparison_chart import ReachedLevel, StoredComparison, comparison_chart
 from chop.runs import read_stored
+from chop.tables import Table
+from chop.views.section import Section
 from chop.views.svg import line_chart
 
 
@@ -22,7 +25,7 @@ def comparison_section(path: Path) -> Section:
     ]
     parts = [
         tag("p", words),
-        table(headers, rows, "Samplers compared", text_columns=1),
+        Table(headers, rows, "Samplers compared", text_columns=1).html(),
         tag("div", line_chart(comparison_chart(found)), class_="charts"),
     ]
     return Section("comparison", "Samplers compared", joined(parts))

@@ -1,9 +1,11 @@
 """Whether the simulation of a saved graph in floating point computes what integers would."""
 
 from chop.errors import ChopError
+from chop.figures import UNKNOWN
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.lowering import Exactness, analyse, lower
-from chop.markup import UNKNOWN, Markup, folded, joined, table, tag
+from chop.markup import Markup, folded, joined, tag
+from chop.tables import Table
 
 HEADERS = (
     "Node", "Steps", "Accumulator bits", "Exact in float32", "Exact in float64",
@@ -50,7 +52,7 @@ def exactness_table(found: Exactness) -> Markup:
          ", ".join(ties.get(each.node, ())) or UNKNOWN)
         for each in found.nodes
     ]  # fmt: skip
-    return table(HEADERS, rows, "Exactness", text_columns=2)
+    return Table(HEADERS, rows, "Exactness", text_columns=2).html()
 
 
 def yes(fact: bool) -> str:

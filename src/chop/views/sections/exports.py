@@ -5,8 +5,11 @@ from pathlib import Path
 
 from pydantic import BaseModel, Field
 
-from chop.markup import Section, Tile, counted, filled, joined, number, table, tag
+from chop.figures import counted, number
+from chop.markup import joined, tag
 from chop.runs import EXPORT, MANIFEST, RunFolder, read_stored
+from chop.tables import Table
+from chop.views.section import Section, Tile
 
 
 class Verified(BaseModel):
@@ -81,7 +84,7 @@ def exports_section(run: RunFolder) -> Section | None:
         "Folder", "Form", "File equal to the engine on", "Graph equal to the engine on",
         "Real rows", "Distinct outputs", "Checked with",
     )  # fmt: skip
-    return Section("exports", "Exports", table(headers, rows, "Exports", text_columns=7))
+    return Section("exports", "Exports", Table(headers, rows, "Exports", text_columns=7).html())
 
 
 def graph_checked(verified: Verified) -> str:
@@ -108,9 +111,9 @@ def hardware_section(run: RunFolder) -> Section | None:
         return None
     headers = ("Circuit", "Verified in RTL", *CIRCUIT_HEADERS)
     rows = [(name, rows_checked(each), *circuit_cells(circuit)) for name, each, circuit in found]
-    named, shown = filled(headers, rows)
+    shown = Table(headers, rows, "Circuits", text_columns=2).filled()
     tiles = tuple(_tile(each, circuit) for _, each, circuit in found[:MOST_TILES])
-    body = joined([tag("p", _explained(found)), table(named, shown, "Circuits", text_columns=2)])
+    body = joined([tag("p", _explained(found)), shown.html()])
     return Section("hardware", "Hardware", body, tiles)
 
 

@@ -3,8 +3,11 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from chop.markup import Section, joined, number, percent, table, tag
+from chop.figures import number, percent
+from chop.markup import joined, tag
 from chop.results.fronts import read_fronts
+from chop.tables import Table
+from chop.views.section import Section
 from chop.views.svg import WHOLE_WIDTH, line_chart
 
 
@@ -21,7 +24,7 @@ def fronts_section(folders: Mapping[str, Path]) -> Section | None:
     headers = ("Search", "On its front", f"best {fronts.good}", f"best {fronts.cost}")
     parts = [
         line_chart(fronts.chart(), WHOLE_WIDTH),
-        table((*headers, "hypervolume"), rows, "Searches compared"),
+        Table((*headers, "hypervolume"), rows, "Searches compared").html(),
         tag("p", "Hypervolume: the share that each search has reached of that of all fronts "
                  "together.", class_="quiet"),
     ]  # fmt: skip

@@ -8,22 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chop.charts import BarChart
+from chop.figures import UNKNOWN, counted, number
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.markup import (
-    UNKNOWN,
-    Markup,
-    Section,
-    Tile,
-    counted,
-    folded,
-    joined,
-    number,
-    table,
-    tag,
-)
+from chop.markup import Markup, folded, joined, tag
 from chop.passes.graph.analysis.flops.count import as_info, count
 from chop.passes.graph.analysis.flops.table import COLUMNS, cells, remarks
 from chop.results.graph import FLOAT_BITS, NodeFacts, RoundedTensor
+from chop.tables import Table
+from chop.views.section import Section, Tile
 from chop.views.sections.exactness import in_integers
 from chop.views.svg import bar_chart, drawing, line, shortened, text
 
@@ -209,7 +201,7 @@ def node_table(nodes: Sequence[NodeFacts]) -> Markup:
          number(node.bits), number(node.sqnr("weight"), 3), number(node.sqnr("data_in"), 3))
         for node in nodes
     ]  # fmt: skip
-    return table(headers, rows, "Nodes", text_columns=5)
+    return Table(headers, rows, "Nodes", text_columns=5).html()
 
 
 def statistics_section(nodes: Sequence[NodeFacts]) -> Section | None:
@@ -223,7 +215,7 @@ def statistics_section(nodes: Sequence[NodeFacts]) -> Section | None:
         for node, tensor, name, numbers in found
     ]
     headers = ("Node", "Tensor", "Statistic", *fields)
-    body = table(headers, rows, "Statistics", text_columns=3)
+    body = Table(headers, rows, "Statistics", text_columns=3).html()
     return Section("statistics", "Statistics per node", body)
 
 
@@ -302,7 +294,7 @@ def error_table(tensors: Sequence[RoundedTensor]) -> Markup:
          number(each.count), number(each.sqnr, 3))
         for each in tensors
     ]  # fmt: skip
-    return table(headers, rows, "Quantisation error", text_columns=3)
+    return Table(headers, rows, "Quantisation error", text_columns=3).html()
 
 
 def pair(tensor: RoundedTensor) -> Markup:
@@ -368,7 +360,7 @@ def costs_section(graph: MaseGraph, where: str) -> Section:
     last = [tag("th", "Total"), "", *cells(info["total"], columns)]
     headers = ("Node", "Operation", *(COLUMNS[name] for name in columns))
     parts = [
-        table(headers, [*rows, last], "Costs", text_columns=2),
+        Table(headers, [*rows, last], "Costs", text_columns=2).html(),
         tag("p", " ".join(remarks(info)), class_="quiet"),
         tag("div", *charts(info), class_="charts"),
     ]

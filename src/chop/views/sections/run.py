@@ -11,23 +11,14 @@ from typing import Any
 from pydantic import AliasChoices, BaseModel, Field, model_validator
 
 from chop.errors import ChopError, DataError
-from chop.markup import (
-    Markup,
-    Section,
-    Tile,
-    counted,
-    folded,
-    is_usable,
-    joined,
-    number,
-    percent,
-    table,
-    tag,
-)
+from chop.figures import counted, is_usable, number, percent
+from chop.markup import Markup, folded, joined, tag
 from chop.preprocessing import Preprocessing, from_plain
 from chop.runs import Count, RunFolder, RunRecord, SettingRecord, as_stored, read_json, read_stored
+from chop.tables import Table
 from chop.tasks import CLASSES, NUMBERS, Task, task_of_history
 from chop.training.report import best_epoch, curves_of, learning_chart
+from chop.views.section import Section, Tile
 from chop.views.svg import line_chart
 
 Facts = dict[str, str]
@@ -126,7 +117,7 @@ def _data(records: list[RunRecord]) -> list[Markup]:
     sources = {(each.data or "", each.fingerprint or "") for each in records} - {("", "")}
     rows = [(data, tag("code", fingerprint)) for data, fingerprint in sorted(sources)]
     headers = ("Data", "Fingerprint (SHA-256 of the rows)")
-    return [table(headers, rows, "Data sets", text_columns=2)] if rows else []
+    return [Table(headers, rows, "Data sets", text_columns=2).html()] if rows else []
 
 
 def features_table(known: Preprocessing) -> Markup:
@@ -136,7 +127,7 @@ def features_table(known: Preprocessing) -> Markup:
         for place, (mean, scale) in enumerate(zip(known.mean, known.scale, strict=True))
     ]
     headers = (known.kind.removesuffix("s").capitalize(), "Mean", "Deviation")
-    return folded(f"Features: {known}", table(headers, rows, "Scaling of the features"))
+    return folded(f"Features: {known}", Table(headers, rows, "Scaling of the features").html())
 
 
 def _runs(records: list[RunRecord], shared: Facts) -> Markup:
@@ -194,9 +185,9 @@ def _settings(record: RunRecord) -> Markup | None:
         for each in chosen
     ]  # fmt: skip
     headers = ("Setting", "In effect", "Set by", "Instead of")
-    set_here = table(headers, rows, "Settings", text_columns=4)
+    set_here = Table(headers, rows, "Settings", text_columns=4).html()
     defaults = [(each.name, _value(each.effective)) for each in others]
-    as_ever = table(("Setting", "Default"), defaults, "Defaults", text_columns=2)
+    as_ever = Table(("Setting", "Default"), defaults, "Defaults", text_columns=2).html()
     words = counted(len(others), "setting")
     is_open = record.action == "train"  # the one whose settings a reader asks for first
     return joined(
@@ -345,7 +336,7 @@ def tested(run: RunFolder) -> Section | None:
             headers.append(header)
             for row, (_, result) in zip(rows, found, strict=True):
                 row.append(number(getattr(result, field)))
-    parts = [table(headers, rows, "Test results", text_columns=2)]
+    parts = [Table(headers, rows, "Test results", text_columns=2).html()]
     known = from_plain(best.preprocessing, best_path.name)
     parts += [tag("p", f"Features of {best_path.name}: {known}.")] if known else []
     newest, *older = [(path.name, confusion(result)) for path, result in found]
@@ -373,7 +364,7 @@ def confusion(result: StoredResult) -> Markup | None:
         "Confusion matrix: rows are the true classes, columns the predicted ones. "
         "The fuller the colour, the larger the share of the row."
     )
-    shown = table(headers, rows, "Confusion matrix", is_matrix=True)
+    shown = Table(headers, rows, "Confusion matrix", is_matrix=True).html()
     return tag("figure", tag("h3", "Confusion matrix"), shown, tag("figcaption", words))
 
 

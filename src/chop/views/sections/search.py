@@ -1,36 +1,28 @@
 """Searches: the front to explore, how it was reached, and what its configurations change."""
 
 import json
+import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chop.markup import (
-    Markup,
-    Section,
-    Tile,
-    counted,
-    escaped,
-    joined,
-    number,
-    table,
-    tag,
-    without_halves,
-)
-from chop.results.search import (
-    FRONT,
-    OUT,
+from chop.figures import SCORES, counted, number
+from chop.markup import Markup, escaped, joined, tag, without_halves
+from chop.results.front import FRONT, OUT, SearchResult
+from chop.results.front_charts import (
     Importances,
-    Search,
+    hypervolume_chart,
     hypervolumes,
+    importance_charts,
     importances,
-    read_search,
-    template,
 )
-from chop.search.front.accuracy import SCORES, Accuracies
-from chop.search.front.hypervolume import hypervolume_chart, importance_charts
+from chop.search.front.accuracy import Accuracies
 from chop.search.metrics import METRICS
 from chop.search.study.trial import Trial
+from chop.search.sweeps.hyperparameters import COMMAND_LINE
+from chop.tables import Table
+from chop.views.section import Section, Tile
 from chop.views.sections.exports import circuits_of_front
 from chop.views.sections.front import NO_UNIT, front_table, metrics_in_order
 from chop.views.sections.graph import bit_colour
@@ -48,7 +40,7 @@ HINT = (
 
 def search_section(folder: Path, name: str, place: int) -> Section | None:
     """The section of one search, if it has trials; `name` tells it from others."""
-    search = read_search(folder)
+    search = SearchResult.load(folder)
     if not search.trials:
         return None
     anchor = f"search-{place}"
@@ -59,22 +51,22 @@ def search_section(folder: Path, name: str, place: int) -> Section | None:
         scatter(search, anchor) if search.complete else None,
         front_table(search, circuits_of_front(folder)),
         charts(search),
-        changes(search.best) if search.is_by_layer else None,
+        changes(search.best) if is_by_layer(search) else None,
         failures(search),
     ]
     title += f" ({name})" if name else ""
     return Section(anchor, title, joined(parts), tiles(search, name and (sampler or name)))
 
 
-def tiles(search: Search, name: str) -> tuple[Tile, ...]:
+def tiles(search: SearchResult, name: str) -> tuple[Tile, ...]:
     """What a reader sees first: the best network of the front beside the float one."""
     found = [_front_tile(search, name)]
     if search.start is not None and search.start.chosen_by is not None:
         detail = "before the search" + _on_test_rows(search.start)
         value = str(search.start.chosen_by)
         found.insert(0, Tile(search.start.name.capitalize(), value, detail, name, rank=0))
-    if search.front and (known := search.judged.get(search.front[0])) and known.chosen_by:
-        trial = next(each for each in search.best if each.number == search.front[0])
+    trial = next(iter(search.best), None)
+    if trial and (known := search.judged.get(trial.number)) and known.chosen_by:
         costs = [each for each in search.problem.metrics if each not in SCORES]
         cost = "".join(f", {number(trial.metrics.get(each))} {each}" for each in costs[:1])
         detail = f"best_0{cost}{_on_test_rows(known)}"
@@ -82,9 +74,9 @@ def tiles(search: Search, name: str) -> tuple[Tile, ...]:
     return tuple(found)
 
 
-def _front_tile(search: Search, name: str) -> Tile:
+def _front_tile(search: SearchResult, name: str) -> Tile:
     """How many networks are on the front, and were seen to compute what their integers do."""
-    size = number(len(search.front))
+    size = number(len(search.best))
     tried = f"of {counted(len(search.trials), 'configuration')} tried"
     if not search.verified:
         return Tile("On the front", size, tried, name)
@@ -99,15 +91,15 @@ def _on_test_rows(known: Accuracies) -> str:
     return f"; {known.test} on test rows" if known.test is not None else ""
 
 
-def summary(search: Search) -> str:
+def summary(search: SearchResult) -> str:
     """What was tried, in a sentence."""
     size, repeats = search.problem.space_size, search.problem.repeats
-    failed = len(search.trials) - len(search.complete)
+    failed = len(search.failed)
     out = sum(search.group(trial) == OUT for trial in search.complete)
     words = [
         counted(len(search.trials), "distinct configuration")
         + (f" of {number(size)}" if size is not None else "")
-        + f" evaluated: {number(len(search.front))} on the front",
+        + f" evaluated: {number(len(search.best))} on the front",
         f"{number(out)} out of bounds" if out else None,
         f"{number(failed)} failed",
         f"{counted(repeats, 'repeated proposal')} not evaluated again" if repeats else None,
@@ -115,7 +107,7 @@ def summary(search: Search) -> str:
     return ", ".join(word for word in words if word) + "."
 
 
-def scatter(search: Search, anchor: str) -> Markup:
+def scatter(search: SearchResult, anchor: str) -> Markup:
     """The plot that the page's script draws, with its data."""
     metrics = metrics_in_order(search)
     x, y = (
@@ -149,7 +141,7 @@ def scatter(search: Search, anchor: str) -> Markup:
     )
 
 
-def plot_data(search: Search, metrics: Sequence[str]) -> dict[str, Any]:
+def plot_data(search: SearchResult, metrics: Sequence[str]) -> dict[str, Any]:
     """What the script needs: numbers, and choices as places in lists of options, which is small."""
     trials = thinned(search)
     keys = list(dict.fromkeys(key for trial in trials for key in trial.config))
@@ -187,7 +179,43 @@ def plot_data(search: Search, metrics: Sequence[str]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _baseline(search: Search) -> dict[str, Any]:
+def is_by_layer(search: SearchResult) -> bool:
+    """Return whether configurations have a table for each layer, not only settings."""
+    return any(len(key) > 1 for trial in search.trials for key in trial.config)
+
+
+@dataclass(frozen=True)
+class Template:
+    """The text around the configuration of a trial that makes it a file that ``ch`` can read."""
+
+    head: str = ""
+    """The settings that all files have in common."""
+    prefix: tuple[str, ...] = ()
+    """The tables that a configuration is inside of."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Settings that have another name on the command line."""
+
+
+def template(search: SearchResult) -> Template:
+    """Return that of the files ``best_<n>.toml``, if there are any that make sense."""
+    for text in search.files.values():
+        try:
+            content = tomllib.loads(text)
+        except tomllib.TOMLDecodeError:
+            continue
+        if not is_by_layer(search):
+            chosen = {key[0] for trial in search.trials for key in trial.config}
+            found = {COMMAND_LINE.get(name, name) for name in chosen}
+            kept = [each for each in text.splitlines() if each.partition(" =")[0] not in found]
+            return Template("\n".join(kept).strip(), (), COMMAND_LINE)
+        passes = content.get("passes")
+        rules = passes.get("quantize") if isinstance(passes, dict) else None
+        if isinstance(rules, dict) and rules.get("by") == "name":
+            return Template(text.partition("\n[")[0].strip(), ("passes", "quantize"))
+    return Template()
+
+
+def _baseline(search: SearchResult) -> dict[str, Any]:
     """The network that the search started from, as a line across the plot."""
     start = search.start
     if start is None or start.chosen_by is None:
@@ -202,7 +230,7 @@ def _json(value: Any) -> str:
     return json.dumps(value, default=str)
 
 
-def thinned(search: Search) -> list[Trial]:
+def thinned(search: SearchResult) -> list[Trial]:
     """All of the front, and evenly chosen others if there are more than can be drawn."""
     best = [t for t in search.complete if search.group(t) == FRONT]
     others = [t for t in search.complete if search.group(t) != FRONT]
@@ -221,7 +249,7 @@ def json_block(data: Any, anchor: str) -> Markup:
     return tag("script", safe, type="application/json", id=anchor)
 
 
-def charts(search: Search) -> Markup:
+def charts(search: SearchResult) -> Markup:
     """How fast the front was reached, and what mattered."""
     volumes, mattered = hypervolumes(search), importances(search)
     drawn = [line_chart(hypervolume_chart(volumes))] if len(volumes) > 1 else []
@@ -258,7 +286,7 @@ def changes(best: Sequence[Trial]) -> Markup | None:
     return joined(
         [
             tag("h3", "What each configuration of the front changes"),
-            table(headers, rows, "Changes layer by layer", len(headers), is_matrix=True),
+            Table(headers, rows, "Changes layer by layer", len(headers), is_matrix=True).html(),
             tag("p", f"{counted(left, 'further configuration')} not shown.") if left else None,
         ]
     )
@@ -294,9 +322,9 @@ def _cell(settings: Mapping[str, Any] | None) -> Markup:
     return tag("td", *broken, class_="heat change", style=f"--t:{colour:.0f}%")
 
 
-def failures(search: Search) -> Markup | None:
+def failures(search: SearchResult) -> Markup | None:
     """The trials that failed, with their reasons."""
-    failed = [trial for trial in search.trials if not trial.is_complete]
+    failed = search.failed
     if not failed:
         return None
     rows = [(str(t.number), t.reason or "no reason is stored") for t in failed[:MOST_FAILURES]]
@@ -304,7 +332,7 @@ def failures(search: Search) -> Markup | None:
     return joined(
         [
             tag("h3", "Failed"),
-            table(("Trial", "Reason"), rows, "Failed trials", text_columns=2),
+            Table(("Trial", "Reason"), rows, "Failed trials", text_columns=2).html(),
             tag("p", f"{left} more failed.") if left else None,
         ]
     )

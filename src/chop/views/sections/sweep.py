@@ -9,9 +9,12 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 
 from chop.charts import Band, LineChart, Points
-from chop.markup import LARGEST_NUMBER, Markup, Section, counted, joined, number, table, tag
+from chop.figures import LARGEST_NUMBER, counted, number
+from chop.markup import Markup, joined, tag
 from chop.runs import REPEAT, TRAININGS, read_stored
+from chop.tables import Table
 from chop.training.report import ACCURACY, LOSS
+from chop.views.section import Section
 from chop.views.svg import line_chart
 
 Number = Annotated[float, Field(gt=-LARGEST_NUMBER, lt=LARGEST_NUMBER)]
@@ -116,7 +119,7 @@ def settings_table(settings: Sequence[StudiedSetting], varied: Sequence[str]) ->
         ]
         for each in sorted(settings, key=lambda each: -each.accuracy)
     ]
-    return table(headers, rows, "Settings of training", text_columns=len(varied))
+    return Table(headers, rows, "Settings of training", text_columns=len(varied)).html()
 
 
 def charts(settings: Sequence[StudiedSetting], varied: Sequence[str]) -> list[Markup]:

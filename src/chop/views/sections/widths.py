@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 
 from chop.charts import BarChart
-from chop.markup import Section, counted, folded, joined, tag
+from chop.figures import counted
+from chop.markup import folded, joined, tag
 from chop.results.graph import NodeFacts
+from chop.views.section import Section
 from chop.views.svg import bar_chart
 
 OPEN_CHARTS = 12

@@ -7,7 +7,7 @@ import torch
 
 from chop.export.onnx.write.code import Array
 from chop.lowering.dyadic import dyadic
-from chop.lowering.ranges import TooWideError, bits
+from chop.lowering.ranges import TooWideError, bit_width
 from chop.numerics import FORMATS, Integer, IntegerScaled, NumberFormat
 from chop.numerics.int_tensor import FloatTensor, IntTensor
 
@@ -88,7 +88,7 @@ def exact_format(array: Array, binary: bool) -> NumberFormat:
     if binary:
         try:
             codes, frac = dyadic(torch.from_numpy(array.astype(np.float64)))
-            width = bits(int(codes.min(initial=0)), int(codes.max(initial=0)))
+            width = bit_width(int(codes.min(initial=0)), int(codes.max(initial=0)))
             if width <= MOST_BITS and abs(frac) <= FURTHEST_POINT:
                 return Integer(width=width, frac_width=frac)
         except TooWideError:

@@ -27,7 +27,7 @@ from chop.export.rows import CheckedRows
 from chop.export.targets import TargetOptions, WrittenFiles, export_target
 from chop.lowering import IntegerProgram
 from chop.lowering.program import Codes
-from chop.lowering.ranges import bits, compact, trailing_zeros
+from chop.lowering.ranges import bit_width, compact, trailing_zeros
 
 DOMAIN = "qonnx.custom_op.general"
 NOTES = "Bit-equal to its integer program in the executor of qonnx"
@@ -43,7 +43,7 @@ class QuantNodes(Plain):
     def rounded(self, code: OnnxCode, x: str, to: RoundingTarget, dtype: Any) -> str:
         """Numbers of a format."""
         low, high = int(to.low.min()), int(to.high.max())
-        width, signed = (bits(low, high), 1) if low < 0 else (high.bit_length(), 0)
+        width, signed = (bit_width(low, high), 1) if low < 0 else (high.bit_length(), 0)
         if (to.rounding, to.overflow) != ("half_even", "saturate") or width < 2:
             return super().rounded(code, x, to, dtype)  # one bit has a meaning of its own there
         if (to.low != full_range(width, signed)[0]).any() or (
@@ -58,10 +58,10 @@ class QuantNodes(Plain):
     def weights(self, code: OnnxCode, weights: Weights, dtype: Any) -> str:
         """Constants of a product as numbers that a ``Quant`` leaves as they are."""
         codes, frac = weights.codes, weights.frac
-        if bits(int(codes.min()), int(codes.max())) > WIDEST:
+        if bit_width(int(codes.min()), int(codes.max())) > WIDEST:
             zeros = trailing_zeros(codes).reshape((-1,) + (1,) * (codes.ndim - 1))
             codes, frac = codes >> zeros, compact(frac - zeros, codes.shape)
-        width = max(bits(int(codes.min()), int(codes.max())), 2)
+        width = max(bit_width(int(codes.min()), int(codes.max())), 2)
         values = code_numbers(codes, frac, dtype)
         return add_quant(code, code.constant(values, weights.name), frac, width, 1)
 

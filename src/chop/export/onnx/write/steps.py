@@ -27,7 +27,7 @@ from chop.export.onnx.write.code import (
 from chop.export.onnx.write.windows import Weights, step_weights, window_index, window_settings
 from chop.export.rows import input_types
 from chop.lowering import program as steps
-from chop.lowering.engine import working_dtype
+from chop.lowering.engine import step_dtype
 from chop.lowering.exactness import EXACT, rounded_before
 from chop.lowering.program import Codes, Input, IntegerProgram, Shape, Step, Value
 
@@ -82,7 +82,7 @@ class OnnxWriter:
 
     def dtype(self, step: Step) -> Any:
         """The type in which a step is exact; refused where the form has none."""
-        found = working_dtype(step, self.sources(step))
+        found = step_dtype(step, self.sources(step))
         if isinstance(step, steps.Table) and are_float32(step.table, step.out.frac):
             found = torch.float32  # its entries are only looked up
         fracs = [value.frac for value in (step.out, *self.sources(step))]

@@ -25,11 +25,11 @@ from chop.passes.graph.analysis.metadata_entries import (
     Snapshots,
     bare,
     classify,
-    is_tensor,
     named_arguments,
     parameter_entry,
     record_formats,
     result_entries,
+    stands_for_tensor,
     tensor_entry,
 )
 
@@ -44,7 +44,7 @@ def init_metadata_analysis_pass(graph: MaseGraph, args: MetadataArgs) -> tuple[M
 
 
 class AddCommonMetadataArgs(PassArgs):
-    """Which inputs to run the model on, and what to keep.
+    """The inputs to run the model on, and the values to keep.
 
     Args:
         dummy_in: a value for each input, by the name of the argument or of the node. Without it
@@ -112,7 +112,7 @@ class Filler:
         """A tensor's record, nothing known of a node's, and any other value bare."""
         if isinstance(value, Tensor):
             return tensor_entry(value, self.snapshots)
-        return dict(UNKNOWN) if is_tensor(value) else value
+        return dict(UNKNOWN) if stands_for_tensor(value) else value
 
     def results(self, node: fx.Node, result: Any) -> None:
         """Record what comes out."""
@@ -158,18 +158,20 @@ def software_of(node: fx.Node) -> SoftwareMetadata:
     common = node.meta["mase"]["common"]
     results = [name for name, entry in common["results"].items() if not bare(entry)]
     if node.op == "output":
-        return {"args": places([name.replace("data_out", "data_in") for name in results])}
+        return {
+            "args": statistics_places([name.replace("data_out", "data_in") for name in results])
+        }
     found: SoftwareMetadata = {}
     if node.op.startswith("call_"):
         names = [name for name, entry in common["args"].items() if not bare(entry)]
         module = node.meta["mase"].module
         buffers = [] if module is None else [name for name, _ in module_buffers(module)]
-        found["args"] = places(names + buffers)
+        found["args"] = statistics_places(names + buffers)
     if results or "args" not in found:
-        found["results"] = places(results)
+        found["results"] = statistics_places(results)
     return found
 
 
-def places(names: list[str]) -> dict[str, Any]:
+def statistics_places(names: list[str]) -> dict[str, Any]:
     """A place for statistics under each name."""
     return {name: {"stat": {}} for name in names}

@@ -1,4 +1,4 @@
-"""Where a simulation in floating point computes what integers would."""
+"""Analysis of where a simulation in floating point computes what integers would."""
 
 from dataclasses import asdict
 from typing import Any
@@ -9,7 +9,7 @@ from chop.passes.base import Info, PassArgs, analysis_pass
 
 
 class ExactnessArgs(PassArgs):
-    """How to find shapes, and whether floating point may remain at the end.
+    """The inputs that give shapes, and a flag for floating point at the end.
 
     Args:
         dummy_in: inputs by name, for their shapes; by default those that metadata recorded.

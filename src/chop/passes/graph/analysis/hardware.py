@@ -1,4 +1,4 @@
-"""What a quantised network would take as a circuit."""
+"""The circuit that a quantised network would be: its look-up tables and latency."""
 
 import logging
 from dataclasses import asdict
@@ -17,7 +17,7 @@ logger = logging.getLogger("chop")
 
 
 class HardwareArgs(PassArgs):
-    """Where to put registers, and how to find shapes.
+    """The places of registers, and the inputs that give shapes.
 
     Args:
         stages: pipeline registers from the inputs to the outputs; by default one for each layer

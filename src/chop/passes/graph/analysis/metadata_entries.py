@@ -1,4 +1,4 @@
-"""What the metadata of a node holds: what it is, operands, results, and number formats."""
+"""Entries of the metadata of a node: operation, operands, results, and number formats."""
 
 import functools
 import inspect
@@ -48,7 +48,7 @@ def classify(node: fx.Node, modules: Mapping[str, nn.Module]) -> tuple[str, str]
 
 
 def is_users(target: Any) -> bool:
-    """Whether a function or class is neither torch's nor Python's own."""
+    """True if a function or class is neither torch's nor Python's own."""
     home = getattr(target, "__module__", None) or "torch"  # C functions of torch have none
     return home.partition(".")[0] not in ("torch", "math", "builtins", "_operator")
 
@@ -116,7 +116,7 @@ def parameter_entry(tensor: Tensor, add_value: bool) -> ParameterEntry:
 
 
 def named_results(result: Any) -> Iterator[tuple[str, Any]]:
-    """What a node gives: the parts of nested containers with tensors, or the value as it is."""
+    """The named results of a node: the parts of containers with tensors, or the value as it is."""
     leaves = pytree.tree_leaves(result)
     if not any(isinstance(leaf, Tensor) for leaf in leaves):
         leaves = [result]
@@ -157,7 +157,7 @@ def named_arguments(
         kwargs = {name: value for name, value in kwargs.items() if name != "config"}
     for name, value in [*positional(node, op, module, args), *kwargs.items()]:
         for part_name, part in parts(name, value):
-            if not is_tensor(part):
+            if not stands_for_tensor(part):
                 yield part_name, part
             elif is_function and name in PARAMETER_NAMES:
                 yield name, part
@@ -166,14 +166,14 @@ def named_arguments(
                 inputs += 1
 
 
-def is_tensor(value: object) -> bool:
-    """Whether a value is a tensor, or a node that stands for one."""
+def stands_for_tensor(value: object) -> bool:
+    """True if a value is a tensor, or a node that stands for one."""
     return isinstance(value, Tensor | fx.Node)
 
 
 def parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     """A sequence with tensors in it, as in `torch.cat`, taken apart; anything else whole."""
-    if isinstance(value, list | tuple) and any(is_tensor(item) for item in value):
+    if isinstance(value, list | tuple) and any(stands_for_tensor(item) for item in value):
         for index, item in enumerate(value):
             yield f"{name}_{index}", item
     else:
@@ -244,7 +244,7 @@ def aten_signature(name: str, count: int) -> tuple[tuple[str, ...], str | None]:
 
 
 def bare(value: Mapping[str, Any] | Any) -> bool:
-    """Whether an entry of `args` is a bare argument rather than the record of a tensor."""
+    """True if an entry of `args` is a bare argument rather than the record of a tensor."""
     return not (isinstance(value, dict) and "precision" in value)
 
 

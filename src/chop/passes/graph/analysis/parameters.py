@@ -1,4 +1,4 @@
-"""How many parameters learn."""
+"""Analysis of the number of parameters that learn."""
 
 from typing import Any
 

@@ -30,7 +30,7 @@ FX_OPS = ("placeholder", "get_attr", "call_function", "call_method", "call_modul
 
 
 class ReportGraphArgs(PassArgs):
-    """Where the report goes: to the file `file_name`, or else to standard output."""
+    """The destination of the report: the file `file_name`, or else standard output."""
 
     file_name: Path | None = None
 
@@ -60,7 +60,7 @@ ABBREVIATED = "......"  # what the labs print in place of a tensor
 
 
 class ReportNodeMetaParamArgs(PassArgs):
-    """Which sections to print, and optionally a file to save the table in as well."""
+    """The sections to print, and optionally a file to save the table in as well."""
 
     which: tuple[Literal["all", "common", "hardware", "software"], ...] = ("all",)
     save_path: Path | None = None
@@ -105,12 +105,12 @@ def abbreviate(value: Any) -> Any:
 @analysis_pass("report_node_type", requires=("common",))
 def report_node_type_analysis_pass(graph: MaseGraph, args: PassArgs) -> tuple[MaseGraph, Info]:
     """Print the type and operation of every node and the number format of its first input."""
-    rows = [[*node_cells(node), value_type(node)] for node in graph.nodes]
+    rows = [[*node_cells(node), first_number_type(node)] for node in graph.nodes]
     show(tabulate(rows, headers=[*NODE_COLUMNS, "Value type"], tablefmt="orgtbl"))
     return graph, {"mase_types": {name: mase_type for name, _, mase_type, *_ in rows}}
 
 
-def value_type(node: fx.Node) -> str:
+def first_number_type(node: fx.Node) -> str:
     """The number type of the first input, NA where there is none."""
     entry = node.meta["mase"]["common"]["args"].get("data_in_0")
     return "NA" if entry is None or entry["type"] is None else str(entry["type"])

@@ -1,4 +1,4 @@
-"""What metadata must look like, stated as rules and checked node by node."""
+"""Rules that metadata must follow, checked node by node."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -120,7 +120,7 @@ def tensor_entries(node: fx.Node) -> Iterator[tuple[str, Any]]:
                 yield name, entry
 
 
-def check(graph: MaseGraph, rules: tuple[Rule, ...]) -> Info:
+def check_rules(graph: MaseGraph, rules: tuple[Rule, ...]) -> Info:
     """Raise for the first rule that is broken; else say how much was checked."""
     problems = [f"{n.name}: {text}" for n in graph.nodes for rule in rules for text in rule(n)]
     if problems:
@@ -134,7 +134,7 @@ def verify_common_metadata_analysis_pass(
     graph: MaseGraph, args: PassArgs
 ) -> tuple[MaseGraph, Info]:
     """Check that the common metadata is complete and fits the model."""
-    return graph, check(graph, COMMON_RULES)
+    return graph, check_rules(graph, COMMON_RULES)
 
 
 @analysis_pass("verify_software_metadata", requires=("common", "software"))
@@ -142,7 +142,7 @@ def verify_software_metadata_analysis_pass(
     graph: MaseGraph, args: PassArgs
 ) -> tuple[MaseGraph, Info]:
     """Check that the software metadata fits the common metadata."""
-    return graph, check(graph, SOFTWARE_RULES)
+    return graph, check_rules(graph, SOFTWARE_RULES)
 
 
 @analysis_pass("verify_hardware_metadata", requires=("common",))
@@ -150,10 +150,10 @@ def verify_hardware_metadata_analysis_pass(
     graph: MaseGraph, args: PassArgs
 ) -> tuple[MaseGraph, Info]:
     """Check that the hardware metadata is what `add_hardware_metadata` writes."""
-    return graph, check(graph, HARDWARE_RULES)
+    return graph, check_rules(graph, HARDWARE_RULES)
 
 
 @analysis_pass("verify_metadata", requires=("common", "software"))
 def verify_metadata_analysis_pass(graph: MaseGraph, args: PassArgs) -> tuple[MaseGraph, Info]:
     """Check all metadata."""
-    return graph, check(graph, COMMON_RULES + SOFTWARE_RULES + HARDWARE_RULES)
+    return graph, check_rules(graph, COMMON_RULES + SOFTWARE_RULES + HARDWARE_RULES)

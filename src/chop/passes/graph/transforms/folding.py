@@ -23,7 +23,7 @@ from chop.passes.graph.analysis.add_metadata import (
     add_software_metadata_analysis_pass,
     init_metadata_analysis_pass,
 )
-from chop.passes.graph.transforms.fusion import CONVOLUTIONS, LINEAR, fuse, result_shape
+from chop.passes.graph.transforms.fusion import CONVOLUTIONS, LINEAR, fuse, recorded_result_shape
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 BY_RANK: dict[int, type[nn.Module]] = {3: nn.Conv1d, 4: nn.Conv2d, 5: nn.Conv3d}
@@ -75,7 +75,7 @@ def obstacle(node: fx.Node, norm: nn.Module, calls: Counter[str]) -> str | None:
         return "no running statistics"
     if calls[str(node.target)] > 1:
         return "a layer that is called several times"
-    if result_shape(node) is None:
+    if recorded_result_shape(node) is None:
         return "the shape of its result is not known"
     return None
 
@@ -102,7 +102,7 @@ def layer_after(graph: MaseGraph, node: fx.Node, calls: Counter[str]) -> fx.Node
     if type(layer) not in kinds or calls[str(user.target)] > 1 or weight_mask(layer) is not None:
         return None
     if isinstance(layer, nn.Linear):
-        rank = len(result_shape(node) or ())
+        rank = len(recorded_result_shape(node) or ())
         return user if rank == 2 else None
     padded = layer.padding == "same" or (layer.padding != "valid" and any(layer.padding))
     return None if padded else user
@@ -139,7 +139,7 @@ def put_product(graph: MaseGraph, node: fx.Node, scale: Tensor, shift: Tensor) -
     """
     norm: Any = graph.model.get_submodule(str(node.target))
     dtype = norm.running_mean.dtype
-    rank = len(result_shape(node) or ())
+    rank = len(recorded_result_shape(node) or ())
     if rank in BY_RANK:
         channels = len(scale)
         layer: Any = BY_RANK[rank](channels, channels, 1, groups=channels)

@@ -62,7 +62,7 @@ def fuse(graph: MaseGraph, pairs: dict[type[nn.Module], type[nn.Module]], how: F
         layer = followed_layer(norm, modules, pairs)
         if layer is None:
             continue
-        reason = obstacle(layer, norm, modules, calls)
+        reason = fusion_obstacle(layer, norm, modules, calls)
         if reason is not None:
             skipped[norm.name] = reason
             continue
@@ -91,17 +91,17 @@ def followed_layer(
     return source if is_pair else None
 
 
-def obstacle(
+def fusion_obstacle(
     layer_node: fx.Node,
     norm_node: fx.Node,
     modules: dict[str, nn.Module],
     calls: Counter[nn.Module],
 ) -> str | None:
-    """Why a layer and the norm after it must stay apart; None if nothing is in the way."""
+    """The reason why a layer and the norm after it must stay apart; None if there is none."""
     layer: Any = modules[str(layer_node.target)]
     norm: Any = modules[str(norm_node.target)]
     channels = layer.out_features if isinstance(layer, nn.Linear) else layer.out_channels
-    shape = result_shape(layer_node)
+    shape = recorded_result_shape(layer_node)
     # Of a linear layer with more dimensions, batch norm normalises another one than the features.
     wrong_dim = isinstance(layer, nn.Linear) and (shape is None or len(shape) != 2)
     obstacles = {
@@ -117,7 +117,7 @@ def obstacle(
     return next((reason for reason, in_the_way in obstacles.items() if in_the_way), None)
 
 
-def result_shape(node: fx.Node) -> list[int] | None:
+def recorded_result_shape(node: fx.Node) -> list[int] | None:
     """The shape of what a node gives, if metadata has it."""
     results = node.meta["mase"]["common"].get("results", {})
     shape: list[int] | None = results.get("data_out_0", {}).get("shape")

@@ -26,7 +26,7 @@ DOWN, DROPPED, UP = "_lora_a", "_lora_dropout", "_lora_b"
 
 
 class InsertLoraArgs(PassArgs):
-    """Which layers get an adapter, of what size, and what else is trained.
+    """The layers that get an adapter, its size, and the other parameters to train.
 
     Args:
         rank: the number of features between the two layers of an adapter.
@@ -157,7 +157,7 @@ def _add_nodes(graph: MaseGraph, node: fx.Node, args: InsertLoraArgs) -> None:
 
 
 def trainable_parameters(model: nn.Module) -> dict[str, int]:
-    """How many parameters there are, and how many of them learn; shared ones count once."""
+    """The number of parameters, and of those that learn; shared ones count once."""
     return {
         "parameters": sum(value.numel() for value in model.parameters()),
         "trainable": sum(value.numel() for value in model.parameters() if value.requires_grad),
@@ -165,7 +165,7 @@ def trainable_parameters(model: nn.Module) -> dict[str, int]:
 
 
 class FuseLoraArgs(PassArgs):
-    """What to do with the other parameters.
+    """The treatment of the other parameters.
 
     Args:
         unfreeze: make all parameters trainable again; otherwise they stay as they are.

@@ -14,7 +14,7 @@ from chop.passes.graph.analysis.add_metadata import (
     add_common_metadata_analysis_pass,
     software_of,
 )
-from chop.passes.graph.transforms.fusion import result_shape
+from chop.passes.graph.transforms.fusion import recorded_result_shape
 from chop.preprocessing import Preprocessing
 
 Step = tuple[str, Callable[..., Any], tuple[float, ...]]
@@ -54,7 +54,7 @@ def only_input(graph: MaseGraph) -> fx.Node:
 
 
 def steps_of(known: Preprocessing) -> list[Step]:
-    """What is done to rows, in the order in which it is done."""
+    """The operations on rows, in their order."""
     divided: list[Step] = [("divisor", torch.div, (known.divisor,))]
     shifted: list[Step] = [("mean", torch.sub, known.mean), ("scale", torch.div, known.scale)]
     return [*(divided if known.divisor != 1 else []), *shifted]
@@ -64,7 +64,7 @@ def insert(
     graph: MaseGraph, source: fx.Node, steps: list[Step], known: Preprocessing
 ) -> list[fx.Node]:
     """Put nodes between the input and all that reads it; the nodes."""
-    dims = len(result_shape(source) or ()) or (2 if known.kind == "features" else 4)
+    dims = len(recorded_result_shape(source) or ()) or (2 if known.kind == "features" else 4)
     users = list(source.users)
     device = next((each.device for each in graph.model.parameters()), torch.device("cpu"))
     added: list[fx.Node] = []
@@ -89,7 +89,7 @@ def insert(
 
 def raw_example(source: fx.Node, known: Preprocessing) -> Tensor | None:
     """Rows as they were measured, of the shape that metadata has of the input; None without it."""
-    shape = result_shape(source)
+    shape = recorded_result_shape(source)
     if shape is None:
         return None
     value = source.meta["mase"]["common"]["results"]["data_out_0"].get("value")

@@ -11,7 +11,7 @@ from chop.passes.base import Info, PassArgs, transform_pass
 
 
 class EmitVerilogArgs(PassArgs):
-    """Where to write, how to pipeline, and how much to check.
+    """The folder to write to, the pipelining, and the extent of the checks.
 
     Args:
         project_dir: the files go to its ``hardware/rtl``, or ``hardware/rtl-v1`` if that exists.

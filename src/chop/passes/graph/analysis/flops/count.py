@@ -16,7 +16,7 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.recorder import undisturbed
 from chop.ir.parameters import attribute
 from chop.ops.cost import Cost
-from chop.passes.base import Batches, Info, PassArgs, analysis_pass, first_rows
+from chop.passes.base import Batches, Info, PassArgs, analysis_pass, take_rows
 from chop.passes.graph.analysis.flops.ebops import EbopsCount, ebops
 from chop.passes.graph.analysis.flops.node_count import (
     OF_WORK,
@@ -42,9 +42,9 @@ from chop.passes.graph.analysis.flops.operands import (
 )
 from chop.passes.graph.analysis.flops.rounding import (
     NotRounded,
-    names_of,
     out_of_reach,
     products_seen,
+    unrounded_functions,
 )
 from chop.passes.graph.analysis.flops.table import report_counts
 from chop.passes.graph.analysis.metadata_entries import (
@@ -58,7 +58,7 @@ WHERE = "pass 'count_operations'"
 
 @dataclass(frozen=True)
 class Counts:
-    """What every node costs, and what that is per."""
+    """The cost of every node, per sample or per batch."""
 
     nodes: dict[fx.Node, NodeCount]
     total: dict[str, int]
@@ -75,7 +75,7 @@ class Counts:
 
 
 class CountOperationsArgs(PassArgs):
-    """What to count, on which inputs, and where to write it.
+    """The quantities to count, the inputs, and the file to write.
 
     Args:
         backward: count the backward pass of training too.
@@ -105,8 +105,8 @@ def count_operations_analysis_pass(
     Given batches of rows, also count the effective bit operations (EBOPs).
     """
     info = as_info(count(graph, args.dummy_in), args.backward)
-    if args.input_generator is not None and is_quantised(graph):
-        rows = first_rows(args.input_generator, args.num_samples or inf, WHERE)
+    if args.input_generator is not None and has_formats(graph):
+        rows = take_rows(args.input_generator, args.num_samples or inf, WHERE)
         add_ebops(info, ebops(graph, (batch for batch, _ in rows)))
     if args.report:
         show(report_counts(info))
@@ -118,7 +118,7 @@ def count_operations_analysis_pass(
 def count(
     graph: MaseGraph, dummy_in: Mapping[str, Any] | None = None, *, only_work: bool = False
 ) -> Counts:
-    """What every node of a graph costs, per sample wherever that means something.
+    """The cost of every node of a graph, per sample wherever that means something.
 
     Args:
         only_work: leave out a run to see what is rounded, unless some work is not known.
@@ -175,21 +175,21 @@ class NodeCounter:
         self.trained = trained_nodes(graph, self.uses)
 
     def nodes(self) -> dict[fx.Node, NodeCount]:
-        """What each node costs in evaluation mode, which batch normalisation asks for."""
+        """The cost of each node in evaluation mode, which batch normalisation asks for."""
         with undisturbed(self.model):
             return {node: self.node(node) for node in self.results}
 
     def measured(
         self, inputs: Mapping[str, Any], *, only_work: bool = False
     ) -> tuple[dict[fx.Node, NodeCount], list[NotRounded]]:
-        """What each node costs, corrected by a run on inputs, and the products left unrounded."""
+        """The cost of each node, corrected by a run on inputs, and the products left unrounded."""
         counts = self.nodes()
         is_known = all(count.flops is not None for count in counts.values())
         seen = {} if only_work and is_known else products_seen(self.graph, inputs)
         measured = {node: with_products(each, seen.get(node)) for node, each in counts.items()}
         total = sum(count.macs or 0 for count in measured.values())
         missing = [
-            NotRounded(node.name, count.op, names_of(seen.get(node)), left / total,
+            NotRounded(node.name, count.op, unrounded_functions(seen.get(node)), left / total,
                        out_of_reach(self.uses[node], count, counts[node]) / total)
             for node, count in measured.items()
             if (left := (count.macs or 0) - (count.rounded_macs or 0))
@@ -197,7 +197,7 @@ class NodeCounter:
         return measured, missing
 
     def node(self, node: fx.Node) -> NodeCount:
-        """What one node costs."""
+        """The cost of one node."""
         _, name = classify(node, self.modules)
         stored = self.stored(node)
         count = NodeCount(
@@ -215,8 +215,8 @@ class NodeCounter:
         if work is not None:
             counted = {
                 "macs": work.macs,
-                "rounded_macs": macs_with_rounded(use, work, 2),
-                "half_rounded_macs": macs_with_rounded(use, work, 1),
+                "rounded_macs": rounded_operand_macs(use, work, 2),
+                "half_rounded_macs": rounded_operand_macs(use, work, 1),
                 "flops": work.flops,
                 "backward_flops": self.backward(use, work),
                 "bitops": sum(round(n * prod(map(use.width, pair))) for n, pair in work.products),
@@ -236,7 +236,7 @@ class NodeCounter:
         return products + work.other_flops * self.trained[use.node]
 
     def wants_gradient(self, use: SizedCall, role: str) -> bool:
-        """Whether the operand in a role is trained or depends on something that is."""
+        """True if the operand in a role is trained or depends on something that is."""
         if role in use.parameters:
             return use.parameters[role].requires_grad
         sources = [operand.source for operand in use.operands if operand.role == role]
@@ -266,7 +266,7 @@ class NodeCounter:
 
 
 def trained_nodes(graph: MaseGraph, uses: Mapping[fx.Node, SizedCall]) -> dict[fx.Node, bool]:
-    """Whether a gradient flows through the result of each node."""
+    """True if a gradient flows through the result of each node."""
     trained: dict[fx.Node, bool] = {}
     for node in graph.nodes:
         use = uses.get(node)
@@ -281,13 +281,13 @@ def trained_nodes(graph: MaseGraph, uses: Mapping[fx.Node, SizedCall]) -> dict[f
     return trained
 
 
-def macs_with_rounded(use: SizedCall, work: Cost, operands: int) -> int:
+def rounded_operand_macs(use: SizedCall, work: Cost, operands: int) -> int:
     """The MACs of which so many of the two operands are rounded to a number format."""
     return sum(macs for macs, roles in work.products if sum(map(use.rounds, roles)) == operands)
 
 
 def rounded_part(total: Mapping[str, int]) -> dict[str, Any]:
-    """How many of all MACs work on rounded operands, and which share that is.
+    """The number of MACs that work on rounded operands, and their share of all.
 
     The share of nothing, in a graph without products, is None.
     """
@@ -327,8 +327,8 @@ def as_info(counts: Counts, backward: bool) -> dict[str, Any]:
     }
 
 
-def is_quantised(graph: MaseGraph) -> bool:
-    """Whether any node rounds an operand to a number format."""
+def has_formats(graph: MaseGraph) -> bool:
+    """True if any node rounds an operand to a number format."""
     modules = graph.modules
     return any(NodeCall.of(node, modules).formats for node in graph.nodes)
 

@@ -50,7 +50,7 @@ def ebops(graph: MaseGraph, batches: Iterable[Batch]) -> EbopsCount:
     Args:
         batches: inputs to calibrate with, each a tensor or a dictionary of tensors by name.
     """
-    given = merged(each if isinstance(each, Mapping) else {"x": each} for each in batches)
+    given = merge_batches(each if isinstance(each, Mapping) else {"x": each} for each in batches)
     first = next(given, None)
     if first is None:
         raise GraphError("EBOPs are counted on batches of inputs, and none is given")
@@ -60,7 +60,7 @@ def ebops(graph: MaseGraph, batches: Iterable[Batch]) -> EbopsCount:
         return counter.count(rows)
 
 
-def merged(batches: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+def merge_batches(batches: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
     """The same rows in larger batches: of a small network many small ones take much longer."""
     for _, alike in groupby(batches, key=_shapes):
         waiting: list[Mapping[str, Any]] = []

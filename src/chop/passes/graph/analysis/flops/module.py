@@ -15,7 +15,7 @@ Tensors = Tensor | Sequence[Tensor | None] | None
 
 
 def calculate_flops_pass(module: nn.Module, in_data: Tensors, out_data: Tensors) -> dict[str, int]:
-    """What a module costs on a whole batch, under the names that the labs use.
+    """The cost of a module on a whole batch, under the names that the labs use.
 
     One multiply-accumulate is one computation here, a bias adds one for each output, and whatever
     else a layer does adds its FLOPs. Backward takes twice the computations for a layer with
@@ -42,7 +42,7 @@ def tensors(data: Any) -> list[Tensor]:
 
 
 def module_work(module: nn.Module, inputs: list[Tensor], outputs: list[Tensor]) -> Cost:
-    """What a module computes, or an error that names the module."""
+    """The work of a module, or an error that names the module."""
     op, kind = op_of_module(module), type(module).__name__
     if not inputs or not outputs:
         raise GraphError(f"the cost of {kind} needs an input tensor and an output tensor")

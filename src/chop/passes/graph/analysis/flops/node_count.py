@@ -1,4 +1,4 @@
-"""What one node costs, and the same for a sample and for a whole graph."""
+"""The cost of one node, of a sample and of a whole graph."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ from chop.nn.dispatched import ProductsSeen
 
 @dataclass(frozen=True)
 class NodeCount:
-    """What one node costs; work that could not be counted is None."""
+    """The cost of one node; work that could not be counted is None."""
 
     op: str
     macs: int | None = 0
@@ -56,7 +56,7 @@ def with_products(count: NodeCount, seen: ProductsSeen | None) -> NodeCount:
 
 
 def scales(whole: NodeCount, doubled: NodeCount) -> bool:
-    """Whether every count is a part for each sample and a part for all of them together.
+    """True if every count is a part for each sample and a part for all of them together.
 
     Counts of bits are left aside: blocks of elements that share bits may straddle samples.
     """

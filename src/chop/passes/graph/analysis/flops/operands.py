@@ -113,7 +113,7 @@ QUICK = 2e9
 
 
 class Fact(NamedTuple):
-    """What has to be known of a tensor to count with it."""
+    """The shape and type of a tensor, which is all that counting needs."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -160,7 +160,7 @@ def run_shapes(graph: MaseGraph, inputs: Mapping[str, Any]) -> Results:
 def run_cheaply(
     graph: MaseGraph, inputs: Mapping[str, Any], run: Callable[[Mapping[str, Any], bool], Found]
 ) -> Found:
-    """What `run` finds on inputs; of a large model nothing is calculated if possible.
+    """The result of `run` on inputs; of a large model nothing is calculated if possible.
 
     Args:
         run: is told whether to compute shapes only.
@@ -181,7 +181,7 @@ def run_cheaply(
 
 
 def is_quick(graph: MaseGraph, inputs: Mapping[str, Any]) -> bool:
-    """Whether running the model takes less time than running it without values.
+    """True if running the model takes less time than running it without values.
 
     The estimate is high: hardly a layer uses each parameter once for each element of the input.
     """
@@ -254,7 +254,7 @@ class SizedCall(NodeCall):
         )
 
     def is_parameter(self, operand: SizedOperand) -> bool:
-        """Whether an operand of a function is what a module would own."""
+        """True if an operand of a function is what a module would own."""
         return self.op is not None and operand.role in self.op.params
 
     @property
@@ -265,7 +265,7 @@ class SizedCall(NodeCall):
 
     @property
     def work(self) -> Cost | None:
-        """What the node computes; None if that is not known."""
+        """The work of the node; None if that is not known."""
         if not self.outputs and (self.op is not None or not self.operands):
             return Cost()  # sizes, attributes and arithmetic of plain numbers
         return None if self.op is None or not self.outputs else self.op.cost(self.shapes)
@@ -275,7 +275,7 @@ class SizedCall(NodeCall):
         return element_bits(self.formats.get(role), self.dtype(role))
 
     def rounds(self, role: str) -> bool:
-        """Whether the node rounds the operand in a role to a number format."""
+        """True if the node rounds the operand in a role to a number format."""
         return self.formats.get(role) is not None and self.dtype(role).is_floating_point
 
     def dtype(self, role: str) -> torch.dtype:

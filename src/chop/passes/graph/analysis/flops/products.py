@@ -28,7 +28,7 @@ class UncountedError(Exception):
     """A node that cannot be counted; the message is the reason."""
 
 
-def enclosed(magnitudes: Bits) -> Bits:
+def enclosed_width(magnitudes: Bits) -> Bits:
     """The bits from the first to the last one that is set, of integers below 2**53."""
     lowest = np.maximum(magnitudes & -magnitudes, 1)
     _, exponents = np.frexp((magnitudes // lowest).astype(np.float64))
@@ -40,7 +40,7 @@ def enclosed_bits(numbers: Tensor) -> Bits:
     exact = numbers.detach().cpu().to(torch.float64).numpy()
     if not np.isfinite(exact).all():
         raise UncountedError("a constant is infinite or not a number")
-    return enclosed(np.ldexp(np.abs(np.frexp(exact)[0]), SIGNIFICAND).astype(np.int64))
+    return enclosed_width(np.ldexp(np.abs(np.frexp(exact)[0]), SIGNIFICAND).astype(np.int64))
 
 
 class ConstantFactor:
@@ -87,7 +87,7 @@ class VaryingFactor:
 
     @cached_property
     def scale(self) -> Tensor | float:
-        """What makes integers of rounded numbers; the same for all elements of a channel."""
+        """The factor that makes integers of rounded numbers, one for each channel."""
         points = points_of(self.fmt, "data")
         if points.size == 1:
             return float(2.0 ** points.item())
@@ -123,7 +123,7 @@ class VaryingFactor:
         bits = self.seen
         if self.axis is not None:
             bits = np.bitwise_or.reduce(bits, axis=self._others, keepdims=True)
-        return torch.from_numpy(enclosed(bits)).to(torch.float64).expand(self.row)
+        return torch.from_numpy(enclosed_width(bits)).to(torch.float64).expand(self.row)
 
     def reads(self) -> Tensor:
         """One where a product with the factor depends on the other one: it may, everywhere."""

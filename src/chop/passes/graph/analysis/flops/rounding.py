@@ -40,7 +40,7 @@ class NotRounded(NamedTuple):
     """The share that no rule can round: the rest has no rule, or one for some operands only."""
 
 
-def names_of(seen: ProductsSeen | None) -> list[str]:
+def unrounded_functions(seen: ProductsSeen | None) -> list[str]:
     """The functions with products on operands that are not rounded."""
     return [] if seen is None else list(seen.names)
 

@@ -48,7 +48,7 @@ def cells(count: Mapping[str, Any], columns: list[str]) -> list[str]:
 
 
 def remarks(info: Mapping[str, Any]) -> list[str]:
-    """What the numbers are per, and what is not in them."""
+    """Sentences on what the numbers are per, and on what they leave out."""
     batch = "" if info["batch_size"] is None else f" of {info['batch_size']}"
     if info["per"] == "sample":
         lines = [f"Per sample, counted on a batch{batch}."]

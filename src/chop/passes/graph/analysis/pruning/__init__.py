@@ -1,4 +1,4 @@
-"""How many weights and activations are zero, and which hooks mask them."""
+"""Analyses of sparsity: zeros in weights and activations, and the hooks that mask them."""
 
 from chop.passes.graph.analysis.pruning.calculate_natural_sparsity import (
     add_natural_sparsity_metadata_analysis_pass,

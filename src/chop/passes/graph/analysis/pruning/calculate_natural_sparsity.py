@@ -13,7 +13,7 @@ from chop.passes.graph.analysis.pruning.sparsity import (
 
 
 class AddNaturalSparsityArgs(PassArgs):
-    """Which inputs to run the graph on, and whether to write the results into the metadata.
+    """The inputs to run the graph on, and a flag to write the results into the metadata.
 
     Args:
         dummy_in: inputs by name; by default those that metadata recorded.

@@ -8,7 +8,7 @@ from chop.passes.graph.analysis.pruning.sparsity import ARGUMENTS, layer_zeros, 
 
 
 class AddPruningMetadataArgs(PassArgs):
-    """Which inputs to run the graph on, and what to keep.
+    """The inputs to run the graph on, and the values to keep.
 
     Args:
         dummy_in: inputs by name; by default those that metadata recorded.

@@ -1,4 +1,4 @@
-"""Which hooks the layers of a graph carry."""
+"""Analysis of the hooks that the layers of a graph carry."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""How many of the numbers that layers compute with are zero."""
+"""The zeros among the numbers that layers compute with."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from chop.passes.graph.analysis.flops.operands import recorded_results
 
 
 class Zeros(NamedTuple):
-    """Which elements of a tensor are zero, as counts and, inverted, as a mask."""
+    """The zeros of a tensor, as counts and, inverted, as a mask."""
 
     elements: int
     zeros: int
@@ -64,7 +64,7 @@ def layer_zeros(graph: MaseGraph, dummy_in: Mapping[str, Any] | None) -> dict[fx
     """The zeros of every weighted layer in a run on `dummy_in`, which leaves no trace."""
     layers = weighted_nodes(graph)
     found: dict[fx.Node, LayerZeros] = {}
-    inputs = recorded_inputs(graph) if dummy_in is None else dummy_in
+    inputs = inputs_in_metadata(graph) if dummy_in is None else dummy_in
     with inputs_seen(set(layers.values())) as seen:
 
         def keep(node: fx.Node, result: Any) -> None:
@@ -93,7 +93,7 @@ def inputs_seen(modules: set[nn.Module]) -> Iterator[dict[nn.Module, Zeros]]:
             handle.remove()
 
 
-def recorded_inputs(graph: MaseGraph) -> dict[str, Any]:
+def inputs_in_metadata(graph: MaseGraph) -> dict[str, Any]:
     """The inputs that metadata recorded with their values."""
     inputs = {
         node.name: recorded_results(node)["data_out_0"].get("value")

@@ -15,7 +15,7 @@ from chop.ir.parameters import (
     module_buffers,
     module_parameters,
 )
-from chop.passes.base import Batches, Info, PassArgs, analysis_pass, first_rows
+from chop.passes.base import Batches, Info, PassArgs, analysis_pass, take_rows
 from chop.passes.graph.analysis.metadata_entries import (
     named_arguments,
     named_results,
@@ -29,7 +29,7 @@ Statistics = dict[str, dict[str, Any]]
 
 
 class ProfileStatisticsArgs(PassArgs):
-    """Which nodes to profile, with which statistics, on which data.
+    """The nodes to profile, the statistics, and the data.
 
     Args:
         by: whether the targets are operations (`type`), node names or patterns of names.
@@ -73,8 +73,8 @@ def new_statistics(statistics: Statistics) -> dict[str, Statistic]:
     return {name: create_new_stat(name, **kwargs) for name, kwargs in statistics.items()}
 
 
-def place(node: fx.Node, side: str, name: str) -> dict[str, Any]:
-    """Where the statistics of an argument or result of a node are kept."""
+def statistics_entry(node: fx.Node, side: str, name: str) -> dict[str, Any]:
+    """The entry that holds the statistics of an argument or result of a node."""
     sides = node.meta["mase"].parameters["software"].setdefault(side, {})
     stat: dict[str, Any] = sides.setdefault(name, {}).setdefault("stat", {})
     return stat
@@ -89,16 +89,16 @@ def findings(node: fx.Node) -> dict[str, Any]:
 
 def profile_weights(graph: MaseGraph, node: fx.Node, statistics: Statistics) -> None:
     """Statistics of each parameter and buffer of a node; nodes without any are named."""
-    weights = dict(weights_of(graph, node))
+    weights = dict(stored_tensors(graph, node))
     if not weights:
         logger.warning("%s: node %r has no weights to profile", WHERE, node.name)
     for name, weight in weights.items():
         for stat_name, stat in new_statistics(statistics).items():
             stat.update_a_sample(weight)
-            place(node, "args", name)[stat_name] = stat.export()
+            statistics_entry(node, "args", name)[stat_name] = stat.export()
 
 
-def weights_of(graph: MaseGraph, node: fx.Node) -> Iterator[tuple[str, Tensor]]:
+def stored_tensors(graph: MaseGraph, node: fx.Node) -> Iterator[tuple[str, Tensor]]:
     """Parameters and buffers of a layer, or those that a function is given by name."""
     module = node.meta["mase"].module
     if module is not None:
@@ -120,13 +120,15 @@ def profile_activations(
         raise ConfigError(f"{WHERE}: activations need an input_generator and num_samples")
     profiler = Profiler(graph, chosen, args)
     fed = 0
-    for batch, size in first_rows(args.input_generator, args.num_samples, WHERE):
+    for batch, size in take_rows(args.input_generator, args.num_samples, WHERE):
         run_graph(graph, batch, profiler.before, profiler.after)
         fed += size
     if fed < args.num_samples:
         logger.warning("%s: only %d of %d samples came", WHERE, fed, args.num_samples)
     for (node, side, name), statistics in profiler.collected.items():
-        place(node, side, name).update({key: s.export() for key, s in statistics.items()})
+        statistics_entry(node, side, name).update(
+            {key: s.export() for key, s in statistics.items()}
+        )
     return fed
 
 

@@ -37,7 +37,7 @@ def create_new_stat(stat_name: str, **stat_kwargs: Any) -> "Statistic":
 
 
 class Statistic(ABC):
-    """What every statistic can do."""
+    """The interface of every statistic."""
 
     name: ClassVar[str]
     device: str | None
@@ -116,7 +116,7 @@ class Reduced(Statistic):
 
 
 @dataclass(config=CHECKED)
-class Kept(Reduced):
+class KeptValues(Reduced):
     """A statistic that needs all values at once, so that it keeps them until asked."""
 
     def __post_init__(self) -> None:
@@ -192,7 +192,7 @@ class VarianceOnline(Reduced):
 
 @STAT_NAME_TO_CLS.register("variance_precise")
 @dataclass(config=CHECKED)
-class VariancePrecise(Kept):
+class VariancePrecise(KeptValues):
     """Mean and unbiased variance of all samples at once, which takes the memory of all of them."""
 
     name: ClassVar[str] = "variance_precise"
@@ -261,7 +261,7 @@ class RangeMinMax(Reduced):
 
 @STAT_NAME_TO_CLS.register("range_quantile")
 @dataclass(config=CHECKED)
-class RangeQuantile(Kept):
+class RangeQuantile(KeptValues):
     """The quantiles `1 - quantile` and `quantile`, interpolated, of any number of values."""
 
     name: ClassVar[str] = "range_quantile"

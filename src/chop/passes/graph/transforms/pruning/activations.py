@@ -30,26 +30,26 @@ def input_masks(graph: MaseGraph, layers: Mapping[str, nn.Module], args: PruneAr
     assert rule is not None
     if rule.pattern and rule.method != "random":
         return {name: {INPUT_PATTERN: torch.tensor(rule.pattern)} for name in layers}
-    inputs = recorded_inputs(graph, layers, args)
+    inputs = observe_inputs(graph, layers, args)
     if rule.granularity == "elementwise" and rule.method != "random":
         return thresholds(inputs, rule)
     return fixed_masks(inputs, layers, rule)
 
 
-def recorded_inputs(graph: MaseGraph, layers: Mapping[str, nn.Module], args: PruneArgs) -> Inputs:
-    """What goes into each layer over some batches, as one tensor a layer."""
+def observe_inputs(graph: MaseGraph, layers: Mapping[str, nn.Module], args: PruneArgs) -> Inputs:
+    """The inputs of each layer over some batches, as one tensor a layer."""
     found: dict[str, list[Tensor]] = {name: [] for name in layers}
 
     def keep(node: fx.Node, inputs: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
         if node.name in found:
             found[node.name].append(inputs[0].detach().clone())
 
-    for batch in batches(args):
+    for batch in batches_to_run(args):
         run_graph(graph, batch, before=keep)
     return {name: torch.cat(parts) for name, parts in found.items()}
 
 
-def batches(args: PruneArgs) -> Iterator[Mapping[str, Any]]:
+def batches_to_run(args: PruneArgs) -> Iterator[Mapping[str, Any]]:
     """The batches to look at; none is an error."""
     if args.input_generator is None:
         raise ConfigError("pass 'prune': activation needs 'input_generator', batches to judge by")
@@ -89,14 +89,14 @@ def fixed_masks(inputs: Inputs, layers: Mapping[str, nn.Module], rule: SparsityR
         rest = tuple(dim for dim in range(x.dim()) if dim not in dims)
         scores.append(METHODS[rule.method](x, rest, generator))
     found: Buffers = {}
-    for name, mask in zip(inputs, selected(scores, list(inputs), layers, rule), strict=True):
+    for name, mask in zip(inputs, masks_of_scores(scores, list(inputs), layers, rule), strict=True):
         # A mask of channels has ones for the dimensions after them, so that it broadcasts.
         after = -channel_dim(layers[name]) - 1 if by_channel else 0
         found[name] = {INPUT_MASK: mask.reshape(*mask.shape, *(1,) * after)}
     return found
 
 
-def selected(
+def masks_of_scores(
     scores: Sequence[Tensor],
     names: Sequence[str],
     layers: Mapping[str, nn.Module],

@@ -1,4 +1,4 @@
-"""How important a weight or an activation is, and which of them go."""
+"""Measures of the importance of weights and activations, and the choice of those that go."""
 
 from collections.abc import Callable, Sequence
 

@@ -22,7 +22,7 @@ from chop.nn.masks import (
 )
 from chop.ops.op import OPS, op_of_node
 from chop.passes.base import Info, transform_pass
-from chop.passes.graph.transforms.pruning.activations import batches, input_masks
+from chop.passes.graph.transforms.pruning.activations import batches_to_run, input_masks
 from chop.passes.graph.transforms.pruning.methods import METHODS, keep_most_important
 from chop.passes.graph.transforms.pruning.rules import PruneArgs, SparsityRule
 from chop.passes.graph.utils import replace_modules
@@ -91,7 +91,7 @@ def prune_weights(graph: MaseGraph, rule: SparsityRule) -> Info:
     masked = {name: with_weight_mask(layer, masks[name]) for name, layer in plain.items()}
     replace_modules(graph, {layers[name]: layer for name, layer in masked.items()})
     record_weights(graph, masked)
-    return achieved({name: (int((~m).sum()), m.numel()) for name, m in masks.items()})
+    return sparsity_by_node({name: (int((~m).sum()), m.numel()) for name, m in masks.items()})
 
 
 def record_weights(graph: MaseGraph, layers: Mapping[str, nn.Module]) -> None:
@@ -136,7 +136,7 @@ def full_mask(mask: Tensor, weight: Tensor) -> Tensor:
     return mask.reshape(shape).expand(weight.shape).contiguous().to(weight.device)
 
 
-def achieved(counts: Mapping[str, tuple[int, int]]) -> Info:
+def sparsity_by_node(counts: Mapping[str, tuple[int, int]]) -> Info:
     """The sparsity of each node and of all of them; a node left without anything is warned of.
 
     Args:
@@ -168,13 +168,13 @@ def prune_inputs(graph: MaseGraph, args: PruneArgs) -> Info:
     replace_modules(graph, {plain[name]: layer for name, layer in masked.items()})
     if args.input_generator is None:
         return {"nodes": {}, "total": None}  # n:m needs no data, so none was asked for
-    return achieved(zeroed_inputs(graph, masked, args))
+    return sparsity_by_node(zeroed_inputs(graph, masked, args))
 
 
 def zeroed_inputs(
     graph: MaseGraph, masked: Mapping[str, nn.Module], args: PruneArgs
 ) -> dict[str, tuple[int, int]]:
-    """How many inputs the masks set to zero, of how many, layer by layer over the batches."""
+    """The number of inputs that masks set to zero, of how many, layer by layer over the batches."""
     found = dict.fromkeys(masked, (0, 0))
 
     def look(node: fx.Node, inputs: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
@@ -184,6 +184,6 @@ def zeroed_inputs(
             zeros, values = found[node.name]
             found[node.name] = zeros + dropped, values + x.numel()
 
-    for batch in batches(args):
+    for batch in batches_to_run(args):
         run_graph(graph, batch, before=look)
     return found

@@ -1,4 +1,4 @@
-"""What a user may ask of pruning."""
+"""The arguments of pruning."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,7 @@ PATTERN = re.compile(r"(\d+):(\d+)")
 
 
 class SparsityRule(PassArgs):
-    """How much to prune, in which units and by which measure.
+    """The amount to prune, its units and the measure.
 
     Args:
         sparsity: the fraction that becomes zero, over all nodes together (global) or in each node
@@ -85,7 +85,7 @@ class SparsityRule(PassArgs):
         return self.sparsity or 0.0
 
     def chosen(self, nodes: Iterable[str]) -> list[str]:
-        """Which of the nodes that can be pruned are to be, by name."""
+        """The nodes to prune among those that can be, by name."""
         names = list(nodes)
         if not isinstance(self.sparsity, Mapping):
             return names
@@ -96,7 +96,7 @@ class SparsityRule(PassArgs):
 
 
 class PruneArgs(PassArgs):
-    """What to prune and how much.
+    """The parts to prune and the amount.
 
     Args:
         weight: how to prune weights; by default they are not pruned.

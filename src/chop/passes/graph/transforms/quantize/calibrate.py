@@ -10,11 +10,11 @@ from chop.passes.graph.analysis.report import show
 from chop.passes.graph.transforms.quantize.plan import Plan
 from chop.passes.graph.transforms.quantize.quantize import apply_plan
 from chop.passes.graph.transforms.quantize.ranges import Calibration
-from chop.passes.graph.transforms.quantize.saturation import calibrated, table, tell
+from chop.passes.graph.transforms.quantize.saturation import calibrate_plan, calibration_table, tell
 
 
 class CalibrateArgs(Calibration):
-    """Which rows to observe, and how to choose scales from them.
+    """The rows to observe, and the way scales are chosen from them.
 
     Args:
         input_generator: batches of inputs by name; required.
@@ -43,11 +43,11 @@ def calibrate_transform_pass(graph: MaseGraph, args: CalibrateArgs) -> tuple[Mas
         raise GraphError(
             "pass 'calibrate': nothing is quantised: run quantize_transform_pass first"
         )
-    plan, found, rows = calibrated(
+    plan, found, rows = calibrate_plan(
         graph, plan, args.input_generator, args, every=args.operands == "all"
     )
     changed = {each.node for each in found if each.fit.calibrated}
     apply_plan(graph, {node: quant for node, quant in plan.items() if node in changed})
     if args.report:
-        show(table(found, rows))
+        show(calibration_table(found, rows))
     return graph, tell(graph, found, rows)

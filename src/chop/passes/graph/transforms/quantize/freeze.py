@@ -64,7 +64,7 @@ def frozen_config(node: fx.Node, module: QuantizedModule) -> QuantConfig:
 
 
 def is_there(node: fx.Node, module: QuantizedModule, role: str) -> bool:
-    """Whether an operand takes part; one of which nothing is known is an error, unless optional."""
+    """True if an operand takes part; one of which nothing is known is an error, unless optional."""
     if role in module.operation.params:
         return getattr(module, role, None) is not None
     found = module.quantizers_by_role.get(role)

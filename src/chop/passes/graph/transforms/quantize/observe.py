@@ -19,8 +19,8 @@ from chop.ir.graph.recorder import run_batches
 from chop.nn.quant_config import QuantConfig
 from chop.numerics import NumberFormat
 from chop.ops.op import Op
-from chop.passes.base import first_rows
-from chop.passes.graph.transforms.quantize.ranges import Calibration, Fit, Tally
+from chop.passes.base import take_rows
+from chop.passes.graph.transforms.quantize.ranges import Calibration, Fit, OperandTally
 
 WHERE = "calibrate"
 Operand = tuple[str, str]
@@ -37,7 +37,7 @@ class Watch:
     def __init__(self, graph: MaseGraph, wanted: Wanted, settings: Calibration) -> None:
         self.graph, self.settings = graph, settings
         self.formats: dict[Operand, list[NumberFormat]] = {}
-        self.tallies: dict[Operand, list[Tally]] = {}
+        self.tallies: dict[Operand, list[OperandTally]] = {}
         self.again = self.parameters_seen = False
         self.calls = self._calls(wanted)
 
@@ -99,7 +99,7 @@ class Watch:
             by_channel = self.settings.by_channel(operand[1])
             shape = op.channel_shape(operand[1], tuple(x.shape)) if by_channel else ()
             self.tallies[operand] = [
-                Tally(fmt, self.settings, shape, floor_of(op, operand[1], fmt))
+                OperandTally(fmt, self.settings, shape, floor_of(op, operand[1], fmt))
                 for fmt in self.formats[operand]
             ]
         for tally in self.tallies[operand]:
@@ -141,7 +141,7 @@ def fits_of(
     batches: Iterable[Mapping[str, Any]] | None,
     settings: Calibration,
 ) -> tuple[Fits, int]:
-    """What was observed of each operand in each format, and on how many rows.
+    """The observations of each operand in each format, and the number of rows.
 
     Of nodes that call one layer, it is under the name of the first.
     """
@@ -151,14 +151,14 @@ def fits_of(
             "inputs such as [{'x': rows}]"
         )
     most = float("inf") if settings.num_samples is None else settings.num_samples
-    cut = list(first_rows(batches, most, WHERE))
+    cut = list(take_rows(batches, most, WHERE))
     rows = sum(size for _, size in cut)
     if not rows:
         raise ConfigError(f"{WHERE}: input_generator gives no rows")
     return Watch(graph, wanted, settings).run([batch for batch, _ in cut]), rows
 
 
-def closed(quant: QuantConfig, node: str, fits: Fits) -> QuantConfig:
+def with_scales(quant: QuantConfig, node: str, fits: Fits) -> QuantConfig:
     """A configuration with the scales that were chosen; what no value reached has the default."""
     operands = {}
     for role, fmt in quant.operands.items():

@@ -20,7 +20,7 @@ MOST_EXPONENT = 5
 
 
 @dataclass(frozen=True)
-class Wanted:
+class FormatSpec:
     """A number format in few words; no name is floating point."""
 
     name: str | None = "integer"
@@ -55,7 +55,7 @@ class Wanted:
         return config
 
     def _operand(self, role: str, calibrated: bool) -> dict[str, Any]:
-        """What is said of one operand."""
+        """The settings of one operand."""
         form = FORMATS[str(self.name)]
         bits = self.width or (WIDTH if "width" in required_fields(form) else None)
         if role == "weight":
@@ -72,7 +72,7 @@ class Wanted:
         return said
 
 
-def parse_wanted(text: str, usual: Wanted) -> Wanted:
+def parse_format_spec(text: str, usual: FormatSpec) -> FormatSpec:
     """``6``, ``float``, ``minifloat_ieee`` or ``minifloat_ieee:6``.
 
     Args:
@@ -82,16 +82,16 @@ def parse_wanted(text: str, usual: Wanted) -> Wanted:
     if not name and re.fullmatch(r"\d+", bits):
         return replace(usual, width=int(bits), weight_width=None)
     if text == FLOAT:
-        return Wanted(None)
+        return FormatSpec(None)
     name, bits = (name, bits) if name else (bits, "")
     if name not in FORMATS:
         raise UnknownNameError("number format", name, [*FORMATS, FLOAT])
     if bits and not re.fullmatch(r"[1-9]\d*", bits):
         raise ConfigError(f"{text!r}: after the format stands a width, such as {name}:8")
-    return Wanted(name, int(bits) if bits else None)
+    return FormatSpec(name, int(bits) if bits else None)
 
 
-def parse_rules(texts: Sequence[str], usual: Wanted) -> dict[str, Wanted]:
+def parse_rules(texts: Sequence[str], usual: FormatSpec) -> dict[str, FormatSpec]:
     """``fc1=6`` and so on, by what stands before the last ``=``."""
     found = {}
     for text in texts:
@@ -99,15 +99,15 @@ def parse_rules(texts: Sequence[str], usual: Wanted) -> dict[str, Wanted]:
         if not equals or not key.strip() or not value.strip():
             raise ConfigError(f"--rule {text!r}: write LAYER=WIDTH, such as fc1=6, or fc1=float")
         try:
-            found[key.strip()] = parse_wanted(value.strip(), usual)
+            found[key.strip()] = parse_format_spec(value.strip(), usual)
         except ConfigError as error:
             raise ConfigError(f"--rule {text}: {error}") from None
     return found
 
 
 def one_line_rules(
-    usual: Wanted,
-    others: Mapping[str, Wanted] | None = None,
+    usual: FormatSpec,
+    others: Mapping[str, FormatSpec] | None = None,
     *,
     calibrated: bool,
     products_only: bool = True,

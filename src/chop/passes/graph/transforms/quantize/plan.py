@@ -1,4 +1,4 @@
-"""Which node is to become what, decided and checked before anything is changed."""
+"""The plan of a quantisation, decided and checked before anything is changed."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Self
@@ -26,7 +26,7 @@ Plan = dict[fx.Node, QuantConfig | None]
 
 
 def calls_layer(node: fx.Node) -> bool:
-    """Whether a node calls a layer, rather than a function that became a module to own a state."""
+    """True if a node calls a layer, rather than a function that became a module to own a state."""
     return node.op == "call_module" and FLOAT_FORM not in node.meta
 
 
@@ -114,7 +114,7 @@ def quantizable_operations() -> list[str]:
 
 
 def make_plan(graph: MaseGraph, args: QuantizeArgs) -> Plan:
-    """What the rules make of each node; whatever is wrong with them is an error."""
+    """The configuration that the rules give each node; any fault in the rules is an error."""
     modules = graph.modules
     configs = dict(args.configs())
     chosen = select(graph.nodes, args.by, keys_to_find(graph, args.by, configs), WHERE)
@@ -123,7 +123,7 @@ def make_plan(graph: MaseGraph, args: QuantizeArgs) -> Plan:
     for node in graph.nodes:
         op = op_of_node(node, modules)
         key = chosen.get(node) or args.default_for(op)
-        if key is None or not can_be_quantised(node, op):
+        if key is None or not is_quantizable(node, op):
             refuse_named(graph, node, key, configs, args.by)
             continue
         assert op is not None
@@ -150,15 +150,15 @@ def keys_to_find(graph: MaseGraph, by: By, configs: Mapping[str, Mapping[str, An
     ]
 
 
-def can_be_quantised(node: fx.Node, op: Op | None) -> bool:
-    """Whether the operation of a node can be computed in a number format the way it is written."""
+def is_quantizable(node: fx.Node, op: Op | None) -> bool:
+    """True if the operation of a node can be computed in a number format the way it is written."""
     if op is None or not op.quantizable or is_aten(node) or renormalises(node, op):
         return False
     return op.module is not None if calls_layer(node) else op.function is not None
 
 
 def renormalises(node: fx.Node, op: Op) -> bool:
-    """Whether a node writes to its weight as it runs: an embedding whose rows have a largest norm.
+    """True if a node writes to its weight as it runs: an embedding whose rows have a largest norm.
 
     Of a rounded weight it would scale rows off the grid, and leave the weight itself as it was.
     """
@@ -214,7 +214,7 @@ def refuse_unused(graph: MaseGraph, by: By, key: str) -> None:
     """
     modules = graph.modules
     matched = [node for node in graph.nodes if SELECTORS[by](node, (key,)) is not None]
-    if not any(can_be_quantised(node, op_of_node(node, modules)) for node in matched):
+    if not any(is_quantizable(node, op_of_node(node, modules)) for node in matched):
         raise ConfigError(
             f"{WHERE}: {key}: none of its nodes can be quantised; {what_can_be(graph, by)}"
         )
@@ -223,7 +223,7 @@ def refuse_unused(graph: MaseGraph, by: By, key: str) -> None:
 def what_can_be(graph: MaseGraph, by: By = "type") -> str:
     """The operations or the nodes of a graph that a rule may ask for."""
     modules = graph.modules
-    able = [node for node in graph.nodes if can_be_quantised(node, op_of_node(node, modules))]
+    able = [node for node in graph.nodes if is_quantizable(node, op_of_node(node, modules))]
     names = sorted({get_mase_op(n) for n in able}) if by == "type" else [n.name for n in able]
     if not names:
         return "no operation of this graph can be"

@@ -39,7 +39,12 @@ from chop.passes.graph.transforms.quantize.plan import (
     calls_layer,
     make_plan,
 )
-from chop.passes.graph.transforms.quantize.saturation import calibrated, outside, table, tell
+from chop.passes.graph.transforms.quantize.saturation import (
+    calibrate_plan,
+    calibration_table,
+    outside,
+    tell,
+)
 from chop.passes.graph.utils import (
     get_mase_op,
     get_mase_type,
@@ -83,17 +88,17 @@ def quantize_transform_pass(graph: MaseGraph, args: QuantizeArgs) -> tuple[MaseG
         if waiting:
             logger.info("%s", WAITING.format(", ".join(waiting[:LISTED])))
         return graph, apply_plan(graph, plan)
-    plan, found, rows = calibrated(graph, plan, args.input_generator, args.calibrate)
+    plan, found, rows = calibrate_plan(graph, plan, args.input_generator, args.calibrate)
     info = apply_plan(graph, plan)
     if any(each.fit.calibrated for each in found) and logger.isEnabledFor(logging.INFO):
-        show(table(found, rows))
+        show(calibration_table(found, rows))
     return graph, info | {"calibration": tell(graph, found, rows)}
 
 
 def apply_plan(graph: MaseGraph, plan: Plan) -> Info:
     """Make each node what the plan says; the nodes that are quantised, and those made float."""
     modules = graph.modules
-    before = {node: described(node, modules) for node in plan}
+    before = {node: called_name(node, modules) for node in plan}
     layers = new_layers(plan, modules)  # whatever is wrong with a rule shows here at the latest
     replace_modules(graph, layers)
     functions = [(node, quant) for node, quant in plan.items() if not calls_layer(node)]
@@ -106,9 +111,9 @@ def apply_plan(graph: MaseGraph, plan: Plan) -> Info:
     for node in plan:
         restore_records(node)
         record_formats(node)
-    quantised = {n.name: described(n, modules) for n, quant in plan.items() if quant is not None}
+    quantised = {n.name: called_name(n, modules) for n, quant in plan.items() if quant is not None}
     restored = [
-        n.name for n, quant in plan.items() if not quant and before[n] != described(n, modules)
+        n.name for n, quant in plan.items() if not quant and before[n] != called_name(n, modules)
     ]
     return {"quantized": quantised, "restored": restored}
 
@@ -126,7 +131,7 @@ def sort_modules(graph: MaseGraph) -> None:
     modules.update(ordered)
 
 
-def described(node: fx.Node, modules: Mapping[str, nn.Module]) -> str:
+def called_name(node: fx.Node, modules: Mapping[str, nn.Module]) -> str:
     """The class of the layer or the name of the function that a node calls."""
     if node.op == "call_module":
         return type(modules[str(node.target)]).__name__
@@ -214,7 +219,7 @@ class NodeChange(NamedTuple):
 
 
 class OpCount(NamedTuple):
-    """How many nodes of a kind there are and how many of them changed."""
+    """The number of nodes of a kind, and of those that changed."""
 
     original_type: str
     op: str
@@ -240,9 +245,9 @@ def summarize_quantization_analysis_pass(
     counts = histogram(changes)
     logger.info("Quantized graph histogram:")
     logger.info("\n%s", tabulate(counts, headers=HISTOGRAM, tablefmt="orgtbl"))
-    macs, missing = tell_rounded(graph)
+    macs, missing = log_rounded_macs(graph)
     if save_dir is not None:
-        save(changes, counts, Path(save_dir))
+        save_summary(changes, counts, Path(save_dir))
     return graph, {
         "nodes": [dict(zip(TABLE, change, strict=True)) for change in changes],
         "histogram": [dict(zip(HISTOGRAM, count, strict=True)) for count in counts],
@@ -251,7 +256,7 @@ def summarize_quantization_analysis_pass(
     }
 
 
-def tell_rounded(
+def log_rounded_macs(
     graph: MaseGraph, *, in_full: bool = True
 ) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
     """Log what part of the MACs is rounded and name what no rule rounds; both as information.
@@ -301,21 +306,21 @@ def node_changes(ori_graph: MaseGraph, graph: MaseGraph) -> list[NodeChange]:
                 get_mase_op(node),
                 before,
                 after,
-                what_is_called(originals[node.name]) != what_is_called(node),
+                called_object(originals[node.name]) != called_object(node),
             )
         )
     return changes
 
 
-def what_is_called(node: fx.Node) -> Any:
-    """What tells whether a node changed: the class of its layer, or its function."""
+def called_object(node: fx.Node) -> Any:
+    """The object that differs if a node has changed: the class of its layer, or its function."""
     target = get_node_actual_target(node)
     return type(target) if node.op == "call_module" else target
 
 
 def node_type(node: fx.Node) -> str:
     """A node's kind for the tables: class of the layer, name of the function, method or input."""
-    called = what_is_called(node)
+    called = called_object(node)
     return called if isinstance(called, str) else str(getattr(called, "__name__", called))
 
 
@@ -329,14 +334,14 @@ def histogram(changes: list[NodeChange]) -> list[OpCount]:
     ]
 
 
-def save(changes: list[NodeChange], counts: list[OpCount], folder: Path) -> None:
+def save_summary(changes: list[NodeChange], counts: list[OpCount], folder: Path) -> None:
     """Write both tables."""
     rows = [(index, *change) for index, change in enumerate(changes)]
-    write_text(folder / "quantize_table.csv", as_csv(("", *TABLE), rows))
-    write_text(folder / "quantize_histogram.csv", as_csv(HISTOGRAM, counts))
+    write_text(folder / "quantize_table.csv", summary_csv(("", *TABLE), rows))
+    write_text(folder / "quantize_histogram.csv", summary_csv(HISTOGRAM, counts))
 
 
-def as_csv(header: tuple[str, ...], rows: list[Any]) -> str:
+def summary_csv(header: tuple[str, ...], rows: list[Any]) -> str:
     """Rows as comma-separated values."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

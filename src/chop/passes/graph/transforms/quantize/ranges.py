@@ -1,4 +1,4 @@
-"""What was observed of an operand, and the scale of its number format that fits it best.
+"""Observations of an operand, and the scale of its number format that fits them best.
 
 The scale of a format is the number that divides all its values by a power of two: `frac_width` of
 an integer, `exponent_bias` of a minifloat. Values are looked at twice: at first for their range,
@@ -32,7 +32,7 @@ Per = Literal["tensor", "channel"]
 
 
 class Calibration(PassArgs):
-    """How a scale that is "auto" is chosen from observed values.
+    """The way a scale that is "auto" is chosen from observed values.
 
     Args:
         method: min_max takes the finest scale at which no observed value saturates, percentile the
@@ -66,14 +66,14 @@ class Calibration(PassArgs):
         return per
 
     def by_channel(self, role: str) -> bool:
-        """Whether an operand gets a scale for each of its channels."""
+        """True if an operand gets a scale for each of its channels."""
         per = self.per if isinstance(self.per, str) else self.per.get(role, "tensor")
         return per == "channel"
 
 
 @dataclass(frozen=True)
 class Fit:
-    """What was observed of one operand in one format."""
+    """The observations of one operand in one format."""
 
     fmt: NumberFormat
     """The format; if its scale was "auto", with the scale that was chosen."""
@@ -88,7 +88,7 @@ class Fit:
     better_saturated: float = 0.0
 
 
-class Tally:
+class OperandTally:
     """Values of one operand, counted for one number format.
 
     Args:
@@ -122,7 +122,7 @@ class Tally:
 
     @property
     def needs_scales(self) -> bool:
-        """Whether there is a scale to choose, or to recommend."""
+        """True if there is a scale to choose, or to recommend."""
         too_many = self.fmt.scale_field is not None and self.beyond > TOO_MANY * self.count
         return self.fmt.is_open or too_many
 
@@ -159,7 +159,7 @@ class Tally:
                 self.errors[step] = self.errors[step] + reduced(error, self.shape)
 
     def fit(self) -> Fit:
-        """What came of it."""
+        """The observations and the scale that fits them."""
         low, high = float(self.low.min()), float(self.high.max())
         is_open = self.fmt.is_open
         if not self.candidates:
@@ -174,7 +174,7 @@ class Tally:
         )
 
     def chosen(self, method: str, allowed: float | None = None) -> Tensor:
-        """How many steps finer than the first the chosen scale is."""
+        """The number of steps by which the chosen scale is finer than the first."""
         saturated = torch.stack(self.saturated)
         if method == "mse":
             return torch.stack(self.errors).argmin(0)
@@ -198,7 +198,7 @@ def reduced(x: Tensor, shape: Shape, how: Callable[..., Tensor] = torch.sum) -> 
 
 
 def saturates(x: Tensor, fmt: NumberFormat) -> Tensor:
-    """Which values are beyond the last codes of a format."""
+    """The values that are beyond the last codes of a format."""
     assert fmt.saturation is not None
     low, high = (
         torch.as_tensor(bound, dtype=torch.float64, device=x.device) for bound in fmt.saturation

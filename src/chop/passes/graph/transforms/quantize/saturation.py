@@ -1,4 +1,4 @@
-"""What calibration found, for people: the share of saturated values, warnings, a table."""
+"""The findings of calibration in words: saturated values, warnings, a table."""
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,7 +16,7 @@ from chop.numerics.base import AUTO
 from chop.numerics.int_tensor import IntTensor
 from chop.passes.base import Info
 from chop.passes.graph.analysis.metadata_entries import operand_names
-from chop.passes.graph.transforms.quantize.observe import closed, first_callers, fits_of
+from chop.passes.graph.transforms.quantize.observe import first_callers, fits_of, with_scales
 from chop.passes.graph.transforms.quantize.plan import LISTED, Plan
 from chop.passes.graph.transforms.quantize.ranges import TOO_MANY, Calibration, Fit
 
@@ -32,7 +32,7 @@ class Observed(NamedTuple):
     fit: Fit
 
 
-def stated(fmt: NumberFormat) -> str:
+def scale_text(fmt: NumberFormat) -> str:
     """The scale of a format in words."""
     if fmt.scale_field is None:
         return type(fmt).__name__
@@ -43,7 +43,7 @@ def stated(fmt: NumberFormat) -> str:
     return f"{fmt.scale_field} = {number}"
 
 
-def calibrated(
+def calibrate_plan(
     graph: MaseGraph,
     plan: Plan,
     batches: Iterable[Mapping[str, Any]] | None,
@@ -70,7 +70,9 @@ def calibrated(
         for role, fmt in quant.operands.items()
         if (fit := fits.get((first[node.name], role, fmt))) is not None
     ]
-    done = {node: quant and closed(quant, first[node.name], fits) for node, quant in plan.items()}
+    done = {
+        node: quant and with_scales(quant, first[node.name], fits) for node, quant in plan.items()
+    }
     return done, found, rows
 
 
@@ -118,10 +120,10 @@ def warning(each: Observed, rows: int) -> str:
     """That too many values saturate, and which scale would do better."""
     node, role, fit = each
     chosen = ", as calibrated," if fit.calibrated else ""
-    scale = f"{stated(fit.fmt)}{chosen}"
+    scale = f"{scale_text(fit.fmt)}{chosen}"
     said = f"node {node.name!r}: {fit.saturated:.1%} of {role} saturate at {scale} on {rows} rows"
     if fit.better is not None:
-        return f"{said}; with {stated(fit.better)} it would be {fit.better_saturated:.1%}"
+        return f"{said}; with {scale_text(fit.better)} it would be {fit.better_saturated:.1%}"
     return f"{said}; the values go from {fit.low:.4g} to {fit.high:.4g}, which no scale covers"
 
 
@@ -137,14 +139,14 @@ def note(each: Observed) -> None:
         side[names[each.role]].setdefault("stat", {})["saturation"] = facts
 
 
-def table(found: list[Observed], rows: int) -> str:
+def calibration_table(found: list[Observed], rows: int) -> str:
     """Every operand in a line."""
     lines = [
         (
             node.name,
             role,
             f"{fit.fmt.bits:g}",
-            stated(fit.fmt) + (", calibrated" if fit.calibrated else ""),
+            scale_text(fit.fmt) + (", calibrated" if fit.calibrated else ""),
             f"{fit.low:.4g}",
             f"{fit.high:.4g}",
             f"{fit.saturated:.2%}",
@@ -169,7 +171,7 @@ def outside(plan: Plan) -> Iterator[str]:
 
 
 def lies_outside(fmt: NumberFormat) -> bool:
-    """Whether a binary point is not among the digits, but left or right of all of them."""
+    """True if a binary point is not among the digits, but left or right of all of them."""
     if not isinstance(fmt, Integer) or fmt.is_open:
         return False
     width, point = (

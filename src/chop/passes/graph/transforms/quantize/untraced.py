@@ -17,17 +17,17 @@ from chop.nn.quant_config import QuantConfig, parse_quant_config
 from chop.nn.quantized import QuantizedModule
 from chop.nn.untraced import Chooser, RoundedFunctions, quantize_untraced
 from chop.ops.op import Op, op_of_module
-from chop.passes.base import first_rows
+from chop.passes.base import take_rows
 from chop.passes.graph.analysis.flops.count import rounded_part
 from chop.passes.graph.analysis.flops.table import unreached_lines
 from chop.passes.graph.transforms.quantize.observe import (
     Fits,
-    closed,
     finite,
     floor_of,
+    with_scales,
 )
 from chop.passes.graph.transforms.quantize.plan import DEFAULT, WHERE, QuantizeArgs
-from chop.passes.graph.transforms.quantize.ranges import Calibration, Tally
+from chop.passes.graph.transforms.quantize.ranges import Calibration, OperandTally
 
 logger = logging.getLogger("chop")
 
@@ -37,7 +37,7 @@ CANNOT = ("counting by node", "saving as a graph", "integer programs", "exports"
 
 @dataclass
 class Untraced:
-    """What was done to a model without a graph, and what that leaves out."""
+    """The quantisation of a model without a graph, and the limits of that."""
 
     layers: dict[str, QuantizedModule]
     """The quantised layers by name."""
@@ -69,7 +69,7 @@ class Untraced:
 
 
 def chooser(args: QuantizeArgs, names: Collection[str]) -> Chooser:
-    """What the rules say of the layer of a name, and of functions, which only types are for.
+    """A function that finds the rule for a layer by name, or for a function by type.
 
     Args:
         names: of all modules; dots may be written as underscores, as in the names of nodes.
@@ -141,7 +141,7 @@ def measure_untraced(model: nn.Module, done: Untraced, inputs: Mapping[str, Any]
 
 
 def is_able(module: nn.Module) -> bool:
-    """Whether a module is an operation that rules can be for."""
+    """True if a module is an operation that rules can be for."""
     op = op_of_module(module)
     return op is not None and op.quantizable
 
@@ -167,11 +167,11 @@ class Looks:
 
     def __init__(self, settings: Calibration) -> None:
         self.settings = settings
-        self.tallies: dict[tuple[str, str], Tally] = {}
+        self.tallies: dict[tuple[str, str], OperandTally] = {}
         self.again = False
 
     def of(self, name: str, op: Op, quant: QuantConfig) -> dict[str, Any]:
-        """What is shown each operand of an operation, in place of rounding it."""
+        """Functions that look at each operand of an operation, in place of rounding it."""
         return {role: self._look(name, op, role, fmt) for role, fmt in quant.operands.items()}
 
     def _look(self, name: str, op: Op, role: str, fmt: Any) -> Any:
@@ -187,12 +187,12 @@ class Looks:
             by_channel = self.settings.by_channel(operand[1])
             shape = op.channel_shape(operand[1], tuple(x.shape)) if by_channel else ()
             floor = floor_of(op, operand[1], fmt)
-            self.tallies[operand] = Tally(fmt, self.settings, shape, floor)
+            self.tallies[operand] = OperandTally(fmt, self.settings, shape, floor)
         tally = self.tallies[operand]
         (tally.look_again if self.again else tally.look)(x)
 
     def fits(self) -> Fits:
-        """What was found."""
+        """The observations so far."""
         return {(*operand, tally.fmt): tally.fit() for operand, tally in self.tallies.items()}
 
 
@@ -204,7 +204,7 @@ def calibrate_untraced(
     A function has scales for each module and place in its code that calls it.
     """
     most = float("inf") if settings.num_samples is None else settings.num_samples
-    rows = [batch for batch, _ in first_rows(batches, most, "calibrate")]
+    rows = [batch for batch, _ in take_rows(batches, most, "calibrate")]
     if not rows:
         raise ConfigError("calibrate: there are no rows")
     looks, rounding = Looks(settings), done.rounding
@@ -212,20 +212,20 @@ def calibrate_untraced(
         layer._formats = looks.of(name, layer.op, layer.quant)
     rounding.looks = lambda site, op, quant: looks.of(str(site), op, quant)
     try:
-        run(model, rows)
+        run_batches_in_evaluation(model, rows)
         for tally in looks.tallies.values():
             tally.prepare()
         looks.again = True
-        run(model, rows)
+        run_batches_in_evaluation(model, rows)
     finally:
         rounding.looks = None
         fits = looks.fits() if looks.again else {}
         for name, layer in done.layers.items():
             if looks.again and (name, "data_in") not in looks.tallies:
                 say_unseen(f"layer {name!r}", layer.quant)
-            layer.quant = closed(layer.quant, name, fits)
+            layer.quant = with_scales(layer.quant, name, fits)
         rounding.configs = {
-            site: quant and closed(quant, str(site), fits)
+            site: quant and with_scales(quant, str(site), fits)
             for site, quant in rounding.configs.items()
         }
         rounding.choose = with_usual_scales(rounding.choose)
@@ -246,12 +246,12 @@ def with_usual_scales(choose: Chooser) -> Chooser:
         quant = choose(op, name)
         if quant is not None:
             say_unseen(f"a call of {op.name}", quant)
-        return quant and closed(quant, "", {})
+        return quant and with_scales(quant, "", {})
 
     return chosen
 
 
-def run(model: nn.Module, batches: list[dict[str, Any]]) -> None:
+def run_batches_in_evaluation(model: nn.Module, batches: list[dict[str, Any]]) -> None:
     """Run all batches in evaluation mode, and leave the mode of each module as it was."""
     modes = {module: module.training for module in model.modules()}
     model.eval()

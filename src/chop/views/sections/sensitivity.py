@@ -1,0 +1,33 @@
+"""What each layer loses by itself, and how many bits are enough for it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from chop.figures import counted
+from chop.markup import joined, tag
+from chop.results.sensitivity import Sensitivity
+from chop.views.section import Section, Tile
+from chop.views.svg import WHOLE_WIDTH, line_chart
+
+
+def sensitivity_section(folders: Sequence[Path]) -> Section:
+    """Return the section of the newest of several folders."""
+    newest, *older = folders
+    found = Sensitivity.load(newest)
+    enough = {layer: found.enough(layer) for layer in found.layers}
+    narrow = [width for width in enough.values() if width is not None]
+    heads = ["Layer", *(counted(width, "bit") for width in found.widths), "Enough", "Saves"]
+    parts = [
+        tag("p", found.caption()),
+        replace(found.rows(), headers=heads).html(),
+        line_chart(found.chart(), WHOLE_WIDTH),
+        tag("p", f"Measured earlier and not shown: {', '.join(each.name for each in older)}.")
+        if older
+        else None,
+    ]
+    value = f"{len(narrow)} of {counted(len(enough), 'layer')}"
+    most = counted(max(narrow, default=max(found.widths)), "bit")
+    detail = f"alone lose at most {100 * found.tolerated:g} % with {most} or fewer"
+    tile = Tile("Narrow layers", value, detail, rank=3)
+    return Section("sensitivity", "Each layer alone", joined(parts), (tile,))
