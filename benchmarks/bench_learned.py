@@ -20,7 +20,7 @@ import statistics
 import tempfile
 import time
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,12 +30,11 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from tabulate import tabulate
-from torch import nn
+from torch import Tensor, nn
 
 from chop import MaseGraph
 from chop.dataset import MaseDataModule
 from chop.models import get_model, get_model_info
-from chop.nn.learned import LearnedWidths
 from chop.nn.quantized import QuantizedModule
 from chop.passes.graph import (
     add_common_metadata_analysis_pass,
@@ -43,7 +42,9 @@ from chop.passes.graph import (
     quantize_transform_pass,
 )
 from chop.passes.graph.interface import load_mase_graph
-from chop.search.learned.networks import make_adam, train_epoch
+from chop.training.loop import Loop
+from chop.training.optimisers import make_adam
+from chop.training.parts import WidthTraining
 from chop.verbs.search.job import search
 
 ROOT = Path(__file__).parents[1]
@@ -267,6 +268,18 @@ def float_seconds(data: MaseDataModule, seed: int) -> float:
     return (time.process_time() - begin) * FLOAT_EPOCHS / epochs
 
 
+@dataclass(frozen=True)
+class OneBatch:
+    """Rows of which every step of an epoch has the same."""
+
+    features: Tensor
+    labels: Tensor
+    steps: int = STEPS
+
+    def batches(self, epoch: int, model: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
+        return iter([(self.features, self.labels)] * STEPS)
+
+
 def stepper(data: MaseDataModule, learns: bool) -> Callable[[], None]:
     """What takes a training step of jsc-mlp, with or without widths that learn."""
     graph = MaseGraph(jsc_mlp(0, data))
@@ -278,15 +291,9 @@ def stepper(data: MaseDataModule, learns: bool) -> Callable[[], None]:
         rule = {"config": {"name": "integer_trained"}}
         graph, _ = quantize_transform_pass(graph, {"by": "type", "linear": rule})
     model = graph.model.train()
-    widths = LearnedWidths(model) if learns else None
+    parts = [WidthTraining(model, 8, 2.0, lambda epoch: 1e-6)] if learns else []
     optimiser = make_adam([(model.parameters(), 1e-4)])
-
-    def steps() -> None:
-        batches = [(rows, labels)] * STEPS
-        train_epoch(model, batches, optimiser, F.cross_entropy, lambda _: 1.0,
-                    None if widths is None else lambda: widths.cost * 1e-6)  # fmt: skip
-
-    return steps
+    return Loop(model, optimiser, OneBatch(rows, labels), F.cross_entropy, parts).train_epoch
 
 
 def step_ratios(data: MaseDataModule) -> list[float]:

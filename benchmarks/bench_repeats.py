@@ -18,9 +18,9 @@ import os
 import platform
 import random
 import statistics
-import tempfile
 import tomllib
 from dataclasses import dataclass, replace
+from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ from chop.search.front.hypervolume import (
     hypervolume_history,
     worst_of,
 )
+from chop.search.proposals import Pending, Proposals
 from chop.search.spaces import space as tree
 from chop.search.spaces.measure import Measure
 from chop.search.spaces.space import (
@@ -51,9 +52,8 @@ from chop.search.spaces.space import (
     key_of,
     make_space,
 )
-from chop.search.strategy import Pending, Search
-from chop.search.study.storage import Place, open_store
-from chop.search.study.trial import KEY, Outcome
+from chop.search.study.memory import KnownTrials
+from chop.search.study.trial import Outcome
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "repeats.jsonl"
@@ -142,14 +142,14 @@ def jsc_tiny(trials: int) -> Problem:
     return Problem(space, config, {key_of(each): measure(each) for each in configs}, trials)
 
 
-class Told(Search):
-    """A search that tells a sampler which repeats itself the known result, or a failure."""
+class Told(Proposals):
+    """Proposals that tell a sampler which repeats itself the known result, or a failure."""
 
     tells_result = False
 
-    def _repeated(self, pending: Pending) -> None:
-        self.progress.repeats += 1
-        known = self.store.done.get(pending.key) if self.tells_result else None
+    def _repeat(self, pending: Pending) -> None:
+        self.repeats += 1
+        known = self.known.done.get(pending.key) if self.tells_result else None
         values = None if known is None else known.values
         self.sampler.learn(pending.proposal, values, known.constraints if known else {})
 
@@ -161,14 +161,14 @@ def run(problem: Problem, sampler: str, seed: int, tells_result: bool) -> tuple[
     config = problem.config.model_copy(
         update={"strategy": strategy.model_copy(update={"setup": setup})}
     )
-    with tempfile.TemporaryDirectory() as folder:
-        store = open_store(Place(f"{folder}/study.log", "run"), list(config.directions), {})
-        search = Told(problem.space, config, store, seed)
-        search.tells_result = tells_result
-        search.measure = lambda asked: problem.known[key_of(asked)]
-        search.run()
-        keys = [trial.user_attrs[KEY] for trial in store.counted()]
-    return *problem.shares(keys), search.progress.repeats
+    known = KnownTrials()
+    proposals = Told(problem.space, config, known, seed)
+    proposals.tells_result = tells_result
+    while len(known.done) < proposals.limit and (batch := proposals.batch(1)):
+        outcome = problem.known[batch[0].key]
+        known.put(proposals.request(batch[0]), outcome, datetime.now(), number=len(known.done))
+        proposals.learn(batch, {batch[0].key: outcome})
+    return *problem.shares(list(known.done)), proposals.repeats
 
 
 def compared(name: str, problem: Problem, sampler: str, seeds: range) -> list[Any]:

@@ -42,7 +42,7 @@ from chop.passes.graph import (
     quantize_transform_pass,
 )
 from chop.search.config import parse_search
-from chop.search.processes import helpers, make_task
+from chop.search.engines.local import Local
 from chop.search.samplers import SAMPLERS, Problem, params_of
 from chop.search.spaces.measure import Measure
 from chop.search.spaces.space import SearchContext, every, make_space, walk
@@ -309,22 +309,21 @@ def passes(seconds: float, before: float, after: float) -> float:
 
 
 def window_rate(found: SearchContext, search: dict[str, Any], jobs: int, seconds: float) -> float:
+    """Trials per second of a search on so many processes, all of which are at work."""
+    search["strategy"]["setup"]["timeout"] = SETTLE[0] + 2 * seconds
     config = parse_search(search)
+    stated = config.search_space
+    space = make_space(stated.name, found, stated.setup, stated.seed)
+    counts: list[tuple[float, int]] = []
     with tempfile.TemporaryDirectory() as folder:
-        place = Place(f"{folder}/study.log", "s")
-        store = open_store(place, list(config.directions), {})
-        task = make_task(found, search=search, place=place, problem={}, seed=1, threads=1)
-        with helpers(task, jobs):
-            workers: set[str] = set()
-            while len(workers) < jobs:
-                time.sleep(0.05)
-                workers = {t.user_attrs["worker"] for t in store.counted()}
-            begun, before = time.perf_counter(), len(store.counted())
-            ended = 0
-            while not ended:  # on a busy machine a window may pass without a trial
-                time.sleep(seconds)
-                ended = len(store.counted()) - before
-            return ended / (time.perf_counter() - begun)
+        store = open_store(Place(f"{folder}/study.log", "s"), list(config.directions), {})
+        running = Search(space, config, store, seed=1, engine=Local(jobs))
+        running.progress.report = lambda _: counts.append((time.perf_counter(), len(store.done)))
+        begun = time.perf_counter()
+        running.run()
+    inside = [(at, count) for at, count in counts if begun + SETTLE[0] < at] or counts
+    (first, before), (last, after) = inside[0], inside[-1]
+    return (after - before) / (last - first) if last > first else after / (last - begun)
 
 
 def main() -> None:

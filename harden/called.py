@@ -18,8 +18,7 @@ waits for something takes, however busy the machine is."""
 WORK = (0.25, 20.0)  # seconds of work after which a run that does as it was told is stopped
 LONGEST = 520  # characters of a message that is still one line to a reader
 AT_WORK = (
-    ("lightning.pytorch.trainer.trainer", "Trainer", "fit"),
-    ("lightning.pytorch.trainer.trainer", "Trainer", "test"),
+    ("chop.training.loop", "Loop", "run"),
     ("chop.search.strategy", "Search", "run"),
     ("chop.search.learned.search", "LearnedSearch", "run"),
     ("chop.verbs.transform.passes", None, "_run_pass"),
@@ -27,7 +26,7 @@ AT_WORK = (
 """What is called once everything is checked and built: from here on a run takes as long as it was
 told to."""
 MORE_PROCESSES = (
-    ("chop.training.fit", None, "strategy_of"),
+    ("chop.training.distributed", None, "strategy_of"),
     ("multiprocessing.process", "BaseProcess", "start"),
 )
 """What is called to start further processes, which a case inside this process must not."""

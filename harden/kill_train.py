@@ -44,9 +44,8 @@ OF_TWO = {
 }
 """What two processes train together, the second of which begins by importing torch."""
 CHECKPOINTS = Path("out", "software", "training_ckpts")
-CHANGING = ("seconds", "record", "loops")
-"""What a checkpoint holds that may differ between two runs: times, the command, and the batches
-that Lightning has counted since the process began, which nobody reads."""
+CHANGING = ("seconds", "record")
+"""What a checkpoint holds that may differ between two runs: times and the command."""
 
 
 def arguments(flavour: str, resume: bool = False) -> list[str]:

@@ -20,7 +20,7 @@ from chop.models import get_model, get_model_info
 from chop.results.comparison import Comparison
 from chop.results.comparison_chart import BEST_FRONT, TRUE_FRONT
 from chop.search.config import parse_search
-from chop.search.contest import Contest, Run
+from chop.search.contest import Contest, Run, SamplerRun
 from chop.search.spaces.measure import Measure
 from chop.search.study.trial import Outcome
 from chop.verbs.search.comparing import ComparisonResult, compare
@@ -142,20 +142,20 @@ class Counted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, stop_after: int | None = None) -> None:
         self.measured = self.runs = 0
-        measure, run = Measure.__call__, Contest._run
+        measure, begin = Measure.__call__, Contest._begin
 
         def measuring(this: Measure, config: dict[str, Any]) -> Outcome:
             self.measured += 1
             return measure(this, config)
 
-        def running(this: Contest, plan: Any) -> Outcome:
+        def beginning(this: Contest, plan: Any) -> SamplerRun:
             if self.runs == stop_after:
                 raise KeyboardInterrupt
             self.runs += 1
-            return run(this, plan)
+            return begin(this, plan)
 
         monkeypatch.setattr(Measure, "__call__", measuring)
-        monkeypatch.setattr(Contest, "_run", running)
+        monkeypatch.setattr(Contest, "_begin", beginning)
 
 
 def test_a_comparison_that_was_stopped_goes_on(
@@ -195,15 +195,22 @@ def test_a_comparison_of_something_else_is_not_gone_on_with(
         run(data, tmp_path / "one", other, resume=True, **how)
 
 
-def test_processes_share_the_runs_and_find_the_same(tmp_path: Path, data: MaseDataModule) -> None:
+def test_processes_share_the_runs_and_find_the_same(
+    tmp_path: Path, data: MaseDataModule, monkeypatch: pytest.MonkeyPatch
+) -> None:
     how: dict[str, Any] = {"samplers": ["tpe", "random"], "seeds": 3}
     one = run(data, tmp_path / "one", tables(n_trials=8), **how)
+    measure = Measure.__call__
+
+    def noted(this: Measure, config: dict[str, Any]) -> Outcome:
+        (tmp_path / f"measured-by-{os.getpid()}").touch()
+        return measure(this, config)
+
+    monkeypatch.setattr(Measure, "__call__", noted)
     three = run(data, tmp_path / "three", tables(n_trials=8, n_jobs=3), **how)
     assert three.summary == one.summary
-    journal = (three.folder / "study.log").read_text(encoding="utf-8").splitlines()
-    attrs = [json.loads(line).get("user_attrs", {}) for line in journal]
-    workers = {each["worker"] for each in attrs if "worker" in each}
-    assert len(workers) == 3
+    workers = {path.name for path in tmp_path.glob("measured-by-*")}
+    assert len(workers - {f"measured-by-{os.getpid()}"}) == len(workers) == 3
 
 
 def comparison(*, complete: bool, runs: list[Run] | None = None) -> Comparison:

@@ -162,11 +162,11 @@ def imports_of_processes(
 ) -> tuple[str, ...]:
     found: list[tuple[str, ...]] = []
 
-    def stop(task: Any, count: int) -> None:
-        found.append(task.imports)
+    def stop(engine: Any, payload: Any) -> None:
+        found.append(engine.imports)
         raise Stopped
 
-    monkeypatch.setattr("chop.search.processes.helpers", stop)
+    monkeypatch.setattr("chop.search.engines.local.Local.start", stop)
     with pytest.raises(Stopped):
         run(data, folder, search_config=tables(n_trials=5, n_jobs=2), **kwargs)
     return found[0]
@@ -217,7 +217,7 @@ def test_of_searches_that_start_together_one_gets_an_empty_folder(tmp_path: Path
 @pytest.mark.parametrize("storage", [None, "sqlite:///{}/study.db"])
 @pytest.mark.parametrize("was_there", [False, True])
 @pytest.mark.parametrize(
-    "refusal", ["chop.verbs.search.job.make_space", "chop.search.strategy.check_size"]
+    "refusal", ["chop.verbs.search.job.make_space", "chop.search.proposals.check_size"]
 )
 def test_a_search_that_cannot_begin_leaves_nothing_behind(
     refusal: str,

@@ -27,8 +27,8 @@ from chop.results.front import SearchResult
 from chop.search.study.journal import Journal
 from chop.search.study.storage import Place, open_store
 from chop.search.study.trial import MEASURED, SearchDescription
+from chop.training.checkpoint import random_state, read_resumed
 from chop.training.settings import TrainingSettings
-from chop.training.state import random_state, read_resumed
 from harden.file_targets import idx_bytes
 
 

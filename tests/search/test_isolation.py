@@ -324,7 +324,7 @@ def test_configurations_put_together_from_parts_are_those_that_are_parsed(
 ) -> None:
     from chop.nn.quant_config import parse_quant_config
     from chop.ops.table import OPS
-    from chop.search.evaluation.reuse import Formats
+    from chop.search.spaces.reuse import Formats
 
     formats = Formats()
     draw = random.Random(0)

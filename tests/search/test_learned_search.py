@@ -17,20 +17,22 @@ from learned_cases import Attention, learn, rows, tables
 from torch import nn
 
 from chop.errors import ChopError, ConfigError, TrainingError
-from chop.files import read_safetensors
+from chop.files import read_safetensors, write_safetensors
 from chop.loading.networks import load_model
 from chop.models import get_model
 from chop.models.vision import vgg7
+from chop.models.weights import read_checkpoint
 from chop.nn.quantized import QuantizedModule
 from chop.numerics import Integer
 from chop.results.front import SearchResult
 from chop.search.config import parse_search
-from chop.search.learned import learning, networks, space
-from chop.search.learned.learning import Kept
-from chop.search.learned.rows import joined
+from chop.search.learned import space
+from chop.search.learned.rows import join_batches
 from chop.search.learned.schedule import Schedule
 from chop.search.learned.search import LearnedSearch
 from chop.search.learned.setup import LearnedSetup
+from chop.training.loop import Loop
+from chop.training.parts import EpochLoss
 from chop.verbs.compare import compare_fronts
 from chop.verbs.report import report
 
@@ -134,9 +136,9 @@ def facts(result: SearchResult) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("owner", "method", "calls"),
     [
-        (networks.FloatTraining, "_keep", 3),  # in the training of the float network
+        (Loop, "save", 3),  # in the training of the float network
         (LearnedSearch, "_choose", 0),  # at the end of a cycle, before it has trials
-        (Kept, "keep", 5),  # in the second cycle
+        (Loop, "save", 9),  # in the second cycle
     ],
 )
 def test_a_killed_run_resumes_bit_for_bit(
@@ -162,12 +164,63 @@ def test_a_killed_run_resumes_bit_for_bit(
     assert facts(learn(tmp_path / "s", resume=True)) == facts(found)
 
 
+def write_earlier(path: Path, state: dict[str, Any]) -> None:
+    """Write a state in the format that came before checkpoints: tensors, and JSON of the rest."""
+    tensors: dict[str, torch.Tensor] = {}
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            tensors[f"{len(tensors)}"] = value.contiguous().clone()
+            return {"tensor": f"{len(tensors) - 1}"}
+        if isinstance(value, dict):
+            return {str(key): plain(each) for key, each in value.items()}
+        return [plain(each) for each in value] if isinstance(value, list | tuple) else value
+
+    text = json.dumps(plain(state))
+    held = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+    write_safetensors(path, {"plain": held, **tensors})
+
+
+def test_a_run_of_an_earlier_version_resumes_bit_for_bit(
+    found: SearchResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save, left = Loop.save, [8]  # until the second cycle
+
+    def killed(self: Loop, path: Path) -> None:
+        if not left[0]:
+            raise Killed
+        left[0] -= 1
+        save(self, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "save", killed)
+        with pytest.raises(Killed):
+            learn(tmp_path / "s")
+    for path in (tmp_path / "s" / "learning").glob("*.ckpt"):
+        content = read_checkpoint(path)
+        state = content
+        if "state_dict" in content:
+            ours = content["chop"]
+            learned = ours.get("learned_widths", {"widths": None, "start_ebops": 0.0})
+            weights = content["state_dict"].items()
+            state = {
+                "epochs": content["epoch"] + 1,
+                "history": ours["history"],
+                "model": {name.removeprefix("model."): value for name, value in weights},
+                "optimiser": content["optimizer_states"][0],
+                "widths": learned["widths"],
+                "start_ebops": learned["start_ebops"],
+            }
+        write_earlier(path.with_suffix(".safetensors"), state)
+        path.unlink()
+    assert facts(learn(tmp_path / "s", resume=True)) == facts(found)
+
+
 def test_a_finished_run_has_nothing_left_to_do(
     found: SearchResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(found.folder, tmp_path / "s")
-    monkeypatch.setattr(networks, "train_epoch", None)
-    monkeypatch.setattr(learning, "train_epoch", None)
+    monkeypatch.setattr(Loop, "train_epoch", None)
     assert facts(learn(tmp_path / "s", resume=True)) == facts(found)
 
 
@@ -260,14 +313,14 @@ def test_what_cannot_be_counted_is_refused_before_training(tmp_path: Path) -> No
 def test_a_nan_names_its_epoch_and_leaves_the_last_good_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = learning.train_epoch
+    original = EpochLoss.mean
     calls: Iterator[int] = iter(range(1, 100))
 
-    def diverges(*args: Any) -> float:
-        loss = original(*args)
-        return float("nan") if next(calls) == 6 else loss
+    def diverges(self: EpochLoss) -> float:
+        loss = original(self)
+        return float("nan") if next(calls) == 2 + 6 else loss  # two are of the float network
 
-    monkeypatch.setattr(learning, "train_epoch", diverges)
+    monkeypatch.setattr(EpochLoss, "mean", diverges)
     with pytest.raises(TrainingError, match=r"epoch 6 \(cycle 2\).*up to epoch 5 are kept"):
         learn(tmp_path / "s", teacher=None)
     best = json.loads((tmp_path / "s" / "best.json").read_text())
@@ -282,19 +335,19 @@ def test_a_nan_names_its_epoch_and_leaves_the_last_good_snapshot(
 def test_a_nan_before_any_snapshot_promises_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(learning, "train_epoch", lambda *args: float("nan"))
+    monkeypatch.setattr(EpochLoss, "mean", lambda self: float("nan"))
     with pytest.raises(TrainingError, match=r"epoch 1 \(cycle 1\).*There was no snapshot before"):
-        learn(tmp_path / "s", teacher=None)
+        learn(tmp_path / "s", teacher=None, float_epochs=0)
 
 
 def test_rows_without_gradients_are_run_in_large_batches() -> None:
     small = [(torch.rand(64, 16), torch.arange(64)) for _ in range(200)]
-    large = joined(small)
+    large = join_batches(small)
     assert [len(features) for features, _ in large] == [8_192, 4_608]
     for part in (0, 1):
         assert torch.equal(*(torch.cat([each[part] for each in found]) for found in (small, large)))
     images = [(torch.rand(2, 3, 256, 256), torch.arange(2)) for _ in range(2)]
-    assert joined(images) is images  # a batch is large enough
+    assert join_batches(images) is images  # a batch is large enough
 
 
 NETWORKS = {

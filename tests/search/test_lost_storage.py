@@ -18,6 +18,7 @@ from chop import cli
 from chop.config.layers import read_toml, write_toml
 from chop.errors import ConfigError, SearchError
 from chop.search.runners import SW_RUNNERS, software_runner
+from chop.search.spaces.measure import Measure
 from chop.search.spaces.space import Candidate
 from chop.search.study import patience, storage
 from chop.search.study import store as stores
@@ -337,8 +338,6 @@ def test_a_search_whose_database_stays_away_is_resumed(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    from chop.search.strategy import Search
-
     monkeypatch.setattr(patience, "LONGEST_OUTAGE", 0.5)
     monkeypatch.setattr(patience, "FIRST_PAUSE", 0.01)
     url = postgres.new_database(server.url)
@@ -346,24 +345,17 @@ def test_a_search_whose_database_stays_away_is_resumed(
     for name, value in run.environment.items():
         monkeypatch.setenv(name, value)
     run.go.touch()
-    evaluate = Search._evaluate
+    measure = Measure.__call__
 
-    def stop_before_storing(self: Any, *args: Any, **kwargs: Any) -> int:
-        """As if the database went while the third batch is measured."""
-        if len(run.measured()) >= 3 and server.is_running():
-            measure = self.measure
-
-            def and_stop(config: dict[str, Any]) -> Outcome:
-                outcome: Outcome = measure(config)
-                if server.is_running():
-                    server.stop()
-                return outcome
-
-            self.measure = and_stop
-        return evaluate(self, *args, **kwargs)
+    def stop_after_measuring(self: Measure, config: dict[str, Any]) -> Outcome:
+        """As if the database went while the fourth trial is measured."""
+        outcome = measure(self, config)
+        if len(run.measured()) > 3 and server.is_running():
+            server.stop()
+        return outcome
 
     with monkeypatch.context() as while_it_runs:
-        while_it_runs.setattr(Search, "_evaluate", stop_before_storing)
+        while_it_runs.setattr(Measure, "__call__", stop_after_measuring)
         assert cli.main(run.command()) == 2
     assert not server.is_running()
     lines = capfd.readouterr()

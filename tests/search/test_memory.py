@@ -4,8 +4,8 @@ from typing import Any
 
 from search_cases import Searcher
 
-from chop.search.evaluation.reuse import Remembered
-from chop.search.evaluation.variants import ACTIVATION_BYTES, RUNS_KEPT
+from chop.search.spaces.reuse import Remembered
+from chop.search.spaces.variants import ACTIVATION_BYTES, RUNS_KEPT
 
 
 def remember(kept: Remembered[str], key: str, size: int) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from chop.nn import forward
-from chop.search.evaluation import variants
+from chop.search.spaces import variants
 from chop.search.spaces.mixed_precision import MixedPrecisionPTQ
 from chop.search.spaces.space import SearchContext, every, make_space
 

@@ -7,9 +7,10 @@ from search_cases import Searcher, StoreMaker, space_of, tables
 
 from chop.errors import ConfigError
 from chop.search.config import parse_search
+from chop.search.proposals import check_size
 from chop.search.samplers import SAMPLERS, Learning, Problem, Proposal, params_of
 from chop.search.spaces.space import Choice, SearchContext, key_of, size
-from chop.search.strategy import Search, check_size
+from chop.search.strategy import Search
 from chop.search.study.trial import Outcome
 
 WIDTH = Choice("width", (2, 4, 8))
@@ -171,9 +172,12 @@ def test_processes_with_one_seed_do_not_draw_the_same_for_long(
     config = parse_search(stated)
     one, other = (Search(space_of(context, config), config, open_at(), seed=7) for _ in range(2))
     for _ in range(6):
-        batches = [(each, each._batch(1.0)) for each in (one, other)]
+        batches = [(each, each.proposals.batch(1)) for each in (one, other)]
         for each, batch in batches:
-            each._evaluate(batch, quick=False)
+            with each.trials:
+                each._send(batch)
+                if not each.trials.is_idle:
+                    each._tell(each.trials.finished(1.0))
     trials = one.store.storage.get_all_trials(one.store.study_id)
     void = [trial for trial in trials if "void" in trial.user_attrs]
     assert len(trials) == 12

@@ -2,10 +2,6 @@
 
 import copy
 import dataclasses
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +11,8 @@ from study_cases import SETTING, study_tables
 
 from chop.dataset import MaseDataModule
 from chop.search.config import parse_search
-from chop.search.spaces.space import Candidate, SearchContext
+from chop.search.engines import make_engine
+from chop.search.spaces.space import Candidate, SearchContext, SearchSpace, every
 from chop.search.strategy import Search
 from chop.search.study.storage import Place, open_store
 from chop.search.sweeps.trainings import (
@@ -57,7 +54,7 @@ def test_a_repeat_is_a_file_with_its_seed_and_its_curves(
     assert runs[0].accuracy != runs[1].accuracy
     assert stored_runs(tmp_path) == runs
     files = {path.name for path in (tmp_path / "runs" / name_of(SETTING)).iterdir()}
-    assert files == {"repeat_0.json", "repeat_1.json", ".lock"}
+    assert files == {"repeat_0.json", "repeat_1.json"}
 
 
 def test_a_rerun_gives_the_same_numbers_and_a_stored_one_is_not_done_again(
@@ -67,7 +64,7 @@ def test_a_rerun_gives_the_same_numbers_and_a_stored_one_is_not_done_again(
     again = repeats_in(context, tmp_path / "b").complete()
     without_files = repeats_in(context, None).complete()
     assert [*map(numbers, again)] == [*map(numbers, first)] == [*map(numbers, without_files)]
-    monkeypatch.setattr(Repeats, "_trained", lambda self, repeat: pytest.fail("trained again"))
+    monkeypatch.setattr(Repeats, "evaluate", lambda self, number: pytest.fail("trained again"))
     assert repeats_in(context, tmp_path / "a").complete() == first
 
 
@@ -86,68 +83,58 @@ def test_what_is_damaged_or_of_another_study_is_done_again(
     assert other[0].accuracy != first[0].accuracy
 
 
-HOLD = """
-import fcntl, sys, time
-file = open(sys.argv[1], "ab")
-fcntl.lockf(file, fcntl.LOCK_EX, 1, 0)
-print("held", flush=True)
-time.sleep(120)
-"""
-
-
-def test_a_repeat_that_another_process_is_at_is_left_to_it_until_it_dies(
-    context: SearchContext, tmp_path: Path
-) -> None:
-    repeats = repeats_in(context, tmp_path)
-    assert repeats.folder is not None
-    command = [sys.executable, "-c", HOLD, str(repeats.folder / ".lock")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == "held\n"
-        assert repeats.train_one()
-        assert not repeats.train_one()
-        assert [run.repeat for run in stored_runs(tmp_path)] == [1]
-        os.kill(other.pid, signal.SIGKILL)
-    assert [run.repeat for run in repeats.complete()] == [0, 1]
-
-
-def two_searches(context: SearchContext, folder: Path, rate: float) -> tuple[Search, Search]:
-    """Two that share a study of one setting, as processes would."""
+def search_of(
+    context: SearchContext, folder: Path, rate: float, slots: int
+) -> tuple[Search, SearchSpace]:
+    """A search of one setting with two repeats."""
     config = parse_search(study_tables({"learning_rate": [rate]}))
-    own = dataclasses.replace(context, folder=folder)
-    place = Place(str(folder / "study.log"), "s")
-    first, second = (
-        Search(space_of(own, config), config, open_store(place, ["maximize"], {})) for _ in range(2)
-    )
-    return first, second
+    space = space_of(dataclasses.replace(context, folder=folder), config)
+    store = open_store(Place(str(folder / "study.log"), "s"), ["maximize"], {})
+    return Search(space, config, store, engine=make_engine(slots)), space
 
 
-def test_a_setting_that_cannot_be_trained_is_left_to_whose_it_is(
+def test_processes_share_the_repeats_of_a_setting(context: SearchContext, tmp_path: Path) -> None:
+    search, _ = search_of(context, tmp_path, 0.01, slots=2)
+    evaluated = []
+    evaluate = Repeats.evaluate
+
+    def noted(self: Repeats, number: int) -> Run:
+        evaluated.append(number)  # in a worker, so that this process does not see it
+        return evaluate(self, number)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Repeats, "evaluate", noted)
+        search.run()
+    assert evaluated == []
+    assert [run.repeat for run in stored_runs(tmp_path)] == [0, 1]
+    (trial,) = search.store.counted()
+    assert trial.user_attrs["software_metrics"] == summary(stored_runs(tmp_path))
+    alone, _ = search_of(context, tmp_path / "alone", 0.01, slots=1)
+    alone.run()
+    runs = [[*map(numbers, stored_runs(folder))] for folder in (tmp_path, tmp_path / "alone")]
+    assert runs[0] == runs[1]
+
+
+def test_a_setting_that_cannot_be_trained_fails_once(
     context: SearchContext, tmp_path: Path
 ) -> None:
-    first, second = two_searches(context, tmp_path, 1e30)
-    first.store.claim([first._wanted(each) for each in first._batch(0.1)], 1)
-    second.run()
-    assert not second.store.done
-    assert len(second.store.running) == 1
+    search, _ = search_of(context, tmp_path, 1e30, slots=2)
+    search.run()
+    (trial,) = search.store.counted()
+    assert trial.state.name == "FAIL"
+    assert trial.user_attrs["reason"]
     assert stored_runs(tmp_path) == []
 
 
-def test_a_process_without_a_setting_of_its_own_helps_with_those_of_others(
-    context: SearchContext, tmp_path: Path
-) -> None:
-    first, second = two_searches(context, tmp_path, 0.01)
-    batch = first._batch(0.1)
-    (claimed,) = first.store.claim([first._wanted(each) for each in batch], 1)
-    assert claimed is not None
-    second.run()
-    assert not second.store.done
-    assert [run.repeat for run in stored_runs(tmp_path)] == [0, 1]
+def test_repeats_that_are_there_are_not_sent(context: SearchContext, tmp_path: Path) -> None:
+    first, _ = search_of(context, tmp_path, 0.01, slots=1)
+    first.run()
     before = [run.seconds for run in stored_runs(tmp_path)]
-    first.store.finish([(claimed, first.measure(batch[0].config))])
+    (tmp_path / "study.log").unlink()
+    again, space = search_of(context, tmp_path, 0.01, slots=2)
+    assert again.measure.parts(space.config(next(every(space.tree)))) == []
+    again.run()
     assert [run.seconds for run in stored_runs(tmp_path)] == before
-    (trial,) = first.store.counted()
-    assert trial.user_attrs["software_metrics"] == summary(stored_runs(tmp_path))
 
 
 def test_other_batches_are_cut_from_the_same_rows(data: MaseDataModule) -> None:

@@ -1,4 +1,4 @@
-"""What learns widths in a network, and what the bits cost: an estimate of its EBOPs.
+"""The quantisers of a network that learn widths, and an estimate of its EBOPs.
 
 Effective bit operations are the multiplications of a network, each times the bits of both numbers
 that meet in it. Here they are estimated from the bits that weights and ranges need now, zeros at
@@ -45,7 +45,7 @@ class Weight(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """What learns in a model."""
+    """The quantisers of a model that learn, with their layers."""
 
     layers: dict[str, QuantizedModule]
     weights: list[Weight]
@@ -72,7 +72,7 @@ class Parts:
 
     @cached_property
     def learning(self) -> int:
-        """How many of the weights learn."""
+        """The number of weights that learn."""
         return sum(weight.quantizer.learns for weight in self.weights)
 
     @cached_property
@@ -101,11 +101,11 @@ def learned_bits(model: nn.Module) -> list[nn.Parameter]:
 
 
 def learns_widths(model: nn.Module) -> bool:
-    """Whether a model has bits that training changes."""
+    """Return whether a model has bits that training changes."""
     return bool(learned_bits(model))
 
 
-class Meeting(NamedTuple):
+class OperandPair(NamedTuple):
     """Two operands of a layer, and how often they meet in a multiplication for one row of input."""
 
     layer: str
@@ -113,10 +113,10 @@ class Meeting(NamedTuple):
     macs: float
 
 
-def meetings_of(
+def pairs_of_call(
     name: str, layer: QuantizedModule, call: tuple[Any, Any, Any], rows: int
-) -> list[Meeting]:
-    """What one call of a layer multiplies.
+) -> list[OperandPair]:
+    """The pairs of operands that one call of a layer multiplies.
 
     Args:
         call: the arguments, those by keyword, and the result.
@@ -130,11 +130,11 @@ def meetings_of(
     )
     cost = op.cost(shapes)
     products = () if cost is None else cost.products
-    return [Meeting(name, operands, macs / rows) for macs, operands in products]
+    return [OperandPair(name, operands, macs / rows) for macs, operands in products]
 
 
 class Gradients(NamedTuple):
-    """How the cost changes: with the bits of weights, with those of data, and with the weights."""
+    """Gradients of the cost: by the bits of weights, by those of data, and by the weights."""
 
     weight_bits: list[Tensor]
     data_bits: list[Tensor]
@@ -162,7 +162,7 @@ class BitCost:
         self.of_bits = [torch.zeros_like(each.quantizer.frac_width) for each in learning]
         self.of_weights = [torch.zeros_like(each) for each in rounded[: parts.learning]]
 
-    def add(self, meeting: Meeting) -> None:
+    def add(self, meeting: OperandPair) -> None:
         """Add the multiplications of two operands."""
         layer = self.parts.layers[meeting.layer]
         first, second = (layer.quantizers_by_role.get(role) for role in meeting.operands)
@@ -180,15 +180,15 @@ class BitCost:
             if own is not None:
                 self.of_data[each] += meeting.macs / own.numel() * other * (own > 0)
 
-    def _add_weight(self, meeting: Meeting, data: Any, place: int, groups: int) -> None:
+    def _add_weight(self, meeting: OperandPair, data: Any, place: int, groups: int) -> None:
         rounded, scale = self.rounded[place], self.scales[place]
         uses = meeting.macs / rounded.numel()
         bits = self.data_bits.get(data)
-        met = UNROUNDED if bits is None else spread(bits, rounded.shape, groups)
+        met = UNROUNDED if bits is None else spread_bits(bits, rounded.shape, groups)
         weight_bits = bit_length(rounded * scale).to(rounded.dtype)
         self.total += (weight_bits * met).sum() * uses
         if bits is not None:
-            met_bits = gathered(weight_bits, bits.shape, groups)
+            met_bits = gather_bits(weight_bits, bits.shape, groups)
             self.of_data[data] += met_bits.mul_(uses).mul_(bits > 0)
         if place < self.parts.learning:
             each = (rounded != 0) * met * uses
@@ -199,16 +199,16 @@ class BitCost:
 
     @property
     def complete(self) -> bool:
-        """Whether something meets, and a range is known of everything that does."""
+        """Return whether something meets, and a range is known of everything that does."""
         return bool(self.met) and all(each.seen for each in self.met)
 
     @property
     def gradients(self) -> Gradients:
-        """How the cost changes."""
+        """The gradients of the cost."""
         return Gradients(self.of_bits, [*self.of_data.values()], self.of_weights)
 
 
-def spread(bits: Tensor, shape: torch.Size, groups: int) -> Tensor:
+def spread_bits(bits: Tensor, shape: torch.Size, groups: int) -> Tensor:
     """The bits of input channels, to be broadcast against a weight of this shape."""
     if bits.numel() == 1:
         return bits.reshape(())
@@ -219,7 +219,7 @@ def spread(bits: Tensor, shape: torch.Size, groups: int) -> Tensor:
     return each.reshape(shape[0], shape[1], *rest)
 
 
-def gathered(weight_bits: Tensor, shape: torch.Size, groups: int) -> Tensor:
+def gather_bits(weight_bits: Tensor, shape: torch.Size, groups: int) -> Tensor:
     """The bits of all weights that each input channel meets, in the shape of the channels."""
     if shape.numel() == 1:
         return weight_bits.sum().reshape(shape)

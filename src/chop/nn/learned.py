@@ -18,11 +18,11 @@ from chop.errors import CheckpointError, ConfigError
 from chop.nn.bit_cost import (
     BitCost,
     Gradients,
-    Meeting,
+    OperandPair,
     Parts,
     learned_bits,
     learns_widths,
-    meetings_of,
+    pairs_of_call,
     quantizers_of,
 )
 from chop.nn.quantized import QuantizedModule
@@ -127,7 +127,7 @@ class LearnedWidths:
             )
         self.model, self.refresh, self.magnitude = model, refresh, magnitude
         self.step = 0
-        self.meetings: list[Meeting] = []
+        self.meetings: list[OperandPair] = []
         self.gradients: Gradients | None = None
         self.complete = False
         """Whether the last count knew all ranges and all shapes."""
@@ -136,19 +136,19 @@ class LearnedWidths:
         self.due = True
         self._parts: Parts | None = None
         self._watches: list[Any] = []
-        self._noted: list[Meeting] = []
+        self._noted: list[OperandPair] = []
         model.register_forward_pre_hook(self._before, with_kwargs=True)
         model.register_forward_hook(self._after, always_call=True)
 
     @staticmethod
     def of(model: nn.Module) -> "LearnedWidths | None":
-        """What learns the widths of a model already, if anything does."""
+        """The object that learns the widths of a model already, if there is one."""
         owners = (getattr(hook, "__self__", None) for hook in model._forward_pre_hooks.values())
         return next((each for each in owners if isinstance(each, LearnedWidths)), None)
 
     @property
     def parts(self) -> Parts:
-        """What learns; found once, and again in a copy."""
+        """The quantisers that learn; found once, and again in a copy."""
         if self._parts is None:
             self._parts = Parts.of(self.model)
             for each in self._parts.quantizers:
@@ -196,7 +196,7 @@ class LearnedWidths:
                 module.training = training
 
     def state_dict(self) -> dict[str, Any]:
-        """What a run needs to resume with the same numbers, beside the state of the model."""
+        """The state that a resumed run needs beside that of the model."""
         return {
             "step": self.step,
             "complete": self.complete,
@@ -206,7 +206,7 @@ class LearnedWidths:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Put back what `state_dict` gave."""
+        """Restore a state that `state_dict` returned."""
         given = state["gradients"]
         if given is not None:
             found, parts = Gradients(*map(list, given)), self.parts
@@ -218,7 +218,9 @@ class LearnedWidths:
             device = parts.weights[0].value.device if parts.weights else None
             given = Gradients(*([t.to(device) for t in g] for g in found))
         self.step, self.complete = int(state["step"]), bool(state["complete"])
-        self.meetings = [Meeting(name, (a, b), macs) for name, (a, b), macs in state["meetings"]]
+        self.meetings = [
+            OperandPair(name, (a, b), macs) for name, (a, b), macs in state["meetings"]
+        ]
         self.value, self.gradients = state["value"].clone(), given
 
     def remove(self) -> None:
@@ -293,7 +295,7 @@ class LearnedWidths:
         rows = next((len(each) for each in inputs if isinstance(each, Tensor) and each.dim()), 1)
 
         def note(name: str, layer: QuantizedModule, *call: Any) -> None:
-            self._noted += meetings_of(name, layer, call, rows)
+            self._noted += pairs_of_call(name, layer, call, rows)
 
         self._watches = [
             layer.register_forward_hook(partial(note, name), with_kwargs=True)

@@ -1,8 +1,8 @@
 """Searching: which configurations to try, what they are worth, and the best of them.
 
-`config` reads `[search]`, `strategy` runs the loop, `samplers` propose and `runners` measure;
-`processes` lets several of them share one study. The folders hold what these use (`spaces`,
-`evaluation`, `study`, `front`) and whole experiments on top (`sweeps`, `contest`).
+`config` reads `[search]` and `strategy` runs the loop: `proposals` asks the `samplers`, `engines`
+evaluate with `spaces` and `runners`, and `study` records. On top stand whole experiments
+(`learned`, `sweeps`, `contest`); `front` finds the best.
 
 What custom spaces and metrics are made of can be imported from here; it is loaded when asked for.
 The package is callable: ``chop.search(model, train=…, val=…)``.

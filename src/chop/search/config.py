@@ -2,31 +2,24 @@
 
 from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import ConfigDict, Field, create_model, field_validator, model_validator
 
 from chop.errors import ConfigError, UnknownNameError
-from chop.logger import get_logger
 from chop.search.learned import setup as learned_setup  # noqa: F401  # registers the strategy
 from chop.search.learned import space as learned_space  # noqa: F401  # and its space
 from chop.search.metrics import Direction
 from chop.search.runners import HW_RUNNERS, SW_RUNNERS, Runner, RunnerArgs
 from chop.search.samplers import SAMPLERS
 from chop.search.spaces import mixed_precision  # noqa: F401  # registers its space
-from chop.search.spaces.space import SPACES, SearchSpace
-from chop.search.strategy import Search, Strategy
+from chop.search.spaces.space import SPACES
 from chop.search.study.setup import STRATEGIES, Schema, StudySetup
 from chop.search.study.trial import MetricRule, SearchDescription
 from chop.search.sweeps import hyperparameters  # noqa: F401  # registers its space
 from chop.tasks import NUMBERS, task_named
 from chop.training.settings import MOST_PROCESSES
 from chop.validation import parse
-
-if TYPE_CHECKING:
-    from chop.search.study.store import Store
-
-logger = get_logger("chop")
 
 Tables = dict[str, dict[str, Any]]
 DEFAULT_STRATEGY = "optuna"
@@ -51,6 +44,8 @@ class StrategySetup(StudySetup):
         compare: samplers to be compared on the space, in place of one search with `sampler`.
         repeats: seeds for each sampler.
     """
+
+    strategy = "chop.search.strategy:Search"
 
     n_jobs: int = Field(1, ge=1)
     n_trials: int = Field(20, ge=1)
@@ -99,12 +94,6 @@ class StrategySetup(StudySetup):
     def processes(self) -> int:
         return self.n_jobs
 
-    def search(self, space: SearchSpace, config: "SearchConfig", store: "Store") -> Strategy:
-        found = Search(space, config, store, space.context.seed)
-        if found.limit < self.n_trials:
-            logger.info("All %s configurations will be evaluated", f"{found.size:,}")
-        return found
-
 
 class Metric(MetricRule):
     """``[search.strategy.metrics.<name>]``: the role of a metric.
@@ -142,6 +131,10 @@ class SearchConfig(Schema):
 
     search_space: SpaceConfig
     strategy: StrategyConfig
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Parse the tables again in another process, as the class is made for one strategy."""
+        return parse_search, (self.model_dump(exclude_unset=True),)
 
     @property
     def metrics(self) -> dict[str, Metric]:

@@ -2,28 +2,32 @@
 
 One journal file holds two studies: the configurations that were measured, and the runs that are
 finished. A process claims what it does in either, so nothing is done twice, another process takes
-over what one that died has left, and a comparison that was stopped can be resumed.
+over what one that died has left, and a comparison that was stopped can be resumed. A run is a
+sequence: several are under way at the same time, as many as the engine has slots.
 """
 
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from optuna.trial import FrozenTrial
 
 from chop.runs import JOURNAL
-from chop.search.config import SearchConfig, parse_search
+from chop.search.config import SearchConfig
+from chop.search.engines.dispatch import Dispatcher
+from chop.search.engines.engine import Engine
+from chop.search.proposals import Pending, Proposals, check_size
 from chop.search.samplers import SAMPLERS
 from chop.search.spaces.measure import Measure
 from chop.search.spaces.space import SearchSpace, every, key_of
-from chop.search.strategy import Search, check_size
+from chop.search.study.memory import KnownTrials
 from chop.search.study.storage import Place, open_store
 from chop.search.study.store import Store
 from chop.search.study.trial import Outcome, Trial, TrialRequest, claim_of
-from chop.search.study.workers import at_any_moment, held_back
+from chop.search.study.workers import at_any_moment, held_back, raise_if_interrupted
 
 ENUMERATED = 2_000
 """The largest space all of which is measured only to know the true front."""
@@ -65,126 +69,164 @@ def plans_of(config: SearchConfig, samplers: Sequence[str], seeds: Sequence[int]
     ]
 
 
+class SamplerRun:
+    """A run under way: what its sampler has asked for, and what it knows."""
+
+    def __init__(self, space: SearchSpace, config: SearchConfig, seed: int) -> None:
+        self.known = KnownTrials()
+        self.proposals = Proposals(space, config, self.known, seed)
+        self.timeout = config.sampling.timeout
+        self._begun = time.monotonic()
+        self._asked: Pending | None = None
+
+    def ask(self) -> TrialRequest | None:
+        """Return the configuration that the run waits for; None if it is over."""
+        if self._asked is None:
+            is_late = self.timeout is not None and time.monotonic() - self._begun > self.timeout
+            is_over = is_late or len(self.known.done) >= self.proposals.limit
+            self._asked = next(iter([] if is_over else self.proposals.batch(1)), None)
+        return None if self._asked is None else self.proposals.request(self._asked)
+
+    def tell(self, request: TrialRequest, outcome: Outcome) -> None:
+        """Take note of what became of the configuration that the run waits for."""
+        assert self._asked is not None
+        self.known.put(request, outcome, datetime.now(), number=len(self.known.done))
+        self.proposals.learn([self._asked], {request.key: outcome})
+        self._asked = None
+
+    def outcome(self) -> Outcome:
+        """Return the run as it is stored."""
+        keys = list(self.known.done)
+        found = {"keys": keys, "repeats": self.proposals.repeats}
+        return Outcome([float(len(keys))], found)
+
+
+class Contest:
+    """One process that takes part in a comparison.
+
+    A configuration is measured once, whichever run asks first; others may take part.
+
+    Args:
+        folder: of the comparison, with the journal of what was done before.
+        problem: what is searched and measured; a comparison of another problem is refused.
+        engine: what measures; it has as many runs under way as slots.
+        report: is called with every run that is finished, in any process.
+    """
+
+    def __init__(
+        self,
+        space: SearchSpace,
+        config: SearchConfig,
+        folder: Path,
+        problem: Mapping[str, Any],
+        engine: Engine,
+        report: Callable[[Run], None] = lambda run: None,
+    ) -> None:
+        self.space = space
+        self.config = config
+        self.report = report
+        journal = str(folder / JOURNAL)
+        self.measured = open_store(Place(journal, "measured"), list(config.directions), problem)
+        self.trials = Dispatcher(engine, self.measured, Measure(space, config, in_full=True))
+        self.finished = open_store(Place(journal, "runs"), ["maximize"], {})
+        self._runs: dict[str, tuple[FrozenTrial, SamplerRun]] = {}
+        """The runs that this process has under way, with its claims on them."""
+
+    def check(self, plans: Sequence[Plan]) -> None:
+        """Refuse a sampler that could not be run on this space."""
+        for plan in plans:
+            check_size(self.space.size, plan.sampler, self.config.sampling.force)
+
+    def run(self, plans: Sequence[Plan]) -> list[Run]:
+        """Do the runs that are not done, and wait for those that other processes do."""
+        with held_back(), self.trials:
+            for store in (self.finished, self.measured):
+                store.sync()
+                store.free_the_dead()
+            try:
+                self._do_all(plans)
+            finally:
+                claims = [claim for claim, _ in self._runs.values()]
+                self.finished.give_up(claims, "interrupted")
+            if self.space.size <= ENUMERATED:
+                self._measure_all()
+        return [run_of(self.finished.done[plan.key]) for plan in plans]
+
+    def outcomes(self) -> dict[str, Outcome]:
+        """Return all that was ever measured, by the key of the configuration."""
+        return {str(claim_of(t).key): Outcome.of(t) for t in self.measured.counted()}
+
+    def _do_all(self, plans: Sequence[Plan]) -> None:
+        while missing := [plan for plan in plans if plan.key not in self.finished.done]:
+            for plan in missing:
+                if len(self._runs) < self.trials.engine.slots:
+                    self._claim(plan)
+            if wanted := self._advance():
+                self._measure(wanted)
+            elif any(plan.key in self.finished.running for plan in missing):
+                wait_for_others(self.finished)
+            for trial in self.finished.news():
+                self.report(run_of(trial))
+
+    def _claim(self, plan: Plan) -> None:
+        """Begin a run that no process is at."""
+        if self.finished.taken(plan.key):
+            return
+        stated = {"sampler": plan.sampler, "seed": plan.seed}
+        (claim,) = self.finished.claim([TrialRequest(plan.key, stated, {}, {})], None)
+        if claim is not None:
+            try:
+                self._runs[plan.key] = claim, self._begin(plan)
+            except BaseException:
+                self.finished.give_up([claim], "interrupted")
+                raise
+
+    def _begin(self, plan: Plan) -> SamplerRun:
+        setup = self.config.sampling.model_copy(update={"sampler": plan.sampler, "compare": []})
+        strategy = self.config.strategy.model_copy(update={"setup": setup})
+        config = self.config.model_copy(update={"strategy": strategy})
+        return SamplerRun(self.space, config, plan.seed)
+
+    def _advance(self) -> list[TrialRequest]:
+        """Tell all runs what is known; return what they wait for, each configuration once."""
+        wanted: dict[str, TrialRequest] = {}
+        for key, (claim, run) in list(self._runs.items()):
+            while (request := run.ask()) is not None and request.key in self.measured.done:
+                run.tell(request, Outcome.of(self.measured.done[request.key]))
+            if request is None:
+                del self._runs[key]
+                self.finished.finish([(claim, run.outcome())])
+            else:
+                wanted[request.key] = request
+        return list(wanted.values())
+
+    def _measure_all(self) -> None:
+        """Measure the whole space; what others measure is waited for at the end."""
+        configs = [self.space.config(picked) for picked in every(self.space.tree)]
+        requests = [TrialRequest(key_of(each), each, {}, {}) for each in configs]
+        while wanted := [each for each in requests if each.key not in self.measured.done]:
+            self._measure(wanted)
+
+    def _measure(self, wanted: Sequence[TrialRequest]) -> None:
+        """Send what no process measures yet to the engine, and wait for some of all that."""
+        free = [each for each in wanted if not self.measured.taken(each.key)]
+        while free and self.trials.has_room():
+            size = self.trials.batch_size(len(free))
+            self.trials.send(free[:size])
+            free = free[size:]
+        if self.trials.is_idle:
+            wait_for_others(self.measured)
+        else:
+            self.trials.finished(PAUSE)
+        raise_if_interrupted()
+
+
 def wait_for_others(store: Store) -> None:
     """Give others time; what the dead among them had claimed is free afterwards."""
     with at_any_moment():
         time.sleep(PAUSE)
     store.sync()
     store.free_the_dead()
-
-
-class SharedMeasure:
-    """Measures each configuration once, whichever run of whichever process asks first."""
-
-    def __init__(self, measure: Measure, store: Store) -> None:
-        self.measure = measure
-        self.store = store
-        self._known: dict[str, Outcome] = {}
-
-    def __call__(self, config: dict[str, Any]) -> Outcome:
-        """The outcome of a configuration, measured now or before, here or elsewhere."""
-        key = key_of(config)
-        while key not in self._known:
-            request = TrialRequest(key, config, {}, {})
-            found = self.store.once(request, lambda: self.measure(config))
-            if found is None and key in self.store.done:
-                found = Outcome.of(self.store.done[key])
-            if found is None:
-                wait_for_others(self.store)
-            else:
-                self._known[key] = found
-        return self._known[key]
-
-    def measure_all(self, space: SearchSpace) -> None:
-        """Measure the whole space; what others measure is waited for at the end."""
-        configs = [space.config(picked) for picked in every(space.tree)]
-        self.store.sync()
-        later = [config for config in configs if self.store.taken(key_of(config))]
-        for config in configs:
-            if not self.store.taken(key_of(config)):
-                self(config)
-        for config in later:
-            self(config)
-
-    def outcomes(self) -> dict[str, Outcome]:
-        """All that was ever measured, by the key of the configuration."""
-        return {str(claim_of(t).key): Outcome.of(t) for t in self.store.counted()}
-
-
-class Contest:
-    """One process that takes part in a comparison.
-
-    Args:
-        folder: of the comparison, with the journal of what was done before.
-        problem: what is searched and measured; a comparison of another problem is refused.
-        report: told of every run that is finished, in any process.
-    """
-
-    def __init__(
-        self,
-        space: SearchSpace,
-        tables: Mapping[str, Any],
-        folder: Path,
-        problem: Mapping[str, Any],
-        report: Callable[[Run], None] = lambda run: None,
-    ) -> None:
-        self.space = space
-        self.tables = tables
-        self.report = report
-        config = parse_search(tables)
-        journal = str(folder / JOURNAL)
-        measured = open_store(Place(journal, "measured"), list(config.directions), problem)
-        self.measure = SharedMeasure(Measure(space, config, in_full=True), measured)
-        self.finished = open_store(Place(journal, "runs"), ["maximize"], {})
-
-    def check(self, plans: Sequence[Plan]) -> None:
-        """Refuse a sampler that could not be run on this space."""
-        for plan in plans:
-            check_size(self.space.size, plan.sampler, self._config(plan).sampling.force)
-
-    def run(self, plans: Sequence[Plan]) -> list[Run]:
-        """Do the runs that are not done, and wait for those that other processes do."""
-        with held_back():
-            return self._all_runs(plans)
-
-    def _all_runs(self, plans: Sequence[Plan]) -> list[Run]:
-        for store in (self.finished, self.measure.store):
-            store.sync()
-            store.free_the_dead()
-        while missing := [plan for plan in plans if plan.key not in self.finished.done]:
-            done = [self._run_once(plan) for plan in missing]
-            if not any(done):
-                wait_for_others(self.finished)
-            self._tell()
-        self._tell()
-        if self.space.size <= ENUMERATED:
-            self.measure.measure_all(self.space)
-        return [run_of(self.finished.done[plan.key]) for plan in plans]
-
-    def _tell(self) -> None:
-        for trial in self.finished.news():
-            self.report(run_of(trial))
-
-    def _config(self, plan: Plan) -> SearchConfig:
-        strategy = self.tables["strategy"]
-        setup = {**strategy.get("setup", {}), "sampler": plan.sampler, "compare": []}
-        return parse_search({**self.tables, "strategy": {**strategy, "setup": setup}})
-
-    def _run_once(self, plan: Plan) -> bool:
-        stated = {"sampler": plan.sampler, "seed": plan.seed}
-        request = TrialRequest(plan.key, stated, {}, {})
-        return self.finished.once(request, lambda: self._run(plan)) is not None
-
-    def _run(self, plan: Plan) -> Outcome:
-        """A search in a private study that looks up what is known."""
-        config = self._config(plan)
-        with tempfile.TemporaryDirectory() as folder:
-            store = open_store(Place(f"{folder}/{JOURNAL}", "run"), list(config.directions), {})
-            search = Search(self.space, config, store, plan.seed)
-            search.measure = self.measure
-            search.run()
-            keys = [trial.key for trial in store.trials()]
-        return Outcome([float(len(keys))], {"keys": keys, "repeats": search.progress.repeats})
 
 
 def run_of(trial: FrozenTrial) -> Run:

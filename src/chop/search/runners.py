@@ -32,6 +32,7 @@ from chop.passes.graph.analysis.flops.ebops import EBOPS_ROWS, ebops
 from chop.passes.graph.analysis.flops.operands import model_parameters
 from chop.registry import Registry
 from chop.search.metrics import METRICS, MetricInfo
+from chop.search.spaces.measure import RunnerParts
 from chop.search.spaces.space import Candidate, SearchContext
 from chop.search.study.trial import Metrics
 from chop.tasks import NUMBERS, task_named
@@ -40,7 +41,7 @@ from chop.training.results import RegressionTally, Result
 from chop.training.settings import TrainingSettings
 from chop.validation import parse
 
-Helper = Callable[[Candidate, Any], bool]
+Divide = Callable[[Candidate, Any], RunnerParts]
 InFull = Callable[[SearchContext, Any], "RunnerArgs | None"]
 Stated = Sequence[str | MetricInfo]
 
@@ -55,8 +56,7 @@ class Runner:
     """A named function that measures candidates.
 
     Args:
-        helper: does one part of what `function` does, for a process that has nothing else to do;
-            False if there is none left.
+        parts: divides its work on a candidate, so that several processes share it.
         in_full: the settings with which it looks at everything, where it usually looks at a sample
             and so gives at most the true figure; None if the sample is everything.
         regression: whether it measures networks that predict numbers; None if that does not matter.
@@ -67,7 +67,7 @@ class Runner:
         function: Callable[..., Metrics],
         name: str,
         metrics: Stated,
-        helper: Helper | None = None,
+        parts: Divide | None = None,
         regression: bool | None = None,
         in_full: InFull | None = None,
     ) -> None:
@@ -79,7 +79,7 @@ class Runner:
             METRICS.get(m, MetricInfo(m)) if isinstance(m, str) else m for m in metrics
         )
         self._promised = {metric.name for metric in self.metrics}
-        self.helper = helper
+        self.parts = parts
         self.__doc__ = function.__doc__
         self.schema = _schema(function)
 
@@ -107,10 +107,10 @@ Declare = Callable[[Callable[..., Metrics]], Callable[..., Metrics]]
 
 
 def software_runner(
-    name: str, metrics: Stated, helper: Helper | None = None, regression: bool | None = None
+    name: str, metrics: Stated, parts: Divide | None = None, regression: bool | None = None
 ) -> Declare:
     """Declare what measures how well a candidate does its work."""
-    return _declare(SW_RUNNERS, name, metrics, helper=helper, regression=regression)
+    return _declare(SW_RUNNERS, name, metrics, parts=parts, regression=regression)
 
 
 def hardware_runner(name: str, metrics: Stated, in_full: InFull | None = None) -> Declare:

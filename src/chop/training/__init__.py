@@ -1,6 +1,6 @@
-"""Training and testing on Lightning at the speed of a bare loop.
+"""Training and testing: one loop, the parts that are given to it, and the engines that it runs on.
 
-`fit` runs a `job` with `settings`; `module` is the loop over `batches`, `optimisers` and
-`metrics` serve it. `state` makes resuming exact, `lightning_setup` saves checkpoints and starts
-processes, `report` shows and writes what happens.
+`fit` runs a `job` with `settings`: it gives the `loop` its `parts` and an engine, which for several
+devices or mixed precision is that of `distributed`. `batches`, `optimisers` and `metrics` serve the
+loop, `checkpoint` makes resuming exact, `report` shows and writes the metrics of a run.
 """

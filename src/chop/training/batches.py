@@ -1,8 +1,4 @@
-"""The batches of an epoch, as a loader that hands Lightning the whole epoch as one item.
-
-Lightning spends about half a millisecond on every item of a loader, as long as a small network
-needs for a whole step. So an item here is an epoch, and the loop over its batches is ours.
-"""
+"""The batches of an epoch, for one process or several."""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -21,19 +17,13 @@ Batch = tuple[Tensor, Tensor]
 
 
 class Epochs:
-    """A loader of one item an epoch: itself, to be asked for `batches`."""
+    """A loader whose batches are asked for epoch by epoch."""
 
     def __init__(self, loader: Any, seed: int = 0, *, even: bool = False) -> None:
         self.loader = loader
         self.seed = seed
         self.even = even
         """Whether every process must get as many batches as the others, as training demands."""
-
-    def __len__(self) -> int:
-        return 1
-
-    def __iter__(self) -> "Iterator[Epochs]":
-        yield self
 
     def batches(self, epoch: int, rank: int = 0, processes: int = 1) -> Iterator[Batch]:
         """The batches of an epoch that belong to one process."""
@@ -77,8 +67,26 @@ class Epochs:
         return sampler
 
 
+class SharedRows:
+    """The training rows of one process, as the loop takes them."""
+
+    def __init__(self, epochs: Epochs, rank: int, processes: int) -> None:
+        self.epochs, self.rank, self.processes = epochs, rank, processes
+
+    def batches(self, epoch: int, model: nn.Module) -> Iterator[Batch]:
+        """The batches of an epoch where the model is."""
+        # Shares are equal, so that all processes leave out the same batch if any does.
+        found = self.epochs.batches(epoch, self.rank, self.processes)
+        return normalisable(move_batches(found, model), model)
+
+    @property
+    def steps(self) -> int | None:
+        """The batches of an epoch, if the loader can tell."""
+        return self.epochs.steps(self.processes)
+
+
 def has_rows(loader: Any) -> bool:
-    """Whether a loader has a data set whose rows can be dealt out."""
+    """Return whether a loader has a data set whose rows can be dealt out."""
     rows = getattr(loader, "dataset", None)
     return hasattr(rows, "__len__") and hasattr(rows, "__getitem__")
 
@@ -108,7 +116,7 @@ def normalisable(batches: Iterator[Batch], model: nn.Module) -> Iterator[Batch]:
 
 
 def _varies(row: Tensor, model: nn.Module, layers: list[_BatchNorm]) -> bool:
-    """Whether a single row has several values for each channel of every normalisation."""
+    """Return whether a single row has several values for each channel of every normalisation."""
     values: list[int] = []
 
     def look(layer: nn.Module, args: tuple[Any, ...]) -> None:
@@ -124,7 +132,7 @@ def _varies(row: Tensor, model: nn.Module, layers: list[_BatchNorm]) -> bool:
     return min(values, default=2) > 1
 
 
-def moved(batches: Iterator[Batch], model: nn.Module) -> Iterator[Batch]:
+def move_batches(batches: Iterator[Batch], model: nn.Module) -> Iterator[Batch]:
     """The batches where the model is, real numbers in the model's precision, classes whole."""
     real = (value for value in model.parameters() if value.is_floating_point())
     sample = next(real, torch.zeros(()))

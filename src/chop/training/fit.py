@@ -1,31 +1,33 @@
-"""One training run from beginning to end, on a Lightning `Trainer`."""
+"""One training run from beginning to end."""
 
 import contextlib
 import os
-from collections.abc import Iterator
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
-from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
-from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch import Trainer
-from lightning.pytorch.callbacks import Callback, Checkpoint, EarlyStopping
-from lightning.pytorch.utilities import rank_zero_only
 from tabulate import tabulate
-from torch import nn
+from torch import Tensor, nn
 
 from chop.charts import embedded
 from chop.dataset.inputs import remember_rows, rows_for
-from chop.devices import compiled, require_compiler, using_threads
+from chop.devices import compiled, device_of, require_compiler, using_threads
 from chop.errors import ConfigError, TrainingError
 from chop.files import writable_folder
 from chop.logger import get_logger
-from chop.models.weights import load_weights, preprocessing_in
+from chop.models.weights import PREPROCESSING, preprocessing_in
 from chop.nn.bit_cost import learns_widths
-from chop.preprocessing import Preprocessing, preprocessing_of, set_preprocessing
+from chop.nn.learned import LearnedWidths
+from chop.preprocessing import Preprocessing, preprocessing_of, set_preprocessing, targets_of
 from chop.runs import LEARNING_CURVES, TRAINING_LOG, own_suffix, with_suffix
-from chop.training.batches import Epochs
+from chop.tasks import task_of
+from chop.training.batches import Epochs, SharedRows
+from chop.training.checkpoint import History, Resumed, newest, plain, read_resumed, versions
 from chop.training.job import (
     Job,
     check_batch_size,
@@ -33,34 +35,29 @@ from chop.training.job import (
     on_this_machine,
     one_line_if_full,
 )
-from chop.training.lightning_setup import (
-    AtomicCheckpointIO,
+from chop.training.loop import Engine, Loop, Part, load_trained, restore_parts
+from chop.training.metrics import feature_summary, kept, misfit, parameter_summary
+from chop.training.optimisers import make_optimiser, parameter_groups
+from chop.training.parts import (
+    TRAIN_LOSS,
+    VALIDATION_LOSS,
     BestAndLast,
-    connected,
-    honest_interrupts,
-    quiet_lightning,
-    requeueing,
-    strategy_of,
+    EarlyStopping,
+    EpochRates,
+    Reporting,
+    SharedBuffers,
+    Validation,
+    WidthTraining,
+    check_cost,
 )
-from chop.training.metrics import feature_summary, parameter_summary
-from chop.training.module import TRAIN_LOSS, VALIDATION_LOSS, TrainingModule, count_steps
-from chop.training.optimisers import parameter_groups
 from chop.training.report import Report, Silent, draw_curves, make_progress
-from chop.training.settings import TrainingSettings
-from chop.training.state import History, Resumed, newest, read_resumed
-from chop.training.widths import check_cost
+from chop.training.settings import CostSettings, TrainingSettings
 
 logger = get_logger("chop")
 
-LIGHTNING_PRECISION: dict[str, Any] = {
-    "16-mixed": "16-mixed",
-    "bf16-mixed": "bf16-mixed",
-    "32": "32-true",
-    "64": "64-true",
-}
-
-
 SHOWN = ("train_loss", "train_acc", VALIDATION_LOSS, "val_acc_epoch")
+RANKS = ("RANK", "NODE_RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")
+"""Variables that number the processes of a run, one of them or several."""
 
 
 @dataclass(frozen=True)
@@ -149,21 +146,17 @@ def _fit(
         resumed.history if resumed else None,
     )
     curves = with_suffix(job.folder / LEARNING_CURVES, suffix)
-    monitor = TRAIN_LOSS if job.validation is None else VALIDATION_LOSS
+    monitor = _monitor(job)
     checkpoints = BestAndLast(job.folder, suffix, monitor)
     known = preprocessing_of(job.model)
     result = TrainingResult(checkpoints.best, checkpoints.last, report.history, known, curves)
-    callbacks = [checkpoints, *_early_stopping(settings, monitor)]
-    module = TrainingModule(job.model, settings, report, resumed)
-    trainer = make_trainer(settings, callbacks, job)
-    if resumed is not None:
-        _restore(trainer, module, resumed)
-        if _finished(trainer, settings, resumed):
-            logger.info("Nothing is left to train: %d epochs are done", resumed.epoch)
-            if is_first_process() and not curves.exists():  # killed after its last epoch
-                draw_curves(report.history, curves, job.name)
-            return result
-    _run(trainer, module, job)
+    keepers = [*_early_stopping(settings, monitor), checkpoints]
+    if resumed is not None and _finished(job.model, keepers, settings, resumed):
+        logger.info("Nothing is left to train: %d epochs are done", resumed.epoch)
+        if is_first_process() and not curves.exists():  # killed after its last epoch
+            draw_curves(report.history, curves, job.name)
+        return result
+    _run(job, settings, report, keepers, resumed)
     if is_first_process():
         draw_curves(report.history, curves, job.name)
     return result
@@ -174,72 +167,146 @@ def fit_in_memory(job: Job, settings: TrainingSettings) -> History:
     settings = on_this_machine(settings)
     remember_rows(job.model, job.data)
     report = Report(Silent(), record=job.record)
-    monitor = TRAIN_LOSS if job.validation is None else VALIDATION_LOSS
-    trainer = make_trainer(settings, _early_stopping(settings, monitor), job)
-    _run(trainer, TrainingModule(job.model, settings, report), job)
+    _run(job, settings, report, _early_stopping(settings, _monitor(job)))
     return report.history
 
 
-def make_trainer(settings: TrainingSettings, callbacks: list[Callback], job: Job) -> Trainer:
-    """Lightning's trainer with its own bar, summary and sampler switched off: ours are faster."""
-    # Lightning would requeue and resume in its own way; see `requeueing`.
-    slurm = [SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else []
-    with quiet_lightning():
-        try:
-            return Trainer(
-                accelerator=settings.accelerator,
-                devices=settings.devices,
-                num_nodes=settings.num_nodes,
-                strategy=strategy_of(settings),
-                precision=LIGHTNING_PRECISION[settings.precision],
-                max_epochs=settings.max_epochs,
-                max_steps=settings.step_limit or -1,
-                num_sanity_val_steps=0,
-                callbacks=callbacks,
-                logger=job.logger or False,
-                default_root_dir=job.folder,
-                plugins=[AtomicCheckpointIO(), *slurm],
-                use_distributed_sampler=False,
-                enable_progress_bar=False,
-                enable_model_summary=False,
-                enable_checkpointing=any(isinstance(each, Checkpoint) for each in callbacks),
-            )
-        except MisconfigurationException as error:
-            raise ConfigError(" ".join(str(error).split())) from None
+def _monitor(job: Job) -> str:
+    """The loss that tells the best epoch."""
+    return TRAIN_LOSS if job.validation is None else VALIDATION_LOSS
 
 
-def _run(trainer: Trainer, module: TrainingModule, job: Job) -> None:
-    settings = module.settings
+def _run(
+    job: Job,
+    settings: TrainingSettings,
+    report: Report,
+    keepers: Sequence[Part],
+    resumed: Resumed | None = None,
+) -> None:
     loader = job.data.train_dataloader()
     check_batch_size(job, loader)
     known = preprocessing_of(job.model)
     features = f"\n\n{feature_summary(known)}" if known else ""
     logger.info("Seed %d\n%s", settings.seed, parameter_summary(job.model) + features)
-    if job.logger is not None:
-        shown = {"model": job.name, "batch_size": job.data.batch_size}
-        job.logger.log_hyperparams(shown | settings.model_dump())
-    validation = None if job.validation is None else Epochs(job.validation)
     try:
-        with _environment(job, settings, loader), requeueing(settings.auto_requeue), connected():
-            module.train()
+        with (
+            _environment(job, settings, loader),
+            _engine(settings) as engine,
+            _logging(job, settings),
+        ):
+            loop = _make_loop(job, settings, report, keepers, loader, engine)
+            if resumed is not None:
+                loop.restore(resumed)
             with compiled(job.model, settings.compile):
-                trainer.fit(module, Epochs(loader, settings.seed, even=True), validation)
+                loop.run(settings.max_epochs)
     except TrainingError:
         if is_first_process():
             raise
         raise SystemExit(2) from None  # the first process says why
     finally:
-        module.report.progress.close()
-        module.release()
+        report.progress.close()
+        if (widths := LearnedWidths.of(job.model)) is not None:
+            widths.remove()
+        job.model.cpu()
+
+
+def _make_loop(  # what a run consists of
+    job: Job,
+    settings: TrainingSettings,
+    report: Report,
+    keepers: Sequence[Part],
+    loader: Any,
+    engine: Engine,
+) -> Loop:
+    model, known = job.model, preprocessing_of(job.model)
+    report.targets = targets = targets_of(model)
+    engine.place(model)
+
+    def loss(outputs: Tensor, labels: Tensor) -> Tensor:
+        try:
+            return task_of(labels).loss(outputs, labels, targets)
+        except (IndexError, RuntimeError) as error:
+            raise misfit(outputs, labels, error) from None
+
+    def facts() -> dict[str, Any]:
+        return {
+            "seed": settings.seed,
+            "settings": settings.model_dump(),
+            "record": plain(report.record),
+            PREPROCESSING: known and known.as_plain(),
+            "versions": versions(),
+            "history": report.history,
+            WidthTraining.key: None,
+        }
+
+    parts = [
+        EpochRates(settings),
+        *_widths(model, settings),
+        SharedBuffers(),
+        *([] if job.validation is None else [Validation(Epochs(job.validation), report, settings)]),
+        Reporting(report, settings),
+        *keepers,
+    ]
+    rows = SharedRows(Epochs(loader, settings.seed, even=True), engine.rank, engine.processes)
+    return Loop(
+        model, make_optimiser(model, settings), rows, loss, parts,
+        engine=engine, keep=kept, facts=facts,
+        accumulate=settings.accumulate_grad_batches, step_limit=settings.step_limit,
+    )  # fmt: skip
+
+
+def _widths(model: nn.Module, settings: TrainingSettings) -> list[WidthTraining]:
+    """The part that trains the widths of a network, if it has any to train."""
+    check_cost(model, settings)
+    if not learns_widths(model):
+        return []
+    cost = settings.cost or CostSettings(weight=0.0)
+    return [
+        WidthTraining(
+            model, cost.refresh, cost.magnitude, lambda epoch: cost.weight, cost.calibration_batches
+        )
+    ]
+
+
+@contextlib.contextmanager
+def _engine(settings: TrainingSettings) -> Iterator[Engine]:
+    """The engine that the devices and the precision of a run need; Lightning only if it must."""
+    if settings.processes == 1 and not settings.precision.endswith("mixed"):
+        device = device_of(settings.accelerator)
+        if settings.accelerator not in ("auto", "cpu") and device.type == "cpu":
+            raise ConfigError(f"accelerator {settings.accelerator!r}: this machine has none")
+        yield Engine(device, double=settings.precision == "64")
+        return
+    from chop.training.distributed import FabricEngine, connected, quiet_lightning
+
+    with quiet_lightning(), connected():
+        yield FabricEngine(settings)
 
 
 @contextlib.contextmanager
 def _environment(job: Job, settings: TrainingSettings, loader: Any) -> Iterator[None]:
-    """Calm output, the right number of threads, and one-line errors."""
+    """The right number of threads, one-line errors, and signals that end the run in order."""
     with using_threads(settings.num_threads, first_look(job, loader)) as threads:
         logger.debug("%d threads", threads)
-        with quiet_lightning(), honest_interrupts(), one_line_if_full(job.folder):
+        with ended_by_sigterm(), requeueing(settings.auto_requeue), one_line_if_full(job.folder):
             yield
+
+
+@contextlib.contextmanager
+def _logging(job: Job, settings: TrainingSettings) -> Iterator[None]:
+    """Tell the logger of a job what is trained, and when that is over."""
+    if job.logger is None or not is_first_process():
+        yield
+        return
+    shown = {"model": job.name, "batch_size": job.data.batch_size}
+    job.logger.log_hyperparams(shown | settings.model_dump())
+    job.logger.save()
+    status = "failed"
+    try:
+        yield
+        status = "success"
+    finally:
+        job.logger.finalize(status)
 
 
 def _resumed(job: Job, settings: TrainingSettings, last: Path | None) -> Resumed | None:
@@ -253,33 +320,70 @@ def _resumed(job: Job, settings: TrainingSettings, last: Path | None) -> Resumed
     return resumed
 
 
-def _restore(trainer: Trainer, module: TrainingModule, resumed: Resumed) -> None:
-    """Put everything back where it was but what the module itself restores."""
-    load_weights(module, resumed.checkpoint["state_dict"], str(resumed.path))
-    for callback in trainer.callbacks:  # type: ignore[attr-defined]  # made in its constructor
-        with resumed.put_back("state of " + type(callback).__name__):
-            callback.load_state_dict(resumed.callback(callback.state_key))
-    epochs: Any = trainer.fit_loop.epoch_progress.current
-    epochs.ready = epochs.started = epochs.processed = epochs.completed = resumed.epoch
-    count_steps(trainer, resumed.step)
-    scaler = resumed.checkpoint.get(type(trainer.precision_plugin).__qualname__)
-    if scaler is not None:
-        trainer.precision_plugin.load_state_dict(scaler)
-
-
-def _finished(trainer: Trainer, settings: TrainingSettings, resumed: Resumed) -> bool:
-    stopper = trainer.early_stopping_callback
+def _finished(
+    model: nn.Module, keepers: Sequence[Part], settings: TrainingSettings, resumed: Resumed
+) -> bool:
+    """Return whether a run has nothing left to train; if so, the model has its weights."""
+    restore_parts(keepers, resumed)
     out_of_steps = settings.step_limit is not None and resumed.step >= settings.step_limit
-    out_of_patience = stopper is not None and stopper.wait_count >= stopper.patience
-    return out_of_steps or out_of_patience or resumed.epoch >= settings.max_epochs
+    out_of_patience = any(isinstance(p, EarlyStopping) and p.is_over for p in keepers)
+    if not (out_of_steps or out_of_patience or resumed.epoch >= settings.max_epochs):
+        return False
+    load_trained(model, resumed)
+    return True
 
 
-def _early_stopping(settings: TrainingSettings, monitor: str) -> list[Callback]:
-    if settings.early_stopping is None:
-        return []
-    return [EarlyStopping(monitor, patience=settings.early_stopping, check_on_train_epoch_end=True)]
+def _early_stopping(settings: TrainingSettings, monitor: str) -> list[Part]:
+    patience = settings.early_stopping
+    return [] if patience is None else [EarlyStopping(monitor, patience)]
 
 
 def is_first_process() -> bool:
-    """Whether this is the process of the run that writes and shows."""
-    return bool(getattr(rank_zero_only, "rank", 0) == 0)
+    """Return whether this is the process of the run that writes and shows."""
+    return all(os.environ.get(name, "0") == "0" for name in RANKS)
+
+
+@contextlib.contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """End with exit code 143 when SIGTERM comes, unless it is dealt with elsewhere."""
+    in_main = threading.current_thread() is threading.main_thread()
+    if not in_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    code = 128 + signal.SIGTERM
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(code)
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    except SystemExit as exit_request:
+        if exit_request.code == code:
+            logger.warning("Terminated; what was finished is kept")
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def requeueing(wanted: bool) -> Iterator[None]:
+    """Ask SLURM to start the job again when it announces the end of its time with SIGUSR1."""
+    job = os.environ.get("SLURM_JOB_ID")
+    if not wanted or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    if job is None:
+        logger.warning("--auto-requeue has no effect: this is not a SLURM job")
+        yield
+        return
+
+    def requeue(number: int, frame: FrameType | None) -> None:
+        logger.info("Asking SLURM to requeue job %s", job)
+        subprocess.run(["scontrol", "requeue", job], check=False)
+
+    before = signal.signal(signal.SIGUSR1, requeue)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGUSR1, before)

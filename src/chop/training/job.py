@@ -1,4 +1,4 @@
-"""What to train or test, the first look at it, the test itself, and who is told the numbers.
+"""Jobs of training and testing: their checks, the test itself, and loggers of its figures.
 
 Nothing here imports Lightning, which takes seconds.
 """
@@ -32,7 +32,7 @@ from chop.logger import get_logger
 from chop.preprocessing import Targets
 from chop.runs import TENSORBOARD
 from chop.tasks import CLASSES, NUMBERS, Task, as_rows
-from chop.training.batches import Batch, Epochs, moved, normalisable
+from chop.training.batches import Batch, Epochs, move_batches, normalisable
 from chop.training.metrics import evaluate, evaluating
 from chop.training.results import Result
 from chop.training.settings import TrainingSettings
@@ -46,7 +46,7 @@ logger = get_logger("chop")
 
 @dataclass(frozen=True)
 class Job:
-    """What to train or test, on what, and where to put the result."""
+    """A network to train or test, its data, and where the result goes."""
 
     model: nn.Module
     data: Any
@@ -79,7 +79,7 @@ def first_look(job: Job, loader: Any) -> int:
     if first is None:
         raise DataError("there are no rows")
     check_labels(*first, job.task)
-    ((features, labels),) = moved(iter([first]), job.model)
+    ((features, labels),) = move_batches(iter([first]), job.model)
     try:
         axes = 0 if labels.is_floating_point() else labels.ndim
         with evaluating(job.model):
@@ -121,7 +121,7 @@ def check_labels(features: Tensor, labels: Tensor, task: Task) -> None:
 def check_batch_size(job: Job, loader: Any) -> None:
     """Refuse batches of one row if batch normalisation can learn nothing from them."""
     if getattr(loader, "batch_size", None) == 1:
-        for one in islice(moved(Epochs(loader).batches(0), job.model), 1):
+        for one in islice(move_batches(Epochs(loader).batches(0), job.model), 1):
             check_single_row(one, job.model)
 
 
@@ -168,7 +168,7 @@ def evaluate_job(
         using_threads(settings.num_threads, first_look(job, loader)),
         ready(job.model, settings) as model,
     ):
-        batches = moved(Epochs(loader).batches(0), model)
+        batches = move_batches(Epochs(loader).batches(0), model)
         if exact:
             result = evaluate_in_integers(model, batches, settings, targets)
         else:
@@ -234,7 +234,7 @@ def ready(model: nn.Module, settings: TrainingSettings) -> Iterator[nn.Module]:
 
 
 class MetricLogger(Protocol):
-    """What testing needs of a logger; every one of Lightning's has it."""
+    """The methods of a logger that testing calls; all of Lightning's have them."""
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         """Note numbers."""

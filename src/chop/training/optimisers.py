@@ -1,7 +1,7 @@
 """Optimisers, and the course of the learning rate over the epochs."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ LARGEST_ROOT = 1e18
 """A number whose square weights of 32 bits can still hold."""
 FUNCTIONAL: dict[type, Callable[..., None]] = {optim.Adam: adam, optim.AdamW: adamw}
 GROUP_SETTINGS = ("lr", "weight_decay")
-"""What a group of parameters may set for itself."""
+"""The settings that a group of parameters may have for itself."""
 OWN_RATE = "initial_lr"
 """The key of a group, torch's own name for it, that keeps its rate before any schedule."""
 BITS_FACTOR = 2
@@ -29,19 +29,32 @@ FUSED_DEVICES = frozenset(("cpu", "cuda", "mps", "xpu"))
 def make_optimiser(model: nn.Module, settings: TrainingSettings) -> optim.Optimizer:
     """The optimiser of a run, in its fused variant where the device has one."""
     groups = with_bits(parameter_groups(model), model, settings)
-    fused = all(
+    rate, decay = settings.learning_rate, settings.weight_decay
+    common: dict[str, Any] = {"lr": rate, "weight_decay": decay, "fused": can_be_fused(groups)}
+    if settings.optimizer == "sgd":
+        return with_own_rates(optim.SGD(groups, momentum=0.9, nesterov=True, **common))
+    kind = optim.AdamW if settings.optimizer == "adamw" else optim.Adam
+    return with_own_rates(kind(groups, **common))
+
+
+def make_adam(groups: Iterable[tuple[Iterable[Tensor], float]]) -> optim.Optimizer:
+    """Adam with a rate for each group of parameters, fused where the device can."""
+    stated: list[dict[str, Any]] = [{"params": list(each), "lr": rate} for each, rate in groups]
+    stated = [group for group in stated if group["params"]]
+    return with_own_rates(optim.Adam(stated, fused=can_be_fused(stated)))
+
+
+def can_be_fused(groups: list[dict[str, Any]]) -> bool:
+    """Return whether the devices of all parameters have a fused step."""
+    return all(
         value.device.type in FUSED_DEVICES and value.is_floating_point()
         for group in groups
         for value in group["params"]
     )
-    rate, decay = settings.learning_rate, settings.weight_decay
-    common: dict[str, Any] = {"lr": rate, "weight_decay": decay, "fused": fused}
-    optimiser: optim.Optimizer
-    if settings.optimizer == "sgd":
-        optimiser = optim.SGD(groups, momentum=0.9, nesterov=True, **common)
-    else:
-        kind = optim.AdamW if settings.optimizer == "adamw" else optim.Adam
-        optimiser = kind(groups, **common)
+
+
+def with_own_rates(optimiser: optim.Optimizer) -> optim.Optimizer:
+    """The optimiser, each group of which knows its rate before any schedule."""
     for group in optimiser.param_groups:
         group[OWN_RATE] = group["lr"]
     return optimiser
@@ -102,7 +115,7 @@ def checked_group(number: int, group: Any) -> dict[str, Any]:
 
 
 def check_members(taken: list[nn.Parameter], parameters: list[nn.Parameter]) -> None:
-    """Refuse what is in two groups, and what is no parameter of the model."""
+    """Refuse a parameter that is in two groups, or that is not one of the model."""
     known = {id(value) for value in parameters}
     seen: set[int] = set()
     for value in taken:
@@ -141,7 +154,7 @@ REMAINING: dict[str, Callable[[float], float]] = {
     "linear": lambda done: 1.0 - done,
     "cosine": lambda done: (1.0 + math.cos(math.pi * done)) / 2.0,
 }
-"""How much of the way down to the lowest rate is left when a share of the epochs is done."""
+"""The share of the way down to the lowest rate that is left when a share of epochs is done."""
 
 
 def learning_rate(settings: TrainingSettings, epoch: int, highest: float | None = None) -> float:
@@ -157,7 +170,7 @@ def learning_rate(settings: TrainingSettings, epoch: int, highest: float | None 
 
 
 def decays_too_fast(settings: TrainingSettings, rate: float) -> bool:
-    """Whether the weight decay alone makes weights grow without end, or overflows."""
+    """Return whether the weight decay alone makes weights grow without end, or overflows."""
     if settings.optimizer == "adam":  # which divides by the square root of its squares' mean
         return settings.weight_decay > LARGEST_ROOT
     return rate * settings.weight_decay > 1

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from chop.preprocessing import Targets
-    from chop.training.state import History
+    from chop.training.checkpoint import History
 
 
 logger = get_logger("chop")

@@ -34,7 +34,7 @@ Precision = Annotated[
 
 
 class CostSettings(BaseModel):
-    """What the bits of a network that learns its widths add to the loss.
+    """The cost in the loss of the bits of a network that learns its widths.
 
     Args:
         name: what is counted: effective bit operations (EBOPs) of one row.

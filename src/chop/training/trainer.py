@@ -69,7 +69,7 @@ def logits_in(result: Any) -> Tensor:
 
 
 class TrainOutput(NamedTuple):
-    """What a training leaves behind."""
+    """The steps, the loss and the metrics of a training."""
 
     global_step: int
     training_loss: float
@@ -145,7 +145,7 @@ def get_trainer(  # noqa: PLR0913, PLR0917  (the tutorials' signature)
     batch_size: int = 32,
     **settings: Any,
 ) -> TextTrainer:
-    """What trains and evaluates `model`: ``trainer.train()`` and ``trainer.evaluate()``.
+    """An object that trains and evaluates `model`: ``trainer.train()``, ``trainer.evaluate()``.
 
     Args:
         model: of transformers, of this package, or the ``model`` of a graph.

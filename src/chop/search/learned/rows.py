@@ -1,5 +1,6 @@
-"""The rows that a network learns from, and what it is to say of each."""
+"""The rows that a network learns from, and the targets of each."""
 
+import copy
 from collections.abc import Iterator
 from functools import cached_property
 from itertools import islice
@@ -22,15 +23,15 @@ MOST_BATCHES = 256
 """Batches that tell how much targets vary."""
 
 
-def at_once(features: Tensor, batch_size: int) -> int:
-    """How many such rows are run at once; a batch, or more."""
+def rows_at_once(features: Tensor, batch_size: int) -> int:
+    """Return how many such rows are run at once; a batch, or more."""
     return max(batch_size, AT_ONCE // max(features[0].numel(), 1))
 
 
-def joined(batches: list[Batch]) -> list[Batch]:
-    """The same rows in batches as large as `at_once` allows."""
+def join_batches(batches: list[Batch]) -> list[Batch]:
+    """The same rows in batches as large as `rows_at_once` allows."""
     longest = max((len(features) for features, _ in batches), default=0)
-    size = at_once(batches[0][0], longest) if longest else 0
+    size = rows_at_once(batches[0][0], longest) if longest else 0
     if size == longest:
         return batches
     features, labels = (torch.cat(each) for each in zip(*batches, strict=True))
@@ -56,17 +57,25 @@ class Rows:
         self.loader: Any = context.data_module.train_dataloader()
         if isinstance(self.loader, TensorLoader):
             self.loader = self._in_memory(self.loader)
-        self.steps = Epochs(self.loader).steps() or 0
+        self.steps = Epochs(self.loader).steps()
+        self.first_epoch = 0
+        """The number of epochs of the rows that were used before."""
+
+    def after(self, epochs: int) -> "Rows":
+        """The same rows, of which some epochs were used."""
+        later = copy.copy(self)
+        later.first_epoch = self.first_epoch + epochs
+        return later
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """What a network loses on some of these rows."""
+        """The loss of a network on some of these rows."""
         if not self.is_regression:
             return F.cross_entropy(outputs, targets)
         return (as_rows(outputs) - targets).square().mean() / self.variance
 
     @cached_property
     def variance(self) -> float:
-        """Of targets that nobody has scaled, so that the cost of bits means the same for all."""
+        """The variance of unscaled targets, by which the cost of bits means the same for all."""
         if self.scaling is not None:
             return 1.0
         batches = Epochs(self.loader).batches(0)
@@ -76,7 +85,7 @@ class Rows:
     def _in_memory(self, loader: TensorLoader) -> TensorLoader:
         """The rows with their targets; what is left over after whole batches waits an epoch."""
         features, labels = loader.features, loader.labels
-        size = at_once(features, loader.batch_size)
+        size = rows_at_once(features, loader.batch_size)
         chunks = zip(*(torch.split(each, size) for each in (features, labels)), strict=True)
         targets = torch.cat([self._targets(*self._moved(each)).cpu() for each in chunks])
         whole = len(features) >= loader.batch_size
@@ -104,17 +113,18 @@ class Rows:
 
     def batches(self, epoch: int, model: nn.Module) -> Iterator[Batch]:
         """The batches of an epoch for a model; random numbers restart, too."""
+        epoch += self.first_epoch
         torch.manual_seed(self.seed * 1_000_003 + epoch)  # dropout is the same when a run resumes
         found = map(self._moved, normalisable(Epochs(self.loader).batches(epoch), model))
         if isinstance(self.loader, TensorLoader):
             return found
         return ((x, self._targets(x, y)) for x, y in found)
 
-    def drawn(self, count: int) -> list[Tensor]:
+    def draw(self, count: int) -> list[Tensor]:
         """Random rows without their targets, the same for every seed."""
         drawn = [features.to(self.device) for features, _ in sample_of(self.loader, count)]
         if isinstance(self.loader, TensorLoader):
-            size = at_once(drawn[0], self.loader.batch_size)
+            size = rows_at_once(drawn[0], self.loader.batch_size)
             return [part for each in drawn for part in torch.split(each, size)]
         return drawn
 
@@ -122,6 +132,6 @@ class Rows:
         """All rows without their targets."""
         if isinstance(self.loader, TensorLoader):
             features = self.loader.features
-            size = at_once(features, self.loader.batch_size)
+            size = rows_at_once(features, self.loader.batch_size)
             return (x.to(self.device) for x in torch.split(features, size))
         return (x.to(self.device) for x, _ in Epochs(self.loader).batches(SHUFFLED))

@@ -1,4 +1,4 @@
-"""What each step of a run has: the weight of the cost, learning rates, snapshots."""
+"""The schedule of a run: the weight of the cost, learning rates, snapshots."""
 
 import math
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Snapshot:
     cost_weight: float
 
     def config(self) -> dict[str, Any]:
-        """What was chosen, as a trial states it."""
+        """The configuration of its trial."""
         return {"cycle": self.cycle, "epoch": self.epoch, "cost_weight": self.cost_weight}
 
 
@@ -50,13 +50,13 @@ class Schedule:
         return max(0, 1 + (epoch - self.end(0)) // self.setup.epochs)
 
     def cost_weight(self, epoch: int) -> float:
-        """What the EBOPs at the start of the run add to the loss in an epoch, counted from 0."""
+        """The share in the loss of the EBOPs at the start, in an epoch counted from 0."""
         first, last = self.setup.cost_weight
         done = self.cycle(epoch) / max(self.setup.cycles - 1, 1)
         return float(f"{first * (last / first) ** done:.6g}")
 
     def rate_factor(self, time: float) -> float:
-        """What the rates are multiplied by after so many epochs."""
+        """The factor of the learning rates after so many epochs."""
         cycle = self.cycle(int(time))
         left = (self.end(cycle) - time) / self.length(cycle)
         cosine = LOWEST + (1 - LOWEST) * (1 - math.cos(math.pi * left)) / 2
@@ -71,7 +71,7 @@ class Schedule:
         return Snapshot(epoch + 1, cycle + 1, self.cost_weight(epoch))
 
     def ends_cycle(self, epoch: int) -> bool:
-        """Whether an epoch, counted from 0, is the last of its cycle."""
+        """Return whether an epoch, counted from 0, is the last of its cycle."""
         return epoch + 1 == self.end(self.cycle(epoch))
 
     def snapshots_of(self, cycle: int) -> list[Snapshot]:

@@ -18,20 +18,27 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.logger import get_logger, silently
 from chop.passes.graph.interface import save_mase_graph_interface_pass
 from chop.runs import FRONT_GRAPHS, LEARNING, LEARNING_TABLE
+from chop.search.engines.engine import Engine
 from chop.search.front.hypervolume import best_of, front_of
-from chop.search.learned.learning import Kept, Learning, score_of
+from chop.search.learned.learning import Learning, Snapshots, score_of
 from chop.search.learned.networks import (
-    FloatTraining,
+    add_normalisations,
     check_teacher,
-    folded,
+    fold_normalisations,
     make_teacher,
-    normalised,
+    train_float,
 )
-from chop.search.learned.rows import Rows, joined
+from chop.search.learned.rows import Rows, join_batches
 from chop.search.learned.schedule import Schedule, Snapshot
 from chop.search.learned.setup import LearnedSetup
 from chop.search.learned.space import LearnedWidthsSpace
-from chop.search.learned.state import fitting, read_state, write_state
+from chop.search.learned.state import (
+    LearningFiles,
+    fitting,
+    read_snapshot,
+    remove_snapshot,
+    resume,
+)
 from chop.search.spaces.measure import Measure
 from chop.search.spaces.space import Batch, Candidate, SearchSpace, key_of
 from chop.search.strategy import Progress, Strategy
@@ -40,6 +47,7 @@ from chop.search.study.trial import TrialRequest
 from chop.search.study.workers import at_any_moment, held_back
 from chop.tables import as_csv
 from chop.tasks import CLASSES, NUMBERS, task_named
+from chop.training.loop import Loop
 from chop.training.optimisers import trainable
 
 if TYPE_CHECKING:
@@ -65,9 +73,11 @@ class LearnedSearch(Strategy):
     """
 
     def __init__(
-        self, space: SearchSpace, config: "SearchConfig", store: Store, setup: LearnedSetup
+        self, space: SearchSpace, config: "SearchConfig", store: Store, engine: Engine | None = None
     ) -> None:
-        assert isinstance(space, LearnedWidthsSpace)  # the configuration was checked
+        setup = config.strategy.setup
+        assert isinstance(setup, LearnedSetup)  # the configuration was checked
+        assert isinstance(space, LearnedWidthsSpace)
         self.space: LearnedWidthsSpace = space
         self.context = space.context
         self.store, self.setup = store, setup
@@ -76,15 +86,14 @@ class LearnedSearch(Strategy):
         self.progress = Progress()
         self.measure = Measure(space, config, in_full=True)
         self.history: list[dict[str, Any]] = []
-        """What is known of each epoch."""
+        """The figures of each epoch."""
         self._is_done = False
         self._float: nn.Module | None = None
         if self.context.folder is None:
             raise SearchError("widths are learned in a folder: name one")
-        self.kept = Kept(self.context.folder / LEARNING)
+        self.files = LearningFiles(self.context.folder / LEARNING)
         self.task = task_named(self.context.task)
         self.validation = self._validation_rows()
-        self.rehearse()
 
     def _validation_rows(self) -> list[Batch]:
         """The rows by which snapshots are chosen; says so if they are few."""
@@ -103,9 +112,9 @@ class LearnedSearch(Strategy):
                 "±%.1f %% only (95 %%); points that are closer are chosen by chance",
                 rows, words, 100 * interval,
             )  # fmt: skip
-        return joined(found)
+        return join_batches(found)
 
-    def rehearse(self) -> None:
+    def check(self) -> None:
         """Do everything once with the untrained network, so that it fails now or not at all."""
         try:
             with silently(), tempfile.TemporaryDirectory() as folder:
@@ -113,10 +122,10 @@ class LearnedSearch(Strategy):
                     trainable(self.context.model)
                 if self.setup.teacher is not None:
                     check_teacher(make_teacher(self.setup.teacher, self.context), self.context)
-                graph = self.space.quantised(folded(self.context, self._network()))
+                graph = self.space.quantised(fold_normalisations(self.context, self._network()))
                 learning = Learning(graph, self.setup, Rows(self.context))
                 learning.rehearse()
-                frozen = learning.frozen(learning.model.state_dict(), learning.sample)
+                frozen = learning.freeze(learning.model.state_dict(), learning.sample)
                 place = save(frozen, Path(folder) / "graph")
                 outcome = self.measure.of(lambda: self.space.stored(place, {}))
         except ChopError as error:
@@ -135,28 +144,30 @@ class LearnedSearch(Strategy):
         if self._is_done:
             return
         started = time.monotonic()
-        self.kept.folder.mkdir(parents=True, exist_ok=True)
-        with held(self.kept.lock) as is_ours:
+        self.files.folder.mkdir(parents=True, exist_ok=True)
+        with held(self.files.lock) as is_ours:
             if not is_ours:
-                raise SearchError(f"another process learns widths in {self.kept.folder}")
+                raise SearchError(f"another process learns widths in {self.files.folder}")
             with held_back(), self.store.signs_of_life():
-                learning = self._begin()
+                learning, loop = self._begin()
                 try:
-                    self._learn(learning, started)
+                    self._learn(learning, loop, started)
                 finally:
                     self._write_table()
                 self._is_done = True
 
-    def _begin(self) -> Learning:
-        """The float network trained, and what learns widths where it was last."""
+    def _begin(self) -> tuple[Learning, Loop]:
+        """Train the float network; return what learns widths, where it was last."""
         with at_any_moment():
             rows = self._rows()
             graph = self.space.quantised(self._trained(rows))
             learning = Learning(graph, self.setup, rows, self.setup.float_epochs)
-            done, self.history = self.kept.resume(learning)
-        if done:
-            logger.info("Resuming after epoch %d of %d", done, self.schedule.epochs)
-        return learning
+            loop = learning.loop(Snapshots(learning, self.files, self.task.decides, self._score))
+            self.history = learning.history
+            self.history += resume(loop, self.files.last)
+        if loop.epoch:
+            logger.info("Resuming after epoch %d of %d", loop.epoch, self.schedule.epochs)
+        return learning, loop
 
     def _rows(self) -> Rows:
         """The training rows with what is to be learned of them."""
@@ -166,8 +177,10 @@ class LearnedSearch(Strategy):
         teacher = make_teacher(setup, self.context)
         if setup.epochs:
             logger.info("Training the teacher for %d epochs", setup.epochs)
-        training = FloatTraining("teacher", teacher, setup.learning_rate, self.kept.teacher)
-        trained = training.run(Rows(self.context), setup.epochs)
+        trained = train_float(
+            "teacher", teacher, Rows(self.context), setup.learning_rate, setup.epochs,
+            self.files.teacher,
+        )  # fmt: skip
         logger.info("Teacher: validation %s %s", self.task.words, significant(self._score(trained)))
         return Rows(self.context, trained, setup.share)
 
@@ -176,15 +189,15 @@ class LearnedSearch(Strategy):
         model, setup = self._network(), self.setup
         if setup.float_epochs:
             if setup.normalise:
-                model = normalised(self.context.graph(model)).model
+                model = add_normalisations(self.context.graph(model)).model
             logger.info("Training the float network for %d epochs", setup.float_epochs)
-            path, rate = self.kept.network, setup.float_learning_rate
-            FloatTraining("float network", model, rate, path).run(rows, setup.float_epochs)
+            rate, path = setup.float_learning_rate, self.files.network
+            train_float("float network", model, rows, rate, setup.float_epochs, path)
         logger.info(
             "Float network: validation %s %s", self.task.words, significant(self._score(model))
         )
         self._float = copy.deepcopy(model)
-        return folded(self.context, model)
+        return fold_normalisations(self.context, model)
 
     def start(self) -> nn.Module | None:
         """The float network after its training."""
@@ -193,18 +206,18 @@ class LearnedSearch(Strategy):
     def _score(self, model: nn.Module) -> float:
         return score_of(model, self.validation, self.context.targets)
 
-    def _learn(self, learning: Learning, started: float) -> None:
-        """All epochs that are not done; at the end of each cycle its snapshots become trials."""
+    def _learn(self, learning: Learning, loop: Loop, started: float) -> None:
+        """Train all epochs that are not done; snapshots become trials at the end of a cycle."""
         for cycle in range(self.setup.cycles):
             if self.schedule.end(cycle) <= len(self.history):
                 self._choose(cycle, learning)  # what a process that was killed has left
-        for epoch in range(len(self.history), self.schedule.epochs):
+        for epoch in range(loop.epoch, self.schedule.epochs):
             if self.setup.timeout and time.monotonic() - started > self.setup.timeout:
                 logger.info("The time is used up after epoch %d", epoch)
                 break
             try:
                 with at_any_moment():
-                    self._epoch(epoch, learning)
+                    loop.run_epoch()
             except TrainingError:
                 self._choose(self.schedule.cycle(epoch), learning)
                 raise
@@ -214,23 +227,6 @@ class LearnedSearch(Strategy):
                     logger.warning("All widths are zero after epoch %d: it ends here", epoch + 1)
                     break
         self._drop_dominated()
-
-    def _epoch(self, epoch: int, learning: Learning) -> None:
-        """Train, take a snapshot if one is due, and keep both."""
-        loss = learning.epoch(epoch)
-        snapshot = self.schedule.snapshot(epoch)
-        row: dict[str, Any] = {
-            "epoch": epoch + 1,
-            "cycle": self.schedule.cycle(epoch) + 1,
-            "cost_weight": self.schedule.cost_weight(epoch),
-            "loss": loss,
-        }
-        if snapshot is not None:
-            row[self.task.decides] = learning.score(self.validation)
-            row["ebops"] = learning.estimate()
-            write_state(self.kept.snapshot(snapshot.epoch), learning.model.state_dict())
-        self.history.append(row)
-        self.kept.keep(learning, epoch + 1, self.history)
 
     def _end_cycle(self, cycle: int, learning: Learning) -> None:
         self._choose(cycle, learning)
@@ -258,20 +254,20 @@ class LearnedSearch(Strategy):
         }
         front = set(front_of(list(points.values())))
         for snapshot in self.schedule.snapshots_of(cycle):
-            path = self.kept.snapshot(snapshot.epoch)
+            path = self.files.snapshot(snapshot.epoch)
             if points.get(snapshot.epoch) in front:
                 self._try(snapshot, path, learning)
-            path.unlink(missing_ok=True)
+            remove_snapshot(path)
         self.progress.report(self.store)
 
     def _try(self, snapshot: Snapshot, path: Path, learning: Learning) -> None:
         """Freeze, save and measure a snapshot, unless that was done before."""
         config = snapshot.config()
-        state = None if key_of(config) in self.store.done else read_state(path)
+        state = None if key_of(config) in self.store.done else read_snapshot(path)
         if state is None:
             return
         with fitting(path):
-            frozen = learning.frozen(state, learning.rows.everything())
+            frozen = learning.freeze(state, learning.rows.everything())
         with silently():
             save(frozen, self.space.place(snapshot.epoch))
         request = TrialRequest(key_of(config), config, {}, {})

@@ -1,17 +1,11 @@
 """``[search.strategy.setup]`` of the strategy ``learned``."""
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from chop.search.study.setup import STRATEGIES, Schema, StudySetup
 from chop.training.settings import LARGEST_FACTOR
-
-if TYPE_CHECKING:
-    from chop.search.config import SearchConfig
-    from chop.search.spaces.space import SearchSpace
-    from chop.search.strategy import Strategy
-    from chop.search.study.store import Store
 
 Rate = Annotated[float, Field(gt=0, lt=LARGEST_FACTOR)]
 MOST_EPOCHS = 1_000_000
@@ -75,6 +69,8 @@ class LearnedSetup(StudySetup):
         calibration_rows: training rows to calibrate the integer bits of a snapshot.
     """
 
+    strategy = "chop.search.learned.search:LearnedSearch"
+
     cycles: int = Field(19, ge=1, le=MOST_EPOCHS)
     epochs: int = Field(6, ge=1, le=MOST_EPOCHS)
     first_epochs: int | None = Field(None, ge=1, le=MOST_EPOCHS)
@@ -126,8 +122,3 @@ class LearnedSetup(StudySetup):
     def identity(self) -> dict[str, Any]:
         free = {"timeout", "storage", "study_name", "plots"}
         return {"setup of the strategy": self.model_dump(mode="json", exclude=free)}
-
-    def search(self, space: "SearchSpace", config: "SearchConfig", store: "Store") -> "Strategy":
-        from chop.search.learned.search import LearnedSearch
-
-        return LearnedSearch(space, config, store, self)

@@ -1,4 +1,4 @@
-"""What learns in a network: the operations, and the format of each."""
+"""The space of learned widths: the operations that learn, and the format of each."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,7 +34,7 @@ WHERE = "search.search_space.seed"
 
 
 class WidthsSetup(SpaceSetup):
-    """Whether seeds are for operations (type) or for nodes (name)."""
+    """The choice whether seeds are for operations (type) or for nodes (name)."""
 
     by: Literal["name", "type"] = "type"
 

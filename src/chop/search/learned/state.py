@@ -1,4 +1,4 @@
-"""What a run keeps on disk to resume with the same numbers: tensors and JSON, nothing pickled."""
+"""Files of a search that learns widths: its checkpoints, those of an earlier format included."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -6,64 +6,74 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from chop.errors import ChopError, SearchError
-from chop.files import read_safetensors, write_safetensors
-from chop.training.state import MISFITS
+from chop.files import read_safetensors
+from chop.models.weights import OURS, read_checkpoint
+from chop.training.checkpoint import MISFITS, Resumed, random_state, read_state
+from chop.training.loop import Loop
+from chop.training.parts import WidthTraining
 
+EARLIER = ".safetensors"
+"""The suffix of the files in the earlier format: tensors, and JSON in place of the rest."""
 PLAIN = "plain"
-"""The name under which a file has its JSON, as bytes."""
+"""The name under which such a file has its JSON, as bytes."""
 TENSOR = "tensor"
 """The only key of a table that stands for a tensor."""
 
 
-def write_state(path: Path, state: Mapping[str, Any]) -> None:
-    """Write nested tables and lists of tensors and plain values into one file."""
-    tensors: dict[str, Tensor] = {}
-    text = json.dumps(_plain(state, tensors))
-    held = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
-    write_safetensors(path, {PLAIN: held, **tensors})
+class LearningFiles:
+    """The files of a run that learns widths, in its folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.lock = folder, folder / ".lock"
+        self.teacher, self.network, self.last = (
+            folder / f"{name}.ckpt" for name in ("teacher", "float", "last")
+        )
+
+    def snapshot(self, epoch: int) -> Path:
+        """The file of the weights and widths after an epoch."""
+        return self.folder / f"snapshot_{epoch}.ckpt"
 
 
-def _plain(value: Any, tensors: dict[str, Tensor]) -> Any:
-    """`value` without its tensors, which are added to `tensors`."""
-    if isinstance(value, Tensor):
-        name = f"{len(tensors)}"
-        tensors[name] = value.detach().to("cpu").clone(memory_format=torch.contiguous_format)
-        return {TENSOR: name}
-    if isinstance(value, Mapping):
-        return {str(key): _plain(each, tensors) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each, tensors) for each in value]
-    return value
+def empty_facts() -> dict[str, Any]:
+    """The entries of a checkpoint of which such a run has nothing to say."""
+    return {"settings": {}, "record": {}, "history": []}
 
 
-def read_state(path: Path) -> dict[str, Any] | None:
-    """What `write_state` has written; None if there is no such file."""
-    if not path.exists():
-        return None
+def resume(loop: Loop, path: Path) -> list[dict[str, Any]]:
+    """Continue where a loop has saved its last epoch, if it has; return what is known of epochs."""
     with fitting(path):
-        tensors = read_safetensors(path)
-        text = tensors.pop(PLAIN).numpy().tobytes()
-        found = _with_tensors(json.loads(text), tensors)
-        if not isinstance(found, dict):
-            raise ValueError("no table")
-        return found
+        if path.exists():
+            resumed = read_state(path)
+        elif path.with_suffix(EARLIER).exists():
+            resumed = _converted(path.with_suffix(EARLIER))
+        else:
+            return []
+        loop.restore(resumed)
+        return list(resumed.ours["history"])
 
 
-def _with_tensors(value: Any, tensors: Mapping[str, Tensor]) -> Any:
-    if isinstance(value, dict):
-        if value.keys() == {TENSOR}:
-            return tensors[value[TENSOR]]
-        return {key: _with_tensors(each, tensors) for key, each in value.items()}
-    return [_with_tensors(each, tensors) for each in value] if isinstance(value, list) else value
+def read_snapshot(path: Path) -> dict[str, Tensor] | None:
+    """The weights and widths in the file of a snapshot; None if there is no such file."""
+    with fitting(path):
+        if path.exists():
+            state: dict[str, Tensor] = read_checkpoint(path)
+            return state
+        earlier = path.with_suffix(EARLIER)
+        return _read_earlier(earlier) if earlier.exists() else None
+
+
+def remove_snapshot(path: Path) -> None:
+    """Remove the file of a snapshot."""
+    for each in (path, path.with_suffix(EARLIER)):
+        each.unlink(missing_ok=True)
 
 
 @contextmanager
 def fitting(path: Path) -> Iterator[None]:
-    """Say in one line that a file does not hold what is put back from it."""
+    """Say in one line that a file does not hold what is restored from it."""
     try:
         yield
     except (*MISFITS, OSError, ChopError) as error:
@@ -73,6 +83,41 @@ def fitting(path: Path) -> Iterator[None]:
         ) from None
 
 
-def optimiser_state(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """The state of an optimiser as torch takes it: its keys are numbers, which JSON has not."""
-    return {**saved, "state": {int(key): each for key, each in saved["state"].items()}}
+def _converted(path: Path) -> Resumed:
+    """A file of the earlier format as a checkpoint."""
+    state = _read_earlier(path)
+    optimiser = state["optimiser"]
+    optimiser["state"] = {int(key): each for key, each in optimiser["state"].items()}
+    widths = {"widths": state.get("widths"), "start_ebops": state.get("start_ebops", 0.0)}
+    now = random_state()  # each epoch begins with its own seed
+    ours = {"random_state": now, "epoch_random_state": now, "steps_into_epoch": 0}
+    content = {
+        "epoch": int(state["epochs"]) - 1,
+        "global_step": 0,
+        "state_dict": {f"model.{name}": value for name, value in state["model"].items()},
+        "optimizer_states": [optimiser],
+        "callbacks": {},
+        OURS: {
+            **empty_facts(), **ours,
+            "history": state.get("history", []),
+            WidthTraining.key: {**widths, "followed": None},
+        },
+    }  # fmt: skip
+    return Resumed(path, content)
+
+
+def _read_earlier(path: Path) -> dict[str, Any]:
+    tensors = read_safetensors(path)
+    text = tensors.pop(PLAIN).numpy().tobytes()
+    found = _with_tensors(json.loads(text), tensors)
+    if not isinstance(found, dict):
+        raise ValueError("no table")
+    return found
+
+
+def _with_tensors(value: Any, tensors: Mapping[str, Tensor]) -> Any:
+    if isinstance(value, dict):
+        if value.keys() == {TENSOR}:
+            return tensors[value[TENSOR]]
+        return {key: _with_tensors(each, tensors) for key, each in value.items()}
+    return [_with_tensors(each, tensors) for each in value] if isinstance(value, list) else value

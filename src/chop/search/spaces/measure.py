@@ -1,14 +1,40 @@
 """How configurations are measured: by which runners, on a sample of rows or on all of them."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
-from chop.search.spaces.space import Candidate, SearchSpace
+from chop.search.spaces.space import Candidate, SearchContext, SearchSpace, make_space
 from chop.search.study.trial import HARDWARE, SCALED, SOFTWARE, Outcome, Point, less_is_better
 from chop.search.study.workers import at_any_moment
 
 if TYPE_CHECKING:
     from chop.search.config import Metric, SearchConfig
+
+
+Part = tuple[int, int]
+"""The place of a runner among the software runners, and the number of a part of its work."""
+
+
+class RunnerParts(Protocol):
+    """Work of a runner on one candidate whose parts do not depend on each other."""
+
+    def missing(self) -> list[int]:
+        """Return the numbers of the parts that are worth evaluating by themselves."""
+
+    def evaluate(self, number: int) -> Any:
+        """Evaluate one part, in any process."""
+
+    def keep(self, value: Any) -> None:
+        """Keep what came of a part, for the function of the runner to find."""
+
+
+@dataclass(frozen=True)
+class EvaluationRequest:
+    """A request to an engine: a configuration, or a part of it."""
+
+    config: dict[str, Any]
+    part: Part | None = None
 
 
 class Measure:
@@ -26,6 +52,8 @@ class Measure:
         self, space: SearchSpace, config: "SearchConfig", *, in_full: bool = False
     ) -> None:
         self.space = space
+        self.config = config
+        self.always_in_full = in_full
         self.metrics = config.metrics
         self.directions = config.directions
         self.summed = config.strategy.setup.sum_scaled_metrics
@@ -43,31 +71,47 @@ class Measure:
         self.front: list[Point] = []
         """What was measured in full and is within all bounds, but for what others dominate."""
 
-    def __call__(self, config: dict[str, object]) -> Outcome:
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Make the space again in another process."""
+        return _make_measure, (self.space.context, self.config, self.always_in_full)
+
+    def evaluator(self) -> "Callable[[EvaluationRequest], Any]":
+        """Return what evaluates requests in this process."""
+        return self.evaluate
+
+    def evaluate(self, request: "EvaluationRequest") -> Any:
+        """Measure a configuration, or a part of it."""
+        if request.part is None:
+            return self(request.config)
+        place, number = request.part
+        return _guard(lambda: self._divided(request.config, place).evaluate(number))
+
+    def __call__(self, config: dict[str, Any]) -> Outcome:
         """Measure; an error is the outcome of this configuration and stops no other."""
         return self.of(lambda: self.space.candidate(config))
 
     def of(self, make: Callable[[], Candidate]) -> Outcome:
-        """The same of a candidate, which is yet to be made."""
-        try:
-            with at_any_moment():
-                return self._measure(make())
-        except Exception as error:  # noqa: BLE001  # also an out-of-memory error: the next may fit
-            reason = " ".join(str(error).split()) or "no reason given"
-            return Outcome(reason=f"{type(error).__name__}: {reason}"[:500])
+        """Measure a candidate, which is yet to be made."""
+        found: Outcome = _guard(lambda: self._measure(make()))
+        return found
 
-    def assist(self, config: dict[str, object]) -> bool:
-        """Do a part of a trial that another process has under way; False if there is none."""
-        candidate = self.space.candidate(config)
-        try:
-            with at_any_moment():
-                return any(
-                    runner.helper(candidate, args)
-                    for runner, args in self.software
-                    if runner.helper
-                )
-        except Exception:  # noqa: BLE001  # the process whose trial it is finds the same and says so
-            return False
+    def parts(self, config: dict[str, Any]) -> list[Part]:
+        """Return the parts of a configuration that can be evaluated by themselves, if any."""
+        return [
+            (place, number)
+            for place, (runner, _) in enumerate(self.software)
+            if runner.parts is not None
+            for number in self._divided(config, place).missing()
+        ]
+
+    def keep(self, config: dict[str, Any], part: Part, value: Any) -> None:
+        """Keep what came of a part, which `__call__` then finds."""
+        self._divided(config, part[0]).keep(value)
+
+    def _divided(self, config: dict[str, Any], place: int) -> RunnerParts:
+        runner, args = self.software[place]
+        assert runner.parts is not None
+        return runner.parts(self.space.candidate(config), args)
 
     def _measure(self, candidate: Candidate) -> Outcome:
         software: dict[str, float] = {}
@@ -109,6 +153,22 @@ class Measure:
                 if each.bounded
             },
         )
+
+
+def _make_measure(context: SearchContext, config: "SearchConfig", in_full: bool) -> Measure:
+    stated = config.search_space
+    space = make_space(stated.name, context, stated.setup, stated.seed)
+    return Measure(space, config, in_full=in_full)
+
+
+def _guard(work: Callable[[], Any]) -> Any:
+    """Return what comes of `work`, or the reason why nothing does."""
+    try:
+        with at_any_moment():
+            return work()
+    except Exception as error:  # noqa: BLE001  # also an out-of-memory error: the next may fit
+        reason = " ".join(str(error).split()) or "no reason given"
+        return Outcome(reason=f"{type(error).__name__}: {reason}"[:500])
 
 
 def grows_worse(rule: "Metric", direction: str) -> bool:

@@ -24,8 +24,7 @@ from chop.passes.graph.transforms.quantize.quantize import quantize_transform_pa
 from chop.passes.graph.transforms.quantize.ranges import Calibration
 from chop.passes.graph.transforms.quantize.saturation import lies_outside
 from chop.passes.graph.utils import get_mase_op, get_node_actual_target
-from chop.search.evaluation.reuse import BitCounter, Formats
-from chop.search.evaluation.variants import Quants, Variants, can_vary
+from chop.search.spaces.reuse import BitCounter, Formats
 from chop.search.spaces.scales import check_auto, chosen_scales, formats_to_fit, role_of
 from chop.search.spaces.space import (
     SPACES,
@@ -38,6 +37,7 @@ from chop.search.spaces.space import (
     flat,
     options,
 )
+from chop.search.spaces.variants import Quants, Variants, can_vary
 
 logger = logging.getLogger("chop")
 

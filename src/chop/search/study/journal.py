@@ -8,7 +8,7 @@ import os
 import time
 import weakref
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import cache, lru_cache
 from io import BufferedRandom
@@ -51,6 +51,11 @@ def no_collections() -> Iterator[None]:
             gc.enable()
 
 
+_JOURNALS: "weakref.WeakSet[Journal]" = weakref.WeakSet()
+# A fork would keep the locks of a parent that has died.
+os.register_at_fork(after_in_child=lambda: [journal.leave() for journal in list(_JOURNALS)])
+
+
 class Journal(BaseJournalBackend):
     """A journal file that Optuna and its dashboard can read.
 
@@ -71,10 +76,11 @@ class Journal(BaseJournalBackend):
         self._together: list[dict[str, Any]] | None = None
         self._flushed = 0.0
         self._members = os.open(f"{path}.members", os.O_RDWR | os.O_CREAT, 0o666)
-        weakref.finalize(self, os.close, self._members)
-        fcntl.flock(
-            self._members, fcntl.LOCK_SH
-        )  # waits until a process that is alone has stored its batch
+        self.leave: Callable[[], object] = weakref.finalize(self, os.close, self._members)
+        """Lets go of the file of members."""
+        _JOURNALS.add(self)
+        # Waits until a process that is alone has stored its batches.
+        fcntl.flock(self._members, fcntl.LOCK_SH)
 
     @property
     def records_read(self) -> int:

@@ -1,26 +1,22 @@
 """``[search.strategy.setup]``: what the setups of all strategies have in common.
 
-A strategy is a registered setup that can start a search:
+A strategy is a registered setup that names the class which searches:
 
     @STRATEGIES.register("learned")
     class LearnedSetup(StudySetup):
-        def search(self, space, config, store) -> Strategy: ...
+        strategy = "chop.search.learned.search:LearnedSearch"
+
+`chop.search.strategy.make_strategy` makes it.
 """
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from chop.masking import masked
 from chop.registry import Registry
 from chop.search.metrics import Direction
-
-if TYPE_CHECKING:
-    from chop.search.config import SearchConfig
-    from chop.search.spaces.space import SearchSpace
-    from chop.search.strategy import Strategy
-    from chop.search.study.store import Store
 
 
 class Schema(BaseModel):
@@ -41,6 +37,9 @@ class StudySetup(Schema):
         study_name: what the study is called in a storage that holds several.
         plots: draw pictures of the results.
     """
+
+    strategy: ClassVar[str]
+    """The class that searches, as ``module:name``."""
 
     timeout: float | None = Field(None, gt=0)
     sum_scaled_metrics: bool = False
@@ -82,10 +81,6 @@ class StudySetup(Schema):
     def identity(self) -> dict[str, Any]:
         """What must be the same when a study is resumed."""
         return {}
-
-    @abstractmethod
-    def search(self, space: "SearchSpace", config: "SearchConfig", store: "Store") -> "Strategy":
-        """The search that this setup asks for, ready to run."""
 
 
 STRATEGIES: Registry[type[StudySetup]] = Registry("search strategy")

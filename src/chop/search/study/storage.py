@@ -65,7 +65,13 @@ class Place:
 
     @property
     def is_file(self) -> bool:
+        """Whether the study is in a journal file."""
         return "://" not in self.storage
+
+    @property
+    def may_fork(self) -> bool:
+        """Whether a process that has it open may be forked: threads of gRPC would be lost."""
+        return not self.storage.startswith(PROXY)
 
 
 def open_store(

@@ -26,6 +26,7 @@ from optuna.trial import FrozenTrial, TrialState
 from chop.errors import SearchError
 from chop.runs import write_new
 from chop.search.study.journal import FinishedTrials, Journal
+from chop.search.study.memory import KnownTrials
 from chop.search.study.patience import is_outage
 from chop.search.study.trial import (
     TOKEN,
@@ -64,21 +65,17 @@ def close(storage: BaseStorage) -> None:
         backend.engine.dispose()
 
 
-class Store:
+class Store(KnownTrials):
     """A study in a storage that several processes may share."""
 
     def __init__(self, storage: BaseStorage, study: optuna.Study, journal: Journal | None) -> None:
+        super().__init__()
         self.storage = storage
         self.study = study
         self.study_id = storage.get_study_id_from_name(study.study_name)
         self.worker = this_worker()
-        self.done: dict[str, FrozenTrial] = {}
-        """Finished trials by the key of their configuration."""
-        self.running: dict[str, FrozenTrial] = {}
-        """Trials under way in any process."""
         self._journal = journal
         self._records = FinishedTrials(self.study_id, self.worker)
-        self._news: list[FrozenTrial] = []
         self._mine: dict[str, list[FrozenTrial]] = {}
         self._last_beat: float | None = None
         self._back = 0.0
@@ -121,11 +118,6 @@ class Store:
             with contextlib.suppress(UpdateFinishedTrialError):
                 return self.storage.get_all_trials(self.study_id, deepcopy=False)
 
-    def news(self) -> list[FrozenTrial]:
-        """The trials that have finished since this was last asked."""
-        news, self._news = self._news, []
-        return news
-
     def _note_finished(self, trial: FrozenTrial) -> None:
         key, _, _, is_void = claim_of(trial)
         if key is None:
@@ -150,10 +142,6 @@ class Store:
             self.running[key] = trial
         if worker == self.worker:
             self._mine.setdefault(token, []).append(trial)
-
-    def taken(self, key: str) -> bool:
-        """Whether a configuration was evaluated or is being evaluated."""
-        return key in self.done or key in self.running
 
     def claim(
         self, requests: Sequence[TrialRequest], limit: int | None
@@ -212,21 +200,18 @@ class Store:
                 self.catch_up()
             yield is_alone
 
-    def add(self, finished: Sequence[tuple[TrialRequest, Outcome, datetime]]) -> None:
-        """Store finished trials that nobody has claimed, because this process is alone."""
-        templates: list[FrozenTrial] = []
-        for request, outcome, begun in finished:
-            trial = frozen(request, outcome.state, begun, outcome.attributes())
-            trial.values = outcome.values
-            trial.datetime_complete = datetime.now()
-            trial.system_attrs |= outcome.constraints()
-            trial.number = self._seen + self._unread + len(templates)
-            self.done[request.key] = trial
-            templates.append(trial)
+    def add(self, finished: Sequence[tuple[TrialRequest, Outcome, *tuple[datetime, ...]]]) -> None:
+        """Store finished trials without claims, because this process is alone.
+
+        Args:
+            finished: each with the time at which it began, and at which it ended if not now.
+        """
+        first = self._seen + self._unread
+        trials = [self.put(*each, number=number) for number, each in enumerate(finished, first)]
         assert self._journal is not None, "only in a journal can a process know that it is alone"
-        start, end = self._journal.append_lines([self._records.line(each) for each in templates])
+        start, end = self._journal.append_lines([self._records.line(each) for each in trials])
         self._known = end if start == self._known else -1
-        self._unread += len(templates)
+        self._unread += len(trials)
 
     def finish(self, outcomes: Sequence[tuple[FrozenTrial, Outcome]]) -> None:
         """Store what became of trials of ours."""

@@ -171,15 +171,10 @@ def repeats_of(candidate: Candidate, args: TrainingArgs) -> Repeats:
     return Repeats(candidate, args.repeats, Rows(args.data_loader, args.num_samples))
 
 
-def train_one(candidate: Candidate, args: TrainingArgs) -> bool:
-    """Train one repeat that no process is at, for the process that measures this candidate."""
-    return repeats_of(candidate, args).train_one()
-
-
 @software_runner(
     "hyperparameter_training",
     metrics=[f"{name}{kind}" for name in TRAINED for kind in ("", *STATISTICS)],
-    helper=train_one,
+    parts=repeats_of,
     regression=False,
 )
 def hyperparameter_training(candidate: Candidate, args: TrainingArgs) -> dict[str, float]:

@@ -1,20 +1,16 @@
 """Trainings of one setting, each kept in a separate file as soon as it is done.
 
 A study of 12 settings and 10 repeats is 120 trainings, and none of them is done twice: a repeat is
-a function of its setting and its seed, its result is a file, and a lock of the kernel, which lets
-go when its holder dies, keeps two processes from training the same one. So a process that is
-killed loses the training that it was doing, and one that has no setting left can train repeats of
-the settings of others.
+a function of its setting and its seed, and its result is a file. So a process that is killed loses
+the training that it was doing, and the repeats of a setting are parts that an engine evaluates in
+any process.
 """
 
-import contextlib
 import copy
-import fcntl
-import multiprocessing
 import re
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -38,8 +34,6 @@ from chop.validation import parse
 logger = get_logger("chop")
 
 BATCH_SIZE = "batch_size"
-PAUSE = 0.05
-"""Seconds between two looks at whether others have finished what they train."""
 LINES_EVERY = 10.0
 """Seconds between two lines that tell how far a setting is."""
 LONGEST_NAME = 100
@@ -85,25 +79,25 @@ class Repeats:
         self._found: dict[int, Run] = {}
 
     def complete(self) -> list[Run]:
-        """Every repeat; those that nobody has trained or is training are trained here."""
-        while True:
-            while self.train_one():
-                pass
-            runs = [self._known(repeat) for repeat in range(self.count)]
-            if all(runs):
-                return [run for run in runs if run is not None]
-            time.sleep(PAUSE)
+        """Return every repeat; those that are not done yet are trained."""
+        for repeat in self._unknown():
+            self.keep(self.evaluate(repeat))
+        return [self._found[repeat] for repeat in range(self.count)]
 
-    def train_one(self) -> bool:
-        """Train a repeat that nobody else is at; False if there is none."""
-        for repeat in range(self.count):
-            if self._known(repeat) is None:
-                with self._claimed(repeat) as ours:
-                    # Whoever has let go of it in the meantime may have finished it.
-                    if ours and self._known(repeat) is None:
-                        self._keep(self._trained(repeat))
-                        return True
-        return False
+    def missing(self) -> list[int]:
+        """Return the repeats that are not done; none without a folder, as nothing could be kept."""
+        return [] if self.folder is None else self._unknown()
+
+    def _unknown(self) -> list[int]:
+        return [repeat for repeat in range(self.count) if self._known(repeat) is None]
+
+    def keep(self, value: Run) -> None:
+        """Keep a training in its file."""
+        self._found[value.repeat] = value
+        path = self._path(value.repeat)
+        if path is not None:
+            write_text(path, value.model_dump_json(indent=1) + "\n")
+        self._tell()
 
     @cached_property
     def folder(self) -> Path | None:
@@ -144,40 +138,21 @@ class Repeats:
                 self._found[repeat] = run
         return self._found.get(repeat)
 
-    def _keep(self, run: Run) -> None:
-        self._found[run.repeat] = run
-        path = self._path(run.repeat)
-        if path is not None:
-            write_text(path, run.model_dump_json(indent=1) + "\n")
-        self._tell()
-
     def _tell(self) -> None:
-        """A line now and then, as a setting of many epochs takes long; helpers say nothing."""
+        """Write a line now and then, as a setting of many epochs takes long."""
         now = time.monotonic()
-        if now - Repeats._told > LINES_EVERY and multiprocessing.parent_process() is None:
+        if now - Repeats._told > LINES_EVERY:
             Repeats._told = now
             setting = ", ".join(f"{name} {value}" for name, value in self.candidate.config.items())
-            logger.info("%s: %d of %d repeats are done", setting, len(self._found), self.count)
+            done = self.count - len(self._unknown())
+            logger.info("%s: %d of %d repeats are done", setting, done, self.count)
 
-    @contextlib.contextmanager
-    def _claimed(self, repeat: int) -> Iterator[bool]:
-        """Whether this process alone may train a repeat now."""
-        if self.folder is None:
-            yield True
-            return
-        with open(self.folder / ".lock", "ab") as file:  # a byte of it for each repeat
-            try:
-                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, repeat)
-                is_ours = True
-            except (BlockingIOError, PermissionError):
-                is_ours = False
-            yield is_ours
-
-    def _trained(self, repeat: int) -> Run:
+    def evaluate(self, number: int) -> Run:
+        """Train a repeat; nothing is kept."""
         from chop.training.fit import fit_in_memory
         from chop.training.job import Job
 
-        context, config, seed = self.candidate.context, self.candidate.config, self._seed(repeat)
+        context, config, seed = self.candidate.context, self.candidate.config, self._seed(number)
         began = time.perf_counter()
         model = fresh_weights(copy.deepcopy(self.candidate.model), seed)
         data = with_batch_size(context.data_module, config.get(BATCH_SIZE), seed)
@@ -187,9 +162,9 @@ class Repeats:
         batches = context.batches(self.rows.data_loader, self.rows.num_samples)
         result = evaluate(model.to(context.device), batches, context.device).metrics()
         return Run(
-            identity=self._identity(repeat),
+            identity=self._identity(number),
             config=config,
-            repeat=repeat,
+            repeat=number,
             seed=seed,
             accuracy=result["accuracy"],
             loss=result["loss"],

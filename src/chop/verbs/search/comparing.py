@@ -4,7 +4,6 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,6 @@ from chop.runs import (
 )
 from chop.search.config import parse_search
 from chop.search.spaces.space import make_space
-from chop.search.study.storage import Place
 from chop.verbs.search.files import undone_if_it_fails
 from chop.verbs.search.job import SearchJob, make_context, operations_of
 
@@ -36,8 +34,8 @@ if TYPE_CHECKING:
     from chop.results.comparison import Comparison
     from chop.search.config import SearchConfig
     from chop.search.contest import Plan, Run
-    from chop.search.processes import Task
-    from chop.search.spaces.space import SearchContext, SearchSpace
+    from chop.search.engines.engine import Engine
+    from chop.search.spaces.space import SearchContext
 
 logger = get_logger("chop")
 
@@ -80,23 +78,25 @@ def compare(  # noqa: PLR0913  # what a run consists of, by the names of the lab
         context: what `chop.actions.search` takes, too: ``task``, ``accelerator``, ``load_name``,
             ``load_type``, ``pretrained``, ``cf_args``.
     """
-    tables = na_to_none(search_config)
-    config = _checked(tables, samplers)
+    from chop.search.contest import plans_of
+    from chop.search.engines import make_engine
+
+    config = _checked(na_to_none(search_config), samplers)
     found = make_context(model, model_info, data_module, config, seed=seed, **context)
     numbers = list(range(seed, seed + seeds) if isinstance(seeds, int) else seeds)
     if not numbers:
         raise ConfigError("a comparison needs at least one seed")
     was_there = Path(save_dir).is_dir()
     folder = latest(Path(save_dir)) if resume else own_folder(Path(save_dir), JOURNAL)
-    jobs = config.sampling.n_jobs
-    threads = num_threads or (1 if jobs > 1 else None)
-    with using_threads(threads, operations_of(found)) as used:
-        contest = ContestJob(found, config, tables, writable_folder(folder))
-        contest.imports = tuple(imports)
-        if not resume:
-            is_new = not (was_there and folder == Path(save_dir))
-            contest.beginning = undone_if_it_fails(folder, is_new)
-        comparison, size = contest.run(samplers, numbers, used)
+    plans = plans_of(config, samplers, numbers)
+    jobs = min(config.sampling.n_jobs, len(plans))
+    is_new = not (was_there and folder == Path(save_dir))
+    beginning = nullcontext() if resume else undone_if_it_fails(folder, is_new)
+    with using_threads(num_threads or (1 if jobs > 1 else None), operations_of(found)) as used:
+        engine = make_engine(jobs, used, imports)
+        comparison, size = _run_contest(
+            found, config, writable_folder(folder), plans, engine, beginning
+        )
     summary = comparison.as_dict(size)
     _write(folder, comparison, summary, config.strategy.setup.plots)
     return ComparisonResult(folder, summary)
@@ -114,66 +114,33 @@ def _checked(tables: Mapping[str, Any], samplers: Sequence[str]) -> "SearchConfi
     return config
 
 
-class ContestJob:
-    """One call of `compare`, step by step."""
+def _run_contest(
+    context: "SearchContext",
+    config: "SearchConfig",
+    folder: Path,
+    plans: "list[Plan]",
+    engine: "Engine",
+    beginning: AbstractContextManager[None],
+) -> "tuple[Comparison, int]":
+    """Do all runs on one space; return what they come to, and the size of that.
 
-    def __init__(
-        self,
-        context: "SearchContext",
-        config: "SearchConfig",
-        tables: Mapping[str, Any],
-        folder: Path,
-    ) -> None:
-        self.context = context
-        self.config = config
-        self.tables = tables
-        self.folder = folder
-        self.imports: tuple[str, ...] = ()
-        self.beginning: AbstractContextManager[None] = nullcontext()
-        """What is done until the first run begins."""
-
-    def run(
-        self, samplers: Sequence[str], seeds: Sequence[int], threads: int
-    ) -> "tuple[Comparison, int]":
-        """All runs on one space, and the size of that."""
-        from chop.results.comparison import Comparison
-        from chop.search.contest import Contest, plans_of
-        from chop.search.processes import helpers
-
-        stated = self.config.search_space
-        with self.beginning:
-            space = make_space(stated.name, self.context, stated.setup, stated.seed)
-            logger.info("The search space has %s configurations", f"{space.size:,}")
-            plans = plans_of(self.config, samplers, seeds)
-            problem = SearchJob(self.context, self.config, {}, self.folder, {}).problem(space)
-            contest = Contest(space, self.tables, self.folder, problem, _tell)
-            contest.check(plans)
-        jobs = min(self.config.sampling.n_jobs, len(plans))
-        with helpers(self._task(plans, problem, threads), jobs - 1) as others:
-            runs = contest.run(plans)
-            for process in others:
-                process.join()
-        outcomes = contest.measure.outcomes()
-        complete = len(outcomes) == space.size
-        return Comparison(self.config, runs, outcomes, complete=complete), space.size
-
-    def _task(self, plans: "list[Plan]", problem: Mapping[str, Any], threads: int) -> "Task":
-        from chop.search.processes import make_task
-
-        return make_task(
-            self.context, work=partial(compete, plans=plans), search=self.tables,
-            place=Place(str(self.folder / JOURNAL), "runs"), problem=problem,
-            seed=self.context.seed, threads=threads, imports=self.imports,
-        )  # fmt: skip
-
-
-def compete(
-    task: "Task", space: "SearchSpace", config: "SearchConfig", worker: int, plans: "list[Plan]"
-) -> None:
-    """Take part in a comparison, as one of the processes that were started together."""
+    Args:
+        beginning: what is done until the first run begins.
+    """
+    from chop.results.comparison import Comparison
     from chop.search.contest import Contest
 
-    Contest(space, task.search, Path(task.place.storage).parent, task.problem).run(plans)
+    stated = config.search_space
+    with beginning:
+        space = make_space(stated.name, context, stated.setup, stated.seed)
+        logger.info("The search space has %s configurations", f"{space.size:,}")
+        problem = SearchJob(context, config, folder, {}).problem(space)
+        contest = Contest(space, config, folder, problem, engine, _tell)
+        contest.check(plans)
+    runs = contest.run(plans)
+    outcomes = contest.outcomes()
+    complete = len(outcomes) == space.size
+    return Comparison(config, runs, outcomes, complete=complete), space.size
 
 
 def _tell(run: "Run") -> None:

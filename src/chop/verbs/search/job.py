@@ -162,7 +162,7 @@ def search(  # noqa: PLR0913  # what a run consists of, by the names of the labs
         "model": model_info.name, "dataset": data_module.name, "task": task,
         "batch_size": data_module.batch_size, "seed": seed, **how, **(settings or {}),
     }  # fmt: skip
-    job = SearchJob(context, config, dict(search_config), Path(save_dir), run_settings, imports)
+    job = SearchJob(context, config, Path(save_dir), run_settings, imports)
     job.verbose = verbose
     with using_threads(num_threads or job.threads, operations_of(context)) as threads:
         return job.run(resume, threads)
@@ -211,14 +211,12 @@ class SearchJob:
         self,
         context: SearchContext,
         config: SearchConfig,
-        tables: dict[str, Any],
         save_dir: Path,
         settings: dict[str, Any],
         imports: Sequence[str] = (),
     ) -> None:
         self.context = context
         self.config = config
-        self.tables = tables
         self.save_dir = save_dir
         self.imports = tuple(imports)
         self.settings = {**settings, "imports": list(imports)} if imports else settings
@@ -238,7 +236,8 @@ class SearchJob:
         was_there = self.save_dir.is_dir()
         place, folder = study_place(self.config, self.save_dir, resume)
         self.context = replace(self.context, folder=folder)
-        from chop.search.processes import Task, make_task
+        from chop.search.engines import make_engine
+        from chop.search.strategy import make_strategy
         from chop.search.study.storage import open_store
         from chop.search.study.store import store_kept
 
@@ -249,26 +248,22 @@ class SearchJob:
         ):
             space = make_space(stated.name, self.context, stated.setup, stated.seed)
             writable_folder(folder)
-            problem = self.problem(space)
             store = open_store(
-                place, list(self.config.directions), problem, objectives=self.config.objectives
-            )
+                place, list(self.config.directions), self.problem(space),
+                objectives=self.config.objectives,
+            )  # fmt: skip
             if_it_fails.callback(store.close)
             store.sync()
             store.free_the_dead()
             store.remove_unfinished(folder)
             store_kept(folder, store)
-            found = self.config.strategy.setup.search(space, self.config, store)
+            engine = make_engine(self.jobs, threads, self.imports, may_fork=place.may_fork)
+            found = make_strategy(space, self.config, store, engine)
+            found.check()
             logger.info("The search space has %s configurations", f"{found.size:,}")
             if_it_fails.pop_all()
-        task: Task | None = None
-        if self.jobs > 1:
-            task = make_task(
-                self.context, search=self.tables, place=place, problem=problem,
-                seed=self.context.seed, threads=threads, imports=self.imports,
-            )  # fmt: skip
         try:
-            return self.searched(space, found, folder, task)
+            return self.searched(found, folder)
         finally:
             store.close()
 
@@ -297,29 +292,17 @@ class SearchJob:
             **strategy.setup.identity(),
         }
 
-    def searched(
-        self, space: SearchSpace, found: "Strategy", folder: Path, task: Any
-    ) -> SearchResult:
-        """Search with all processes; whatever ends it, the results so far are written."""
-        from chop.search.processes import helpers
+    def searched(self, found: "Strategy", folder: Path) -> SearchResult:
+        """Search; whatever ends it, the results so far are written."""
         from chop.search.study.journal import no_collections
         from chop.views.progress import make_progress
 
-        metrics = list(self.config.metrics)
-        processes: contextlib.AbstractContextManager[list[Any]]
-        processes = helpers(task, self.jobs - 1) if task else contextlib.nullcontext([])
         logger.info("Search started...")
         is_over, ended = False, None
         try:
-            with (
-                make_progress(found.limit, metrics) as shown,
-                processes as others,
-            ):
+            with make_progress(found.limit, list(self.config.metrics)) as shown:
                 found.progress.report = shown
                 found.run()
-                for process in others:
-                    process.join()
-                found.run()  # what a process that died has left behind
             is_over = True
         except BaseException as error:
             ended = error

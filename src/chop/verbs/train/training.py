@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
     from torch import nn
 
+    from chop.training.checkpoint import History
     from chop.training.fit import TrainingResult
     from chop.training.job import Job
-    from chop.training.state import History
 
 logger = get_logger("chop")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import train_bench as bench
-from test_train import RowByRow
+from test_fit import RowByRow
 from warm import WarmRun
 
 from chop.cli import main

@@ -22,7 +22,7 @@ from chop.nn.quant_config import QuantConfig
 from chop.nn.quantized import QuantizedModule, own_shell, quantize_module
 from chop.nn.quantizers import Rounder
 from chop.ops.op import Op, is_aten
-from chop.search.evaluation.reuse import Remembered, bytes_of
+from chop.search.spaces.reuse import Remembered, bytes_of
 
 ACTIVATION_BYTES = 512 * 2**20
 WEIGHT_BYTES = 512 * 2**20

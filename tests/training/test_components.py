@@ -13,11 +13,11 @@ from chop.dataset.data_module import TensorLoader
 from chop.devices import SMALL_FLOPS, forward_operations, using_threads
 from chop.errors import ConfigError
 from chop.training.batches import normalisable
+from chop.training.checkpoint import random_state, restore_random_state
 from chop.training.job import make_logger
 from chop.training.optimisers import make_optimiser, step_function
 from chop.training.report import Bar
 from chop.training.settings import TrainingSettings
-from chop.training.state import random_state, restore_random_state
 
 
 class Branches(nn.Module):

@@ -1,6 +1,7 @@
-"""The state of a run between two epochs: random numbers, versions, what a checkpoint holds."""
+"""Checkpoints: the state of a run between two epochs, written, read and compared."""
 
 import contextlib
+import io
 import json
 import random
 from collections.abc import Iterator, Mapping
@@ -14,19 +15,20 @@ import torch
 from pydantic import BaseModel, Field, NonNegativeInt
 
 from chop.errors import CheckpointError, ConfigError
+from chop.files import replacing
 from chop.models.weights import OURS, read_checkpoint
 from chop.runs import LAST_CHECKPOINT, latest, versions_of
 from chop.training.settings import FREE_ON_RESUME, TrainingSettings
 from chop.validation import parse
 
 MISFITS = (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError)
-"""What a state of another kind than ours raises where it is put back."""
+"""Errors that a state of another kind than ours raises where it is restored."""
 
 SAME_RECORD = ("batch_size", "fingerprint")
-"""What the record says that must not change when a run is resumed."""
+"""Entries of the record that must not change when a run is resumed."""
 
-WIDTHS = "learned_widths"
-"""The key of our part of a checkpoint for widths that learn."""
+LIGHTNING_VERSION = "pytorch-lightning_version"
+"""The key by which Lightning knows its checkpoints."""
 
 History = list[dict[str, float]]
 
@@ -67,7 +69,7 @@ def plain(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class OwnState(BaseModel):
-    """What we store in a checkpoint, as far as its types go."""
+    """The entries of a checkpoint that Lightning does not know, as far as their types go."""
 
     settings: dict[str, Any]
     record: dict[str, Any]
@@ -106,29 +108,41 @@ class Resumed:
     @property
     def steps_into_epoch(self) -> int:
         """The steps of that epoch that are done."""
-        return int(self.checkpoint[OURS]["steps_into_epoch"])
+        return int(self.ours["steps_into_epoch"])
+
+    @property
+    def ours(self) -> Mapping[str, Any]:
+        """The entries that Lightning does not know."""
+        table: Mapping[str, Any] = self.checkpoint[OURS]
+        return table
 
     @property
     def step(self) -> int:
+        """The optimiser steps that are done."""
         return int(self.checkpoint["global_step"])
 
     @property
     def history(self) -> History:
-        rows = self.checkpoint[OURS]["history"]
+        """The metrics of the epochs that are done."""
+        rows = self.ours["history"]
         return [dict(row) for row in rows if row["epoch"] < self.epoch]
 
-    def callback(self, key: str) -> dict[str, Any]:
-        """What a callback of this name had stored."""
-        return dict(self.checkpoint["callbacks"].get(key, {}))
-
     @contextlib.contextmanager
-    def put_back(self, what: str) -> Iterator[None]:
+    def fitting(self, what: str) -> Iterator[None]:
         """Say in one line that a part of the checkpoint does not fit."""
         try:
             yield
         except MISFITS as error:
             reason = str(error).partition("\n")[0][:120]
             raise CheckpointError(f"{self.path}: its {what} does not fit ({reason})") from None
+
+
+def write_checkpoint(path: Path, content: Mapping[str, Any]) -> None:
+    """Write tensors and plain values into one file, which is whole or not there."""
+    buffer = io.BytesIO()  # torch's own writer turns a full disk into an obscure RuntimeError
+    torch.save(content, buffer)
+    with replacing(path) as temporary:
+        temporary.write_bytes(buffer.getvalue())
 
 
 def newest(folder: Path) -> Path | None:
@@ -138,18 +152,22 @@ def newest(folder: Path) -> Path | None:
 
 
 def read_resumed(path: Path, settings: TrainingSettings, record: Mapping[str, Any]) -> Resumed:
-    """The run that has written a checkpoint, if it was told the same as this one."""
-    content = read_checkpoint(path)
-    _check_types(content, path)
-    resumed = Resumed(path, content)
-    before = resumed.checkpoint[OURS]
-    _check_same(resumed, before["settings"], settings.model_dump())
-    _check_same(resumed, before["record"], {name: record.get(name) for name in SAME_RECORD})
+    """The interrupted run of a checkpoint; other settings than its own are an error."""
+    resumed = read_state(path)
+    _check_same(resumed, resumed.ours["settings"], settings.model_dump())
+    _check_same(resumed, resumed.ours["record"], {name: record.get(name) for name in SAME_RECORD})
     return resumed
 
 
+def read_state(path: Path) -> Resumed:
+    """The interrupted run of a checkpoint."""
+    content = read_checkpoint(path)
+    _check_types(content, path)
+    return Resumed(path, content)
+
+
 def _check_types(content: Any, path: Path) -> None:
-    reason = "it is no dictionary"
+    reason = "it is not a dictionary"
     if isinstance(content, dict):
         try:
             parse(RunState, content, "its entries")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import train_bench as bench
-from test_train_resume import ch, checkpoints
+from test_checkpoint import ch, checkpoints
 
 from chop.cli import main
 from chop.dataset.data_module import TensorLoader

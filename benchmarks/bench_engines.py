@@ -1,0 +1,113 @@
+"""Engines against each other, as ratios measured in turns in one run.
+
+equal  trials of `local` with two slots have the values of `serial`, bit for bit.
+quick  trials of about a millisecond, random sampler, journal file: `local` with two slots over
+       `serial`; target: never below 0.9.
+pause  trials of 50 ms that use no processor: the share of the ideal rate with 2 and 8 slots;
+       target: 0.9.
+lost   half of the workers are killed at one moment: all trials are there, none twice.
+"""
+
+import argparse
+import os
+import signal
+import statistics
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from bench_search import compared, context, tables
+from tabulate import tabulate
+
+from chop.search.config import parse_search
+from chop.search.engines import make_engine
+from chop.search.engines.engine import Engine
+from chop.search.engines.local import Local
+from chop.search.runners import software_runner
+from chop.search.spaces.space import Candidate, SearchContext, make_space
+from chop.search.strategy import Search
+from chop.search.study.storage import Place, open_store
+
+PAUSE = 0.05
+TRIALS, QUICK_TRIALS = (1500, 400), (300, 80)
+"""Of quick trials, and of pauses."""
+
+
+@software_runner("pause", metrics=("slept",))
+def pause(candidate: Candidate) -> dict[str, float]:
+    """Sleep for 50 ms."""
+    time.sleep(PAUSE)
+    return {"slept": PAUSE}
+
+
+def pauses(trials: int) -> dict[str, Any]:
+    """The tables of a search whose trials only sleep."""
+    found = tables("random", trials)
+    found["strategy"]["sw_runner"] = {"pause": {}}
+    found["strategy"]["metrics"] = {"slept": {"direction": "minimize"}}
+    found["strategy"]["hw_runner"] = {}
+    return found
+
+
+def searched(
+    found: SearchContext, search: dict[str, Any], engine: Engine
+) -> tuple[float, dict[str, Any]]:
+    """Trials per second, and the values of each configuration."""
+    config = parse_search(search)
+    stated = config.search_space
+    space = make_space(stated.name, found, stated.setup, stated.seed)
+    with tempfile.TemporaryDirectory() as folder:
+        store = open_store(Place(f"{folder}/study.log", "s"), list(config.directions), {})
+        running = Search(space, config, store, seed=1, engine=engine)
+        start = time.perf_counter()
+        running.run()
+        rate = len(store.done) / (time.perf_counter() - start)
+        return rate, {trial.key: trial.values for trial in store.trials()}
+
+
+def kill_half(engine: Local, after: float) -> None:
+    """Kill every second worker once so much time has passed."""
+    time.sleep(after)
+    for worker in engine._workers[::2]:
+        os.kill(worker.process.pid, signal.SIGKILL)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser.add_argument("--quick", action="store_true", help="fewer trials, one round")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    trials, few = QUICK_TRIALS if arguments.quick else TRIALS
+    found, quick = context(), tables("random", trials)
+    rates: dict[int, list[float]] = {1: [], 2: []}
+    values: dict[int, dict[str, Any]] = {}
+    for _ in range(1 if arguments.quick else 5):
+        for slots in (1, 2):
+            rate, values[slots] = searched(found, quick, make_engine(slots))
+            rates[slots].append(rate)
+    rows = [
+        ["equal: trials of local that differ from serial",
+         sum(values[1].get(key) != value for key, value in values[2].items()), "0",
+         f"{len(values[2])} trials"],
+        compared("quick: local with 2 slots / serial", rates[2], rates[1], ">= 0.9"),
+    ]  # fmt: skip
+    for slots in (2, 8):
+        shares = [searched(found, pauses(few), make_engine(slots))[0] * PAUSE / slots
+                  for _ in range(1 if arguments.quick else 3)]  # fmt: skip
+        name = f"pause: share of the ideal with {slots} slots"
+        rows.append([name, statistics.median(shares), ">= 0.9", f"{len(shares)} rounds"])
+    engine = Local(4)
+    killer = threading.Thread(target=kill_half, args=(engine, 1.0))
+    killer.start()
+    _, stored = searched(found, pauses(few), engine)
+    killer.join()
+    rows.append(["lost: trials after half of 4 workers were killed", len(stored), str(few), ""])
+    print(tabulate(rows, ["", "ratio", "target", ""], floatfmt=".3g", tablefmt="github"))
+    print(f"load {os.getloadavg()}; {Path(__file__).name}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""The interface of engines, and what all of them share.
+
+A search asks for batches of requests, an engine evaluates them, the study records what came of it:
+
+    engine.start(payload)
+    ticket = engine.submit(requests)
+    for ticket, answers in engine.finished(timeout=1.0): ...
+    engine.close()
+
+Whoever records is the truth; whoever computes may die.
+"""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+from chop.search.study.journal import no_collections
+
+Ticket = int
+Evaluate = Callable[[Any], Any]
+QUICK = 0.1
+"""Seconds below which a request is quick: several of them go together."""
+
+
+class Payload(Protocol):
+    """What a worker is given once: model, graph and rows."""
+
+    def evaluator(self) -> Evaluate:
+        """Return the function that evaluates a request in this process."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came of one request, and when it was evaluated."""
+
+    value: Any
+    begun: datetime
+    ended: datetime
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A batch that was not answered: its worker is gone."""
+
+    reason: str
+
+
+Finished = list[tuple[Ticket, list[Answer] | Lost]]
+
+
+class Engine(ABC):
+    """Evaluates batches of requests.
+
+    Attributes:
+        slots: how many batches are evaluated at the same time.
+    """
+
+    slots: int = 1
+
+    @abstractmethod
+    def start(self, payload: Payload) -> None:
+        """Make workers ready; each is given the payload once."""
+
+    @abstractmethod
+    def submit(self, requests: Sequence[Any]) -> Ticket:
+        """Take a batch to be evaluated."""
+
+    @abstractmethod
+    def finished(self, timeout: float) -> Finished:
+        """Return the batches that have been finished or lost since the last call.
+
+        If there are none, it waits for one, at most `timeout` seconds. An interrupted batch may
+        have fewer answers than requests.
+        """
+
+    def close(self) -> None:  # noqa: B027  # there may be nothing to end
+        """End all workers, whatever they are doing."""
+
+
+class BatchEvaluator:
+    """Evaluates the requests of a batch one after another, in this process."""
+
+    def __init__(self, evaluate: Evaluate) -> None:
+        self.evaluate = evaluate
+        self._seconds = QUICK
+
+    def __call__(self, requests: Sequence[Any]) -> Iterator[Answer]:
+        """Yield the answer to each request."""
+        for request in requests:
+            begun, started = datetime.now(), time.monotonic()
+            # A quick request leaves little behind, and collections would take longer than it.
+            with no_collections() if self._seconds < QUICK else nullcontext():
+                value = self.evaluate(request)
+            self._seconds = time.monotonic() - started
+            yield Answer(value, begun, datetime.now())
