@@ -20,7 +20,8 @@ import torch
 from torch import Tensor, nn
 
 import chop.passes as passes
-from chop.export.c.steps import c_source, predict_signature, value_type
+from chop.export.c.code import value_type
+from chop.export.c.target import write_c
 from chop.export.onnx.write.standard import FILE, write_onnx
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.lowering import Engine, IntegerProgram, lower
@@ -86,15 +87,16 @@ def c_seconds(program: IntegerProgram, codes: Tensor, rounds: int) -> float:
     driver = f"""#include <stdint.h>
 #include <stdio.h>
 #include <time.h>
-{predict_signature(program)};
+#include "model.h"
 static const {value_type(source)} rows[] = {{{numbers}}};
 static {value_type(out)} result[{out.size}];
+static uint64_t scratch[(MODEL_SCRATCH_BYTES + 7) / 8];
 int main(void) {{
     volatile long long used = 0;
     for (int round = 0; round < {rounds}; round++) {{
         clock_t start = clock();
         for (int row = 0; row < {len(codes)}; row++) {{
-            predict(rows + (long)row * {source.size}, result);
+            model_predict(rows + (long)row * {source.size}, result, scratch);
             used += result[0];
         }}
         printf("%.9f\\n", (double)(clock() - start) / CLOCKS_PER_SEC);
@@ -104,9 +106,9 @@ int main(void) {{
 """
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        (place / "predict.c").write_text(c_source(program, "benchmark").text)
+        write_c(program, place)
         (place / "driver.c").write_text(driver)
-        command = ["cc", "-std=c99", "-O3", "predict.c", "driver.c", "-o", "run"]
+        command = ["cc", "-std=c99", "-O3", "model.c", "driver.c", "-o", "run"]
         subprocess.run(command, cwd=folder, check=True)
         printed = subprocess.run([place / "run"], capture_output=True, text=True, check=True)
     return min(map(float, printed.stdout.split()))

@@ -267,7 +267,7 @@ def compiled(folder: Path, codes: dict[str, Tensor], outputs: tuple[Tensor, ...]
     """What becomes of C that is built with sanitisers and run."""
     if shutil.which("cc") is None:
         return RAN
-    command = ["cc", *SANITISED, "predict.c", "predict_test.c", "-o", "run"]
+    command = ["cc", *SANITISED, "model.c", "model_test.c", "-o", "run"]
     built = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if built.returncode:
         return f"not compiled: {built.stderr[-200:]}"

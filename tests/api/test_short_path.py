@@ -61,7 +61,7 @@ def test_twelve_lines_quantise_search_and_export_two_networks(tmp_path: Path) ->
     assert done.returncode == 0, done.stderr
     assert "torch.Size([50, 3]) 2" in done.stdout
     assert "best_0" in done.stdout
-    assert (tmp_path / "mase_output/Net/software/search_ckpts/export_c_best_0/predict.c").is_file()
+    assert (tmp_path / "mase_output/Net/software/search_ckpts/export_c_best_0/model.c").is_file()
     assert list(tmp_path.glob("mase_output/*/software/search_ckpts/export_integer_best_0"))
 
 

@@ -15,12 +15,14 @@ from torch import nn
 
 from chop.errors import ConfigError, GraphError
 from chop.export import EXPORT_TARGETS, export
-from chop.export.c import steps as c
 from chop.export.c import target as c_target
 from chop.export.c.code import c_type
+from chop.export.c.entries import FloatEntries
+from chop.export.c.source import c_program, source_text
 from chop.lowering import LoweringError, lower
 from chop.lowering.program import Requantise
 from chop.models.vision import vgg7
+from chop.preprocessing import Preprocessing, Targets
 
 
 @pytest.fixture(autouse=True)
@@ -35,8 +37,9 @@ def test_2000_rows_are_equal(name: str, tmp_path: Path) -> None:
     done = export(graph, "c", tmp_path / "c", rows=rows)
     assert done.verified_rows == rows
     assert {p.name for p in done.folder.iterdir()} == {
-        "predict.c",
-        "predict_test.c",
+        "model.c",
+        "model.h",
+        "model_test.c",
         "manifest.json",
     }
 
@@ -54,7 +57,7 @@ def test_sums_of_more_than_32_bits(tmp_path: Path) -> None:
     done = export(graph, "c", tmp_path / "c")
     assert done.manifest["accumulator_bits"] > 32
     assert not done.manifest["float32_is_exact"]
-    assert "int64_t sum" in (done.folder / "predict.c").read_text()
+    assert "int64_t sum" in (done.folder / "model.c").read_text()
 
 
 def test_random_networks(tmp_path: Path) -> None:
@@ -102,16 +105,17 @@ def test_equal_steps_share_a_function() -> None:
     for depth in (6, 30):
         model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(depth)))
         program = lower(quantised(model, torch.randn(3, 4), {"linear": integer()}))
-        texts.append(c.c_source(program, "layers").text)
+        made, entries = c_program(program), FloatEntries(program)
+        texts.append(source_text(made, entries, "layers", ""))
     few, many = (text.count("static void ") for text in texts)
     assert many < few + 3  # of types that not every layer has
-    assert texts[1].count("    step") > 50
+    assert texts[1].count("    layer") > 25
 
 
 def test_the_test_program_runs_by_itself(tmp_path: Path) -> None:
     graph, _ = example("jsc-tiny")
     folder = export(graph, "c", tmp_path / "c", rows=0).folder
-    command = ["cc", "-std=c99", "predict.c", "predict_test.c", "-o", "run"]
+    command = ["cc", "-std=c99", "model.c", "model_test.c", "-o", "run"]
     subprocess.run(command, cwd=folder, check=True)
     row = " ".join(["3"] * 16)
     printed = subprocess.run(
@@ -120,20 +124,93 @@ def test_the_test_program_runs_by_itself(tmp_path: Path) -> None:
     assert len(printed.stdout.split()) == 5
 
 
-@pytest.mark.parametrize("on_stack", [True, False])
-def test_buffers_are_shared_only_where_they_are_large(
-    on_stack: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_is_the_callers(tmp_path: Path) -> None:
     graph, _ = example("pools")
-    if not on_stack:
-        monkeypatch.setattr(c, "MOST_ON_STACK", 100)
     done = export(graph, "c", tmp_path / "c", rows=20)
-    text = (done.folder / "predict.c").read_text()
-    assert bool(re.search(r"^static struct buffers", text, re.MULTILINE)) != on_stack
-    assert text.startswith("/* A quantised network")
-    assert ("Re-entrant" if on_stack else "Not for several threads") in text.splitlines()[0]
-    assert done.manifest["reentrant"] == on_stack
-    assert done.manifest["buffer_bytes"] > 100
+    assert not re.search(r"^static (?!const|inline|MODEL|void|int|unsigned|union)",
+                         (done.folder / "model.c").read_text(), re.MULTILINE)  # fmt: skip
+    facts = done.manifest["c"]
+    assert facts["reentrant"]
+    buffers = facts["memory"]["buffers"]
+    assert facts["scratch_bytes"] >= max(each["offset"] + each["bytes"] for each in buffers)
+    for one in buffers:
+        for other in buffers:
+            together = one["from"] <= other["to"] and other["from"] <= one["to"]
+            apart = one["offset"] + one["bytes"] <= other["offset"]
+            apart |= other["offset"] + other["bytes"] <= one["offset"]
+            assert one is other or apart or not together
+
+
+def test_scratch_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
+    folder = export(example("jsc-tiny")[0], "c", tmp_path / "c", rows=0).folder
+    (folder / "main.c").write_text("""
+#include "model.h"
+#include <stdio.h>
+static uint64_t memory[MODEL_SCRATCH_BYTES / 8 + 2];
+int main(void) {
+    int8_t input[MODEL_INPUT_SIZE] = {0};
+    int32_t output[MODEL_OUTPUT_SIZE];
+    printf("%d ", model_predict(input, (void *)output, memory));
+    printf("%d ", model_predict(input, (void *)output, (char *)memory + 1));
+    printf("%d", model_predict(input, (void *)output, 0));
+    return 0;
+}
+""")
+    for macro, wanted in (("-DX", "0 1 1"), ("-DMODEL_STATIC_SCRATCH", "0 1 0")):
+        command = ["cc", "-std=c99", "-w", macro, "model.c", "main.c", "-o", "run"]
+        subprocess.run(command, cwd=folder, check=True)
+        shown = subprocess.run([folder / "run"], capture_output=True, text=True, check=True)
+        assert shown.stdout == wanted
+
+
+@pytest.mark.parametrize("name", ["2nd", "a-b", "int", "", "a" * 42])
+def test_a_name_that_c_does_not_take(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is not a name for C"):
+        export(example("jsc-tiny")[0], "c", tmp_path / "c", name=name)
+
+
+def test_a_name_of_ones_own(tmp_path: Path) -> None:
+    done = export(example("jsc-tiny")[0], "c", tmp_path / "c", rows=20, name="jets")
+    assert {"jets.c", "jets.h", "jets_test.c"} <= {each.name for each in done.folder.iterdir()}
+    assert (
+        "int jets_predict_class(const float *features, void *scratch);"
+        in (done.folder / "jets.h").read_text()
+    )
+
+
+def test_features_are_scaled_as_for_training(tmp_path: Path) -> None:
+    scaling = Preprocessing(
+        "features", tuple(i / 7 for i in range(16)), tuple(0.3 + i / 5 for i in range(16)), 3.0,
+        classes=("g", 'q"\\', "t??/", "w", "zé"),
+    )  # fmt: skip
+    done = export(example("jsc-mlp")[0], "c", tmp_path / "c", preprocessing=scaling)
+    text = (done.folder / "model.h").read_text()
+    assert "#define MODEL_CLASSES 5" in text
+    assert "scaled as for training" in text
+    assert done.verified_rows == 2000
+
+
+def test_numbers_that_are_predicted_are_scaled_back(tmp_path: Path) -> None:
+    targets = Targets((0.1, 2.0, -3.0, 0.7, 0.0), (1.5, 0.3, 7.0, 1.0, 0.01))
+    scaling = Preprocessing("features", (0.0,) * 16, (1.0,) * 16, targets=targets)
+    assert export(example("jsc-mlp")[0], "c", tmp_path / "c", preprocessing=scaling).verified_rows
+
+
+def test_the_header_is_for_cpp_too(tmp_path: Path) -> None:
+    folder = export(example("jsc-mlp")[0], "c", tmp_path / "c", rows=0).folder
+    (folder / "use.cpp").write_text('#include "model.h"\nint main() { return MODEL_OK; }\n')
+    subprocess.run(["g++", "-Wall", "-Werror", "use.cpp", "-o", "use"], cwd=folder, check=True)
+
+
+def test_rounding_comes_before_maxima_and_nothing_is_stored_in_32_bits() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+                          nn.Flatten(), nn.Linear(8 * 64, 4))  # fmt: skip
+    rules = {name: integer(8, 4, 8, 6) for name in ("conv2d", "linear")}
+    program = lower(quantised(model, torch.randn(2, 3, 16, 16), rules))
+    made = c_program(program)
+    kinds = [[type(step).__name__ for step in layer.steps] for layer in made.layers]
+    assert kinds == [["Convolution", "Clamp", "Requantise"], ["Pool", "Move"], ["Product"]]
+    assert made.scratch_bytes < 8 * 256 + 3 * 256 + 4 * 256 + 600
 
 
 def test_the_manifest_says_what_was_checked(tmp_path: Path) -> None:

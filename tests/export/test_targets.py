@@ -60,7 +60,7 @@ def test_a_target_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             {"lines": len(str(program).splitlines())}, {"program.txt": "it is text"}
         )
 
-    write.check(lambda folder, rows: "eyes")
+    write.check(lambda folder, rows, options: "eyes")
     graph, _ = example("jsc-tiny")
     done = export(graph, "listing", tmp_path / "text", rows=10)
     assert done.manifest["checked_with"] == "eyes"

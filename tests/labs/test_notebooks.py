@@ -252,4 +252,4 @@ def test_lab_3(run: Run, tmp_path: Path) -> None:
 def test_short_path(run: Run, tmp_path: Path) -> None:
     printed = run("short_path")
     assert "2000 rows verified\n" in printed
-    assert list(tmp_path.glob("mase_output/Net/software/search_ckpts/export_c_best_1/predict.c"))
+    assert list(tmp_path.glob("mase_output/Net/software/search_ckpts/export_c_best_1/model.c"))

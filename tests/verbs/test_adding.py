@@ -17,14 +17,14 @@ from chop.config.verb import VERBS, Verb, add_verb, options, settings, verbs
 class GreetRequest:
     """Greet some people."""
 
-    name: Annotated[str | None, Word("NAME", "who is greeted", needed=True)] = None
+    who: Annotated[str | None, Word("NAME", "who is greeted", needed=True)] = None
     times: Annotated[int, Option("how often", "greeting", above=0)] = 1
     quiet: Quiet = False
     to_debug: Debug = False
 
 
 def greet(request: GreetRequest) -> list[str]:
-    return [f"Hello {request.name}"] * request.times
+    return [f"Hello {request.who}"] * request.times
 
 
 @pytest.fixture

@@ -131,14 +131,17 @@ def export(  # noqa: PLR0913  (each is a choice of its own)
     """
     check_request(to, output, rows)
     target, graph = EXPORT_TARGETS[to], graph_of(graph)
-    chosen = target_options(to, options, settings)
+    known = graph.preprocessing if isinstance(graph, MaseGraph) else None
+    chosen = target_options(to, options, settings).for_graph(known)
     check = ExportCheck(graph, cut_tail, rows, inputs, notes or {})
     program = check.program
     with tempfile.TemporaryDirectory() as scratch:
         (files := Path(scratch) / to).mkdir()  # readable by this user only
         written = target(program, files, chosen)
         check.leave_out(written.not_compared)
-        tool = check.compare_file(files, target.run_check)
+        tool = check.compare_file(
+            files, lambda folder, rows: target.run_check(folder, rows, chosen)
+        )
         manifest = file_facts(program, to, files) | {"source": source} | scaling_of(graph)
         manifest |= written.facts | {"verified": check.facts(), "checked_with": tool}
         write_text(files / MANIFEST, json.dumps(manifest, indent=2) + "\n")

@@ -16,7 +16,7 @@ def write_integer(program: IntegerProgram, options: TargetOptions, folder: Path)
 
 
 @write_integer.check
-def check_integer(folder: Path, rows: CheckedRows) -> str:
+def check_integer(folder: Path, rows: CheckedRows, options: TargetOptions) -> str:
     """Read the program again and compare plain integer arithmetic with the engine."""
     again = Engine(load_program(folder), "int64")
     refuse_other_codes(side_by_side(again.run(again.quantise(rows.numbers))), rows.flat_outputs)

@@ -8,15 +8,19 @@ def write_c(program, options, folder):
 def check_c(folder, rows): ...
 """
 
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Self
+
+import numpy as np
 
 from chop.errors import ConfigError, UnknownNameError
 from chop.export.rows import CheckedRows
 from chop.lowering import IntegerProgram
-from chop.lowering.program import STEPS
+from chop.lowering.program import STEPS, own_fields
+from chop.preprocessing import Preprocessing
 from chop.registry import Registry
 
 
@@ -26,6 +30,10 @@ class TargetOptions:
 
     title: ClassVar[str] = ""
     """The word for these settings in messages."""
+
+    def for_graph(self, preprocessing: Preprocessing | None) -> Self:
+        """Return the settings for a graph that was trained on rows scaled like this."""
+        return self
 
 
 @dataclass(frozen=True)
@@ -38,8 +46,8 @@ class WrittenFiles:
 
 
 Write = Callable[[IntegerProgram, Any, Path], WrittenFiles]
-FileCheck = Callable[[Path, CheckedRows], str]
-"""Runs the files of a form on rows and compares; returns what ran them."""
+FileCheck = Callable[[Path, CheckedRows, Any], str]
+"""Runs files that were written with some options on rows and compares; returns what ran them."""
 Missing = Callable[[], str | None]
 """Returns why files cannot be checked on this machine, None if they can."""
 
@@ -145,3 +153,14 @@ def target_options(
         if foreign or (type(given) is kind is not kinds[to]):
             raise ConfigError(f"export: settings of {kind.title} are for {other}, not for {to}")
     return kinds[to](**settings) if given is None else given
+
+
+def program_checksum(program: IntegerProgram) -> str:
+    """Return a digest of everything that a program computes."""
+    digest = hashlib.sha256(str(program).encode())
+    for step in program.steps:
+        for name in own_fields(type(step)):
+            value = getattr(step, name)
+            for each in value if isinstance(value, tuple) else (value,):
+                digest.update(np.asarray(each).tobytes() if each is not None else b"-")
+    return digest.hexdigest()

@@ -165,7 +165,9 @@ class InfoRequest:
     topic: Annotated[
         str | None, Word("TOPIC", "what to list; by default all", ("all", *TOPICS))
     ] = None
-    name: Annotated[str | None, Word("NAME", "one entry, with its details", names="entries")] = None
+    entry: Annotated[str | None, Word("NAME", "one entry, with its details", names="entries")] = (
+        None
+    )
     imports: Imports = field(default_factory=list)
     quiet: Quiet = False
     to_debug: Debug = False
@@ -178,7 +180,7 @@ add_verb(
         place=12,
         quiet="names, one per line",
         function=lambda request: info(
-            request.topic, request.name, imports=request.imports, names_only=request.quiet
+            request.topic, request.entry, imports=request.imports, names_only=request.quiet
         ),
         show=lambda text, request: str(text),
     )

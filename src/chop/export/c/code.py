@@ -1,4 +1,4 @@
-"""Pieces of C: types, constants, functions, loops over elements that broadcast."""
+"""Pieces of C: types, numbers, constants, and a function for each kind of layer."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -12,34 +12,10 @@ from chop.lowering.program import Codes, Shape, Value
 SIGNED = ((8, "int8_t"), (16, "int16_t"), (32, "int32_t"), (64, "int64_t"))
 UNSIGNED = ((8, "uint8_t"), (16, "uint16_t"), (32, "uint32_t"))
 BYTES = {name: bits // 8 for bits, name in (*SIGNED, *UNSIGNED)}
-
-HELPERS = """\
-static inline int64_t floor_shift(int64_t x, int s) {
-    return x >= 0 ? x >> s : ~(~x >> s);
-}
-
-static inline int64_t half_up(int64_t x, int s) {
-    if (s <= 0) return x * ((int64_t)1 << -s);
-    if (s > 62) return 0;
-    return floor_shift(x + ((int64_t)1 << (s - 1)), s);
-}
-
-static inline int64_t half_even(int64_t x, int s) {
-    if (s <= 0) return x * ((int64_t)1 << -s);
-    if (s > 62) return 0;
-    int64_t q = floor_shift(x, s), half = (int64_t)1 << (s - 1), rest = x - q * 2 * half;
-    return q + (rest > half || (rest == half && q % 2 != 0));
-}
-
-static inline int64_t saturate(int64_t x, int64_t low, int64_t high) {
-    return x < low ? low : x > high ? high : x;
-}
-
-static inline int64_t wrap(int64_t x, int64_t low, int64_t high) {
-    uint64_t mask = (uint64_t)high - (uint64_t)low;
-    return (int64_t)(((uint64_t)x - (uint64_t)low) & mask) + low;
-}
-"""
+SHORT = {name: name[0] + str(8 * size) for name, size in BYTES.items()}
+"""Names of the same types that may alias each other, as memory is used again for other types."""
+ARRAYS = re.compile(r"\b(?:[cgv]\d+|input\d+|output\d+)\b")
+"""Names of constants, geometries, buffers, inputs and outputs, as statements have them."""
 
 
 def c_type(low: int, high: int) -> str:
@@ -58,135 +34,28 @@ def value_type(value: Value) -> str:
     return c_type(*value.limits)
 
 
+def short_type(value: Value) -> str:
+    """The name that a type has inside the file."""
+    return SHORT[value_type(value)]
+
+
 def sum_type(magnitude: int) -> str:
-    """The type in which sums up to a magnitude are computed."""
+    """The type in which numbers up to a magnitude are computed."""
     return "int32_t" if magnitude < 2**31 else "int64_t"
 
 
 def literal(value: int) -> str:
     """A number as C writes it."""
-    return str(value) if -(2**31) < value < 2**31 else f"INT64_C({value})"
+    if -(2**15) <= value < 2**15:
+        return str(value)
+    if -(2**31) < value < 2**31:
+        return f"INT32_C({value})"
+    return f"INT64_C({value})"
 
 
-ARRAYS = re.compile(r"\b(?:c\d+|b\.v\d+|input\d+)\b")
-"""Names of constants, buffers and inputs, as statements have them."""
-
-
-class Code:
-    """C as it is written: constants, buffers, a function for each kind of step, calls of them.
-
-    Steps that differ in nothing but their arrays share a function, which takes pointers to arrays:
-    sanitisers know their sizes then. So compilers see as much code as there are kinds of steps.
-    All buffers are one structure: what pointers to thousands of variables may point to takes a
-    compiler minutes to work out.
-    """
-
-    def __init__(self) -> None:
-        self.buffer_bytes = 0
-        self.body: list[str] = []
-        self.used: set[str] = set()
-        """Names of the arrays that some statement reads or writes."""
-        self._buffers: list[str] = []
-        self._constants: dict[str, str] = {}
-        self._kinds: dict[str, tuple[str, int]] = {}
-        self._functions: dict[str, str] = {}
-        self._lines: list[str] = []
-        self._names = count()
-
-    @property
-    def data(self) -> list[str]:
-        """The constants that are read."""
-        return [text for name, text in self._constants.items() if name in self.used]
-
-    @property
-    def functions(self) -> list[str]:
-        """The functions that are called."""
-        return [f"static void {name}{text}" for text, name in self._functions.items()]
-
-    @property
-    def buffers(self) -> str:
-        """The structure of all buffers; nothing if there are none."""
-        fields = "\n".join(self._buffers)
-        return f"struct buffers {{\n{fields}\n}};" if fields else ""
-
-    def constant(self, array: Codes) -> str:
-        """The name of an array of constants."""
-        name = f"c{next(self._names)}"
-        numbers = ", ".join(literal(int(value)) for value in array.reshape(-1))
-        kind = c_type(int(array.min()), int(array.max()))
-        lines = indent(fill(numbers, 96), "    ")
-        self._constants[name] = f"static const {kind} {name}[{array.size}] = {{\n{lines}\n}};"
-        self._kinds[name] = f"const {kind}", array.size
-        return name
-
-    def input(self, place: int, kind: str, size: int) -> str:
-        """The name of an input."""
-        name = f"input{place}"
-        self._kinds[name] = f"const {kind}", size
-        return name
-
-    def buffer(self, kind: str, size: int) -> str:
-        """The name of a buffer."""
-        field = f"v{next(self._names)}"
-        self._buffers.append(f"    {kind} {field}[{size}];")
-        self.buffer_bytes += size * BYTES[kind]
-        self._kinds[name := f"b.{field}"] = kind, size
-        return name
-
-    def add(self, lines: Iterable[str]) -> None:
-        """Add statements to the step that is being written."""
-        self._lines += lines
-
-    def finish(self, remark: str) -> None:
-        """Make a function of the statements of a step, or find the one that is the same; call it.
-
-        Args:
-            remark: what is said of the step where it is called.
-        """
-        lines, self._lines = "".join(f"    {line}\n" for line in self._lines), []
-        names = list(dict.fromkeys(ARRAYS.findall(lines)))
-        self.used.update(names)
-        self.body += ["", f"    /* {comment(remark)} */"]
-        if not names:  # a constant, or codes that stay where they are
-            return
-        places = {name: f"a{number}" for number, name in enumerate(names)}
-        heads = (
-            f"{self._kinds[name][0]} (*{at})[{self._kinds[name][1]}]" for name, at in places.items()
-        )
-        inside = ARRAYS.sub(lambda found: f"(*{places[found[0]]})", lines)
-        text = f"({', '.join(heads)}) {{\n{inside}}}\n"
-        function = self._functions.setdefault(text, f"step{len(self._functions)}")
-        self.body.append(f"    {function}({', '.join(map(self._address, names))});")
-
-    def _address(self, name: str) -> str:
-        """A pointer to an array; an input is a pointer already, to its first element."""
-        if not name.startswith("input"):
-            return f"&{name}"
-        kind, size = self._kinds[name]
-        return f"({kind} (*)[{size}]){name}"
-
-    def entry(self, array: Codes, shape: Shape) -> str:
-        """An expression for the entry of an array that broadcasts to what the loops are over."""
-        if array.size == 1:
-            return literal(int(array.reshape(-1)[0]))
-        full = array.reshape((1,) * (len(shape) - array.ndim) + array.shape)
-        return f"{self.constant(full)}[{place(full.shape, shape)}]"
-
-
-def comment(text: str) -> str:
+def comment_line(text: str) -> str:
     """Text that neither ends a comment nor seems to begin one."""
     return text.replace("*/", "* /").replace("/*", "/ *").replace("\n", " ")
-
-
-def place(shape: Shape, loops: Shape) -> str:
-    """The index into an array of a shape that broadcasts to the loops over i0, i1 and so on."""
-    assert len(shape) == len(loops)
-    terms, stride = [], 1
-    for axis in reversed(range(len(shape))):
-        if shape[axis] > 1:
-            terms.append(f"i{axis}" if stride == 1 else f"i{axis} * {stride}")
-        stride *= shape[axis]
-    return " + ".join(reversed(terms)) or "0"
 
 
 def loops(sizes: Shape, body: Iterable[str], letter: str = "i") -> Iterator[str]:
@@ -200,7 +69,7 @@ def loops(sizes: Shape, body: Iterable[str], letter: str = "i") -> Iterator[str]
         yield "    " * level + "}"
 
 
-def flat(sizes: Shape, letter: str) -> str:
+def flat_index(sizes: Shape, letter: str) -> str:
     """The index into an array that is read by loops over all its dimensions."""
     index = f"{letter}0"
     for axis, size in enumerate(sizes[1:], 1):
@@ -209,7 +78,7 @@ def flat(sizes: Shape, letter: str) -> str:
 
 
 def runs(index: Codes, offsets: Codes) -> list[tuple[int, int, int, int]]:
-    """Where an index copies consecutive elements: source, its place, the result's place, length.
+    """Split an index into copies: source, place in it, place in the result and length of each.
 
     A source of -1 stands for zeros.
     """
@@ -226,3 +95,83 @@ def runs(index: Codes, offsets: Codes) -> list[tuple[int, int, int, int]]:
         )
         for start, end in pairwise(starts)
     ]
+
+
+class CText:
+    """C as it is written: constants, a function for each kind of layer, and calls of them.
+
+    Layers that differ in nothing but their arrays and sizes share a function, so that flash and
+    compilers see as much code as there are kinds of layers.
+    """
+
+    def __init__(self) -> None:
+        self.body: list[str] = []
+        self.used: set[str] = set()
+        """Names of the arrays that some statement reads or writes."""
+        self.kinds: dict[str, str] = {}
+        """The type of a pointer to each array."""
+        self._constants: dict[str, str] = {}
+        self._known: dict[tuple[str, bytes], str] = {}
+        self._functions: dict[str, str] = {}
+        self._names = count()
+
+    @property
+    def data(self) -> list[str]:
+        """The constants that are read."""
+        return [text for name, text in self._constants.items() if name in self.used]
+
+    @property
+    def functions(self) -> list[str]:
+        """The functions that are called."""
+        return [f"static void {name}{text}" for text, name in self._functions.items()]
+
+    def constant(self, array: Codes, kind: str | None = None) -> str:
+        """Return the name of an array of constants; equal ones are stored once."""
+        flat = np.ascontiguousarray(array.reshape(-1))
+        kind = kind or c_type(int(flat.min()), int(flat.max()))
+        key = (kind, flat.tobytes())
+        if key not in self._known:
+            name = self._known[key] = f"c{next(self._names)}"
+            numbers = ", ".join(literal(int(value)) for value in flat)
+            lines = indent(fill(numbers, 96), "    ")
+            head = f"static const {SHORT[kind]} {name}[{flat.size}]"
+            self._constants[name] = f"{head} MODEL_CONSTANT = {{\n{lines}\n}};"
+            self.kinds[name] = f"const {SHORT[kind]} *"
+        return self._known[key]
+
+    def geometry(self, numbers: Iterable[int]) -> str:
+        """Return a pointer to the sizes of a window."""
+        text = ", ".join(map(str, numbers))
+        key = ("geometry", text.encode())
+        if key not in self._known:
+            name = self._known[key] = f"g{next(self._names)}"
+            self._constants[name] = f"static const struct window {name}[1] = {{{{{text}}}}};"
+            self.kinds[name] = "const struct window *"
+        return self._known[key]
+
+    def call(
+        self, lines: Iterable[str], remark: str, sizes: Iterable[tuple[str, int]] = ()
+    ) -> None:
+        """Make a function of statements, or find the one that is the same; call it.
+
+        Args:
+            remark: a comment for the place where it is called.
+            sizes: numbers that the statements know by name, so that layers share a function.
+        """
+        text = "".join(f"    {line}\n" for line in lines)
+        names = list(dict.fromkeys(ARRAYS.findall(text)))
+        self.used.update(names)
+        self.body += [f"    /* {comment_line(remark)} */"]
+        places = {name: f"a{number}" for number, name in enumerate(names)}
+        heads = [f"{self._pointer(name, text)}{at}" for name, at in places.items()]
+        heads += [f"int {name}" for name, _ in sizes]
+        inside = ARRAYS.sub(lambda found: places[found[0]], text)
+        text = f"({', '.join(heads)}) {{\n{inside}}}\n"
+        function = self._functions.setdefault(text, f"layer{len(self._functions)}")
+        given = [*names, *(str(number) for _, number in sizes)]
+        self.body.append(f"    {function}({', '.join(given)});")
+
+    def _pointer(self, name: str, text: str) -> str:
+        """The type of a pointer to an array, to constants unless a statement writes there."""
+        kind = self.kinds[name].removeprefix("const ")
+        return kind if re.search(rf"\b{name}\[[^\]]*\] = ", text) else f"const {kind}"

@@ -1,245 +1,217 @@
-"""An integer program as one C99 file that needs no library and allocates nothing."""
+"""The C of each kind of layer."""
 
-from dataclasses import dataclass
 from functools import singledispatch
 from math import prod
 
 import numpy as np
 
 from chop.export.c.code import (
-    HELPERS,
-    Code,
-    comment,
-    flat,
+    flat_index,
     literal,
     loops,
-    place,
     runs,
+    short_type,
     sum_type,
-    value_type,
 )
+from chop.export.c.kernels import column_code, dot_code, window_code
+from chop.export.c.plan import (
+    Layer,
+    Stored,
+    as_matrix,
+    channels_last,
+)
+from chop.export.c.writer import LayerWriter, row_loops
 from chop.lowering import program as steps
-from chop.lowering.program import IntegerProgram, Shape, Step, Value
-from chop.lowering.ranges import overflows, reach
+from chop.lowering.program import Codes, Shape, Step
+from chop.lowering.ranges import reach
 
 FEW_RUNS = 32
 """Copies of consecutive elements that are written as loops; more become a table of places."""
-MOST_ON_STACK = 2**14
-"""Bytes of buffers that a call may have for itself; more are static, which all calls share."""
-
-
-@dataclass(frozen=True)
-class Writer:
-    """The C of the values so far."""
-
-    code: Code
-    names: dict[str, str]
-    values: dict[str, Value]
-
-    def sources(self, step: Step) -> list[Value]:
-        return [self.values[name] for name in step.sources]
-
-    def read(self, value: Value, shape: Shape) -> str:
-        """The element of a value within loops over a shape."""
-        return f"{self.names[value.name]}[{place(value.shape, shape)}]"
-
-    def result(self, step: Step) -> str:
-        """A buffer for the result of a step."""
-        name = self.code.buffer(value_type(step.out), step.out.size)
-        self.names[step.out.name] = name
-        return name
-
-    def elements(self, step: Step, expression: str) -> None:
-        """An expression for every element of the result; `{0}`, `{1}` are those of the sources."""
-        shape = step.out.shape
-        reads = (self.read(source, shape) for source in self.sources(step))
-        line = f"{self.result(step)}[{place(shape, shape)}] = {expression.format(*reads)};"
-        self.code.add(loops(shape, [line]))
-
-
-def predict_signature(program: IntegerProgram) -> str:
-    """The head of the function: inputs, then outputs, each a row."""
-    values = program.values
-    inputs = [
-        f"const {value_type(each.value)} input{place}[{each.value.size}]"
-        for place, each in enumerate(program.inputs)
-    ]
-    outputs = [
-        f"{value_type(values[name])} output{place}[{values[name].size}]"
-        for place, name in enumerate(program.outputs)
-    ]
-    return f"void predict({', '.join([*inputs, *outputs])})"
-
-
-@dataclass(frozen=True)
-class CFile:
-    """The text of a file, and what a caller must know of its memory."""
-
-    text: str
-    buffer_bytes: int
-
-    @property
-    def reentrant(self) -> bool:
-        """Whether several threads may call it at once: its buffers are on the stack."""
-        return self.buffer_bytes <= MOST_ON_STACK
-
-
-def c_source(program: IntegerProgram, title: str) -> CFile:
-    """The file with the function ``predict``, for one row of codes."""
-    code = Code()
-    names = {
-        each.value.name: code.input(number, value_type(each.value), each.value.size)
-        for number, each in enumerate(program.inputs)
-    }
-    writer = Writer(code, names, program.values)
-    for step in program.steps:
-        write(step, writer)
-        code.finish(f"{step.out}, from {step.node}")
-    for number, name in enumerate(program.outputs):
-        size, source = writer.values[name].size, names[name]
-        code.used.add(source)
-        copy = loops((size,), [f"output{number}[i0] = {source}[i0];"])
-        code.body += ["", *(f"    {line}" for line in copy)]
-    code.body += [f"    (void){name};" for name in names.values() if name not in code.used]
-    return with_buffers(code, predict_signature(program), title)
-
-
-def with_buffers(code: Code, signature: str, title: str) -> CFile:
-    """The file, its buffers within the function or static."""
-    size, local, shared = code.buffer_bytes, list[str](), list[str]()
-    threads = f"Re-entrant: {size} bytes of buffers are on the stack."
-    if size > MOST_ON_STACK:
-        threads = f"Not for several threads: {size} bytes of buffers are static."
-        shared = ["static struct buffers b;"]
-    elif size:
-        local = ["    struct buffers b;"]
-    parts = [
-        f"/* {comment(title)}: integer codes in, integer codes out. {threads} */",
-        "#include <stdint.h>\n",
-        HELPERS,
-        *code.functions,
-        *code.data,
-        code.buffers,
-        *shared,
-        f"\n{signature};\n",
-        f"{signature} {{",
-        *local,
-        *code.body,
-    ]
-    return CFile("\n".join([*parts, "}", ""]), size)
 
 
 @singledispatch
-def write(step: Step, writer: Writer) -> None:
-    """Write the C of one step."""
+def write_layer(step: Step, layer: Layer, writer: LayerWriter) -> None:
+    """Write the C of a layer by the kind of its head."""
     raise NotImplementedError(type(step).__name__)
 
 
-@write.register
-def _(step: steps.Constant, writer: Writer) -> None:
-    writer.names[step.out.name] = writer.code.constant(step.codes)
+@write_layer.register
+def _(step: steps.Constant, layer: Layer, writer: LayerWriter) -> None:
+    name = writer.text.constant(step.codes)
+    inner = step.out.shape[-1] if step.out.shape else 1
+    writer.stored[step.out.name] = Stored(name, step.out, None, inner)
 
 
-@write.register
-def _(step: steps.Product, writer: Writer) -> None:
-    (source,) = writer.sources(step)
-    wide, x = sum_type(reach(step, [source])), writer.names[source.name]
-    weight, bias = writer.code.constant(step.weight), writer.code.constant(step.bias)
+@write_layer.register(steps.Sum)
+@write_layer.register(steps.Multiply)
+@write_layer.register(steps.Clamp)
+@write_layer.register(steps.Requantise)
+@write_layer.register(steps.Table)
+def write_elementwise(step: Step, layer: Layer, writer: LayerWriter) -> None:
+    """Write a layer that computes every element from elements at the same place."""
+    sources = [writer.stored[name] for name in step.sources]
+    main = next((each for each in sources if each.value.size == step.out.size), None)
+    order = None if main is None else main.order
+    inner = main.inner if main is not None else (step.out.shape[-1] if step.out.shape else 1)
+    to = writer.elements(order, inner)
+    to.add(step, [writer.values[name] for name in step.sources])
+    out = writer.result(layer, order, inner)
+    body = writer.chain(layer, to, out)
+    size, text = step.out.size, "\n".join(body)
+    if "i0" not in text and "[q]" not in text:
+        lines = ["for (int p = 0; p < n; p++) {", *(f"    {line}" for line in body), "}"]
+        writer.text.call(lines, layer.remark, [("n", size)])
+        return
+    lines = ["int p = 0;", *row_loops("rows", "inner", [*body, "p++;"])]
+    writer.text.call(lines, layer.remark, [("rows", size // inner), ("inner", inner)])
+
+
+@write_layer.register
+def _(step: steps.Product, layer: Layer, writer: LayerWriter) -> None:
+    source = writer.source(step)
     count, size = step.weight.shape
-    add = f"sum += ({wide}){weight}[i1 * {size} + k0] * {x}[i0 * {size} + k0];"
-    body = [
-        f"{wide} sum = {bias}[i1];",
-        *loops((size,), [add], "k"),
-        f"{writer.result(step)}[i0 * {count} + i1] = sum;",
-    ]
-    writer.code.add(loops((prod(step.out.shape[:-1]), count), body))
-
-
-@write.register
-def _(step: steps.MatMul, writer: Writer) -> None:
-    left, right = writer.sources(step)
-    wide, batch = sum_type(reach(step, [left, right])), prod(step.out.shape[:-2])
-    rows, size, columns = *left.shape[-2:], right.shape[-1]
-    one = f"{writer.names[left.name]}[(i0 * {rows} + i1) * {size} + k0]"
-    other = f"{writer.names[right.name]}[(i0 * {size} + k0) * {columns} + i2]"
-    body = [
-        f"{wide} sum = 0;",
-        *loops((size,), [f"sum += ({wide}){one} * {other};"], "k"),
-        f"{writer.result(step)}[(i0 * {rows} + i1) * {columns} + i2] = sum;",
-    ]
-    writer.code.add(loops((batch, rows, columns), body))
-
-
-@write.register
-def _(step: steps.Sum, writer: Writer) -> None:
-    wide, shape = sum_type(reach(step, writer.sources(step))), step.out.shape
-    terms = [
-        f"({wide}){{{number}}} * {writer.code.entry(factor, shape)}"
-        for number, factor in enumerate(step.factors)
-    ]
-    writer.elements(step, " + ".join(terms))
-
-
-@write.register
-def _(step: steps.Multiply, writer: Writer) -> None:
-    wide = sum_type(reach(step, writer.sources(step)))
-    writer.elements(step, f"({wide}){{0}} * {{1}}")
-
-
-@write.register
-def _(step: steps.Clamp, writer: Writer) -> None:
-    low, high = (writer.code.entry(side, step.out.shape) for side in (step.low, step.high))
-    writer.elements(step, f"saturate({{0}}, {low}, {high})")
-
-
-@write.register
-def _(step: steps.Requantise, writer: Writer) -> None:
-    shape = step.out.shape
-    rounded = f"{step.rounding}({{0}}, {writer.code.entry(step.shift, shape)})"
-    if overflows(step, *writer.sources(step)):
-        low, high = (writer.code.entry(side, shape) for side in (step.low, step.high))
-        rounded = f"{step.overflow}({rounded}, {low}, {high})"
-    writer.elements(step, rounded)
-
-
-@write.register
-def _(step: steps.Table, writer: Writer) -> None:
-    table, width = writer.code.constant(step.table), step.table.shape[1]
-    row = writer.code.entry(step.rows, step.out.shape)
-    writer.elements(step, f"{table}[{row} * {width} + ({{0}} - ({literal(step.start)}))]")
-
-
-@write.register
-def _(step: steps.Lookup, writer: Writer) -> None:
-    (source,) = writer.sources(step)
-    table, width = writer.code.constant(step.table), step.table.shape[1]
-    read = f"{table}[{writer.names[source.name]}[i0] * {width} + i1]"
-    line = f"{writer.result(step)}[i0 * {width} + i1] = {read};"
-    writer.code.add(loops((source.size, width), [line]))
-
-
-@write.register
-def _(step: steps.Move, writer: Writer) -> None:
-    sources = writer.sources(step)
-    if step.index is None:
-        writer.names[step.out.name] = writer.names[sources[0].name]
+    weight = step.weight
+    if prod(step.out.shape[:-1]) == 1 and source.order is not None:
+        weight = weight[:, source.order]
+    else:
+        source = writer.in_order(source)
+    if as_matrix(step, source.value):
+        pixels = prod(step.out.shape[:-1])
+        geometry = (1, size, pixels, 1, 1, 1, 1, 1, 0, 0, 1, 1, pixels, 1)
+        write_matrix(layer, writer, source, weight, step.bias, geometry)
         return
-    offsets = np.cumsum([0, *(source.size for source in sources)])[:-1]
-    copies = runs(step.index, offsets)
-    out = writer.result(step)
-    if len(copies) <= FEW_RUNS or len(sources) > 1:
-        for source, start, target, length in copies:
-            read = "0" if source < 0 else f"{writer.names[sources[source].name]}[{start} + i0]"
-            writer.code.add(loops((length,), [f"{out}[{target} + i0] = {read};"]))
+    wide = sum_type(reach(step, [source.value]))
+    out, to = writer.result(layer, None, count), writer.elements(None, count)
+    names = writer.text.constant(weight), writer.text.constant(step.bias)
+    add = f"sum += ({wide}){names[0]}[i0 * {size} + k0] * {source.name}[q * {size} + k0];"
+    to.lines += [f"{wide} sum = {names[1]}[i0];", *loops((size,), [add], "k")]
+    to.assign(step.out, "sum", reach(step, [source.value]))
+    body = ["const int p = q * inner + i0;", *writer.chain(layer, to, out)]
+    rows = prod(step.out.shape[:-1])
+    lines = row_loops("rows", "inner", body)
+    writer.text.call(lines, layer.remark, [("rows", rows), ("inner", count)])
+
+
+def write_matrix(
+    layer: Layer, writer: LayerWriter, source: Stored, weight: Codes, bias: Codes,
+    geometry: tuple[int, ...],
+) -> None:  # fmt: skip
+    """Write a product of columns with rows of weights, two by two.
+
+    Args:
+        weight: a row for each output, in the order of a column.
+        geometry: the fields of ``struct window`` but for the last two.
+    """
+    count, size = weight.shape
+    pixels, kind = geometry[-2] * geometry[-1], short_type(source.value)
+    narrow = int(weight.min()) >= -128 and int(weight.max()) < 128
+    paired, padded = narrow, -(-size // 4) * 4 if narrow else size
+    rows = np.zeros((count, padded), np.int64)
+    rows[:, :size] = weight
+    w = writer.text.constant(rows, "int8_t" if narrow else "int16_t")
+    b, (x, p) = writer.text.constant(bias, "int32_t"), (source.name, "p" if paired else "")
+    columns, _ = writer.buffer(
+        f"columns of {layer.head.node}", 2 * padded * min(pixels, 2), "i16", writer.number
+    )
+    is_map = isinstance(layer.head, steps.Convolution)
+    order = channels_last(layer.head.out.shape) if is_map else None
+    out, to = writer.result(layer, order, count), writer.elements(order, count)
+    writer.code[f"run_{kind}{p}"] = column_code(kind, paired)
+    short, pair = "i8" if narrow else "i16", min(pixels, 2)
+    writer.code[f"dot{pair}_{short}"] = dot_code(short, pair)
+    to.assign(layer.head.out, "sums[j]", 0)
+    body = writer.chain(layer, to, out)
+    two = [
+        "const int other = i + 1 < n ? i + 1 : i;",
+        f"i32 sums[{2 * pair}] = {{{', '.join([f'{b}[i], {b}[other]'] * pair)}}};",
+        f"const {short} *w0 = {w} + (int32_t)i * padded, *w1 = {w} + (int32_t)other * padded;",
+        f"dot{pair}_{short}({columns}, w0, w1, padded, sums);",
+    ]
+    if pixels == 1:
+        writer.text.call(single_column(columns, x, f"{kind}{p}", two, body), layer.remark,
+                         [("k", size), ("padded", padded), ("n", count)])  # fmt: skip
         return
-    table, x = writer.code.constant(step.index), writer.names[sources[0].name]
-    read = f"{x}[{table}[i0]]"
-    if (step.index < 0).any():
-        read = f"{table}[i0] < 0 ? 0 : {read}"
-    writer.code.add(loops((step.index.size,), [f"{out}[i0] = {read};"]))
+    writer.code[f"window_{kind}{p}"] = window_code(kind, paired)
+    g = writer.text.geometry([*geometry, padded, count])
+    lines = two_columns(columns, x, f"{kind}{p}", g, two, body)
+    writer.text.call(lines, layer.remark)
 
 
-def window(
+def single_column(columns: str, x: str, kind: str, two: list[str], body: list[str]) -> list[str]:
+    """Statements of a product with one column."""
+    inner = [
+        *two,
+        "for (int i0 = i, j = 0; i0 <= other; i0++, j++) {",
+        *(f"    {line}" for line in ("const int p = i0;", *body)),
+        "}",
+    ]
+    return [
+        f"for (int i = k; i < padded; i++) {columns}[i] = 0;",
+        f"run_{kind}({columns}, 0, {x}, k);",
+        "for (int i = 0; i < n; i += 2) {",
+        *(f"    {line}" for line in inner),
+        "}",
+    ]
+
+
+def two_columns(
+    columns: str, x: str, kind: str, g: str, two: list[str], body: list[str]
+) -> list[str]:
+    """Statements of a product with the columns of all pixels, two at a time."""
+    inner = [
+        *two,
+        "for (int q = pixel & ~1, j = 0; q <= pixel; q++, j = 2) {",
+        "    for (int i0 = i; i0 <= other; i0++, j++) {",
+        "        const int p = q * n + i0;",
+        *(f"        {line}" for line in body),
+        "    }",
+        "}",
+    ]
+    return [
+        f"const int padded = {g}->padded, n = {g}->outputs, width = {g}->out_width;",
+        f"const int stride_y = {g}->stride_y, stride_x = {g}->stride_x;",
+        f"const int pixels = {g}->out_height * width;",
+        "int pixel = 0;",
+        f"for (int i = 0; i < 2 * padded; i++) {columns}[i] = 0;",
+        f"for (int top = -{g}->pad_y; pixel < pixels; top += stride_y) {{",
+        f"    for (int i2 = 0, left = -{g}->pad_x; i2 < width; i2++, pixel++, left += stride_x) {{",
+        f"        window_{kind}({g}, {x}, top, left, {columns} + (pixel & 1) * padded);",
+        "        if ((pixel & 1) == 0 && pixel + 1 < pixels) continue;",
+        "        for (int i = 0; i < n; i += 2) {",
+        *(f"            {line}" for line in inner),
+        "        }",
+        "    }",
+        "}",
+    ]
+
+
+@write_layer.register
+def _(step: steps.Convolution, layer: Layer, writer: LayerWriter) -> None:
+    source = writer.source(step)
+    if not source.is_channels_last:
+        source = writer.in_order(source)
+    if not as_matrix(step, source.value):
+        write_direct(step, layer, writer, source)
+        return
+    fill = (1, 1, 1, 0, 1, 1) if len(step.stride) == 1 else ()
+    sides = (
+        source.value.shape[1:], step.weight.shape[2:], step.stride, step.padding, step.dilation,
+        step.out.shape[1:],
+    )  # fmt: skip
+    sizes = [(*fill[at : at + 1], *side) for at, side in enumerate(sides)]
+    channels, last = source.value.shape[0], source.is_channels_last
+    weight = step.weight.reshape(*step.weight.shape[:2], *sizes[1])
+    if not last and channels > 1 and prod(sizes[1]) > 1:
+        source, last = writer.in_fours(source), True
+        more = -channels % 4
+        weight, channels = np.pad(weight, ((0, 0), (0, more), (0, 0), (0, 0))), channels + more
+    weight = weight.transpose((0, 2, 3, 1)) if last else weight
+    planes = (1, channels) if last else (channels, 1)
+    geometry = (*planes, *(each for side in sizes for each in side))
+    write_matrix(layer, writer, source, weight.reshape(len(weight), -1), step.bias, geometry)
+
+
+def window_lines(
     step: steps.Convolution | steps.Pool, kernel: Shape, inside: Shape
 ) -> tuple[list[str], str]:
     """Lines that find the place j0, j1, … a window reads, and skip what lies outside; its index."""
@@ -255,36 +227,118 @@ def window(
         tests += [f"j{axis} >= {size}"] if last >= size else []
     if tests:
         lines.append(f"if ({' || '.join(tests)}) continue;")
-    return lines, flat(inside, "j")
+    return lines, flat_index(inside, "j")
 
 
-@write.register
-def _(step: steps.Convolution, writer: Writer) -> None:
-    (source,) = writer.sources(step)
-    wide = sum_type(reach(step, [source]))
-    weight, bias = writer.code.constant(step.weight), writer.code.constant(step.bias)
-    kernel, inside = step.weight.shape[2:], source.shape[1:]
+def write_windows(
+    step: steps.Convolution | steps.Pool, layer: Layer, writer: LayerWriter, head: list[str],
+    magnitude: int,
+) -> None:  # fmt: skip
+    """Write loops over the pixels ``q`` of a result and its channels ``i0``.
+
+    Args:
+        head: statements that compute ``sum`` of an element.
+    """
+    count, places = step.out.shape[0], step.out.shape[1:]
+    order = channels_last(step.out.shape)
+    out, to = writer.result(layer, order, count), writer.elements(order, count)
+    to.lines += head
+    to.assign(step.out, "sum", magnitude)
+    element = [f"const int p = q * {count} + i0;", *writer.chain(layer, to, out)]
+    pixel = "i1"
+    for axis, size in enumerate(places[1:], 2):
+        pixel = f"({pixel}) * {size} + i{axis}"
+    body = [f"const int q = {pixel};", *loops((count,), element)]
+    for axis in range(len(places), 0, -1):
+        opening = f"for (int i{axis} = 0; i{axis} < {places[axis - 1]}; i{axis}++) {{"
+        body = [opening, *(f"    {line}" for line in body), "}"]
+    writer.text.call(body, layer.remark)
+
+
+def element_of(source: Stored, channel: str, index: str) -> str:
+    """The element of a channel at a place of a map."""
+    if source.is_channels_last:
+        return f"{source.name}[({index}) * {source.value.shape[0]} + {channel}]"
+    return f"{source.name}[({channel}) * {prod(source.value.shape[1:])} + {index}]"
+
+
+def write_direct(
+    step: steps.Convolution, layer: Layer, writer: LayerWriter, source: Stored
+) -> None:
+    """Write a convolution in groups, in three dimensions or of wide numbers."""
+    magnitude = reach(step, [source.value])
+    wide, kernel, inside = sum_type(magnitude), step.weight.shape[2:], source.value.shape[1:]
     each, reads = step.weight.shape[0] // step.groups, step.weight.shape[1]
-    lines, index = window(step, kernel, inside)
-    x = f"{writer.names[source.name]}[(i0 / {each} * {reads} + m0) * {prod(inside)} + {index}]"
-    w = f"{weight}[(i0 * {reads} + m0) * {prod(kernel)} + {flat(kernel, 'k')}]"
-    inner = loops(kernel, [*lines, f"sum += ({wide}){w} * {x};"], "k")
-    body = [f"{wide} sum = {bias}[i0];", *loops((reads,), inner, "m")]
-    body.append(f"{writer.result(step)}[{place(step.out.shape, step.out.shape)}] = sum;")
-    writer.code.add(loops(step.out.shape, body))
+    weight, bias = writer.text.constant(step.weight), writer.text.constant(step.bias)
+    lines, index = window_lines(step, kernel, inside)
+    x = element_of(source, f"i0 / {each} * {reads} + m0", index)
+    w = f"{weight}[(i0 * {reads} + m0) * {prod(kernel)} + {flat_index(kernel, 'k')}]"
+    inner = list(loops(kernel, [*lines, f"sum += ({wide}){w} * {x};"], "k"))
+    head = [f"{wide} sum = {bias}[i0];", *loops((reads,), inner, "m")]
+    write_windows(step, layer, writer, head, magnitude)
 
 
-@write.register
-def _(step: steps.Pool, writer: Writer) -> None:
-    (source,) = writer.sources(step)
-    wide, inside = sum_type(reach(step, [source])), source.shape[1:]
-    lines, index = window(step, step.kernel, inside)
-    x = f"{writer.names[source.name]}[i0 * {prod(inside)} + {index}]"
+@write_layer.register
+def _(step: steps.Pool, layer: Layer, writer: LayerWriter) -> None:
+    source = writer.source(step)
+    source = source if source.is_channels_last else writer.in_order(source)
+    magnitude = reach(step, [source.value])
+    lines, index = window_lines(step, step.kernel, source.value.shape[1:])
+    x = element_of(source, "i0", index)
     if step.kind == "sum":
-        start, lines = "0", [*lines, f"best += {x};"]
+        start, lines = "0", [*lines, f"sum += {x};"]
     else:
-        start = literal(source.limits[0])
-        lines = [*lines, f"if ({x} > best) best = {x};"]
-    body = [f"{wide} best = {start};", *loops(step.kernel, lines, "k")]
-    body.append(f"{writer.result(step)}[{place(step.out.shape, step.out.shape)}] = best;")
-    writer.code.add(loops(step.out.shape, body))
+        start, lines = literal(source.value.limits[0]), [*lines, f"if ({x} > sum) sum = {x};"]
+    head = [f"{sum_type(magnitude)} sum = {start};", *loops(step.kernel, lines, "k")]
+    write_windows(step, layer, writer, head, magnitude)
+
+
+@write_layer.register
+def _(step: steps.MatMul, layer: Layer, writer: LayerWriter) -> None:
+    left, right = (writer.in_order(writer.source(step, place)) for place in (0, 1))
+    magnitude = reach(step, [left.value, right.value])
+    wide, batch = sum_type(magnitude), prod(step.out.shape[:-2])
+    rows, size, columns = *left.value.shape[-2:], right.value.shape[-1]
+    one = f"{left.name}[q * {size} + k0]"
+    other = f"{right.name}[(q / {rows} * {size} + k0) * {columns} + i0]"
+    out, to = writer.result(layer, None, columns), writer.elements(None, columns)
+    to.lines += [f"{wide} sum = 0;", *loops((size,), [f"sum += ({wide}){one} * {other};"], "k")]
+    to.assign(step.out, "sum", magnitude)
+    body = [f"const int p = q * {columns} + i0;", *writer.chain(layer, to, out)]
+    writer.text.call(row_loops(str(batch * rows), str(columns), body), layer.remark)
+
+
+@write_layer.register
+def _(step: steps.Lookup, layer: Layer, writer: LayerWriter) -> None:
+    source = writer.in_order(writer.source(step))
+    table, width = writer.text.constant(step.table), step.table.shape[1]
+    out = writer.result(layer, None, width)
+    line = f"{out.name}[q * {width} + i0] = {table}[(int32_t){source.name}[q] * {width} + i0];"
+    writer.text.call(row_loops(str(source.value.size), str(width), [line]), layer.remark)
+
+
+@write_layer.register
+def _(step: steps.Move, layer: Layer, writer: LayerWriter) -> None:
+    sources = [writer.stored[name] for name in step.sources]
+    offsets = np.cumsum([0, *(source.value.size for source in sources)])
+    places = np.concatenate(
+        [start + each.places for start, each in zip(offsets, sources, strict=False)]
+    )
+    assert step.index is not None
+    flat = step.index.reshape(-1)
+    index = np.where(flat < 0, flat, places[flat])
+    copies = runs(index, offsets[:-1])
+    shape = step.out.shape
+    out = writer.result(layer, None, prod(shape[1:]) if len(shape) > 2 else shape[-1])
+    if len(copies) <= FEW_RUNS or len(sources) > 1:
+        lines: list[str] = []
+        for source, start, target, length in copies:
+            read = "0" if source < 0 else f"{sources[source].name}[{start} + i0]"
+            lines += loops((length,), [f"{out.name}[{target} + i0] = {read};"])
+        writer.text.call(lines, layer.remark)
+        return
+    table = writer.text.constant(index)
+    read = f"{sources[0].name}[{table}[i0]]"
+    if (index < 0).any():
+        read = f"{table}[i0] < 0 ? 0 : {read}"
+    writer.text.call(loops((index.size,), [f"{out.name}[i0] = {read};"]), layer.remark)

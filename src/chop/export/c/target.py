@@ -1,76 +1,227 @@
 """The target ``c``: the files of a program in C, and their check by a compiler of this machine."""
 
+import re
 import shutil
 import tempfile
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
 
-from chop.errors import ConfigError
-from chop.export.c.code import value_type
-from chop.export.c.steps import c_source, predict_signature, write
+from chop.errors import ConfigError, GraphError
+from chop.export.c.devices import DEVICES, run_on
+from chop.export.c.entries import FloatEntries
+from chop.export.c.source import CProgram, c_program, header_text, row_program, source_text
+from chop.export.c.steps import write_layer
 from chop.export.checking import refuse_other_codes
-from chop.export.rows import CheckedRows
-from chop.export.targets import TargetOptions, WrittenFiles, export_target
+from chop.export.rows import CheckedRows, side_by_side
+from chop.export.targets import TargetOptions, WrittenFiles, export_target, program_checksum
 from chop.export.tools import run_tool
 from chop.files import write_text
-from chop.lowering import IntegerProgram
+from chop.lowering import Engine, IntegerProgram
+from chop.preprocessing import Preprocessing
 
-COMPILE = ("-std=c99", "-O1", "-Wall", "-Wextra", "-Werror", "-fsanitize=undefined")
+COMPILE = ("-std=c99", "-O1", "-Wall", "-Wextra", "-Werror", "-fsanitize=undefined,address")
 COMPILE_SAFE = (*COMPILE, "-fno-sanitize-recover=all")
+DEVICE_ROWS, DEVICE_BYTES = 100, 2**21
+"""Rows that a simulated device runs at most, and bytes that it has for them."""
+IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,40}")
+RESERVED = re.compile(
+    "auto|break|case|char|const|continue|default|do|double|else|enum|extern|float|for|goto|if|"
+    "inline|int|long|register|restrict|return|short|signed|sizeof|static|struct|switch|typedef|"
+    "union|unsigned|void|volatile|while|main|run|word|usable|wrap"
+)
+"""Words of C, and names that the files use."""
 
 
-@export_target("c", steps=write)
-def write_c(program: IntegerProgram, options: TargetOptions, folder: Path) -> WrittenFiles:
-    """C99: one file that needs no library, and a program that runs it on rows of text."""
-    file = c_source(program, "A quantised network")
-    write_text(folder / "predict.c", file.text)
-    write_text(folder / "predict_test.c", row_program(program))
-    return WrittenFiles({"reentrant": file.reentrant, "buffer_bytes": file.buffer_bytes})
+@dataclass(frozen=True)
+class COptions(TargetOptions):
+    """The settings of C code."""
+
+    title = "C code"
+
+    name: str = "model"
+    """The name of the files, and how functions and macros begin."""
+    qemu: bool = False
+    """Whether to run rows on simulated devices, too, and to measure there."""
+    preprocessing: Preprocessing | None = None
+    """The scaling of features; by default that of the graph."""
+
+    def __post_init__(self) -> None:
+        if not IDENTIFIER.fullmatch(self.name) or RESERVED.fullmatch(self.name):
+            raise ConfigError(
+                f"c: {self.name!r} is not a name for C: take a letter and at most 40 letters, "
+                "digits and underscores, and no word of C"
+            )
+
+    def for_graph(self, preprocessing: Preprocessing | None) -> "COptions":
+        """The settings with the scaling of a graph, where none is given."""
+        return self if self.preprocessing else replace(self, preprocessing=preprocessing)
 
 
-def row_program(program: IntegerProgram) -> str:
-    """C that reads rows of codes as text, and prints the codes of the outputs, a row in a line."""
-    values = program.values
-    outputs = [values[name] for name in program.outputs]
-    sides = [("input", each.value) for each in program.inputs]
-    sides += [("output", value) for value in outputs]
-    places = [*range(len(program.inputs)), *range(len(outputs))]
-    names = [f"{side}{place}" for (side, _), place in zip(sides, places, strict=True)]
-    buffers = "\n".join(
-        f"static {value_type(value)} {name}[{value.size}];"
-        for name, (_, value) in zip(names, sides, strict=True)
-    )
-    reads = "\n".join(
-        f"        for (int i = 0; i < {each.value.size}; i++) {{\n"
-        f'            if (scanf("%lld", &code) != 1) return 0;\n'
-        f"            input{place}[i] = code;\n        }}"
-        for place, each in enumerate(program.inputs)
-    )
-    prints = "\n".join(
-        f"        for (int i = 0; i < {value.size}; i++) "
-        f'printf("%lld ", (long long)output{place}[i]);'
-        for place, value in enumerate(outputs)
-    )
-    return (
-        f"#include <stdint.h>\n#include <stdio.h>\n\n{predict_signature(program)};\n\n{buffers}\n\n"
-        f"int main(void) {{\n    long long code;\n    for (;;) {{\n{reads}\n"
-        f'        predict({", ".join(names)});\n{prints}\n        printf("\\n");\n    }}\n}}\n'
-    )
+@export_target("c", options=COptions, steps=write_layer)
+def write_c(program: IntegerProgram, options: COptions, folder: Path) -> WrittenFiles:
+    """C99: model.h and model.c, which need no library, and a program that runs rows of text."""
+    made, name = c_program(program), options.name
+    entries, checksum = FloatEntries(program, options.preprocessing), program_checksum(program)[:16]
+    write_text(folder / f"{name}.h", header_text(made, entries, name, checksum))
+    write_text(folder / f"{name}.c", source_text(made, entries, name, checksum))
+    write_text(folder / f"{name}_test.c", row_program(made, entries, name))
+    facts: dict[str, Any] = {
+        "c": {
+            "name": name,
+            "scratch_bytes": made.scratch_bytes,
+            "reentrant": True,
+            "memory": memory_plan(made),
+            "numbers": entries.missing or "yes",
+        }
+    }
+    if options.qemu:
+        facts["c"]["devices"] = device_costs(program, folder, name)
+    return WrittenFiles(facts)
+
+
+def device_costs(program: IntegerProgram, folder: Path, name: str) -> dict[str, Any]:
+    """Flash, stack and instructions of a row on every device whose tools are installed."""
+    zeros = [0] * sum(each.value.size for each in program.inputs)
+    row = np.clip(zeros, *_input_limits(program)).tolist()
+    found: dict[str, Any] = {}
+    for label, device in DEVICES.items():
+        if device.missing:
+            found[label] = f"{device.missing} is not installed"
+            continue
+        ran = run_on(device, folder, name, program, [row])
+        found[label] = {
+            "flash_bytes": ran.flash_bytes,
+            "stack_bytes": ran.stack_bytes,
+            "instructions": ran.instructions,
+        }
+    return found
+
+
+def _input_limits(program: IntegerProgram) -> tuple[Any, Any]:
+    values = [each.value for each in program.inputs]
+    sides = ((value.low, value.high) for value in values)
+    flat = [
+        [np.broadcast_to(side, value.shape).reshape(-1) for side in pair]
+        for value, pair in zip(values, sides, strict=True)
+    ]
+    return tuple(np.concatenate(each) for each in zip(*flat, strict=True))  # type: ignore[return-value]
+
+
+def check_on_devices(folder: Path, rows: CheckedRows, options: COptions) -> str:
+    """Run rows on every simulated device there is, and compare bit for bit; say on which."""
+    usable = {name: device for name, device in DEVICES.items() if device.missing is None}
+    if not usable:
+        missing = sorted({str(device.missing) for device in DEVICES.values()})
+        raise ConfigError(f"c: no device can be simulated: install {' and '.join(missing)}")
+    codes = rows.flat_codes
+    count = max(1, min(len(rows), DEVICE_ROWS, DEVICE_BYTES // (8 * codes.shape[1])))
+    entries = FloatEntries(rows.program, options.preprocessing)
+    features = ""
+    wanted: list[str] = []
+    if entries.missing is None:
+        features, wanted = float_rows(rows, entries)
+    lines = features.splitlines()[:count]
+    for device in usable.values():
+        ran = run_on(device, folder, options.name, rows.program, codes[:count].tolist(), lines)
+        refuse_other_codes(ran.codes, rows.flat_outputs[:count])
+        refuse_other_scores(ran.scores, wanted[:count])
+    absent = sorted({str(device.missing) for device in DEVICES.values()} - {"None"})
+    rest = f" (not installed: {', '.join(absent)})" if absent else ""
+    return f"{count} rows on simulated {', '.join(usable)}{rest}"
+
+
+def memory_plan(made: CProgram) -> dict[str, Any]:
+    """The places of buffers in the arena, and the layers that need each."""
+    layers = [
+        {"layer": place, "nodes": list(dict.fromkeys(step.node for step in layer.steps)),
+         "steps": [type(step).__name__ for step in layer.steps]}
+        for place, layer in enumerate(made.layers)
+    ]  # fmt: skip
+    buffers = [
+        {"for": each.label, "offset": each.offset, "bytes": each.size,
+         "from": each.first, "to": each.last}
+        for each in made.buffers
+    ]  # fmt: skip
+    return {"layers": layers, "buffers": buffers}
 
 
 @write_c.check
-def check_c(folder: Path, rows: CheckedRows) -> str:
+def check_c(folder: Path, rows: CheckedRows, options: COptions) -> str:
     """Compile the files, run them on rows and compare with the engine; what compiled them."""
     compiler = shutil.which("cc")
     if compiler is None:
         raise ConfigError("export: no C compiler 'cc' was found: install one, or give rows=0")
     with tempfile.TemporaryDirectory() as scratch:
         binary = str(Path(scratch) / "predict")
-        files = [str(folder / name) for name in ("predict.c", "predict_test.c")]
+        files = [str(folder / f"{options.name}{end}") for end in (".c", "_test.c")]
         run_tool([compiler, *COMPILE_SAFE, *files, "-o", binary])
-        text = "\n".join(" ".join(map(str, row)) for row in rows.flat_codes.tolist())
-        printed = run_tool([binary], text)
-    found = np.array([line.split() for line in printed.splitlines()], dtype=np.int64)
-    refuse_other_codes(found, rows.flat_outputs)
-    return " ".join(["cc", *COMPILE_SAFE])
+        refuse_other_codes(printed_codes(run_tool([binary], codes_text(rows))), rows.flat_outputs)
+        entries = FloatEntries(rows.program, options.preprocessing)
+        if entries.missing is None:
+            text, wanted = float_rows(rows, entries)
+            found = run_tool([binary, "float"], text)
+            refuse_other_scores(found.splitlines(), wanted)
+    host = " ".join(["cc", *COMPILE_SAFE])
+    return f"{host}; {check_on_devices(folder, rows, options)}" if options.qemu else host
+
+
+def codes_text(rows: CheckedRows) -> str:
+    """The codes of inputs, a row in a line."""
+    return "\n".join(" ".join(map(str, row)) for row in rows.flat_codes.tolist())
+
+
+def printed_codes(text: str) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Codes that a program has printed."""
+    return np.array([line.split() for line in text.splitlines()], dtype=np.int64)
+
+
+def float_rows(rows: CheckedRows, entries: FloatEntries) -> tuple[str, list[str]]:
+    """Rows of features as bits, and the bits of scores and the class that the engine gives."""
+    features = {name: each.float() for name, each in rows.numbers.items()}
+    scaling = entries.scaling
+    scaled = {
+        name: each if scaling is None else scaled_rows(each, scaling)
+        for name, each in features.items()
+    }
+    known = torch.stack([~each.reshape(len(each), -1).isnan().any(1) for each in scaled.values()])
+    kept = known.all(0)
+    engine = Engine(rows.program)
+    outputs = engine.run(engine.quantise({name: each[kept] for name, each in scaled.items()}))
+    numbers = [each.float() for each in engine.numbers(outputs)]
+    classes = numbers[0].reshape(len(numbers[0]), -1).argmax(1)
+    targets = None if entries.preprocessing is None else entries.preprocessing.targets
+    if targets is not None and len(targets.mean) == numbers[0][0].numel():
+        numbers = [targets.restored(each) for each in numbers]
+    bits = np.ascontiguousarray(_side_by_side(features.values(), kept)).view(np.uint32)
+    text = "\n".join(" ".join(f"{bit:x}" for bit in row) for row in bits.tolist())
+    found = np.ascontiguousarray(_side_by_side(numbers)).view(np.uint32)
+    wanted = [
+        " ".join([*(f"{bit:x}" for bit in row), str(best)])
+        for row, best in zip(found.tolist(), classes.tolist(), strict=True)
+    ]
+    return text, wanted
+
+
+def scaled_rows(rows: torch.Tensor, scaling: Preprocessing) -> torch.Tensor:
+    """Rows scaled as for training, each step in float32."""
+    sizes = [-1, *[1] * (rows.dim() - 2)] if scaling.kind == "channels" else [-1]
+    mean, scale = (rows.new_tensor(each).reshape(sizes) for each in (scaling.mean, scaling.scale))
+    return (rows / rows.new_tensor(scaling.divisor) - mean) / scale
+
+
+def _side_by_side(tensors: Any, kept: Any = slice(None)) -> Any:
+    return side_by_side([each[kept] for each in tensors]).astype(np.float32)
+
+
+def refuse_other_scores(found: list[str], wanted: list[str]) -> None:
+    """Refuse scores or classes that are not those of the engine, bit for bit."""
+    wrong = [n for n, (a, b) in enumerate(zip(found, wanted, strict=True)) if a != b]
+    if wrong:
+        raise GraphError(
+            f"export: the functions for numbers differ from the engine on {len(wrong)} of "
+            f"{len(wanted)} rows, the first is row {wrong[0]}"
+        )

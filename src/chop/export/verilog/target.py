@@ -1,6 +1,5 @@
 """The target ``verilog``: the files of a circuit, and their check by simulation."""
 
-import hashlib
 import json
 import re
 import shutil
@@ -10,12 +9,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from chop import __version__
 from chop.errors import ConfigError
 from chop.export.rows import CheckedRows
-from chop.export.targets import TargetOptions, WrittenFiles, export_target
+from chop.export.targets import TargetOptions, WrittenFiles, export_target, program_checksum
 from chop.export.verilog.bench import (
     EXPECTED,
     ROWS,
@@ -33,7 +30,7 @@ from chop.export.verilog.schedule import schedule_netlist
 from chop.export.verilog.stream import NAME, wrapper
 from chop.export.verilog.synthesis import synthesise
 from chop.files import write_text
-from chop.lowering.program import IntegerProgram, own_fields
+from chop.lowering.program import IntegerProgram
 
 CIRCUIT = "circuit.json"
 MOST_STAGES = 1000
@@ -131,7 +128,7 @@ def write_verilog(program: IntegerProgram, hardware: Hardware, folder: Path) -> 
         "estimated_luts": needed,
         "estimated_period_ns": round(plan.period, 2),
         "registers": circuit.register_bits,
-        "program_sha256": checksum(program),
+        "program_sha256": program_checksum(program),
         "roundings": [asdict(shape) for shape in rounding_shapes(circuit.primitives.rounds)],
         "input_ports": [asdict(port) for port in circuit.inputs],
         "output_ports": [asdict(port) for port in circuit.outputs],
@@ -145,7 +142,7 @@ def write_verilog(program: IntegerProgram, hardware: Hardware, folder: Path) -> 
 
 
 @write_verilog.check
-def check_verilog(folder: Path, rows: CheckedRows) -> str:
+def check_verilog(folder: Path, rows: CheckedRows, options: Hardware = AS_USUAL) -> str:
     """Simulate the files on rows and compare with the engine; the simulator.
 
     Rows and expected results stay with the files, so that anyone can run the bench again.
@@ -170,7 +167,7 @@ def headers(program: IntegerProgram, latency: int) -> dict[str, str]:
     values = program.values
     lines = [
         f"A quantised network in integers, by chop {__version__}",
-        f"program sha256 {checksum(program)}",
+        f"program sha256 {program_checksum(program)}",
         f"a result for each clock cycle, after {latency} cycles",
         *(f"input{n}: {each.value}" for n, each in enumerate(program.inputs)),
         *(f"output{n}: {values[name]}" for n, name in enumerate(program.outputs)),
@@ -199,14 +196,3 @@ def headers(program: IntegerProgram, latency: int) -> dict[str, str]:
 def comment_text(text: str) -> str:
     """Text for a comment; whatever is in a name, it cannot end it."""
     return re.sub(r"[^A-Za-z0-9_.,:;=+*()\[\]<> -]", "_", text)[:200]
-
-
-def checksum(program: IntegerProgram) -> str:
-    """A digest of everything a program computes."""
-    digest = hashlib.sha256(str(program).encode())
-    for step in program.steps:
-        for name in own_fields(type(step)):
-            value = getattr(step, name)
-            for each in value if isinstance(value, tuple) else (value,):
-                digest.update(np.asarray(each).tobytes() if each is not None else b"-")
-    return digest.hexdigest()

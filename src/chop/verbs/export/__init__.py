@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from chop.export.exporting import Exported
 
 GROUP = "export"
-HARDWARE = ("stages", "clock_ns", "stream", "synthesise", "most_luts")
-"""The fields that are of circuits."""
+TARGET_FLAGS = ("stages", "clock_ns", "stream", "synthesise", "most_luts", "name", "qemu")
+"""Fields that only some forms take."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +72,18 @@ class ExportRequest:
         int | None,
         Option("refuse circuits above this estimate", GROUP, default_words="200000", at_least=1),
     ] = None
+    name: Annotated[
+        str | None,
+        Option("name of the files and functions of C", GROUP, default_words="model"),
+    ] = None
+    qemu: Annotated[
+        bool,
+        Option(
+            "run 100 rows of C on simulated devices, and measure flash, stack and instructions "
+            "there",
+            GROUP,
+        ),
+    ] = False
     quiet: Quiet = False
     to_debug: Debug = False
 
@@ -86,7 +98,10 @@ def export_saved(request: ExportRequest) -> "Exported":
     with only_results(request.quiet):
         from chop.verbs.export.saved import export as export_graph
 
-        given = {name: value for name in HARDWARE if (value := getattr(request, name))}
+        flags = {name: getattr(request, name) for name in TARGET_FLAGS}
+        given = {
+            name: flag for name, flag in flags.items() if flag is not None and flag is not False
+        }
         return export_graph(
             str(request.load_name), str(request.to), request.output, rows=request.rows,
             verify=request.verify, load_type=request.load_type, imports=request.imports,

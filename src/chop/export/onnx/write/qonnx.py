@@ -91,7 +91,7 @@ def write_qonnx(program: IntegerProgram, options: TargetOptions, folder: Path) -
 
 
 @write_qonnx.check
-def check_qonnx(folder: Path, rows: CheckedRows) -> str:
+def check_qonnx(folder: Path, rows: CheckedRows, options: TargetOptions) -> str:
     """Run the file in the executor of qonnx, all rows as one batch, and compare with the engine."""
     wrapper = import_optional("qonnx.core.modelwrapper").ModelWrapper
     model = import_optional("onnx").load(folder / FILE, load_external_data=False)

@@ -146,16 +146,16 @@ def write_onnx(program: IntegerProgram, options: TargetOptions, folder: Path) ->
 
 
 @write_onnx.check
-def check_onnx(folder: Path, rows: CheckedRows) -> str:
+def check_onnx(folder: Path, rows: CheckedRows, options: TargetOptions) -> str:
     """Run the file at every level that its notes name, and compare with the engine."""
     runtime = import_optional("onnxruntime")
     for level in LEVELS:
-        options = runtime.SessionOptions()
-        options.graph_optimization_level = getattr(runtime.GraphOptimizationLevel, level)
-        options.log_severity_level = 3
-        options.intra_op_num_threads = 1
+        session_options = runtime.SessionOptions()
+        session_options.graph_optimization_level = getattr(runtime.GraphOptimizationLevel, level)
+        session_options.log_severity_level = 3
+        session_options.intra_op_num_threads = 1
         session = runtime.InferenceSession(
-            str(folder / FILE), options, providers=["CPUExecutionProvider"]
+            str(folder / FILE), session_options, providers=["CPUExecutionProvider"]
         )
         refuse_other_numbers(session.run(None, input_arrays(rows)), rows, level)
     return f"onnxruntime {runtime.__version__} at {', '.join(LEVELS)}"

@@ -1,0 +1,83 @@
+"""C on simulated devices: the engine's codes, bit for bit, and what it takes there."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from circuits import needs
+from lowering_nets import example, integer, quantised
+from torch import nn, randn
+
+from chop.errors import ConfigError, GraphError
+from chop.export import EXPORT_TARGETS, export
+from chop.export.c import devices
+from chop.export.c.devices import DEVICES, run_on
+from chop.export.rows import checked_rows
+from chop.lowering import IntegerProgram, lower
+from chop.lowering.program import Requantise
+
+ARM = needs("arm-none-eabi-gcc", "qemu-system-arm")
+
+
+@pytest.fixture(scope="module")
+def network() -> IntegerProgram:
+    model = nn.Sequential(
+        nn.Conv2d(3, 5, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(5, 6, 3, stride=2),
+        nn.ReLU(), nn.Flatten(), nn.Linear(6 * 9, 3),
+    )  # fmt: skip
+    rules = {name: integer(8, 4, 8, 6) for name in ("conv2d", "linear")}
+    return lower(quantised(model, randn(2, 3, 14, 14), rules))
+
+
+@ARM
+def test_rows_are_equal_on_every_device_that_is_there(
+    network: IntegerProgram, tmp_path: Path
+) -> None:
+    done = export(network, "c", tmp_path / "c", rows=100, qemu=True)
+    assert "100 rows on simulated cortex-m0plus, cortex-m3, cortex-m4, cortex-m33" in str(
+        done.manifest["checked_with"]
+    )
+    found = done.manifest["c"]["devices"]
+    assert found["cortex-m4"]["instructions"] < found["cortex-m3"]["instructions"]
+    assert found["cortex-m3"]["instructions"] < found["cortex-m0plus"]["instructions"]
+    assert 2000 < found["cortex-m4"]["flash_bytes"] < 6000
+    assert 50 < found["cortex-m4"]["stack_bytes"] < 500
+
+
+@ARM
+def test_dsp_instructions_change_no_bit(network: IntegerProgram, tmp_path: Path) -> None:
+    EXPORT_TARGETS["c"](network, tmp_path)
+    rows = checked_rows(network, 10)
+    ran = [
+        run_on(DEVICES["cortex-m4"], tmp_path, "model", network, rows.flat_codes.tolist(),
+               defines=defines)
+        for defines in ((), ("MODEL_PORTABLE",))
+    ]  # fmt: skip
+    assert (ran[0].codes == rows.flat_outputs).all()
+    assert (ran[1].codes == rows.flat_outputs).all()
+    assert ran[0].instructions < 0.9 * ran[1].instructions
+
+
+@ARM
+def test_wrong_codes_on_a_device_are_refused(
+    network: IntegerProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = tuple(
+        replace(step, rounding="half_up") if isinstance(step, Requantise) else step
+        for step in network.steps
+    )
+    EXPORT_TARGETS["c"](replace(network, steps=steps), tmp_path)
+    from chop.export.c.target import COptions, check_on_devices
+
+    with pytest.raises(GraphError, match="differ from the engine"):
+        check_on_devices(tmp_path, checked_rows(network, 100), COptions(qemu=True))
+
+
+def test_without_any_simulator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    which = devices.shutil.which
+    monkeypatch.setattr(
+        devices.shutil, "which", lambda name: which(name) if name in ("cc", "ld") else None
+    )
+    graph, _ = example("jsc-tiny")
+    with pytest.raises(ConfigError, match="no device can be simulated: install arm-none-eabi-gcc"):
+        export(graph, "c", tmp_path / "c", rows=10, qemu=True)
