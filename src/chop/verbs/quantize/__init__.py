@@ -29,6 +29,14 @@ class QuantizeRequest(RunConfig):
         ),
     ] = None
     number_format: FormatName = "integer"
+    products_only: Annotated[
+        bool,
+        Option(
+            "quantise products only, and leave all else in floating point",
+            QUANTISING,
+            listed=False,
+        ),
+    ] = False
     rules: Annotated[
         list[str],
         Option(
