@@ -120,7 +120,8 @@ def _act(verb: Verb, options: dict[str, Any], command: list[str]) -> int:
     """Run a verb on a model, with the settings of all layers, and keep a record of them."""
     from chop.config.layers import Layers, settings_table, spelled_out, wants_colour
     from chop.logger import only_results
-    from chop.verbs.common.session import check, run_verb, with_project
+    from chop.verbs.common.project import with_project
+    from chop.verbs.common.session import check, run_verb
 
     layers = Layers.read(options.pop("config", None), spelled_out(options), verb.request)
     layers = with_project(verb.name, layers)

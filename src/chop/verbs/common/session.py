@@ -24,7 +24,6 @@ from chop.validation import parse
 if TYPE_CHECKING:
     from torch import nn
 
-    from chop.config.layers import Layers
     from chop.config.verb import Verb
     from chop.dataset import MaseDataModule, MaseDatasetInfo
     from chop.models import MaseModelInfo
@@ -103,31 +102,6 @@ def check_project(name: str) -> None:
         raise ConfigError(
             f"--project: {name!r} is not the name of a folder; what leads to it is --project-dir"
         )
-
-
-def with_project(verb: str, layers: "Layers", *, graphs: bool = False) -> "Layers":
-    """Return the layers with settings that were left out and that the project of ``--load`` knows.
-
-    Args:
-        graphs: whether the verb can do with a graph alone, without the model it is made of.
-    """
-    from chop.config.layers import checked
-    from chop.loading.paths import GRAPH_TYPE, loadable
-    from chop.loading.records import left_out, require_code
-
-    given = layers.effective
-    where = f"{given.get('load_name')}: the record of its project"
-    known = {
-        name: checked(name, value, f"{where}: {name}", where)
-        for name, value in left_out(given).items()
-    }
-    if "model" in known and not given["imports"]:
-        load = given["load_name"]
-        if graphs and loadable(Path(load))[1] == GRAPH_TYPE:
-            del known["model"]
-        else:
-            require_code(known["model"], stored()["models"], load, verb)
-    return replace(layers, project=known)
 
 
 def run_verb(

@@ -97,7 +97,7 @@ def checked_request(request: PredictRequest) -> PredictRequest:
 def _predicted(request: PredictRequest) -> "Predicted":
     from chop.config.layers import Layers, spelled_out
     from chop.loading.user_code import import_user_code
-    from chop.verbs.common.session import with_project
+    from chop.verbs.common.project import with_project
     from chop.verbs.predict.rows import predict
 
     given: dict[str, Any] = {
