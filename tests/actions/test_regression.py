@@ -241,11 +241,11 @@ def test_loaders_of_real_numbers_from_python_to_a_front(
         model, train=train, val=val, test=test, strategy="tpe", widths=(3, 8), n_trials=6,
         project=tmp_path,
     )  # fmt: skip
-    assert list(front.found.metrics) == ["mae", "ebops"]
+    assert list(front.metrics) == ["mae", "ebops"]
     assert front[0].metrics["mae"] == min(point.metrics["mae"] for point in front)
     assert front[0].test == Measured.by(evaluate(front[0].model, test))
     assert front[0].test_accuracy is None
-    assert front.found.start.chosen_by == Measured.by(evaluate(model, val))  # type: ignore[union-attr]
+    assert front.start.chosen_by == Measured.by(evaluate(model, val))  # type: ignore[union-attr]
     assert "test mae" in repr(front)
     assert "test mae" in front._repr_html_()
     done = front[0].export("c", tmp_path / "c")

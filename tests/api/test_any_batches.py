@@ -160,8 +160,8 @@ def test_search(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     _, right = bare(full, batches())
     setup: Any = {"strategy": "tpe", "n_trials": 1, "plots": False, "project": tmp_path}
     front = chop.search(model, train=batches(), val=batches(), test=batches(), **setup)
-    assert front.found.start is not None
-    assert front.found.start.chosen_by.value == pytest.approx(right)
+    assert front.start is not None
+    assert front.start.chosen_by.value == pytest.approx(right)
     assert front[0].test is not None
     assert capsys.readouterr().out == ""
 

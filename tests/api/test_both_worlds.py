@@ -132,7 +132,7 @@ def test_weights_can_be_loaded_by_the_word_of_the_command_line(tmp_path: Path) -
 NOT_OF_A_CALL = {
     "config", "help", "debug", "log_level", "report_to", "pretrained", "import", "quiet", "profile",
     "no_warnings", "project_dir", "gpu", "batch_size", "cpu", "num_workers",
-    "disable_dataset_cache", "dataset_path", "label_column",
+    "disable_dataset_cache", "dataset_path", "label_column", "augment",
 }  # fmt: skip
 """What Python says otherwise: by logging, by imports, and by the model and loaders it gives."""
 TRAINING = set(TrainingSettings.model_fields) | {"load_name", "load_type"}

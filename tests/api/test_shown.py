@@ -52,7 +52,7 @@ def test_a_training_shows_two_epochs_and_its_curves(
 def test_a_quantised_network_shows_its_formats(
     network: nn.Module, rows: DataLoader[tuple[torch.Tensor, ...]]
 ) -> None:
-    q = chop.quantize(network, width=8, calibrate=rows)
+    q = chop.quantize(network, width=8, calibrate=rows, products_only=True)
     scale = q.info["calibration"]["operands"]["_0"]["weight"]["frac_width"]
     found = cells(q._repr_html_())
     assert found[:5] == ["", "computed by", "data_in_0", "weight", "bias"]

@@ -44,6 +44,12 @@ class Small(NamedTuple):
 
 
 SMALLEST = {
+    "bench_c": Small(
+        r"jsc-mlp +cortex-m4 +portable +\d",
+        "",
+        {"NETWORKS": ("jsc-mlp",), "BOARDS": ("cortex-m4",)},
+        ("arm-none-eabi-gcc", "qemu-system-arm"),
+    ),
     "bench_compiled": Small(
         r"training, encoder of 1 layers, \(1, 4, 16\) +\d.*\n.*\"ratios\"",
         "--rounds 1",

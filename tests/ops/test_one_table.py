@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import chop
+import chop.lowering  # which gives operations their rules
 from chop.ops import OPS, Op, Reads
 
 SOURCE = Path(chop.__file__).parent

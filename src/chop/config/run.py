@@ -251,6 +251,15 @@ class RunConfig:
             actions=("quantize", "sensitivity"),
         ),
     ] = "integer"
+    products_only: Annotated[
+        bool,
+        Option(
+            "quantise products only, and leave all else in floating point",
+            QUANTISING,
+            listed=False,
+            actions=("quantize",),
+        ),
+    ] = False
     rules: Annotated[
         list[str],
         Option(

@@ -180,7 +180,9 @@ class ProgramBuilder:
         if key not in self._rounded:
             frac, low, high = limits
             value = Value(self.name(placeholder), shape, codes(frac), codes(low), codes(high))
-            self.inputs.append(Input(value, placeholder, None if fmt is None else _described(fmt)))
+            self.inputs.append(
+                Input(value, placeholder, None if fmt is None else _format_record(fmt))
+            )
             self._rounded[key] = value
         return self._rounded[key]
 
@@ -200,11 +202,11 @@ class ProgramBuilder:
         frac = move_arrays(index, [source.frac for source in sources], shapes, shape)
         return self.emit(steps.Move, node, sources, shape, frac, index=index)
 
-    def reshaped(self, node: str, value: Value, shape: Shape) -> Value:
+    def reshape(self, node: str, value: Value, shape: Shape) -> Value:
         """The same codes in another shape."""
         return self.move(node, [value], None, shape)
 
-    def aligned(self, node: str, value: Value, frac: int | None = None) -> Value:
+    def align(self, node: str, value: Value, frac: int | None = None) -> Value:
         """The value with one binary point for all elements, `frac` or the finest that it has."""
         frac = int(value.frac.max()) if frac is None else frac
         if (value.frac == frac).all():
@@ -218,7 +220,7 @@ class ProgramBuilder:
             case Exact(value=value):
                 return value
             case Pending():
-                return self.tabulated(symbol, None, node)
+                return self.tabulate(symbol, None, node)
             case Raw():
                 raise LoweringError(
                     f"{node} reads the input {symbol.placeholder!r} in floating point: "
@@ -230,36 +232,36 @@ class ProgramBuilder:
             case Float():
                 raise LoweringError(f"{node} reads {symbol.node}, and {symbol.reason}")
 
-    def rounded(self, symbol: Symbol, fmt: NumberFormat, node: str) -> Exact:
+    def round_symbol(self, symbol: Symbol, fmt: NumberFormat, node: str) -> Exact:
         """A symbol in a number format."""
         obstacle = by_element(fmt)
         if obstacle is not None:
             raise LoweringError(f"{node}: {obstacle}; quantise its data to 'integer'")
         if isinstance(symbol, Raw):
-            return self._input_rounded(symbol, fmt, node)
+            return self._round_input(symbol, fmt, node)
         if isinstance(symbol, Pending):
-            return Exact(self.tabulated(symbol, fmt, node))
+            return Exact(self.tabulate(symbol, fmt, node))
         if isinstance(symbol, Joined):
-            return self._joined_rounded(symbol, fmt, node)
+            return self._round_joined(symbol, fmt, node)
         value = self.exact(symbol, node)
         if isinstance(fmt, Integer):
-            return Exact(self._requantised(value, fmt, node))
-        return Exact(self.tabulated(self.pending(value, node), fmt, node))
+            return Exact(self._requantise(value, fmt, node))
+        return Exact(self.tabulate(self.pending(value, node), fmt, node))
 
-    def _joined_rounded(self, symbol: Joined, fmt: NumberFormat, node: str) -> Exact:
+    def _round_joined(self, symbol: Joined, fmt: NumberFormat, node: str) -> Exact:
         shapes, index = [part.shape for part in symbol.parts], symbol.index
         formats: Sequence[NumberFormat] = [fmt] * len(shapes)
         if isinstance(fmt, Integer):
             formats = of_parts(fmt, index, symbol.shape, shapes, node)
         pairs = zip(symbol.parts, formats, strict=True)
-        values = [self.rounded(part, own, node).value for part, own in pairs]
+        values = [self.round_symbol(part, own, node).value for part, own in pairs]
         zero = fmt(torch.zeros(1)) if not isinstance(fmt, Integer) else torch.zeros(1)
         if zero.any() and (index == PADDING).any():  # a format such as bipolar has no zero
             index = np.where(index == PADDING, sum(map(prod, shapes)), index)
             values.append(self.constant(node, zero))
         return Exact(self.move(node, values, index, symbol.shape))
 
-    def _input_rounded(self, symbol: Raw, fmt: NumberFormat, node: str) -> Exact:
+    def _round_input(self, symbol: Raw, fmt: NumberFormat, node: str) -> Exact:
         if isinstance(fmt, Integer):
             shape = symbol.source_shape
             if fmt.granular and (symbol.index is not None or symbol.shape != shape):
@@ -271,7 +273,7 @@ class ProgramBuilder:
             return Exact(value)
         return Exact(self.move(node, [value], symbol.index, symbol.shape))
 
-    def _requantised(self, value: Value, fmt: Integer, node: str) -> Value:
+    def _requantise(self, value: Value, fmt: Integer, node: str) -> Value:
         frac, low, high = code_limits(*of_rows(fmt, value.shape, node))
         shift = compact(value.frac - frac, value.shape)
         shift = np.clip(shift, -FURTHEST, FURTHEST + 1)  # beyond, codes are or become 0
@@ -290,7 +292,7 @@ class ProgramBuilder:
 
     def pending(self, value: Value, node: str) -> Pending:
         """Every code that a value can have, as a number, to compute functions of."""
-        value = self.aligned(node, value)
+        value = self.align(node, value)
         low, high = value.limits
         if high - low >= LARGEST_TABLE:
             raise LoweringError(
@@ -312,7 +314,7 @@ class ProgramBuilder:
                 f"or {advice}"
             ) from None
 
-    def tabulated(self, symbol: Pending, fmt: NumberFormat | None, node: str) -> Value:
+    def tabulate(self, symbol: Pending, fmt: NumberFormat | None, node: str) -> Value:
         """The pending function, rounded to a format or exactly as it is, as a table."""
         if isinstance(fmt, Integer) and fmt.granular:
             symbol, fmt = by_row(symbol, fmt, node)
@@ -342,7 +344,7 @@ def _as_arrays(value: Any) -> Any:
     return codes(value) if isinstance(value, np.generic) else value
 
 
-def _described(fmt: NumberFormat) -> Mapping[str, Any]:
+def _format_record(fmt: NumberFormat) -> Mapping[str, Any]:
     name = next(name for name, kind in FORMATS.items() if kind is type(fmt))
     return {"name": name, **fmt.model_dump()}
 

@@ -69,7 +69,7 @@ class InIntegers(nn.Module):
     model from the numbers that the integers stand for.
 
     Args:
-        model: a quantised model, which is traced if it is no graph.
+        model: a quantised model, which is traced if it is not a graph.
         example: a batch, for its shape.
         classes: whether the largest output of a row is what is predicted, or all of them are.
     """
@@ -105,7 +105,7 @@ class InIntegers(nn.Module):
         ]
         for node in cut:
             if node not in self.values:
-                raise GraphError(f"{node.name} is no single value in integers, to be compared")
+                raise GraphError(f"{node.name} is not a single value in integers, to be compared")
         return list(dict.fromkeys(cut))
 
     def _engine_of(self, outputs: Iterable[str]) -> Engine:

@@ -155,7 +155,7 @@ class Lowering:
                 self.results[node] = self.visit(node)
             except TooWideError as error:
                 raise LoweringError(f"{node.name} {error}") from None
-        return self.finished(cut_tail)
+        return self.finish(cut_tail)
 
     def visit(self, node: fx.Node) -> Any:
         """The result of a node."""
@@ -200,13 +200,13 @@ class Lowering:
         if op is None:
             reads = symbols_in([self.results[each] for each in node.all_input_nodes])
             values = tuple(value for symbol in reads for value in values_under(symbol))
-            return Float(node.name, "is no operation that has a rule", values)
+            return Float(node.name, "is not an operation that has a rule", values)
         if module is not None:
             refuse_own_code(node, op, module)
         formats = {} if call.quant is None else call.quant.operands
         formats = {role: in_binary(fmt, node.name) for role, fmt in formats.items()}
         operands = {
-            name: self.rounded(value, formats.get(call.roles.get(name) or ""), node.name)
+            name: self.round_symbol(value, formats.get(call.roles.get(name) or ""), node.name)
             for name, value in call.bind(*self.arguments(node)).items()
         }
         ready = SymbolicCall(node, op, module, self.modules, self, operands, formats)
@@ -218,7 +218,7 @@ class Lowering:
         else:
             result = ready.float_result(f"has no rule in integers ({op.name})")
         if OUTPUT in formats:
-            result = self.builder.rounded(result, formats[OUTPUT], node.name)
+            result = self.builder.round_symbol(result, formats[OUTPUT], node.name)
         return result
 
     def arguments(self, node: fx.Node) -> tuple[Any, Any]:
@@ -228,14 +228,14 @@ class Lowering:
             fx.map_arg(node.kwargs, self.results.__getitem__),
         )
 
-    def rounded(self, value: Any, fmt: NumberFormat | None, node: str) -> Any:
+    def round_symbol(self, value: Any, fmt: NumberFormat | None, node: str) -> Any:
         """An operand in its format; floats at the end of a network are left alone."""
         if fmt is None or isinstance(value, Float):
             return value
         if isinstance(value, list | tuple):
-            return type(value)(self.rounded(item, fmt, node) for item in value)
+            return type(value)(self.round_symbol(item, fmt, node) for item in value)
         if isinstance(value, Exact | Pending | Raw | Joined):
-            return self.builder.rounded(value, fmt, node)
+            return self.builder.round_symbol(value, fmt, node)
         if isinstance(value, Tensor) and value.is_floating_point():
             return fmt(value.detach())
         return value
@@ -256,7 +256,7 @@ class Lowering:
         with torch.no_grad():
             return self._functions[call.node](*fill(tuple(args)), **named)
 
-    def finished(self, cut_tail: bool) -> IntegerProgram:
+    def finish(self, cut_tail: bool) -> IntegerProgram:
         """The program, without steps that no output needs."""
         outputs: list[str] = []
         last = next(node for node in self.graph.nodes if node.op == "output")

@@ -203,7 +203,7 @@ def _fits(value: Any, hint: Any) -> bool:
         )
     if inside and kind is not np.ndarray:
         return any(_fits(value, each) for each in inside)
-    if type(value) is not kind:  # a bool is no number here
+    if type(value) is not kind:  # a bool is not a number here
         return False
     if kind is str:  # which names may be in comments and in messages
         return bool(value.isprintable())

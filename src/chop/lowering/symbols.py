@@ -46,7 +46,7 @@ class Pending:
         """The code of the first column."""
         return self.value.limits[0]
 
-    def taken(self, value: Value, rows: Codes) -> "Pending":
+    def take(self, value: Value, rows: Codes) -> "Pending":
         """The same functions of some of the codes, whose range may be smaller."""
         low, high = (side - self.start for side in value.limits)
         numbers, *again = (part[:, low : high + 1] for part in (self.numbers, *self.again))

@@ -1,7 +1,7 @@
 """The products that run when a model is called: all that torch dispatches, whoever called them.
 
-A table of operations knows the functions that somebody entered; what torch dispatches is what is
-computed. So a product in a function that nobody knows is seen here like any other.
+A table of operations knows the functions that were entered; what torch dispatches is what is
+computed. So a product in an unknown function is seen here like any other.
 """
 
 import contextlib

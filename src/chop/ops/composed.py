@@ -56,7 +56,7 @@ def attention_mask(
 
     Args:
         attn_mask: what each query may see, for all or for each sample and head.
-        key_padding_mask: keys that nobody may see, for each sample.
+        key_padding_mask: keys that no query may see, for each sample.
         like: gives the type of numbers.
     """
     found: Tensor | None = None
@@ -65,7 +65,7 @@ def attention_mask(
         if attn_mask.dim() == 3:
             each = attn_mask.reshape(-1, num_heads, *attn_mask.shape[1:])
         found = additive_mask(each, like)
-        if attn_mask.dim() == 3 and like.dim() == 3:  # one sample that is no batch
+        if attn_mask.dim() == 3 and like.dim() == 3:  # one sample that is not a batch
             found = found.squeeze(0)
     if key_padding_mask is not None:
         padding = additive_mask(key_padding_mask, like)[..., None, None, :]

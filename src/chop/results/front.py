@@ -19,12 +19,13 @@ from chop.figures import ACCURACY, Measured, metrics_line, number
 from chop.files import write_pieces, write_text
 from chop.results.trials import (
     TrialRow,
-    as_json,
     best_json,
+    indented,
     known_of_front,
     log_pieces,
     read_best,
     require_whole,
+    round_numbers,
     table_csv,
 )
 from chop.runs import (
@@ -134,7 +135,7 @@ class SearchResult(Sequence["Network"]):
 
     def save_front(self) -> None:
         """Write ``best.json``."""
-        front = best_json(self.best)
+        front = round_numbers(best_json(self.best))  # what is known of them stays exact
         for row in front.values():
             known = {"verified": self.verified, "accuracies": self.judged}
             row |= self.features
@@ -143,7 +144,7 @@ class SearchResult(Sequence["Network"]):
                 for name, marks in known.items()
                 if row["number"] in marks
             }
-        write_text(self.folder / BEST, as_json(front))
+        write_text(self.folder / BEST, indented(front))
 
     @property
     def metrics(self) -> list[str]:

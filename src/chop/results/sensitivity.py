@@ -181,6 +181,9 @@ class Sensitivity(BaseModel):
             text = self.rows(with_intervals=False, longest=LONGEST_NAME).text()
         return f"{textwrap.fill(self.caption(), LINE)}\n{text}"
 
+    def __str__(self) -> str:
+        return repr(self)
+
     def _repr_html_(self) -> str:
         """Return the table, for notebooks."""
         return self.rows().html()

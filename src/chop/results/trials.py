@@ -153,15 +153,21 @@ def _best_row(trial: Trial) -> dict[str, Any]:
 
 def as_json(value: Any) -> str:
     """Return JSON as pandas writes it: four spaces, no space after a colon, ten decimals."""
-    return json.dumps(_rounded(value), indent=4, separators=(",", ":")) + "\n"
+    return indented(round_numbers(value))
 
 
-def _rounded(value: Any) -> Any:
+def indented(value: Any) -> str:
+    """Return JSON with the white space of pandas, every number exact."""
+    return json.dumps(value, indent=4, separators=(",", ":")) + "\n"
+
+
+def round_numbers(value: Any) -> Any:
+    """Return a value with ten decimals of every number in it."""
     if isinstance(value, float):
         return round(value, DECIMALS)
     if isinstance(value, dict):
-        return {key: _rounded(each) for key, each in value.items()}
-    return [_rounded(each) for each in value] if isinstance(value, list | tuple) else value
+        return {key: round_numbers(each) for key, each in value.items()}
+    return [round_numbers(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def log_json(trials: Trials, objectives: int) -> dict[str, dict[str, Any]]:

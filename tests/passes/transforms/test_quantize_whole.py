@@ -7,13 +7,13 @@ import torch
 from torch import Tensor, nn
 from transform_nets import graph_of
 
-from chop.lowering.comparing import compare
+from chop.lowering.comparing import compare_with_integers
 from chop.models import get_model
 from chop.passes.graph import PASSES
-from chop.passes.graph.transforms.quantize.one_line import Wanted, one_line_rules
+from chop.passes.graph.transforms.quantize.one_line import FormatSpec, one_line_rules
 
 whole = PASSES["quantize_whole"]
-RULES = one_line_rules(Wanted("integer", 8), calibrated=True, products_only=False)
+RULES = one_line_rules(FormatSpec("integer", 8), calibrated=True, products_only=False)
 
 
 def warmed(model: nn.Module, *shape: int) -> tuple[nn.Module, Tensor]:
@@ -68,6 +68,6 @@ def test_a_network_is_whole_and_close_to_float(name: str) -> None:
     assert not any("BatchNorm" in type(each).__name__ for each in graph.model.modules())
     expected, found = model(x), graph.model(x)
     assert (found - expected).norm() < 0.1 * expected.norm()
-    agreement = compare(graph.model, x)
+    agreement = compare_with_integers(graph.model, x)
     assert agreement.different == 0
     assert agreement.rows == len(x)

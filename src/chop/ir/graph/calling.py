@@ -25,7 +25,7 @@ class FlatCall:
 
     Values that are no tensors are built in. What the model returns is taken to pieces, and put
     together again by `structure` as plain tuples, lists and dictionaries. What else there may be,
-    such as a cache of keys and values, is no result of a graph.
+    such as a cache of keys and values, is not a result of a graph.
     """
 
     def __init__(

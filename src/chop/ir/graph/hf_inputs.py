@@ -21,7 +21,7 @@ def inputs_by_name(model: nn.Module, names: Sequence[str]) -> dict[str, Tensor]:
     config: Any = getattr(model, "config", None)
     if config is None:
         raise GraphError(
-            f"hf_input_names: {type(model).__name__} has no config, so it is no model of "
+            f"hf_input_names: {type(model).__name__} has no config, so it is not a model of "
             "transformers: give example_inputs"
         )
     if isinstance(names, str) or not names:

@@ -247,7 +247,7 @@ def plain_batch_norm(node: fx.Node, model: nn.Module) -> nn.Module | None:
 
 
 def only_computes(node: fx.Node) -> bool:
-    """True if a node that nobody reads can go: sizes and constants of a layer that is whole now."""
+    """True if an unread node can go: sizes and constants of a layer that is whole now."""
     if node.op == "get_attr":
         return True
     if is_aten(node):

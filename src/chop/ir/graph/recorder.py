@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from chop.ir.graph.mase_graph import MaseGraph
 
 
-# Objects of these packages are left alone: a logger or a trainer is no part of a model, and a
+# Objects of these packages are left alone: a logger or a trainer is not a part of a model, and a
 # quantised layer has a cache that is worth keeping.
 NOT_THE_USERS = {"torch", "chop", "lightning", *sys.stdlib_module_names}
 SCALARS = (bool, int, float, complex, str, bytes)
@@ -257,7 +257,7 @@ class Recorder(fx.Interpreter):
             return self.run_on_copies(inputs)
 
     def run_on_copies(self, inputs: list[Any]) -> Any:
-        """The same where somebody else sees to it that the model is left as it was."""
+        """The same where the caller sees to it that the model is left as it was."""
         own = [x.detach().clone() if isinstance(x, Tensor) else x for x in inputs]
         return self.run(*own, enable_io_processing=False)
 

@@ -92,7 +92,7 @@ def _plain_dict(value: Mapping[Any, Any], special: Special, depth: int) -> Any:
 
 
 def restore_value(plain: Any, special: Special = lambda plain: None, depth: int = 0) -> Any:
-    """The value of a stored form; one that is none of ours raises ValueError.
+    """The value of a stored form; an unknown one raises ValueError.
 
     Args:
         special: gives the value of a dictionary that only the caller knows, else None.
@@ -337,7 +337,7 @@ def format_of(record: PackedRecord) -> NumberFormat | None:
     if name is None:
         return None
     if name not in FORMATS:
-        raise ValueError(f"{name!r:.40} is no number format")
+        raise ValueError(f"{name!r:.40} is not a number format")
     fmt = parse(FORMATS[name], restore_value(record.settings), name)
     if fmt.element_bits != record.bits:
         raise ValueError(f"these are not codes of the format {name}")

@@ -253,7 +253,7 @@ def folder_to_fill(wanted: Path, replace: bool) -> Iterator[Target]:
 def move_into_place(temporary: Path, final: Path) -> None:
     """Give a folder its name; what had it before goes, unless it holds files of others too.
 
-    Then the files are moved into it, the graph last: a folder without a graph is no saved graph,
+    Then the files are moved into it, the graph last: a folder without a graph is not a saved graph,
     so half of one is never loaded.
     """
     others = set(os.listdir(final)) - FILES if final.exists() else set()

@@ -167,7 +167,7 @@ def stored_arguments(name: str, module: nn.Module) -> dict[str, Any]:
     except NotStorable as error:
         kind = type(module).__name__
         raise GraphError(
-            f"layer {name!r} ({kind}) has an argument that is no data: {error}"
+            f"layer {name!r} ({kind}) has an argument that is not data: {error}"
         ) from None
 
 

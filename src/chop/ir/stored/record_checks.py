@@ -36,7 +36,7 @@ from chop.ops.op import op_of_function, op_of_method
 
 LONGEST, DEEPEST, WIDEST = 1000, 64, 16  # characters, parts of a path, numbers of an argument
 LARGEST = 2**31 - 1
-PART = re.compile(r"[\w +/-]+")  # of a path: fx puts it in double quotes if it is no identifier
+PART = re.compile(r"[\w +/-]+")  # of a path: fx puts it in double quotes if it is not an identifier
 WORD = re.compile(r"[\w -]{0,64}")  # of a setting, such as "same": no path of a file
 ADDED = frozenset({"config", "inplace"})  # keywords that quantising gives a function
 SIDES = frozenset({"args", "results"})
@@ -135,7 +135,7 @@ def decode_value(plain: Any) -> Any:
 def node_reference(form: Mapping[str, Any]) -> Reference:
     """The node that a stored form means."""
     if len(form) != 1 or not isinstance(form["$node"], str):
-        raise ValueError(f"{dict(form)!r:.60} is no node")
+        raise ValueError(f"{dict(form)!r:.60} is not a node")
     return Reference(form["$node"])
 
 
@@ -234,7 +234,7 @@ def check_operands(
 
 
 def check_keywords(target: str, given: Mapping[str, Any], known: frozenset[str]) -> None:
-    """Refuse a keyword that is none of the callable's, or one that is no data unless it is off."""
+    """Refuse a keyword that the callable lacks, or one that is not data unless it is off."""
     off = {name for name in NOT_DATA & given.keys() if given[name] in (None, False)}
     if odd := sorted(given.keys() - known - off):
         raise ValueError(f"{target} takes no argument {odd[0]!r:.60}")

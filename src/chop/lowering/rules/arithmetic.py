@@ -48,7 +48,7 @@ def one_point(call: SymbolicCall, value: Value, axis: int) -> Value:
     """The value with a binary point that differs along one dimension at most."""
     same = (along(value.frac, value.shape, axis, side) for side in (np.min, np.max))
     low, high = same
-    return value if (low == high).all() else call.builder.aligned(call.name, value)
+    return value if (low == high).all() else call.builder.align(call.name, value)
 
 
 def aligned_weights(
@@ -115,7 +115,7 @@ def lower_matmul(call: SymbolicCall) -> Symbol:
     sides = [operand_value(call, side) for side in (left, right)]
     if call.op.name == "mm" or any(len(side.shape) < 2 for side in sides):
         raise LoweringError(f"{call.name} multiplies rows of the batch with each other")
-    first, second = (call.builder.aligned(call.name, side) for side in sides)
+    first, second = (call.builder.align(call.name, side) for side in sides)
     lead = np.broadcast_shapes(first.shape[:-2], second.shape[:-2])
     first, second = (expand(call, s, (*lead, *s.shape[-2:])) for s in (first, second))
     shape = (*first.shape[:-1], second.shape[-1])
@@ -129,7 +129,7 @@ def operand_value(call: SymbolicCall, operand: Any) -> Value:
     value = call.builder.constant(call.name, operand)
     rank = max(len(symbol.shape) for symbol in call.operands.values() if is_symbolic(symbol))
     if len(value.shape) == rank + 1 and value.shape[0] == 1:
-        return call.builder.reshaped(call.name, value, value.shape[1:])
+        return call.builder.reshape(call.name, value, value.shape[1:])
     if len(value.shape) > rank:
         raise LoweringError(f"{call.name} has a constant for each row of the batch")
     return value
@@ -143,9 +143,7 @@ def operand_pair(call: SymbolicCall) -> tuple[Value, Value, Shape]:
     if both_vary and any(len(side.shape) != rank for side in sides):
         raise LoweringError(f"{call.name} adds or multiplies tensors of unequal dimensions")
     padded = [(1,) * (rank - len(side.shape)) + side.shape for side in sides]
-    one, other = (
-        call.builder.reshaped(call.name, s, p) for s, p in zip(sides, padded, strict=True)
-    )
+    one, other = (call.builder.reshape(call.name, s, p) for s, p in zip(sides, padded, strict=True))
     return one, other, tuple(np.broadcast_shapes(one.shape, other.shape))
 
 

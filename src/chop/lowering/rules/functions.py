@@ -66,7 +66,7 @@ def entries(call: SymbolicCall) -> Symbol:
         raise LoweringError(
             f"{call.name} has {len(table)} entries, and its input may be {low} to {high}"
         )
-    column = call.builder.reshaped(call.name, value, (*value.shape, 1))
+    column = call.builder.reshape(call.name, value, (*value.shape, 1))
     entry = table.detach()[:, 0]
     return of_each_code(call, Exact(column), lambda numbers: entry[numbers.long()])
 

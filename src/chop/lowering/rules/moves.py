@@ -89,7 +89,7 @@ def follow(call: SymbolicCall, symbols: list[Any], moved_places: Tensor) -> Symb
         return replace(only, shape=shape, index=combined)
     if isinstance(only, Pending) and not padded:
         value = call.builder.move(call.name, [only.value], index, shape)
-        return only.taken(value, move_arrays(index, [only.rows], [only.shape], shape))
+        return only.take(value, move_arrays(index, [only.rows], [only.shape], shape))
     if isinstance(only, Joined) and not padded:
         return replace(only, shape=shape, index=only.index[index])
     if not all(isinstance(symbol, Exact) for symbol in symbols):

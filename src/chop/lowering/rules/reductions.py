@@ -71,7 +71,7 @@ def extreme_of_rows(call: SymbolicCall, matrix: Value, smallest: bool) -> Value:
 @lowering("sum", "mean", "amax", "amin")
 def lower_reduction(call: SymbolicCall) -> Symbol:
     """Over dimensions of a row: a matrix whose rows are pooled."""
-    value = call.builder.aligned(call.name, call.value(call.source))
+    value = call.builder.align(call.name, call.value(call.source))
     dims = reduced_dims(call, len(value.shape))
     if dims is None:
         return call.float_result("has no rule in integers over the rows of the batch")
@@ -83,10 +83,10 @@ def lower_reduction(call: SymbolicCall) -> Symbol:
     shape = row_shape(call, value)
     if call.op.name in ("amax", "amin"):
         found = extreme_of_rows(call, matrix, call.op.name == "amin")
-        return Exact(call.builder.reshaped(call.name, found, shape))
+        return Exact(call.builder.reshape(call.name, found, shape))
     shift = log2(count) if call.op.name == "mean" else 0.0
     total = pool_rows(call, matrix, "sum", value.frac + int(shift) * shift.is_integer())
-    result = Exact(call.builder.reshaped(call.name, total, shape))
+    result = Exact(call.builder.reshape(call.name, total, shape))
     return result if shift.is_integer() else of_each_code(call, result, mean_of(call, value))
 
 
@@ -109,12 +109,12 @@ def extreme(call: SymbolicCall) -> Symbol:
     """The larger or smaller of two values: windows of two codes."""
     one, other, shape = operand_pair(call)
     point = int(max(one.frac.max(), other.frac.max()))
-    both = [expand(call, call.builder.aligned(call.name, s, point), shape) for s in (one, other)]
+    both = [expand(call, call.builder.align(call.name, s, point), shape) for s in (one, other)]
     size = prod(shape)
     index = codes(np.arange(2 * size).reshape(2, size).T.reshape(-1))
     matrix = call.builder.move(call.name, both, index, (size, 2))
     found = extreme_of_rows(call, matrix, call.op.name == "minimum")
-    return Exact(call.builder.reshaped(call.name, found, shape))
+    return Exact(call.builder.reshape(call.name, found, shape))
 
 
 @lowering("einsum")
@@ -163,21 +163,21 @@ def contract(call: SymbolicCall, sides: list[Any], names: list[str], out: str) -
         result = lower_products(call, one, matrix, frac, None).value
     else:
         other = call.builder.constant(call.name, second) if isinstance(second, Tensor) else second
-        one, other = (call.builder.aligned(call.name, value) for value in (first, other))
+        one, other = (call.builder.align(call.name, value) for value in (first, other))
         one = permute(call, one, order, (many, count, depth))
         swap = [right.index(letter) for letter in (*shared, *inside, *columns)]
         other = permute(call, other, swap, (many, depth, wide))
         shape = (many, count, wide)
         result = call.emit(steps.MatMul, [one, other], shape, one.frac + other.frac).value
     found = [*shared, *rows, *columns]
-    result = call.builder.reshaped(call.name, result, tuple(sizes[letter] for letter in found))
+    result = call.builder.reshape(call.name, result, tuple(sizes[letter] for letter in found))
     return Exact(permute(call, result, [found.index(letter) for letter in out]))
 
 
 @lowering("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 def lower_transposed_convolution(call: SymbolicCall) -> Symbol:
     """A convolution with the turned kernel, of the input with zeros between its elements."""
-    source = call.builder.aligned(call.name, call.value(call.operands["input"]))
+    source = call.builder.align(call.name, call.value(call.operands["input"]))
     weight = call.parameter("weight")
     assert weight is not None
     kernel = weight[0].shape[2:]

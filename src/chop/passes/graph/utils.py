@@ -69,7 +69,7 @@ def no_match(nodes: Iterable[fx.Node], by: By, key: str) -> str:
 
 
 def check_patterns(patterns: Iterable[str], where: str) -> None:
-    """Raise for the first pattern that is no regular expression."""
+    """Raise for the first pattern that is not a regular expression."""
     for pattern in patterns:
         try:
             re.compile(pattern)

@@ -32,10 +32,13 @@ from chop.verbs.transform.passes import BeforeAndAfter, transformed
 logger = get_logger("chop")
 
 
-def rules_of(config: RunConfig) -> dict[str, Any]:
-    """The table that the settings of a run stand for."""
+def passes_of(config: RunConfig) -> dict[str, dict[str, Any]]:
+    """Return the pass that the settings of a run stand for, with its rules."""
     usual = FormatSpec(config.number_format, config.width, config.weight_width)
-    return one_line_rules(usual, parse_rules(config.rules, usual), calibrated=True)
+    products_only = config.products_only or config.number_format != FormatSpec().name
+    others = parse_rules(config.rules, usual)
+    rules = one_line_rules(usual, others, calibrated=True, products_only=products_only)
+    return {"quantize" if products_only else "quantize_whole": rules}
 
 
 def check(config: RunConfig) -> None:
@@ -45,12 +48,13 @@ def check(config: RunConfig) -> None:
             "quantize makes its own rules from --width: what [passes] of a file says, "
             "ch transform runs"
         )
-    parse(QuantizeArgs, rules_of(config), "quantize")
+    for rules in passes_of(config).values():
+        parse(QuantizeArgs, rules, "quantize")
 
 
 def run(session: Session) -> ActionResult:
     """Quantise as the command line asks; what is to be in the record of the run."""
-    config = replace(session.config, passes={"quantize": rules_of(session.config)})
+    config = replace(session.config, passes=passes_of(session.config))
     session = replace(session, config=config)
     watched = Watched(session)
     graph = transformed(session, session.software_folder / TRANSFORM, watch=watched)

@@ -3,7 +3,7 @@
 import copy
 import inspect
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -17,7 +17,10 @@ from chop.passes.graph.analysis.add_metadata import (
     add_common_metadata_analysis_pass,
     init_metadata_analysis_pass,
 )
-from chop.passes.graph.transforms.quantize import quantize_transform_pass
+from chop.passes.graph.transforms.quantize import (
+    quantize_transform_pass,
+    quantize_whole_transform_pass,
+)
 from chop.passes.graph.transforms.quantize.one_line import (
     FormatSpec,
     one_line_rules,
@@ -29,6 +32,7 @@ from chop.passes.graph.transforms.quantize.untraced import (
     measure_untraced,
     quantize_without_graph,
 )
+from chop.passes.graph.transforms.quantize.whole import in_words
 from chop.tables import Table
 from chop.validation import parse
 from chop.verbs.rows import one_line
@@ -61,7 +65,9 @@ class Quantized:
 
     def __repr__(self) -> str:
         kinds = ", ".join(f"{name}: {kind}" for name, kind in self.info["quantized"].items())
-        return f"Quantized({self.graph!r}; {kinds})"
+        left = self.info.get("in_float")
+        said = f"; in floating point: {in_words(left.items())}" if left else ""
+        return f"Quantized({self.graph!r}; {kinds}{said})"
 
     def _repr_html_(self) -> str:
         """What is quantised and the formats of its operands as a table, for notebooks."""
@@ -95,12 +101,16 @@ def quantize(  # noqa: PLR0913  # all but the first by name
     format: str | None = None,  # noqa: A002  # the word of the command line
     rule: Mapping[str, int | str] | None = None,
     calibrate: Iterable[Any] | None = None,
+    products_only: bool = False,
     trace: bool = True,
     share: bool = False,
     verbose: bool = False,
     **other_words: Any,
 ) -> Any:
-    """Compute the products of a model, or what rules say, in number formats.
+    """Compute a model in integers, its products in another number format, or what rules say.
+
+    With rows to calibrate on, all of a network is in integers wherever that is possible, and
+    `info["in_float"]` says what is not.
 
     The given model stays as it is. The result can be trained and evaluated; with a graph it is a
     `Quantized`, without one the model itself, whose attribute `untraced` says what was done.
@@ -109,14 +119,13 @@ def quantize(  # noqa: PLR0913  # all but the first by name
         example: inputs by name, or one tensor for the first argument; by default the first batch
             of `calibrate`. Without a graph it is only needed to say what part is rounded.
         rules: the table ``[passes.quantize]`` of a TOML file, as a dictionary.
-        width: in place of rules: bits of all operands of products. Binary points and other scales
-            come from `calibrate`; without it they are in the middle.
+        width: in place of rules: bits of all operands; `calibrate` sets their scales.
         weight_width: bits of weights, where they differ from `width`.
         format: which format has this width; fixed point if nothing is said.
         rule: other widths or formats of some layers, as ``ch quantize`` has them: ``{"fc1": 6}``.
         calibrate: batches: dictionaries of inputs by name, tensors, or pairs of inputs and labels.
-        trace: make a graph. What no tracer can follow is quantised without: layers are replaced,
-            and functions rounded as they are called.
+        products_only: leave everything but products in floating point, and norms as they are.
+        trace: make a graph; without one layers are replaced, and functions rounded when called.
         share: train the weights of the given model, rather than a copy of them.
         verbose: show what calibration found.
         other_words: `number_format` for `format`, and `layers` for `rule`.
@@ -125,15 +134,29 @@ def quantize(  # noqa: PLR0913  # all but the first by name
         raise ConfigError(f"quantize takes a torch.nn.Module, not {type(model).__name__}")
     batches = None if calibrate is None else NamedBatches(calibrate, model)
     said = {"width": width, "weight_width": weight_width, "format": format, "rule": rule}
-    short = rules_for(rules, in_one_word("quantize", said | other_words), batches is not None)
+    words = in_one_word("quantize", said | other_words)
+    products_only |= rules is not None or batches is None or not trace or not is_fixed_point(words)
+    table = rules_for(rules, words, batches is not None, products_only=products_only)
     with quietly(not verbose), one_line("quantize"):
-        return _quantised(model, {**short, "input_generator": batches}, example, trace, share)
+        table["input_generator"] = batches
+        chosen = quantize_transform_pass if products_only else quantize_whole_transform_pass
+        return _quantised(model, table, example, trace, share, chosen)
+
+
+def is_fixed_point(words: Mapping[str, Any]) -> bool:
+    """Return True if the few words for a format mean fixed point, which has integers."""
+    return bool(words.get("format", FormatSpec().name) == FormatSpec().name)
 
 
 def _quantised(
-    model: nn.Module, table: Mapping[str, Any], example: Any, trace: bool, share: bool
+    model: nn.Module,
+    table: Mapping[str, Any],
+    example: Any,
+    trace: bool,
+    share: bool,
+    chosen: Callable[..., Any],
 ) -> Any:
-    """Return what `quantize` gives for the rules and batches of a table."""
+    """Return what `quantize` gives for the rules and batches of a table by the chosen pass."""
     batches = table["input_generator"]
     own = shared_shell(model) if share else copy.deepcopy(model)
     if not trace:
@@ -143,7 +166,7 @@ def _quantised(
     graph = MaseGraph(own, example_inputs=inputs)
     graph, _ = init_metadata_analysis_pass(graph)
     graph, _ = add_common_metadata_analysis_pass(graph, {"dummy_in": inputs})
-    graph, info = quantize_transform_pass(graph, table)
+    graph, info = chosen(graph, table)
     macs, missing = log_rounded_macs(graph, in_full=False)
     return Quantized(graph, {**info, "macs": macs, "not_rounded": missing})
 
@@ -170,7 +193,11 @@ SHORT = ("width", "weight_width", "format", "rule")
 
 
 def rules_for(
-    rules: Mapping[str, Any] | None, said: Mapping[str, Any], calibrated: bool
+    rules: Mapping[str, Any] | None,
+    said: Mapping[str, Any],
+    calibrated: bool,
+    *,
+    products_only: bool = True,
 ) -> dict[str, Any]:
     """Return the rules that were given, or those that a format in few words stands for.
 
@@ -189,7 +216,7 @@ def rules_for(
     others = {
         key: parse_format_spec(str(each), usual) for key, each in said.get("rule", {}).items()
     }
-    return one_line_rules(usual, others, calibrated=calibrated)
+    return one_line_rules(usual, others, calibrated=calibrated, products_only=products_only)
 
 
 def example_of(

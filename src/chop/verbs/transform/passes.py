@@ -29,6 +29,7 @@ from chop.passes.graph import (
     save_mase_graph_interface_pass,
     summarize_quantization_analysis_pass,
 )
+from chop.passes.graph.transforms import fold_normalisation_transform_pass
 from chop.passes.graph.utils import deepcopy_mase_graph
 from chop.runs import GRAPH, TRANSFORM, latest
 from chop.search.front.accuracy import copies
@@ -39,6 +40,7 @@ from chop.verbs.session import UNTRAINED, ActionResult, Session, facts_of, featu
 
 logger = get_logger("chop")
 
+QUANTISING = ("quantize", "quantize_whole")
 MOST_ROWS = 20_000
 """Rows on which a network is measured before and after: enough to see half a percent."""
 OFFERED_PATHS = ("save_dir", "file_name", "save_path")
@@ -251,7 +253,7 @@ def _arguments(
     """The arguments of one of several passes."""
     given, names = passes[name], list(passes)
     args = context.complete(name, given)
-    if name == "quantize" and "calibrate" in names[names.index(name) :]:
+    if name in QUANTISING and "calibrate" in names[names.index(name) :]:
         args["input_generator"] = given.get("input_generator")  # that pass sets the scales
     return args
 
@@ -259,9 +261,11 @@ def _arguments(
 def _run_pass(
     graph: MaseGraph, name: str, args: dict[str, Any], context: PassContext
 ) -> tuple[MaseGraph, dict[str, Any]]:
-    before = deepcopy_mase_graph(graph) if name == "quantize" else None
+    before = deepcopy_mase_graph(graph) if name in QUANTISING else None
     graph, info = PASSES[name](graph, args)
     if before is not None:
+        if info.get("folded"):
+            before, _ = fold_normalisation_transform_pass(before)
         folder = context.save_dir / name
         _, found = summarize_quantization_analysis_pass(before, graph, save_dir=folder)
         info = {**info, "macs": found["macs"], "not_rounded": found["not_rounded"]}

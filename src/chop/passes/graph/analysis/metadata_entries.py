@@ -153,7 +153,7 @@ def named_arguments(
     """
     inputs = 0
     is_function = node.op == "call_function" or isinstance(module, QuantizedCall)
-    if hasattr(node.target, "op"):  # a quantised function, whose `config` is no operand
+    if hasattr(node.target, "op"):  # a quantised function, whose `config` is not an operand
         kwargs = {name: value for name, value in kwargs.items() if name != "config"}
     for name, value in [*positional(node, op, module, args), *kwargs.items()]:
         for part_name, part in parts(name, value):

@@ -2,11 +2,9 @@
 
 In evaluation a batch normalisation multiplies each channel by one number and adds another. Where a
 layer is before it, the numbers go into its weights; where one is after it that reads nothing but
-what was normalised, into those. Everywhere else the two numbers stay, as a multiplication and an
-addition, or as a convolution of each channel by itself.
+what was normalised, into those. Everywhere else it becomes a convolution of each channel by itself.
 """
 
-import operator
 from collections import Counter
 from typing import Any
 
@@ -33,9 +31,9 @@ BY_RANK: dict[int, type[nn.Module]] = {3: nn.Conv1d, 4: nn.Conv2d, 5: nn.Conv3d}
 def fold_normalisation_transform_pass(graph: MaseGraph) -> tuple[MaseGraph, Info]:
     """Take batch normalisation out of a graph, which then computes what it did in evaluation.
 
-    Each goes into the layer before it, else into the one after it, else it becomes a
-    multiplication and an addition for each channel. `info` has the layer of each norm, the norms
-    that became products, and why others stay. Metadata is recorded anew.
+    Each goes into the layer before it, else into the one after it, else it becomes a convolution
+    of each channel by itself: a multiplication and an addition. `info` has the layer of each norm,
+    the norms that became products, and why others stay. Metadata is recorded anew.
     """
     before = {**fuse(graph, CONVOLUTIONS, fuse_conv_bn_weights)["fused"]}
     before |= fuse(graph, LINEAR, fuse_linear_bn_weights)["fused"]
@@ -132,31 +130,26 @@ def fold_forward(
 
 
 def put_product(graph: MaseGraph, node: fx.Node, scale: Tensor, shift: Tensor) -> None:
-    """Put a multiplication and an addition for each channel in the place of a norm.
+    """Put a convolution of each channel by itself in the place of a norm.
 
-    Pictures and sequences are multiplied by a convolution of each channel by itself, which every
-    target knows; rows by a tensor of as many numbers.
+    Every target knows it, and its weights have a format of their own. Rows are sequences of one
+    place for it.
     """
     norm: Any = graph.model.get_submodule(str(node.target))
-    dtype = norm.running_mean.dtype
+    dtype, channels = norm.running_mean.dtype, len(scale)
     rank = len(recorded_result_shape(node) or ())
-    if rank in BY_RANK:
-        channels = len(scale)
-        layer: Any = BY_RANK[rank](channels, channels, 1, groups=channels)
-        layer.weight = nn.Parameter(scale.to(dtype).reshape(layer.weight.shape))
-        layer.bias = nn.Parameter(shift.to(dtype))
-        graph.model.set_submodule(str(node.target), layer.train(norm.training))
+    layer: Any = BY_RANK[max(rank, 3)](channels, channels, 1, groups=channels)
+    layer.weight = nn.Parameter(scale.to(dtype).reshape(layer.weight.shape))
+    layer.bias = nn.Parameter(shift.to(dtype))
+    graph.model.set_submodule(str(node.target), layer.train(norm.training))
+    if rank > 2:
         return
     with graph.fx_graph.inserting_before(node):
-        numbers = []
-        for name, value in (("scale", scale), ("shift", shift)):
-            attribute = f"{node.name}_{name}".lstrip("_")
-            graph.model.register_buffer(attribute, value.to(dtype))
-            numbers.append(graph.fx_graph.get_attr(attribute))
-        product = graph.fx_graph.call_function(operator.mul, (node.all_input_nodes[0], numbers[0]))
-        total = graph.fx_graph.call_function(operator.add, (product, numbers[1]))
-    node.replace_all_uses_with(total)
-    graph.fx_graph.erase_node(node)
+        longer = graph.fx_graph.call_method("unsqueeze", (node.all_input_nodes[0], -1))
+    with graph.fx_graph.inserting_after(node):
+        rows = graph.fx_graph.call_method("squeeze", (node, -1))
+    node.replace_all_uses_with(rows, delete_user_cb=lambda user: user is not rows)
+    node.args = (longer,)
 
 
 def record_again(graph: MaseGraph) -> None:

@@ -39,7 +39,7 @@ def conv_bn_fusion_transform_pass(graph: MaseGraph) -> tuple[MaseGraph, Info]:
 
     The result equals the model in evaluation mode, which uses running statistics.
     """
-    return graph, fuse(graph, CONVOLUTIONS, fuse_conv_bn_weights)
+    return graph, warn_of_training(fuse(graph, CONVOLUTIONS, fuse_conv_bn_weights))
 
 
 @transform_pass("linear_bn_fusion", requires=("common",))
@@ -48,7 +48,14 @@ def linear_bn_fusion_transform_pass(graph: MaseGraph) -> tuple[MaseGraph, Info]:
 
     The result equals the model in evaluation mode, which uses running statistics.
     """
-    return graph, fuse(graph, LINEAR, fuse_linear_bn_weights)
+    return graph, warn_of_training(fuse(graph, LINEAR, fuse_linear_bn_weights))
+
+
+def warn_of_training(info: Info) -> Info:
+    """Warn of norms that computed something else until now; return the information."""
+    if info["was_training"]:
+        logger.warning(TRAINING, ", ".join(info["was_training"]))
+    return info
 
 
 def fuse(graph: MaseGraph, pairs: dict[type[nn.Module], type[nn.Module]], how: Fuse) -> Info:
@@ -70,8 +77,6 @@ def fuse(graph: MaseGraph, pairs: dict[type[nn.Module], type[nn.Module]], how: F
             training.append(norm.name)
         fused[layer.name] = norm.name
         fold(graph, layer, norm, how)
-    if training:
-        logger.warning(TRAINING, ", ".join(training))
     graph.model.delete_all_unused_submodules()
     graph.model.recompile()
     return {"fused": fused, "skipped": skipped, "was_training": training}

@@ -3,7 +3,7 @@
 `operands` finds what each operation works on, `count` counts with it and holds the pass, `rounding`
 measures which products are rounded as they run, `node_count` is what one node costs, `table` shows
 the counts; `module` counts a single module, as the labs do. `ebops` counts effective bit
-operations on given rows: `products` are what is multiplied, `liveness` is what anybody reads.
+operations on given rows: `products` are what is multiplied, `liveness` is what is read.
 """
 
 from chop.passes.graph.analysis.flops.count import (

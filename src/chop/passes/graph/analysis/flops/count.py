@@ -305,7 +305,7 @@ def rounded_macs(graph: MaseGraph) -> tuple[dict[str, Any], list[dict[str, Any]]
 
 
 def as_info(counts: Counts, backward: bool) -> dict[str, Any]:
-    """The counts as plain dictionaries, without gradients if nobody asked for them."""
+    """The counts as plain dictionaries, without gradients unless they are asked for."""
     hidden = () if backward else ("backward_flops",)
     nodes = {
         node.name: {key: value for key, value in asdict(count).items() if key not in hidden}

@@ -22,7 +22,7 @@ from chop.passes.graph.analysis.flops.products import CountedProduct, UncountedE
 
 Batch = Tensor | Mapping[str, Any]
 EBOPS_ROWS = 8192
-"""Rows that are looked at where nobody says how many."""
+"""Rows that are looked at unless a number is given."""
 AT_ONCE = 2**18
 """Elements of the inputs that are run at once, where batches are smaller."""
 

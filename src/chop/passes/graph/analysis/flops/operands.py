@@ -198,7 +198,7 @@ def batch_size(results: Results) -> int | None:
 
 
 def inputs_of_batch(results: Results, batch: int | None) -> dict[str, Any]:
-    """Inputs like those observed, with another leading dimension; what is no tensor stays.
+    """Inputs like those observed, with another leading dimension; what is not a tensor stays.
 
     Args:
         batch: the leading dimension of all inputs; by default each keeps its own.

@@ -237,7 +237,7 @@ def refuse_nothing(
     plan: Plan,
     rule_of: Mapping[fx.Node, str],
 ) -> None:
-    """Raise if not one operation is quantised although nobody said that all is to be float.
+    """Raise if not one operation is quantised although no rule says that all is to be float.
 
     Rules with the name "NA", and a bypass, do say so.
     """
