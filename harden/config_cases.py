@@ -26,7 +26,7 @@ KINDS = {
 SLOW_TO_IMPORT = (
     "matplotlib.pyplot", "matplotlib.figure", "tensorboard.summary.writer.event_file_writer",
     "lightning.pytorch.loggers", "chop.verbs.search.comparing", "chop.verbs.search.job",
-    "chop.verbs.test", "chop.verbs.train", "chop.verbs.transform.passes",
+    "chop.verbs.test.testing", "chop.verbs.train.training", "chop.verbs.transform.passes",
     "chop.search.strategy", "chop.search.engines.local", "chop.training.fit",
     "chop.training.report", "chop.runs", "chop.search.sweeps.hyperparameters",
 )  # fmt: skip

@@ -22,9 +22,9 @@ from harden.kill_hook import FileOperations
 
 ROOT = Path(__file__).parents[1]
 WARM = (
-    "chop.verbs.train", "chop.verbs.search.job", "chop.search.engines.local",
+    "chop.verbs.train.training", "chop.verbs.search.job", "chop.search.engines.local",
     "chop.search.strategy", "chop.training.fit", "chop.training.report",
-    "chop.runs", "chop.results.front", "chop.verbs.session", "chop.config.layers",
+    "chop.runs", "chop.results.front", "chop.verbs.common.session", "chop.config.layers",
     "matplotlib.backends.backend_agg", "optuna.samplers", "tomlkit", "tabulate",
     "torch.utils.flop_counter", "torch.utils.tensorboard",
 )  # fmt: skip

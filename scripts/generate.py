@@ -17,7 +17,7 @@ from chop.config.schema import FILE
 from chop.files import write_text
 from chop.ops.listing import markdown
 from chop.passes.docs import passes_page
-from chop.verbs.schema import schema, schema_text
+from chop.verbs.schema.document import schema, schema_text
 
 DOCS = Path(__file__).parents[1] / "docs"
 

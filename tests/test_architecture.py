@@ -62,8 +62,8 @@ LAYERS = {
         "views", "config", "catalogue", "export",
     ),
     "labs": BASE,
-    "cli": (*BASE, "verbs", "config", "catalogue", "loading"),
-    "__init__": ("aliases", "ir", "export", "search", "verbs"),
+    "cli": (*BASE, "verbs", "config"),
+    "__init__": ("aliases", "ir", "export", "search", "verbs", "config"),
 }  # fmt: skip
 
 
@@ -90,10 +90,7 @@ ROOMS = {
         "trainer",
     ),
     "views": ("section", "svg", "sections", "page", "terminal", "progress"),
-    "config": (
-        "option", "run", "export_options", "words", "command_line", "layers", "schema",
-        "completion", "pages",
-    ),
+    "config": ("option", "run", "verb", "command_line", "layers", "schema", "pages"),
     "dataset": (
         "rows", "augmentation",
         "preprocess",

@@ -16,26 +16,24 @@ __all__ = [
     "sensitivity", "train",
 ]  # fmt: skip
 
-PLACES = {
-    "MaseGraph": "chop.ir.graph.mase_graph",
-    "quantize": "chop.verbs.quantize.module",
-    "train": "chop.verbs.running",
-    "evaluate": "chop.verbs.running",
-    "report": "chop.verbs.running",
-    "sensitivity": "chop.verbs.sensitivity.module",
-}
 MODULES = ("errors", "export", "search")
 """What is reached without an import of its own; all but the first are functions, too."""
+OTHER_NAMES = {"evaluate": "test"}
+"""Verbs that have another name in Python."""
 
 install_aliases()
 
 
 def __getattr__(name: str) -> Any:
     """Import what takes seconds when it is first asked for: `ch --help` must not."""
-    if name in PLACES:
-        return getattr(import_module(PLACES[name]), name)
+    if name == "MaseGraph":
+        return import_module("chop.ir.graph.mase_graph").MaseGraph
     if name in MODULES:
         return import_module(f"chop.{name}")
+    if not name.startswith("_"):
+        verb = import_module("chop.config.verb").verbs().get(OTHER_NAMES.get(name, name))
+        if verb is not None:
+            return verb.in_python
     raise AttributeError(f"module 'chop' has no attribute {name!r}")
 
 

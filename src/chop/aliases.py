@@ -16,8 +16,8 @@ ANALYSIS = "chop.passes.graph.analysis"
 TRANSFORMS = "chop.passes.graph.transforms"
 ALIASES = {
     "chop.actions.search": "chop.verbs.search.job",
-    "chop.actions.test": "chop.verbs.test",
-    "chop.actions.train": "chop.verbs.train",
+    "chop.actions.test": "chop.verbs.test.testing",
+    "chop.actions.train": "chop.verbs.train.training",
     "chop.actions.transform": "chop.verbs.transform.passes",
     "chop.actions.comparing": "chop.verbs.search.comparing",
     "chop.actions.exporting": "chop.verbs.export.saved",

@@ -11,8 +11,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from chop.config.command_line import TOPICS as TOPICS
 from chop.registry import Registry
+
+TOPICS = (
+    "models", "datasets", "formats", "passes", "spaces", "strategies", "samplers", "sw_runners",
+    "hw_runners", "ops", "targets",
+)  # fmt: skip
 
 CATALOGUE = Path(__file__).with_name("catalogue.json")
 BETTER = {"maximize": "more is better", "minimize": "less is better"}

@@ -1,4 +1,4 @@
-"""The command line: arguments to settings to an action; one line and exit code 2 for a mistake.
+"""The command line: arguments to a request to a verb; one line and exit code 2 for a mistake.
 
 Nothing here imports torch before the arguments are known to be right, so help and mistakes are
 answered at once.
@@ -10,28 +10,13 @@ import io
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from chop.config.command_line import (
-    COMMANDS,
-    SHELLS,
-    action_help,
-    check_words,
-    main_help,
-    parse_arguments,
-    words_of,
-)
+from chop.config.command_line import action_help, check_options, main_help, parse_arguments
+from chop.config.verb import Verb, verbs
 from chop.errors import FULL_DISK, ChopError, ConfigError, UnknownNameError
-from chop.files import OWN_BYTES
 from chop.masking import masked, printable
-
-if TYPE_CHECKING:
-    from chop.config.layers import Layers
-    from chop.config.run import RunConfig
 
 OK, BUG, MISTAKE, INTERRUPTED = 0, 1, 2, 130
 LONGEST = 500  # characters of a message; --debug shows all of it
@@ -90,7 +75,7 @@ def _say(text: str) -> None:
 
 def _run(arguments: list[str]) -> int:
     if "-h" in arguments or "--help" in arguments:
-        action = next((word for word in arguments if word in COMMANDS), None)
+        action = next((word for word in arguments if word in verbs()), None)
         (main_help() if action is None else action_help(action)).print_help()
         return OK
     options = parse_arguments(arguments)
@@ -100,12 +85,27 @@ def _run(arguments: list[str]) -> int:
     if action in (None, "help"):
         main_help().print_help()
         return MISTAKE if action is None else OK
-    if action not in COMMANDS:
-        raise UnknownNameError("action", action, COMMANDS)
-    check_words(action, options)
-    if action in WITHOUT_SETTINGS:
-        return WITHOUT_SETTINGS[action](options)
-    return _act(action, options, ["ch", *arguments])
+    if action not in verbs():
+        raise UnknownNameError("action", action, verbs())
+    verb = verbs()[action]
+    check_options(verb, options)
+    if verb.takes_settings:
+        return _act(verb, options, ["ch", *arguments])
+    assert verb.function is not None
+    request = verb.request(**{name: _value(verb, name, options[name]) for name in options})
+    result = verb.function(request)
+    if verb.show is not None:
+        _say(verb.show(result, request))
+    return OK
+
+
+def _value(verb: Verb, name: str, given: Any) -> Any:
+    """Return the value of a field; words and switches need no check, and so no pydantic."""
+    if name in verb.words or isinstance(given, bool):
+        return given
+    from chop.config.layers import checked_argument
+
+    return checked_argument(name, given)
 
 
 def _as_info(action: str | None, options: dict[str, Any]) -> dict[str, Any]:
@@ -113,16 +113,18 @@ def _as_info(action: str | None, options: dict[str, Any]) -> dict[str, Any]:
     topic = options.pop("info")
     if action not in (None, "info"):
         raise ConfigError(f"--info stands alone: leave out {action!r}, or write ch {action} --help")
-    return {"model": topic} | options
+    return {"topic": topic} | options
 
 
-def _act(action: str, options: dict[str, Any], command: list[str]) -> int:
+def _act(verb: Verb, options: dict[str, Any], command: list[str]) -> int:
+    """Run a verb on a model, with the settings of all layers, and keep a record of them."""
     from chop.config.layers import Layers, settings_table, spelled_out, wants_colour
     from chop.logger import only_results
-    from chop.verbs.session import check, run_action
+    from chop.verbs.common.project import with_project
+    from chop.verbs.common.session import check, run_verb
 
-    layers = Layers.read(options.pop("config", None), spelled_out(options))
-    layers = replace(layers, project=_from_project(action, layers))
+    layers = Layers.read(options.pop("config", None), spelled_out(options), verb.request)
+    layers = with_project(verb.name, layers)
     config = layers.config
     check(config)
     with _profiling(config.profile), only_results(config.quiet):
@@ -131,33 +133,8 @@ def _act(action: str, options: dict[str, Any], command: list[str]) -> int:
         table = settings_table(layers, colour=colour, complete=config.verbose, room=room)
         sys.stdout.write(table + "\n" + _taken(layers.project))
         sys.stdout.flush()
-        run_action(action, config, layers.record(command), fetch=layers.names_model)
+        run_verb(verb, config, layers.record(command), fetch=layers.names_model)
     return OK
-
-
-def _from_project(action: str, layers: "Layers", *, graphs: bool = False) -> dict[str, Any]:
-    """The settings that were left out and that the project of ``--load`` knows.
-
-    Args:
-        graphs: whether the action can do with a graph alone, without the model it is made of.
-    """
-    from chop.catalogue import stored
-    from chop.config.layers import checked
-    from chop.loading.paths import GRAPH_TYPE, loadable
-    from chop.loading.records import left_out, require_code
-
-    given = layers.effective
-    where = f"{given.get('load_name')}: the record of its project"
-    known = {
-        name: checked(name, value, f"{where}: {name}", where)
-        for name, value in left_out(given).items()
-    }
-    if "model" in known and not given["imports"]:
-        load = given["load_name"]
-        if graphs and loadable(Path(load))[1] == GRAPH_TYPE:
-            return {name: value for name, value in known.items() if name != "model"}
-        require_code(known["model"], stored()["models"], load, action)
-    return known
 
 
 def _taken(known: Mapping[str, Any]) -> str:
@@ -165,166 +142,6 @@ def _taken(known: Mapping[str, Any]) -> str:
     shown = [f"{name} {value}" for name, value in known.items() if name in ("model", "dataset")]
     said = f"From project {known.get('project', '')}: {', '.join(shown)}"
     return f"{printable(said)}\n" if shown else ""
-
-
-def _info(options: dict[str, Any]) -> int:
-    """List what is registered; a user's files are imported first where they are named."""
-    from chop.verbs.info import info
-
-    _say(
-        info(
-            options.get("model"),
-            options.get("dataset"),
-            imports=options.get("imports", []),
-            names_only=bool(options.get("quiet")),
-        )
-    )
-    return OK
-
-
-def _report(options: dict[str, Any]) -> int:
-    """Write the page of a run."""
-    from chop.verbs.report import report
-
-    if options.get("model") is None:
-        raise ConfigError("no run is named: write ch report RUN_DIR, such as mase_output/<project>")
-    page = printable(str(report(options["model"], options.get("output"))))
-    _say(f"{page}\n" if options.get("quiet") else f"Report: {page}\n")
-    return OK
-
-
-def _compare(options: dict[str, Any]) -> int:
-    """Draw the fronts of searches on one picture."""
-    from chop.verbs.compare import compare_fronts, fronts_table
-
-    named = [word for word in words_of(options) if word is not None]
-    if not named:
-        raise ConfigError(
-            "no run is named: write ch compare RUN_DIR, such as mase_output/<project>"
-        )
-    picture, fronts = compare_fronts(named, options.get("output"))
-    shown = f"{fronts_table(fronts)}\nPicture: {picture}\n"
-    _say(f"{picture}\n" if options.get("quiet") else shown)
-    return OK
-
-
-def _export(options: dict[str, Any]) -> int:
-    """Write a saved graph in another form."""
-    from chop.config.layers import checked_argument
-    from chop.logger import only_results
-
-    given = {name: checked_argument(name, value) for name, value in options.items()}
-    for name, flag in (("load_name", "--load PATH"), ("to", "--to FORM")):
-        if given.get(name) is None:
-            raise ConfigError(f"export: {flag} is missing: write ch export --load PATH --to FORM")
-    quiet, _ = given.pop("quiet", False), given.pop("to_debug", False)
-    with only_results(quiet):
-        from chop.verbs.export.saved import export
-
-        done = export(given.pop("load_name"), **given)
-    folder = printable(str(done.folder))
-    said = "\n".join(map(printable, done.said))
-    _say(f"{folder}\n" if quiet else f"Exported: {folder}, {said}\n")
-    return OK
-
-
-def _predict(options: dict[str, Any]) -> int:
-    """Write what a network predicts for the rows of a file."""
-    from chop.config.layers import Layers, checked_argument, spelled_out
-    from chop.logger import only_results
-
-    *model, file = words_of(options) or [""]
-    if ".py:" in file:  # a model, with nothing after it
-        file = ""
-    given = {name: value for name, value in options.items() if name not in ("model", "dataset")}
-    output, quiet = given.pop("output", None), bool(given.get("quiet"))
-    raw = bool(given.pop("raw_cells", False))
-    if not file or given.get("load_name") is None:
-        what = "--load PATH" if file else "FILE"
-        raise ConfigError(f"predict: {what} is missing: write ch predict --load PATH FILE")
-    layers = Layers.read(None, spelled_out(given | ({"model": model[0]} if model else {})))
-    if not Path(given["load_name"]).expanduser().exists():
-        raise ConfigError(f"--load: there is no file or folder {given['load_name']}")
-    layers = replace(layers, project=_from_project("predict", layers, graphs=True))
-    if output is not None:
-        output = checked_argument("output", output)
-    if output == "-":
-        return _show_predicted(layers.config, file, given.get("label_column"), raw)
-    with only_results(quiet):
-        from chop.loading.user_code import import_user_code
-        from chop.verbs.predict.rows import predict, report_predicted
-
-        import_user_code(layers.config.imports)
-        label = given.get("label_column")
-        report_predicted(predict(layers.config, file, output, label=label, raw_cells=raw))
-    return OK
-
-
-def _show_predicted(config: "RunConfig", file: str, label: str | None, raw: bool) -> int:
-    """Print what a network predicts, once all of it is known, so that no half of it is shown."""
-    from chop.logger import only_results
-
-    with tempfile.TemporaryDirectory() as folder:
-        with only_results():
-            from chop.loading.user_code import import_user_code
-            from chop.verbs.predict.rows import predict
-
-            import_user_code(config.imports)
-            found = predict(config, file, f"{folder}/table.csv", label=label, raw_cells=raw)
-        with found.output.open(encoding="utf-8", errors=OWN_BYTES, newline="") as table:
-            shutil.copyfileobj(table, sys.stdout)
-    return OK
-
-
-def _doctor(options: dict[str, Any]) -> int:
-    """Show what this machine has and what is missing."""
-    from chop.verbs.doctor import doctor
-
-    sys.stdout.write(doctor(missing_only=bool(options.get("quiet"))))
-    return OK
-
-
-def _schema(options: dict[str, Any]) -> int:
-    """Print the JSON Schema of configuration files, with a user's own passes where named."""
-    from chop.config.schema import stored
-
-    imports = options.get("imports", [])
-    if not imports:
-        sys.stdout.write(stored())
-        return OK
-    from chop.loading.user_code import import_user_code
-    from chop.verbs.schema import schema_text
-
-    import_user_code(imports)
-    sys.stdout.write(schema_text())
-    return OK
-
-
-def _completion(options: dict[str, Any]) -> int:
-    """Print the completion script of a shell."""
-    from chop.catalogue import stored
-    from chop.config.completion import completion_script
-
-    shell = options.get("model")
-    if shell is None:
-        raise ConfigError(f"no shell is named: write ch completion {'|'.join(SHELLS)}")
-    if shell not in SHELLS:
-        raise UnknownNameError("shell", shell, SHELLS)
-    sys.stdout.write(completion_script(shell, stored()))
-    return OK
-
-
-WITHOUT_SETTINGS = {
-    "info": _info,
-    "export": _export,
-    "predict": _predict,
-    "report": _report,
-    "compare": _compare,
-    "doctor": _doctor,
-    "schema": _schema,
-    "completion": _completion,
-}
-"""Commands that take no settings, so that they keep no record of them."""
 
 
 @contextlib.contextmanager

@@ -18,10 +18,12 @@ from chop.export.exporting import export
 from chop.export.verilog.target import Hardware
 from chop.lowering import Engine, load_program
 from chop.training.settings import TrainingSettings
+from chop.verbs.common.rows import OTHER_WORDS
 from chop.verbs.quantize.module import quantize
-from chop.verbs.running import OTHER_WORDS, evaluate, train
 from chop.verbs.search.front import OF_RUN, search
 from chop.verbs.sensitivity.module import CONTEXT, sensitivity
+from chop.verbs.test.module import evaluate
+from chop.verbs.train.module import train
 
 
 def network() -> nn.Module:

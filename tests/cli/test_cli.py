@@ -13,7 +13,7 @@ from warm import ch
 
 from chop import __version__
 from chop.cli import main
-from chop.config.command_line import COMMANDS, OPTIONS, flags_of
+from chop.config.verb import flags_of, options, verbs
 
 MODEL = """
 from torch import nn
@@ -100,13 +100,13 @@ def test_help_and_version(tmp_path: Path, option: str) -> None:
     assert (__version__ if option in ("-V", "--version") else "usage: ch ACTION") in done.stdout
 
 
-@pytest.mark.parametrize("action", COMMANDS)
+@pytest.mark.parametrize("action", verbs())
 def test_an_action_shows_its_own_options_only(
     action: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([action, "--help"]) == 0
     shown = set(re.findall(r"^ +(?:-\w, )?(--[\w-]+)", capsys.readouterr().out, re.MULTILINE))
-    own = {flags_of(OPTIONS[name])[0] for name in COMMANDS[action].options}
+    own = {flags_of(options()[name])[0] for name in verbs()[action].options}
     assert shown - {"--help"} == {flag for flag in own if flag != "-q"} | {"--quiet"}
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from chop.catalogue import TOPICS, stored
 from chop.cli import main
-from chop.config import command_line as commands
-from chop.config.command_line import COMMANDS, OPTIONS, SHELLS, action_help, flags_of
-from chop.config.completion import completion_script
+from chop.config.command_line import action_help
+from chop.config.verb import flags_of, options, verbs
+from chop.verbs.completion import SHELLS, completion_script
 
 RUNS = ("train", "test", "transform", "search")
 Complete = Callable[..., list[str]]
@@ -49,7 +49,7 @@ def test_bash_registers_the_function(bash: Complete, tmp_path: Path) -> None:
 
 
 def test_bash_offers_the_commands(bash: Complete) -> None:
-    assert bash("") == list(COMMANDS)
+    assert bash("") == list(verbs())
     assert bash("tr") == ["train", "transform"]
 
 
@@ -73,19 +73,19 @@ def test_bash_offers_what_there_is_of_a_topic(bash: Complete, topic: str) -> Non
     assert set(stored()[topic]) <= set(bash("info", topic, ""))
 
 
-@pytest.mark.parametrize("name", [name for name, each in OPTIONS.items() if each.choices])
+@pytest.mark.parametrize("name", [name for name, each in options().items() if each.choices])
 def test_bash_offers_the_choices_of_an_option(bash: Complete, name: str) -> None:
-    flag = flags_of(OPTIONS[name])[-1]
-    action = OPTIONS[name].option.actions[0]
-    assert set(OPTIONS[name].choices) <= set(bash(action, flag, ""))
-    first = OPTIONS[name].choices[0]
+    flag = flags_of(options()[name])[-1]
+    action = next(verb for verb, each in verbs().items() if name in each.options)
+    assert set(options()[name].choices) <= set(bash(action, flag, ""))
+    first = options()[name].choices[0]
     assert first in bash(action, flag, first[:2])
 
 
 def test_bash_offers_the_options_of_the_command(bash: Complete) -> None:
-    for command, known in COMMANDS.items():
+    for command, known in verbs().items():
         offered = bash(command, "--")
-        long = {flag for name in known.options for flag in flags_of(OPTIONS[name])
+        long = {flag for name in known.options for flag in flags_of(options()[name])
                 if flag.startswith("--")}  # fmt: skip
         assert long <= set(offered), command
     assert "--batch-size" not in bash("report", "run", "--")
@@ -138,7 +138,7 @@ def test_every_script_names_every_flag(shell: str, capsys: pytest.CaptureFixture
     assert main(["completion", shell]) == 0
     script = capsys.readouterr().out
     dashes = "-l " if shell == "fish" else "--"
-    actions = [each for action in COMMANDS for each in action_help(action)._actions]
+    actions = [each for action in verbs() for each in action_help(action)._actions]
     flags = {
         flag
         for each in actions
@@ -151,4 +151,4 @@ def test_every_script_names_every_flag(shell: str, capsys: pytest.CaptureFixture
 
 
 def test_the_topics_are_those_of_the_catalogue() -> None:
-    assert commands.TOPICS == TOPICS  # the catalogue takes them from there
+    assert verbs()["info"].words["topic"].values == ("all", *TOPICS)

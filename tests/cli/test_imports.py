@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from chop.cli import main
-from chop.config.command_line import COMMANDS
 from chop.config.layers import write_toml
+from chop.config.verb import verbs
 
-WITH_CONFIG = [name for name, command in COMMANDS.items() if "config" in command.options]
+WITH_CONFIG = [name for name, command in verbs().items() if "config" in command.options]
 CANARY = "open('canary', 'w').close()\nraise ValueError('that far and no further')\n"
 REFUSED = (
     "ch: run.toml: imports 'own.py', which would run its code: "

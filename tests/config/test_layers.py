@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from chop.config.command_line import SETTINGS, flags_of, parse_arguments
+from chop.config.command_line import parse_arguments
 from chop.config.layers import GREY, Layers, checked_argument, settings_table, wants_colour
 from chop.config.run import REMOVED, RunConfig
+from chop.config.verb import flags_of, settings
 from chop.errors import ChopError
 
 SEED_ORDER = (
@@ -42,10 +43,10 @@ def test_the_command_line_beats_the_file_and_the_file_the_default(tmp_path: Path
 def test_a_given_value_counts_even_if_it_is_the_default(
     tmp_path: Path, name: str, in_file: str, argument: str
 ) -> None:
-    flag = flags_of(SETTINGS[name])[-1]
+    flag = flags_of(settings()[name])[-1]
     given = layers(tmp_path, f"{name} = {in_file}", flag, argument)
-    assert getattr(given.config, name) == SETTINGS[name].default
-    assert given.command_line == {name: SETTINGS[name].default}
+    assert getattr(given.config, name) == settings()[name].default
+    assert given.command_line == {name: settings()[name].default}
 
 
 def test_a_flag_of_the_file_can_be_overruled(tmp_path: Path) -> None:

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from chop.catalogue import stored
-from chop.config.command_line import COMMANDS, SETTINGS, build_parser
+from chop.config.command_line import build_parser
 from chop.config.pages import cli_page, toml_page
 from chop.config.schema import stored_schema, values_of
+from chop.config.verb import settings, verbs
 
 PAGES = Path(__file__).parents[2] / "docs" / "reference"
 
@@ -26,7 +27,7 @@ def test_every_flag_of_the_parser_and_every_command_is_on_the_page() -> None:
     flags = [flag for action in build_parser()._actions for flag in action.option_strings]
     assert len(flags) > 40
     assert [flag for flag in flags if f"`{flag}" not in page and f", {flag}" not in page] == []
-    assert [name for name in COMMANDS if f"### `ch {name}" not in page] == []
+    assert [name for name in verbs() if f"### `ch {name}" not in page] == []
 
 
 def keys_of(schema: object) -> set[str]:
@@ -47,7 +48,7 @@ def test_every_key_of_the_schema_is_on_the_page() -> None:
     assert len(keys) > 100
     missing = [key for key in keys if f"`{key}`" not in page and f".{key}" not in page]
     assert [key for key in missing if f"[{key}" not in page] == []
-    assert set(SETTINGS) <= keys
+    assert set(settings()) <= keys
     assert rules["quantize"]["properties"]["by"]["description"] in page
 
 

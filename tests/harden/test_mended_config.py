@@ -14,7 +14,7 @@ from chop.errors import ConfigError, UnknownNameError
 from chop.registry import Registry
 from chop.search.config import StrategySetup
 from chop.validation import parse
-from chop.verbs.session import check_counts
+from chop.verbs.common.session import check_counts
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from chop.config.command_line import COMMANDS
+from chop.config.verb import verbs
 from chop.search.study import storage
 from harden import security, security_graph, security_pins
 from harden.security_hostile import CANARY, HOSTILE, Hostile
@@ -151,7 +151,7 @@ def test_what_a_configuration_imports_is_not_run(hostile: Hostile) -> None:
 
 
 def test_every_command_with_a_configuration_is_tried() -> None:
-    commands = {name for name, command in COMMANDS.items() if "config" in command.options}
+    commands = {name for name, command in verbs().items() if "config" in command.options}
     assert commands <= {each.name.removeprefix("imports for ") for each in IMPORTS}
 
 

@@ -23,8 +23,8 @@ from chop.search.spaces.measure import Measure
 from chop.search.spaces.space import SearchContext, every
 from chop.search.strategy import Search
 from chop.search.study.trial import Trial
+from chop.verbs.common.session import facts_of
 from chop.verbs.search.job import search
-from chop.verbs.session import facts_of
 
 ROWS, SAMPLE = 600, 16
 LINEAR = {

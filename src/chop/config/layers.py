@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from chop import __version__
-from chop.config.command_line import OPTIONS, SETTINGS, main_flag
-from chop.config.option import Setting
+from chop.config.option import Setting, settings_of
 from chop.config.run import REMOVED, RunConfig
+from chop.config.verb import main_flag, options, settings
 from chop.errors import ConfigError, UnknownNameError, suggestion
 from chop.files import check_nameable, regular, write_text
 from chop.masking import masked_values, printable
@@ -174,20 +174,28 @@ class Layers:
     command_line: Mapping[str, Any]
     file_name: str | None = None
     project: Mapping[str, Any] = field(default_factory=dict)
-    """What the project of ``--load`` knows and nobody has said; the lowest layer."""
+    """What the project of ``--load`` knows and is not given; the lowest layer."""
+    request: type[RunConfig] = RunConfig
+    """What the settings are for; a file may have those of other requests."""
 
     @classmethod
-    def read(cls, file_name: str | None, command_line: Mapping[str, Any]) -> "Layers":
+    def read(
+        cls,
+        file_name: str | None,
+        command_line: Mapping[str, Any],
+        request: type[RunConfig] = RunConfig,
+    ) -> "Layers":
         """The layers of one call of ``ch``; `command_line` holds the texts that were given."""
         file = checked_file(Path(file_name)) if file_name else {}
         given = {name: checked_argument(name, value) for name, value in command_line.items()}
         check_imports(file.get("imports", ()), given.get("imports", ()), file_name)
-        return cls(file, given, file_name)
+        return cls(file, given, file_name, request=request)
 
     @property
     def config(self) -> RunConfig:
         """The settings in effect."""
-        return RunConfig(**self.effective)
+        known = settings_of(self.request)
+        return self.request(**{k: each for k, each in self.effective.items() if k in known})
 
     @property
     def names_model(self) -> bool:
@@ -215,11 +223,12 @@ class Layers:
 
     def rows(self) -> list[list[Any]]:
         """Name, default, file, command line and effect of each setting that is shown."""
-        effective = {name: setting.default for name, setting in SETTINGS.items()} | self.effective
+        known = settings_of(self.request)
+        effective = {name: setting.default for name, setting in known.items()} | self.effective
         rows = [
             [name, setting.default, self.file.get(name, ""), self.command_line.get(name, ""),
              effective[name]]
-            for name, setting in SETTINGS.items()
+            for name, setting in known.items()
             if setting.option.listed
         ]  # fmt: skip
         return [masked_values(row) for row in rows]
@@ -235,7 +244,7 @@ def checked_file(path: Path) -> dict[str, Any]:
 
 def checked_argument(name: str, text: Any) -> Any:
     """What an option on the command line was given, as the value it stands for."""
-    where = main_flag(OPTIONS[name]) or name
+    where = main_flag(options()[name]) or name
     return checked(name, None if text == NOTHING else text, where, where, strict=False)
 
 
@@ -247,7 +256,7 @@ def checked(name: str, value: Any, where: str, owner: str, *, strict: bool = Tru
         owner: where an unknown name stands.
         strict: a file says numbers as numbers; a command line has only text.
     """
-    setting = setting_named(name, owner) if strict else OPTIONS[name]
+    setting = setting_named(name, owner) if strict else options()[name]
     value = setting.option.usual(value)
     if value is None:
         if not setting.optional:
@@ -268,9 +277,10 @@ def setting_named(name: str, owner: str) -> Setting:
     """A setting by name; one that the original had says why it is gone."""
     if name in REMOVED:
         raise ConfigError(f"{owner}: {name} has no meaning here: {REMOVED[name]}")
-    if name not in SETTINGS:
-        raise UnknownNameError("key", name, SETTINGS, where=owner)
-    return SETTINGS[name]
+    known = settings()
+    if name not in known:
+        raise UnknownNameError("key", name, known, where=owner)
+    return known[name]
 
 
 def settings_table(
@@ -334,7 +344,7 @@ def _typed(setting: Setting, value: Any, where: str, strict: bool) -> Any:
 def _adapter(name: str) -> Any:
     from pydantic import Field, TypeAdapter
 
-    setting = OPTIONS[name]
+    setting = options()[name]
     limits = setting.option.bounds
     if setting.type is float:
         limits["allow_inf_nan"] = False

@@ -1,4 +1,4 @@
-"""What an option is: a field of a settings class, whose annotation says what it takes and where.
+"""What an option is: a field of a request, whose annotation says what it takes and where.
 
 Standard library only, so that ``ch --help`` starts at once; pydantic joins when values are checked.
 """
@@ -9,8 +9,25 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-RUNS = ("train", "test", "transform", "search", "quantize", "sensitivity")
-"""The actions that take settings."""
+
+@dataclass(frozen=True)
+class Word:
+    """A value that a verb takes by position."""
+
+    metavar: str
+    help: str
+    values: tuple[str, ...] = ()
+    names: str = ""
+    """As `Option.names`."""
+    needed: bool = False
+    repeats: bool = False
+    """Whether any number of such words may follow."""
+
+    @property
+    def usage(self) -> str:
+        if self.repeats:
+            return f"[{self.metavar} …]"
+        return self.metavar if self.needed else f"[{self.metavar}]"
 
 
 @dataclass(frozen=True)
@@ -20,15 +37,20 @@ class Option:
     help: str
     group: str
     flags: tuple[str, ...] = ()
-    actions: tuple[str, ...] = RUNS
-    """Which actions take it on the command line; a file may set it for any of them."""
+    actions: tuple[str, ...] = ()
+    """Which verbs take it on the command line, if not all that have it; a file may set it for any
+    of them."""
     listed: bool = True
     """Whether the table of settings shows it."""
     spellings: Mapping[Any, str] = field(default_factory=dict)
     """Other spellings of values, and the one that is meant by each."""
     repeatable: bool = False
+    values: tuple[str, ...] = ()
+    """The values it is limited to, where its type does not say so."""
     names: str = ""
     """What a value names: ``file``, ``folder``, or a topic of ``ch info`` such as ``models``."""
+    word: Word | None = None
+    """How it stands on a command line without a flag."""
     default_words: str = ""
     """The default in words, where it depends on the machine."""
     above: float | None = None
@@ -49,7 +71,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Setting:
-    """One field of a settings class: its name, type, default and option."""
+    """One field of a request: its name, type, default and option."""
 
     name: str
     type: Any
@@ -71,6 +93,8 @@ class Setting:
     @property
     def choices(self) -> tuple[str, ...]:
         """The values it is limited to; empty when it is not."""
+        if self.option.values:
+            return self.option.values
         for member in self.type_members:
             if get_origin(member) is Literal:
                 return get_args(member)
@@ -88,14 +112,21 @@ class Setting:
         return str(self.default).lower() if self.is_flag else str(self.default)
 
 
-@cache
-def settings_of(owner: type) -> dict[str, Setting]:
+def settings_of(owner: type[Any]) -> dict[str, Setting]:
     """The settings a class declares as ``name: Annotated[type, Option(...)] = default``."""
+    known: Any = owner  # a class is hashable, whatever mypy thinks of its instances
+    return _settings_of(known)
+
+
+@cache
+def _settings_of(owner: Any) -> dict[str, Setting]:
     hints = get_type_hints(owner, include_extras=True)
     return {field.name: _setting(field, hints[field.name]) for field in fields(owner)}
 
 
 def _setting(field: Field[Any], hint: Any) -> Setting:
     value_type, option = get_args(hint)
+    if isinstance(option, Word):
+        option = Option(option.help, "", names=option.names, word=option)
     default = field.default_factory() if callable(field.default_factory) else field.default
     return Setting(field.name, value_type, default, option)

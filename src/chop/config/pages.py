@@ -6,12 +6,7 @@
 from collections.abc import Iterable, Iterator
 
 from chop.config.command_line import (
-    COMMANDS,
     INFORMATION,
-    OPTIONS,
-    SETTINGS,
-    flags_of,
-    main_flag,
     opposite_of,
     sentence,
     value_of,
@@ -19,7 +14,7 @@ from chop.config.command_line import (
 from chop.config.option import Setting
 from chop.config.run import REMOVED
 from chop.config.schema import Schema, default_of, key_rows, table_in, values_of
-from chop.config.words import Command
+from chop.config.verb import Verb, flags_of, main_flag, options, settings, verbs
 
 MADE = "This page is generated from the code: `make generate` writes it."
 CLI = f"""\
@@ -93,15 +88,15 @@ KEYS = ("key", "values", "default", "meaning")
 
 def cli_page() -> str:
     """Every command and every option."""
-    quiet = [(f"`{name}`", each.quiet) for name, each in COMMANDS.items()]
+    quiet = [(f"`{name}`", each.quiet) for name, each in verbs().items()]
     parts = [CLI, _table(("command", "with `--quiet`"), quiet)]
-    parts += ["## Commands\n", *(_command(name, each) for name, each in COMMANDS.items())]
+    parts += ["## Commands\n", *map(_command, verbs().values())]
     groups: dict[str, list[Setting]] = {}
-    for setting in OPTIONS.values():
+    for setting in options().values():
         if flags_of(setting):
             groups.setdefault(setting.option.group, []).append(setting)
-    for group, settings in groups.items():
-        rows = [_option_row(setting) for setting in settings]
+    for group, listed in groups.items():
+        rows = [_option_row(setting) for setting in listed]
         parts += [f"## Options: {group}\n", _table(("option", "default", "meaning"), rows)]
     alone = [(f"`{flags}`", text) for flags, text in INFORMATION.items()]
     parts += ["## Options: information\n", _table(("option", "meaning"), alone)]
@@ -113,11 +108,14 @@ def cli_page() -> str:
     return "\n".join([*parts, COMPLETION])
 
 
-def _command(name: str, command: Command) -> str:
-    words = [f"- `{word.metavar}`: {_word(word.help, word.values)}\n" for word in command.names]
-    own = ", ".join(f"`{main_flag(OPTIONS[each])}`" for each in command.options)
-    heading = f"### `ch {name} {command.usage}".rstrip() + "`"
-    return f"{heading}\n\n{sentence(command.help)}\n\n{''.join(words)}- Options: {own}\n"
+def _command(verb: Verb) -> str:
+    known = options()
+    words = [
+        f"- `{word.metavar}`: {_word(word.help, word.values)}\n" for word in verb.words.values()
+    ]
+    own = ", ".join(f"`{main_flag(known[each])}`" for each in verb.options)
+    heading = f"### `ch {verb.name} {verb.usage}".rstrip() + "`"
+    return f"{heading}\n\n{sentence(verb.help)}\n\n{''.join(words)}- Options: {own}\n"
 
 
 def _word(text: str, values: Iterable[str]) -> str:
@@ -140,7 +138,9 @@ def _option_row(setting: Setting) -> tuple[str, str, str]:
 def toml_page(schema: Schema) -> str:
     """Every key of a file, read off its schema."""
     tables = schema["properties"]
-    rows = [_setting_row(name, tables[name]) for name in SETTINGS if SETTINGS[name].option.group]
+    rows = [
+        _setting_row(each, tables[name]) for name, each in settings().items() if each.option.group
+    ]
     parts = [TOML, "## Settings\n", _table((*KEYS[:3], "option", "meaning"), rows)]
     parts += [f"## `[passes]`\n\n{sentence(tables['passes']['description'])}\n"]
     for name, table in tables["passes"]["properties"].items():
@@ -156,11 +156,10 @@ def toml_page(schema: Schema) -> str:
     return "\n".join(parts)
 
 
-def _setting_row(name: str, schema: Schema) -> tuple[str, ...]:
-    setting = SETTINGS[name]
+def _setting_row(setting: Setting, schema: Schema) -> tuple[str, ...]:
     default = setting.option.default_words or _code(default_of(schema))
     return (
-        f"`{name}`",
+        f"`{setting.name}`",
         values_of(schema),
         default,
         _code(main_flag(setting)),

@@ -2,9 +2,10 @@
 
 import os
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from chop.config.option import Option
+from chop.config.option import Option, Word
 
 GENERAL = "general"
 TRAINER = "trainer"
@@ -13,6 +14,8 @@ DATA = "data"
 PROJECT = "project"
 QUANTISING = "quantising"
 
+MODEL = Word("MODEL", "as listed by: ch info models, or my_net.py:Net", names="models")
+DATASET = Word("DATASET", "as listed by: ch info datasets, or my_data.csv", names="datasets")
 TRAINING = ("train", "search")  # a search may train each of its trials
 MEASURING = ("train", "test", "search")
 
@@ -29,9 +32,75 @@ REMOVED = {
 """Settings of the original that have no meaning here, and why."""
 
 
+# Settings that several requests have.
+LoadName = Annotated[
+    str | None,
+    Option(
+        "weights or graph to start from: a file, a folder, or a project folder (its best "
+        "checkpoint)",
+        GENERAL,
+        ("--load",),
+        names="file",
+    ),
+]
+LoadType = Annotated[
+    Literal["pt", "pl", "mz", "hf", "qonnx"],
+    Option(
+        "what --load names: a state dict (pt), a Lightning checkpoint (pl), "
+        "a saved graph (mz), a Hugging Face folder or config.json (hf), an ONNX file with "
+        "Quant nodes (qonnx); inferred from the file name where possible",
+        GENERAL,
+    ),
+]
+BatchSize = Annotated[int, Option("samples in a batch", GENERAL, above=0)]
+Debug = Annotated[bool, Option("debug logging and full tracebacks", GENERAL, ("--debug",))]
+Accelerator = Annotated[
+    Literal["auto", "cpu", "gpu", "mps"],
+    Option("kind of device; cuda means gpu", RUNTIME, spellings={"cuda": "gpu"}),
+]
+LabelColumn = Annotated[str | None, Option("column of the labels in a custom file", DATA)]
+Imports = Annotated[
+    list[str],
+    Option(
+        "Python file or module whose decorators add models, data sets, passes …; "
+        "runs only if given with --import",
+        GENERAL,
+        ("--import",),
+        listed=False,
+        repeatable=True,
+        names="file",
+    ),
+]
+FormatName = Annotated[
+    str,
+    Option(
+        "number format, as listed by: ch info formats",
+        QUANTISING,
+        ("--format",),
+        names="formats",
+        listed=False,
+    ),
+]
+Output = Annotated[
+    str | Path | None,
+    Option(
+        "output file of report and compare (default: in RUN_DIR) and of predict (default: "
+        "FILE_predictions.csv, - for the terminal), or folder of export (default: export_FORM next "
+        "to the graph)",
+        "output",
+        ("--output", "-o"),
+        names="file",
+    ),
+]
+Quiet = Annotated[
+    bool,
+    Option("show only errors and final results", GENERAL, ("-q", "--quiet"), listed=False),
+]
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """The settings of a run of ``ch``. The order is the order of the printed table."""
+    """The settings of a run on a model. The order is the order of the printed table."""
 
     task: Annotated[
         Literal["classification", "cls", "language_modeling", "lm", "regression", "reg"],
@@ -40,29 +109,10 @@ class RunConfig:
             GENERAL,
         ),
     ] = "classification"
-    load_name: Annotated[
-        str | None,
-        Option(
-            "weights or graph to start from: a file, a folder, or a project folder (its best "
-            "checkpoint)",
-            GENERAL,
-            ("--load",),
-            names="file",
-        ),
-    ] = None
-    load_type: Annotated[
-        Literal["pt", "pl", "mz", "hf", "qonnx"],
-        Option(
-            "what --load names: a state dict (pt), a Lightning checkpoint (pl), "
-            "a saved graph (mz), a Hugging Face folder or config.json (hf), an ONNX file with "
-            "Quant nodes (qonnx); inferred from the file name where possible",
-            GENERAL,
-        ),
-    ] = "mz"
-    batch_size: Annotated[int, Option("samples in a batch", GENERAL, above=0)] = 128
-    to_debug: Annotated[
-        bool, Option("debug logging and full tracebacks", GENERAL, ("--debug",))
-    ] = False
+    load_name: LoadName = None
+    load_type: LoadType = "mz"
+    batch_size: BatchSize = 128
+    to_debug: Debug = False
     log_level: Annotated[
         Literal["debug", "info", "warning", "error", "critical"],
         Option("least severe message to show", GENERAL),
@@ -157,10 +207,7 @@ class RunConfig:
     num_nodes: Annotated[
         int, Option("machines", RUNTIME, ("--nodes",), above=0, actions=MEASURING)
     ] = 1
-    accelerator: Annotated[
-        Literal["auto", "cpu", "gpu", "mps"],
-        Option("kind of device; cuda means gpu", RUNTIME, spellings={"cuda": "gpu"}),
-    ] = "auto"
+    accelerator: Accelerator = "auto"
     strategy: Annotated[
         Literal["auto", "ddp", "ddp_find_unused_parameters_true"],
         Option("how several devices share the work", RUNTIME, actions=("train",)),
@@ -189,9 +236,7 @@ class RunConfig:
         str | None,
         Option("file of the data set, in place of the downloaded one", DATA, names="file"),
     ] = None
-    label_column: Annotated[str | None, Option("column of the labels in a custom file", DATA)] = (
-        None
-    )
+    label_column: LabelColumn = None
     augment: Annotated[
         str | None,
         Option(
@@ -201,86 +246,6 @@ class RunConfig:
             actions=TRAINING,
         ),
     ] = None
-    split: Annotated[
-        Literal["test", "val", "all"],
-        Option(
-            "rows that ch test measures: test, validation or all rows, as for a new file",
-            DATA,
-            listed=False,
-            actions=("test",),
-        ),
-    ] = "test"
-    exact: Annotated[
-        bool,
-        Option(
-            "test a quantised network in integers, and compare it with the simulation",
-            DATA,
-            listed=False,
-            actions=("test",),
-        ),
-    ] = False
-    width: Annotated[
-        int | None,
-        Option(
-            "bits of what products are made of, inputs and weights alike; 8 if the format has no "
-            "width of its own",
-            QUANTISING,
-            above=0,
-            listed=False,
-            actions=("quantize",),
-        ),
-    ] = None
-    weight_width: Annotated[
-        int | None,
-        Option(
-            "bits of weights, where they differ from --width",
-            QUANTISING,
-            above=0,
-            listed=False,
-            actions=("quantize",),
-        ),
-    ] = None
-    number_format: Annotated[
-        str,
-        Option(
-            "number format, as listed by: ch info formats",
-            QUANTISING,
-            ("--format",),
-            names="formats",
-            listed=False,
-            actions=("quantize", "sensitivity"),
-        ),
-    ] = "integer"
-    products_only: Annotated[
-        bool,
-        Option(
-            "quantise products only, and leave all else in floating point",
-            QUANTISING,
-            listed=False,
-            actions=("quantize",),
-        ),
-    ] = False
-    rules: Annotated[
-        list[str],
-        Option(
-            "another width or format for some layers: fc1=6, linear=minifloat_ieee:8, out=float; "
-            "before = stands a layer, an operation or a pattern",
-            QUANTISING,
-            ("--rule",),
-            listed=False,
-            repeatable=True,
-            actions=("quantize",),
-        ),
-    ] = field(default_factory=list)
-    widths: Annotated[
-        str,
-        Option(
-            "bits to try in each layer, with commas between",
-            QUANTISING,
-            listed=False,
-            actions=("sensitivity",),
-        ),
-    ] = "2,3,4,6,8"
     is_pretrained: Annotated[
         bool, Option("start from published weights", GENERAL, ("--pretrained",))
     ] = False
@@ -291,24 +256,14 @@ class RunConfig:
         str | None,
         Option("folder of this run; by default {model}_{task}_{dataset}_{date}", PROJECT),
     ] = None
-    model: Annotated[str | None, Option("name of the model", GENERAL, names="models")] = None
-    dataset: Annotated[str | None, Option("name of the data set", GENERAL, names="datasets")] = None
-    imports: Annotated[
-        list[str],
-        Option(
-            "Python file or module whose decorators add models, data sets, passes …; "
-            "runs only if given with --import",
-            GENERAL,
-            ("--import",),
-            listed=False,
-            repeatable=True,
-            names="file",
-        ),
-    ] = field(default_factory=list)
-    quiet: Annotated[
-        bool,
-        Option("show only errors and final results", GENERAL, ("-q", "--quiet"), listed=False),
-    ] = False
+    model: Annotated[
+        str | None, Option("name of the model", GENERAL, names="models", word=MODEL)
+    ] = None
+    dataset: Annotated[
+        str | None, Option("name of the data set", GENERAL, names="datasets", word=DATASET)
+    ] = None
+    imports: Imports = field(default_factory=list)
+    quiet: Quiet = False
     verbose: Annotated[
         bool,
         Option(

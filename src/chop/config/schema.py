@@ -2,7 +2,7 @@
 
 ``chop.schema.json`` lies in the package, so that ``ch schema`` prints it without importing torch;
 ``make generate`` writes it, and a test fails when it is out of date. Here is what follows from the
-settings alone; `chop.verbs.schema` adds passes and searches.
+settings alone; `chop.verbs.schema.document` adds passes and searches.
 """
 
 import json
@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
-from chop.config.command_line import SETTINGS
 from chop.config.layers import NOTHING
 from chop.config.option import Setting
+from chop.config.verb import settings
 
 FILE = Path(__file__).with_name("chop.schema.json")
 NONE = {"const": NOTHING, "description": "none"}
@@ -47,7 +47,7 @@ def settings_schema(known: dict[str, list[str]]) -> dict[str, Schema]:
     Args:
         known: names that are suggested for a value, by topic of ``ch info``.
     """
-    return {name: setting_schema(setting, known) for name, setting in SETTINGS.items()}
+    return {name: setting_schema(setting, known) for name, setting in settings().items()}
 
 
 def setting_schema(setting: Setting, known: dict[str, list[str]]) -> Schema:

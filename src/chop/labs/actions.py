@@ -5,8 +5,8 @@ from importlib import import_module
 HOMES = {
     "search": "chop.verbs.search.job",
     "sensitivity": "chop.verbs.sensitivity.layers",
-    "test": "chop.verbs.test",
-    "train": "chop.verbs.train",
+    "test": "chop.verbs.test.testing",
+    "train": "chop.verbs.train.training",
     "transform": "chop.verbs.transform.passes",
 }
 

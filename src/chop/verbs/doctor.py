@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.resources import files
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from chop import __version__
+from chop.config.run import Debug, Quiet
+from chop.config.verb import Verb, add_verb
 
 PROJECT = "machop"
 OK, MISSING, OLD, BROKEN, NOTE = "ok", "missing", "too old", "broken", ""
@@ -302,3 +305,23 @@ def _table(rows: Sequence[tuple[str, ...]]) -> str:
     from tabulate import tabulate
 
     return tabulate(rows, tablefmt="plain", disable_numparse=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoctorRequest:
+    """Show what this machine has, what is missing and how to get it."""
+
+    quiet: Quiet = False
+    to_debug: Debug = False
+
+
+add_verb(
+    Verb(
+        "doctor",
+        DoctorRequest,
+        place=11,
+        quiet="what is missing and the command that provides it",
+        function=lambda request: doctor(missing_only=request.quiet),
+        show=lambda text, request: str(text),
+    )
+)

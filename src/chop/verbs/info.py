@@ -3,10 +3,14 @@
 import shutil
 import textwrap
 from collections.abc import Collection, Iterable
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated, Any
 
 from chop import __version__, catalogue
 from chop.catalogue import TOPICS, Catalogue, Traits, metric_words, trait_words
+from chop.config.option import Word
+from chop.config.run import Debug, Imports, Quiet
+from chop.config.verb import Verb, add_verb
 from chop.errors import UnknownNameError
 
 PLAIN_TABLE: dict[str, Any] = {"tablefmt": "simple", "disable_numparse": True}
@@ -152,3 +156,32 @@ def _table(topic: str, entries: dict[str, str], traits: dict[str, dict[str, Any]
     if not any(measured for *_, measured in rows):
         return tabulate([row[:2] for row in rows], [topic, "description"], **PLAIN_TABLE)
     return tabulate(rows, [topic, "description", "metrics"], **PLAIN_TABLE)
+
+
+@dataclass(frozen=True)
+class InfoRequest:
+    """List what can be named: models, datasets, formats, passes …."""
+
+    topic: Annotated[
+        str | None, Word("TOPIC", "what to list; by default all", ("all", *TOPICS))
+    ] = None
+    entry: Annotated[str | None, Word("NAME", "one entry, with its details", names="entries")] = (
+        None
+    )
+    imports: Imports = field(default_factory=list)
+    quiet: Quiet = False
+    to_debug: Debug = False
+
+
+add_verb(
+    Verb(
+        "info",
+        InfoRequest,
+        place=12,
+        quiet="names, one per line",
+        function=lambda request: info(
+            request.topic, request.entry, imports=request.imports, names_only=request.quiet
+        ),
+        show=lambda text, request: str(text),
+    )
+)

@@ -19,7 +19,7 @@ from chop.search.study.trial import Outcome, TrialRequest
 
 BATCH_SECONDS = 0.1
 LARGEST_BATCH = 64
-LONGEST_ALONE = 2.0
+LONGEST_ALONE = 5.0
 """Seconds that a process which wants to join a study waits at most for one that is alone."""
 ATTEMPTS = 2
 """How often a trial may take its process with it before it counts as failed."""

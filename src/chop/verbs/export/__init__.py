@@ -1,1 +1,127 @@
 """Export: a saved graph in a form that needs neither PyTorch nor Machop."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated
+
+from chop.catalogue import stored
+from chop.config.option import Option
+from chop.config.run import Debug, Imports, LoadName, LoadType, Output, Quiet
+from chop.config.verb import Verb, add_verb
+from chop.errors import ConfigError
+from chop.masking import printable
+
+if TYPE_CHECKING:
+    from chop.export.exporting import Exported
+
+GROUP = "export"
+TARGET_FLAGS = ("stages", "clock_ns", "stream", "synthesise", "most_luts", "name", "qemu")
+"""Fields that only some forms take."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportRequest:
+    """Export a quantised graph to C, ONNX or circuits, and check it: ch export --load PATH."""
+
+    load_name: LoadName = None
+    load_type: LoadType = "mz"
+    imports: Imports = field(default_factory=list)
+    to: Annotated[
+        str | None,
+        Option("format, as listed by: ch info targets", GROUP, values=tuple(stored()["targets"])),
+    ] = None
+    output: Output = None
+    rows: Annotated[
+        int | None,
+        Option(
+            "rows of codes to check the files with; 0 checks nothing",
+            GROUP,
+            default_words="2000",
+            at_least=0,
+        ),
+    ] = None
+    verify: Annotated[
+        bool,
+        Option("fail if the files cannot be checked, for example without a simulator", GROUP),
+    ] = False
+    cut_tail: Annotated[
+        bool, Option("drop floating-point operations at the end, such as a softmax", GROUP)
+    ] = False
+    stages: Annotated[
+        int | None,
+        Option(
+            "pipeline registers of a circuit from inputs to outputs, at most 1,000; by default one "
+            "for each layer",
+            GROUP,
+            at_least=0,
+            below=1001,
+        ),
+    ] = None
+    clock_ns: Annotated[
+        float | None,
+        Option(
+            "clock period in nanoseconds to place registers for, in place of --stages",
+            GROUP,
+            above=0,
+        ),
+    ] = None
+    stream: Annotated[bool, Option("add an AXI-stream wrapper to a circuit", GROUP)] = False
+    synthesise: Annotated[
+        bool, Option("map a circuit to devices with Yosys and nextpnr", GROUP)
+    ] = False
+    most_luts: Annotated[
+        int | None,
+        Option("refuse circuits above this estimate", GROUP, default_words="200000", at_least=1),
+    ] = None
+    name: Annotated[
+        str | None,
+        Option("name of the files and functions of C", GROUP, default_words="model"),
+    ] = None
+    qemu: Annotated[
+        bool,
+        Option(
+            "run 100 rows of C on simulated devices, and measure flash, stack and instructions "
+            "there",
+            GROUP,
+        ),
+    ] = False
+    quiet: Quiet = False
+    to_debug: Debug = False
+
+
+def export_saved(request: ExportRequest) -> "Exported":
+    """Write a saved graph in another form, and check the files."""
+    for value, flag in ((request.load_name, "--load PATH"), (request.to, "--to FORM")):
+        if value is None:
+            raise ConfigError(f"export: {flag} is missing: write ch export --load PATH --to FORM")
+    from chop.logger import only_results
+
+    with only_results(request.quiet):
+        from chop.verbs.export.saved import export as export_graph
+
+        flags = {name: getattr(request, name) for name in TARGET_FLAGS}
+        given = {
+            name: flag for name, flag in flags.items() if flag is not None and flag is not False
+        }
+        return export_graph(
+            str(request.load_name), str(request.to), request.output, rows=request.rows,
+            verify=request.verify, load_type=request.load_type, imports=request.imports,
+            cut_tail=request.cut_tail, **given,
+        )  # fmt: skip
+
+
+def show_export(done: "Exported", request: ExportRequest) -> str:
+    """Return where the files are and what was checked, for a terminal."""
+    folder, said = printable(str(done.folder)), "\n".join(map(printable, done.said))
+    return f"{folder}\n" if request.quiet else f"Exported: {folder}, {said}\n"
+
+
+add_verb(
+    Verb(
+        "export",
+        ExportRequest,
+        place=9,
+        quiet="the folder of the files",
+        function=export_saved,
+        show=show_export,
+    )
+)

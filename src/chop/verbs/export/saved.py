@@ -27,7 +27,7 @@ from chop.lowering.from_graph import Lowering
 from chop.lowering.stored import PROGRAM
 from chop.passes import PASSES
 from chop.runs import BEST_SETTINGS, EXPORT, FRONT_GRAPHS, SOFTWARE, open_run
-from chop.verbs import session
+from chop.verbs.common import session
 from chop.verbs.transform import passes as transforming
 
 ROWS = 2000

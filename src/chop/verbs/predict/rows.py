@@ -25,6 +25,7 @@ from chop.models.weights import preprocessing_in, read_checkpoint
 from chop.preprocessing import Preprocessing, preprocessing_of
 from chop.runs import versioned
 from chop.tasks import NUMBERS, PROBLEM, Columns, Task, as_rows, restored, task_named
+from chop.verbs.common.session import data_module_of
 from chop.verbs.predict.scoring import Score
 from chop.verbs.predict.sheets import (
     Faults,
@@ -35,7 +36,6 @@ from chop.verbs.predict.sheets import (
     open_sheet,
     table_lines,
 )
-from chop.verbs.session import data_module_of
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -62,7 +62,7 @@ class Predicted:
 def predict(
     config: RunConfig,
     file: str | Path,
-    output: str | None = None,
+    output: str | Path | None = None,
     *,
     label: str | None = None,
     raw_cells: bool = False,
@@ -201,7 +201,7 @@ def _not_finite(outputs: "Tensor", task: Task, known: Preprocessing | None) -> l
     return rows
 
 
-def target_of(file: Path, output: str | None) -> Path:
+def target_of(file: Path, output: str | Path | None) -> Path:
     """Where the predictions go."""
     if output is None:
         return versioned(Path(f"{file.stem}_predictions.csv"))

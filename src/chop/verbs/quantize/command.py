@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from chop.config.run import RunConfig
 from chop.errors import ConfigError
 from chop.files import seen_from_here
 from chop.ir.graph.mase_graph import MaseGraph
@@ -25,14 +24,15 @@ from chop.passes.graph.transforms.quantize.one_line import (
 from chop.passes.graph.transforms.quantize.plan import QuantizeArgs, is_quantizable
 from chop.runs import GRAPH, TRANSFORM, latest
 from chop.validation import parse
-from chop.verbs.next_commands import next_of_graph, show_next
-from chop.verbs.session import UNTRAINED, ActionResult, Session, features_of
+from chop.verbs.common.next_commands import next_of_graph, show_next
+from chop.verbs.common.session import UNTRAINED, ActionResult, Session, features_of
+from chop.verbs.quantize import QuantizeRequest
 from chop.verbs.transform.passes import BeforeAndAfter, transformed
 
 logger = get_logger("chop")
 
 
-def passes_of(config: RunConfig) -> dict[str, dict[str, Any]]:
+def passes_of(config: QuantizeRequest) -> dict[str, dict[str, Any]]:
     """Return the pass that the settings of a run stand for, with its rules."""
     usual = FormatSpec(config.number_format, config.width, config.weight_width)
     products_only = config.products_only or config.number_format != FormatSpec().name
@@ -41,7 +41,7 @@ def passes_of(config: RunConfig) -> dict[str, dict[str, Any]]:
     return {"quantize" if products_only else "quantize_whole": rules}
 
 
-def check(config: RunConfig) -> None:
+def check(config: QuantizeRequest) -> None:
     """Refuse passes, which another command runs, and what is no format or width."""
     if config.passes:
         raise ConfigError(
@@ -52,7 +52,7 @@ def check(config: RunConfig) -> None:
         parse(QuantizeArgs, rules, "quantize")
 
 
-def run(session: Session) -> ActionResult:
+def run(session: Session[QuantizeRequest]) -> ActionResult:
     """Quantise as the command line asks; what is to be in the record of the run."""
     config = replace(session.config, passes=passes_of(session.config))
     session = replace(session, config=config)
@@ -67,7 +67,7 @@ def run(session: Session) -> ActionResult:
     )
 
 
-def next_commands(session: Session, graph: MaseGraph, place: Path) -> list[str]:
+def next_commands(session: Session[QuantizeRequest], graph: MaseGraph, place: Path) -> list[str]:
     """Return what to do with the quantised graph, or how to quantise more of it."""
     config = session.config
     found = next_of_graph(graph, place, model=config.model, imports=config.imports)
@@ -102,7 +102,7 @@ def operations_left(graph: MaseGraph) -> list[str]:
 class Watched:
     """Measures accuracy and cost of the network that comes and of the one that goes."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session[QuantizeRequest]) -> None:
         self.accuracy = BeforeAndAfter(session.data_module)
         self.is_trained = session.is_trained
         self.before: dict[str, float] = {}

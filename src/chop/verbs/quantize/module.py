@@ -35,8 +35,7 @@ from chop.passes.graph.transforms.quantize.untraced import (
 from chop.passes.graph.transforms.quantize.whole import in_words
 from chop.tables import Table
 from chop.validation import parse
-from chop.verbs.rows import one_line
-from chop.verbs.running import in_one_word
+from chop.verbs.common.rows import in_one_word, one_line
 
 logger = logging.getLogger("chop")
 MOST_BATCHES = 1024  # of an iterator, which can be read only once and so is kept

@@ -30,7 +30,7 @@ from chop.search.spaces.space import SearchSpace
 from chop.search.study.storage import Place, shown, study_names
 from chop.search.sweeps.hyperparameters import Hyperparameters
 from chop.tasks import TASKS
-from chop.verbs.next_commands import command, export_words, show_next
+from chop.verbs.common.next_commands import command, export_words, show_next
 
 if TYPE_CHECKING:
     from chop.search.strategy import Strategy

@@ -15,8 +15,7 @@ from chop.search.metrics import METRICS
 from chop.search.runners import HW_RUNNERS, SW_RUNNERS
 from chop.search.samplers import SAMPLERS
 from chop.tasks import NUMBERS, Task
-from chop.verbs.rows import one_line, prepare, searchable
-from chop.verbs.running import module_of, project_of, splits
+from chop.verbs.common.rows import module_of, one_line, prepare, project_of, searchable, splits
 from chop.verbs.search.job import search as search_action
 
 LEARNED = "learned"

@@ -22,12 +22,7 @@ from chop.search.spaces.space import SPACES, SearchContext, SearchSpace, key_of,
 from chop.search.study.workers import terminable
 from chop.search.sweeps.hyperparameters import CHOICES
 from chop.tasks import NUMBERS, TOKENS, task_named
-from chop.verbs.search.files import (
-    SearchReport,
-    study_place,
-    undone_if_it_fails,
-)
-from chop.verbs.session import (
+from chop.verbs.common.session import (
     UNTRAINED,
     ActionResult,
     Session,
@@ -36,6 +31,11 @@ from chop.verbs.session import (
     features_of,
     rows_of,
     settings_of,
+)
+from chop.verbs.search.files import (
+    SearchReport,
+    study_place,
+    undone_if_it_fails,
 )
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def check(config: RunConfig) -> None:
 
 
 @terminable()
-def run(session: Session) -> ActionResult | None:
+def run(session: Session[RunConfig]) -> ActionResult | None:
     """Search as the command line asks; what is to be in the record of the run."""
     config = session.config
     names = ("dataset_path", "label_column", "cf_args", "is_pretrained", "accelerator")

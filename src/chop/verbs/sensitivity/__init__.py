@@ -1,1 +1,30 @@
 """Sensitivity: what each layer loses at several widths, and a search that follows from it."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from chop.config.option import Option
+from chop.config.run import QUANTISING, FormatName, RunConfig
+from chop.config.verb import Verb, add_verb
+
+
+@dataclass(frozen=True, kw_only=True)
+class SensitivityRequest(RunConfig):
+    """Show what each layer loses at several widths; suggest a search."""
+
+    number_format: FormatName = "integer"
+    widths: Annotated[
+        str, Option("bits to try in each layer, with commas between", QUANTISING, listed=False)
+    ] = "2,3,4,6,8"
+
+
+add_verb(
+    Verb(
+        "sensitivity",
+        SensitivityRequest,
+        place=6,
+        quiet="the table of the layers and where the results are",
+        home="chop.verbs.sensitivity.layers",
+        python="chop.verbs.sensitivity.module:sensitivity",
+    )
+)

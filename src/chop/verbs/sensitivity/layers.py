@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from chop.config.layers import write_toml
-from chop.config.run import RunConfig
 from chop.errors import ConfigError, UnknownNameError
 from chop.figures import Z_95, Measured
 from chop.files import seen_from_here, write_folder
@@ -27,10 +26,11 @@ from chop.search.spaces.mixed_precision import DEFAULT, UNQUANTISED, MixedPrecis
 from chop.search.spaces.space import Candidate, make_space
 from chop.tasks import CLASSES, NUMBERS, as_rows, restored, task_named
 from chop.training.metrics import asked
-from chop.verbs.next_commands import command, show_next
+from chop.verbs.common.next_commands import command, show_next
+from chop.verbs.common.session import ActionResult, Session, facts_of, features_of, rows_of
 from chop.verbs.search.job import make_context
+from chop.verbs.sensitivity import SensitivityRequest
 from chop.verbs.sensitivity.suggested import Need, search_tables, seed_of, suggested
-from chop.verbs.session import ActionResult, Session, facts_of, features_of, rows_of
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -43,7 +43,7 @@ LOADER, MOST_ROWS = "val_dataloader", 20_000
 WIDTHS = (2, 3, 4, 6, 8)
 
 
-def check(config: RunConfig) -> None:
+def check(config: SensitivityRequest) -> None:
     """Refuse widths that are none."""
     parse_widths(config.widths)
     require_width(config.number_format)
@@ -67,7 +67,7 @@ def require_width(number_format: str) -> None:
     FormatSpec(number_format, WIDTHS[-1]).config(calibrated=True)
 
 
-def run(session: Session) -> ActionResult:
+def run(session: Session[SensitivityRequest]) -> ActionResult:
     """Measure the layers as the command line asks; what is to be in the record of the run."""
     config = session.config
     result = sensitivity(
@@ -84,7 +84,7 @@ def run(session: Session) -> ActionResult:
     return ActionResult(session.software_folder, {"sensitivity": str(result.folder), **features})
 
 
-def print_result(result: Sensitivity, config: RunConfig) -> None:
+def print_result(result: Sensitivity, config: SensitivityRequest) -> None:
     """Print the table, what follows from it, and the next command."""
     logger.info("Each layer alone\n%r", result, extra=RESULT)
     narrow = {layer: width for layer in result.layers if (width := result.enough(layer))}
@@ -98,7 +98,7 @@ def print_result(result: Sensitivity, config: RunConfig) -> None:
     show_next([command("search", "--config", suggested_search, imports=config.imports)])
 
 
-def settings_to_search(config: RunConfig) -> dict[str, Any]:
+def settings_to_search(config: SensitivityRequest) -> dict[str, Any]:
     """The settings with which ``ch search`` works on the same network, rows and project."""
     names = (
         "model", "dataset", "task", "dataset_path", "label_column", "batch_size", "seed",

@@ -10,8 +10,15 @@ from chop.errors import UnknownNameError
 from chop.logger import quietly
 from chop.results.sensitivity import Sensitivity
 from chop.runs import SENSITIVITY, SOFTWARE
-from chop.verbs.rows import one_line, prepare, searchable
-from chop.verbs.running import in_one_word, module_of, project_of, splits
+from chop.verbs.common.rows import (
+    in_one_word,
+    module_of,
+    one_line,
+    prepare,
+    project_of,
+    searchable,
+    splits,
+)
 from chop.verbs.sensitivity.layers import WIDTHS
 from chop.verbs.sensitivity.layers import sensitivity as measure
 

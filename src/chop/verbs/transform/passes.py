@@ -35,8 +35,15 @@ from chop.runs import GRAPH, TRANSFORM, latest
 from chop.search.front.accuracy import copies
 from chop.training.metrics import evaluate
 from chop.training.results import Result
-from chop.verbs.next_commands import next_of_graph, show_next
-from chop.verbs.session import UNTRAINED, ActionResult, Session, facts_of, features_of, rows_of
+from chop.verbs.common.next_commands import next_of_graph, show_next
+from chop.verbs.common.session import (
+    UNTRAINED,
+    ActionResult,
+    Session,
+    facts_of,
+    features_of,
+    rows_of,
+)
 
 logger = get_logger("chop")
 
@@ -93,7 +100,7 @@ def check(config: RunConfig) -> None:
             PASSES[name].parse({**offered, **given})
 
 
-def run(session: Session) -> ActionResult:
+def run(session: Session[RunConfig]) -> ActionResult:
     """Transform as the command line asks; what is to be in the record of the run."""
     measured = BeforeAndAfter(session.data_module)
     watch = measured if session.is_trained else nobody
@@ -154,7 +161,7 @@ def first_rows(batches: Iterable[Any], most: int) -> Iterator[Any]:
 
 
 def transformed(
-    session: Session,
+    session: Session[RunConfig],
     folder: Path,
     *,
     save: bool = True,

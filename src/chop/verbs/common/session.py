@@ -10,7 +10,7 @@ from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from chop.catalogue import stored
 from chop.config.run import RunConfig
@@ -20,11 +20,11 @@ from chop.logger import get_logger, root_logger
 from chop.runs import SOFTWARE, write_record
 from chop.tasks import CLASSES, NUMBERS, TOKENS, Task, task_named, task_of
 from chop.validation import parse
-from chop.verbs import ACTIONS
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from chop.config.verb import Verb
     from chop.dataset import MaseDataModule, MaseDatasetInfo
     from chop.models import MaseModelInfo
     from chop.preprocessing import Preprocessing
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from chop.training.settings import TrainingSettings
 
 logger = get_logger("chop")
+R = TypeVar("R", bound=RunConfig, covariant=True)
 
 ELSEWHERE = {"model": ("hf:",), "dataset": ()}
 """How names begin of what is in no table."""
@@ -47,10 +48,10 @@ UNTRAINED = (
 
 
 @dataclass(frozen=True)
-class Session:
-    """One run of one action."""
+class Session(Generic[R]):
+    """One run of one verb on a model."""
 
-    config: RunConfig
+    config: R
     model: "nn.Module"
     model_info: "MaseModelInfo"
     data_module: "MaseDataModule"
@@ -103,24 +104,24 @@ def check_project(name: str) -> None:
         )
 
 
-def run_action(
-    name: str, config: RunConfig, record: dict[str, Any], *, fetch: bool = False
+def run_verb(
+    verb: "Verb", config: RunConfig, record: dict[str, Any], *, fetch: bool = False
 ) -> None:
-    """Run an action as the command line does, on settings that have passed `check`.
+    """Run a verb as the command line does, on settings that have passed `check`.
 
     Args:
         record: what was run and who set what, to be stored beside the results.
         fetch: whether a hub may be asked for the model, which only the command line can allow.
     """
-    action = import_module(ACTIONS[name])
-    session = open_session(config, record, action, fetch=fetch)
+    home = import_module(verb.home)
+    session = open_session(config, record, home, fetch=fetch)
     with nothing_left_behind(project_folder(config)):
-        keep_record(session, name, action.run(session))
+        keep_record(session, verb.name, home.run(session))
 
 
 def open_session(
     config: RunConfig, record: dict[str, Any], action: ModuleType, *, fetch: bool = False
-) -> Session:
+) -> "Session[Any]":
     """Import the user's own code, check, seed, and build the model and the data module."""
     from chop.models import get_model, get_model_info
 
@@ -219,7 +220,9 @@ class ActionResult:
     facts: dict[str, Any]
 
 
-def keep_record(session: Session, action: str, found: ActionResult | None = None) -> None:
+def keep_record(
+    session: Session[RunConfig], action: str, found: ActionResult | None = None
+) -> None:
     """Store what was run beside its results; of several processes the first one does."""
     if os.environ.get("LOCAL_RANK", "0") == "0":
         data = session.data_module

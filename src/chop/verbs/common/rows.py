@@ -4,6 +4,7 @@ import contextlib
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from chop.errors import ConfigError, DataError
 from chop.ir.graph.recorder import undisturbed
 from chop.logger import get_logger
 from chop.tasks import IGNORED, Task, task_named
-from chop.verbs.session import task_of_rows
+from chop.verbs.common.session import task_of_rows
 
 logger = get_logger("chop")
 LABELS = ("labels", "label", "targets", "target", "y")
@@ -32,6 +33,52 @@ def one_line(verb: str) -> Iterator[None]:
     except RAW as error:
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise DataError(f"{verb}: model and rows do not fit together: {reason}") from error
+
+
+PROJECTS = "mase_output"
+OTHER_WORDS = {
+    "epochs": "max_epochs",
+    "layers": "rule",
+    "load": "load_name",
+    "nodes": "num_nodes",
+    "num_devices": "devices",
+    "number_format": "format",
+    "trainer_precision": "precision",
+    "training_optimizer": "optimizer",
+}
+"""Settings that have two names: those of the command line are all understood."""
+
+
+def project_of(project: str | Path | None, model: nn.Module) -> Path:
+    """The folder of a project: as it was given, else ``mase_output/<class of the model>``."""
+    return Path(project) if project is not None else Path(PROJECTS) / type(model).__name__
+
+
+def module_of(model: Any, caller: str) -> nn.Module:
+    """A module itself, or that of what `chop.quantize` and `chop.search` give."""
+    found = model if isinstance(model, nn.Module) else getattr(model, "model", None)
+    if not isinstance(found, nn.Module):
+        raise ConfigError(f"{caller} takes a torch.nn.Module, not {type(model).__name__}")
+    return found
+
+
+def in_one_word(verb: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings under one name each; None is not given, and twice is a mistake."""
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        word = OTHER_WORDS.get(name, name)
+        if value is None:
+            continue
+        if word in found:
+            other = next(each for each, known in OTHER_WORDS.items() if known == word)
+            raise ConfigError(f"{verb}: {word} and {other} are the same: give one of them")
+        found[word] = value
+    return found
+
+
+def splits(**given: Any) -> dict[str, Any]:
+    """The loaders that were given, by the names of their splits."""
+    return {name: loader for name, loader in given.items() if loader is not None}
 
 
 def labels_in(batch: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from chop.logger import RESULT, get_logger
 from chop.runs import TEST_RESULTS, TESTS, write_new
-from chop.verbs.session import (
+from chop.verbs.common.session import (
     UNTRAINED,
     Session,
     chosen_settings,
@@ -22,6 +22,7 @@ from chop.verbs.session import (
     make_job,
     settings_of,
 )
+from chop.verbs.test import TestRequest
 
 if TYPE_CHECKING:
     from torch import nn
@@ -82,7 +83,7 @@ def test(  # noqa: PLR0913, PLR0917  (the labs' signature)
     return result
 
 
-def run(session: Session) -> None:
+def run(session: Session[TestRequest]) -> None:
     """Test as the command line asks."""
     from chop.training.job import make_test_logger
 

@@ -10,8 +10,9 @@ from chop.loading.paths import loadable
 from chop.logger import RESULT, get_logger
 from chop.runs import GRAPH, TRAINING, latest
 from chop.tasks import task_of_history
-from chop.verbs.next_commands import command_on, next_of_graph, show_next
-from chop.verbs.session import ActionResult, Session, chosen_settings, make_job, settings_of
+from chop.verbs.common.next_commands import command_on, next_of_graph, show_next
+from chop.verbs.common.session import ActionResult, Session, chosen_settings, make_job, settings_of
+from chop.verbs.train import TrainRequest
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
@@ -107,7 +108,7 @@ def save_trained_graph(job: "Job") -> None:
         save_mase_graph_interface_pass(MaseGraph(job.model), where)
 
 
-def run(session: Session) -> ActionResult:
+def run(session: Session[TrainRequest]) -> ActionResult:
     """Train as the command line asks; what is to be in the record of the run."""
     from chop.training.job import make_logger
 
@@ -131,7 +132,7 @@ def run(session: Session) -> ActionResult:
     return ActionResult(folder, {"preprocessing": known and known.as_plain()})
 
 
-def next_commands(session: Session) -> list[str]:
+def next_commands(session: Session[TrainRequest]) -> list[str]:
     """Return what to do with what was trained: weights of a model, or a graph.
 
     A checkpoint has the weights of a graph without its formats, so that the graph is named.
