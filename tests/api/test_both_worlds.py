@@ -14,6 +14,7 @@ from torch import nn
 
 import chop
 from chop.config.command_line import action_help
+from chop.export.c.target import COptions
 from chop.export.exporting import export
 from chop.export.verilog.target import Hardware
 from chop.lowering import Engine, load_program
@@ -154,7 +155,8 @@ VERBS: dict[str, tuple[Callable[..., Any], set[str], set[str]]] = {
          "weight_decay"},
     ),
     "export": (
-        export, {each.name for each in fields(Hardware)}, {"load", "load_type", "verify"}
+        export, {each.name for kind in (Hardware, COptions) for each in fields(kind)},
+        {"load", "load_type", "verify"},
     ),
 }  # fmt: skip
 

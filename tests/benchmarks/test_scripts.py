@@ -50,6 +50,10 @@ SMALLEST = {
         {"NETWORKS": ("jsc-mlp",), "BOARDS": ("cortex-m4",)},
         ("arm-none-eabi-gcc", "qemu-system-arm"),
     ),
+    "bench_engines": Small(
+        r"lost: trials after half of 4 workers were killed +\| +8 ",
+        constants={"QUICK_TRIALS": (20, 8)},
+    ),
     "bench_compiled": Small(
         r"training, encoder of 1 layers, \(1, 4, 16\) +\d.*\n.*\"ratios\"",
         "--rounds 1",

@@ -83,7 +83,7 @@ def parse_arguments(arguments: Sequence[str]) -> dict[str, Any]:
     """The options that were given, by name, as text; options may stand between the words."""
     found, unknown = build_parser().parse_known_intermixed_args(arguments)
     given = vars(found)
-    action, *words = given.pop(WORDS) or [None]
+    action, *words = given.pop(WORDS, None) or [None]
     verb = verbs().get(action)
     if verb is not None:
         by_name, surplus = named_words(verb, words)

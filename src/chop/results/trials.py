@@ -180,7 +180,7 @@ def log_pieces(trials: Trials, objectives: int) -> Iterator[str]:
     """Return the text of ``log.json``, a line for each trial."""
     begin = "{\n"
     for key, row in log_json(trials, objectives).items():
-        yield f'{begin}"{key}": {json.dumps(row)}'
+        yield f'{begin}"{key}": {json.dumps(round_numbers(row))}'
         begin = ",\n"
     yield "\n}\n" if trials else "{}\n"
 
