@@ -12,8 +12,8 @@ import pytest
 from chop.catalogue import stored
 from chop.cli import main
 from chop.config.layers import write_toml
+from chop.config.verb import verbs
 from chop.models.info import MODELS
-from chop.verbs import ACTIONS
 
 SUGGESTED = re.compile(r"(?:Next:|or:  ) (ch .*)")
 NET = """
@@ -203,5 +203,6 @@ def test_every_action_that_suggests_something_is_here() -> None:
     source = Path(__file__).parents[2] / "src/chop/verbs"
     telling = {p for p in source.rglob("*.py") if "show_next(" in p.read_text(encoding="utf-8")}
     modules = {f"chop.verbs.{p.relative_to(source).parts[0].removesuffix('.py')}" for p in telling}
-    actions = {name for name, where in ACTIONS.items() if ".".join(where.split(".")[:3]) in modules}
+    homes = {name: ".".join(verb.home.split(".")[:3]) for name, verb in verbs().items()}
+    actions = {name for name, home in homes.items() if home in modules}
     assert actions == {start.split()[1] for start in [*STARTS, "ch quantize"]}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from chop.export.exporting import moved
+from chop.export.exporting import move_files
 from chop.figures import Measured
 from chop.results.sensitivity import LayerAtWidth, Sensitivity
 from chop.verbs.sensitivity import layers as one_by_one
@@ -152,7 +152,7 @@ def written_export(folder: Path) -> Path:
     (files := folder.parent / "files").mkdir(exist_ok=True)
     for name in ("predict.c", "predict.h", "manifest.json"):
         (files / name).write_text(f"{name}\n" * 100)
-    return moved(files, folder)
+    return move_files(files, folder)
 
 
 def written_sensitivity(folder: Path) -> Path | None:

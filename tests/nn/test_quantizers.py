@@ -16,7 +16,7 @@ from chop.actions import train
 from chop.dataset import MaseDataModule
 from chop.errors import CheckpointError, ConfigError
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.ir.stored.folder import sealed
+from chop.ir.stored.folder import seal
 from chop.lowering import LoweringError, lower
 from chop.models import get_model
 from chop.nn.quant_config import QuantConfig, parse_quant_config
@@ -318,7 +318,7 @@ def test_a_file_may_not_name_a_function_of_another_operation(tmp_path: Path) -> 
     ):
         odd = copy.deepcopy(record)
         odd["layers"][layer] |= change
-        file.write_text(sealed(odd), encoding="utf-8")
+        file.write_text(seal(odd), encoding="utf-8")
         with pytest.raises(CheckpointError, match=message):
             load_mase_graph_interface_pass(None, tmp_path)
 

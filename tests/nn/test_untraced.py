@@ -134,7 +134,7 @@ def test_a_failed_call_leaves_no_rounding_behind(model: Branching) -> None:
 def test_with_a_graph_it_is_the_pass(model: Branching) -> None:
     net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
     rows = ROWS.flatten(0, 1)
-    q = chop.quantize(net, width=8, calibrate=[(rows, None)])
+    q = chop.quantize(net, width=8, calibrate=[(rows, None)], products_only=True)
     assert isinstance(q, Quantized)
     assert set(q.info["quantized"].values()) == {"LinearInteger"}
     with torch.no_grad():

@@ -155,7 +155,7 @@ def test_inputs_by_name(tmp_path: Path) -> None:
     model = transformers.BertForSequenceClassification(config).eval()
     with pytest.raises(ConfigError, match="unknown input 'inputs'"):
         MaseGraph(model, hf_input_names=["inputs"])
-    with pytest.raises(ChopError, match="no model of transformers"):
+    with pytest.raises(ChopError, match="not a model of transformers"):
         MaseGraph(torch.nn.Linear(2, 2), hf_input_names=["input_ids"])
     graph = MaseGraph(model, hf_input_names=["input_ids", "attention_mask", "labels"])
     rows = {

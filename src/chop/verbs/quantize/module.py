@@ -123,7 +123,7 @@ def quantize(  # noqa: PLR0913  # all but the first by name
         format: which format has this width; fixed point if nothing is said.
         rule: other widths or formats of some layers, as ``ch quantize`` has them: ``{"fc1": 6}``.
         calibrate: batches: dictionaries of inputs by name, tensors, or pairs of inputs and labels.
-        products_only: leave everything but products in floating point, and norms as they are.
+        products_only: round products and what rules name, nothing else, as `share` does, too.
         trace: make a graph; without one layers are replaced, and functions rounded when called.
         share: train the weights of the given model, rather than a copy of them.
         verbose: show what calibration found.
@@ -134,7 +134,8 @@ def quantize(  # noqa: PLR0913  # all but the first by name
     batches = None if calibrate is None else NamedBatches(calibrate, model)
     said = {"width": width, "weight_width": weight_width, "format": format, "rule": rule}
     words = in_one_word("quantize", said | other_words)
-    products_only |= rules is not None or batches is None or not trace or not is_fixed_point(words)
+    can_be_whole = rules is None and batches is not None and trace and not share
+    products_only = products_only or not can_be_whole or not is_fixed_point(words)
     table = rules_for(rules, words, batches is not None, products_only=products_only)
     with quietly(not verbose), one_line("quantize"):
         table["input_generator"] = batches
