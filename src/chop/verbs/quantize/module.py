@@ -109,9 +109,7 @@ def quantize(  # noqa: PLR0913  # all but the first by name
     """Compute a model in integers, its products in another number format, or what rules say.
 
     With rows to calibrate on, all of a network is in integers wherever that is possible, and
-    `info["in_float"]` says what is not.
-
-    The given model stays as it is. The result can be trained and evaluated; with a graph it is a
+    `info["in_float"]` says what is not. The given model stays as it is. The result can be trained and evaluated; with a graph it is a
     `Quantized`, without one the model itself, whose attribute `untraced` says what was done.
 
     Args:
@@ -137,9 +135,9 @@ def quantize(  # noqa: PLR0913  # all but the first by name
     can_be_whole = rules is None and batches is not None and trace and not share
     products_only = products_only or not can_be_whole or not is_fixed_point(words)
     table = rules_for(rules, words, batches is not None, products_only=products_only)
+    table["input_generator"] = batches
+    chosen = quantize_transform_pass if products_only else quantize_whole_transform_pass
     with quietly(not verbose), one_line("quantize"):
-        table["input_generator"] = batches
-        chosen = quantize_transform_pass if products_only else quantize_whole_transform_pass
         return _quantised(model, table, example, trace, share, chosen)
 
 
