@@ -109,8 +109,9 @@ def quantize(  # noqa: PLR0913  # all but the first by name
     """Compute a model in integers, its products in another number format, or what rules say.
 
     With rows to calibrate on, all of a network is in integers wherever that is possible, and
-    `info["in_float"]` says what is not. The given model stays as it is. The result can be trained and evaluated; with a graph it is a
-    `Quantized`, without one the model itself, whose attribute `untraced` says what was done.
+    `info["in_float"]` says what is not. The given model stays as it is. The result can be trained
+    and evaluated; with a graph it is a `Quantized`, without one the model itself, whose attribute
+    `untraced` says what was done.
 
     Args:
         example: inputs by name, or one tensor for the first argument; by default the first batch
