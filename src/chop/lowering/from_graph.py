@@ -1,5 +1,6 @@
 """From a quantised graph to its integer program."""
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -59,7 +60,8 @@ class SymbolicCall(NodeCall):
 
     @property
     def name(self) -> str:
-        return self.node.name
+        """The name of the node; of a part of an operation, that of the whole."""
+        return self.lowering.owner or self.node.name
 
     @property
     def builder(self) -> ProgramBuilder:
@@ -102,6 +104,8 @@ class SymbolicCall(NodeCall):
         if not isinstance(value, Tensor):
             raise LoweringError(f"{self.name}: its {role} is computed by the network: use matmul")
         fmt = self.binary.get(role)
+        if fmt is None and self.lowering.owner:  # rounded before the operation had parts
+            return dyadic(value)
         if fmt is None:
             raise LoweringError(
                 f"{self.name} has its {role} in floating point: quantise {self.name} "
@@ -142,6 +146,14 @@ class Lowering:
         self.builder = ProgramBuilder(next(floats, torch.float32))
         self.results: dict[fx.Node, Any] = {}
         self._functions: dict[fx.Node, Callable[..., Any]] = {}
+        self.owner: str | None = None
+        """The node that is lowered part by part."""
+
+    def inside(self, call: NodeCall, results: dict[fx.Node, Any]) -> "Lowering":
+        """Return what lowers the parts of an operation, into the same program."""
+        inner = copy.copy(self)
+        inner.results, inner._functions, inner.owner = dict(results), {}, call.node.name
+        return inner
 
     @cached_property
     def out_of_order(self) -> set[fx.Node]:
@@ -240,8 +252,17 @@ class Lowering:
             return fmt(value.detach())
         return value
 
-    def execute(self, call: NodeCall, replacements: Sequence[Tensor] = ()) -> Any:
-        """The result of a node in evaluation mode, of all operands only parameters rounded."""
+    def execute(
+        self,
+        call: NodeCall,
+        replacements: Sequence[Any] = (),
+        function: Callable[..., Any] | None = None,
+    ) -> Any:
+        """The result of a node in evaluation mode, of all operands only parameters rounded.
+
+        Args:
+            function: what computes it, if it is not to be that.
+        """
         left = list(replacements)
 
         def fill(value: Any) -> Any:
@@ -251,10 +272,12 @@ class Lowering:
 
         args, kwargs = self.arguments(call.node)
         named = {name: fill(value) for name, value in kwargs.items() if name != "config"}
-        if call.node not in self._functions:
-            self._functions[call.node] = function_of_parameters(call)
+        if function is None:
+            if call.node not in self._functions:
+                self._functions[call.node] = function_of_parameters(call)
+            function = self._functions[call.node]
         with torch.no_grad():
-            return self._functions[call.node](*fill(tuple(args)), **named)
+            return function(*fill(tuple(args)), **named)
 
     def finish(self, cut_tail: bool) -> IntegerProgram:
         """The program, without steps that no output needs."""

@@ -16,6 +16,8 @@ class Exact:
     """A value of the program."""
 
     value: Value
+    is_truth: bool = False
+    """Its codes are 0 and 1, for false and true."""
 
     @property
     def shape(self) -> Shape:

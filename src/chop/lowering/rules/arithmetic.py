@@ -19,7 +19,7 @@ from chop.lowering.rules.moves import expand
 from chop.lowering.symbols import Exact, Pending, Raw, Symbol, is_symbolic
 from chop.ops.op import lowering
 
-SMALL_BITS = 8
+SMALL_BITS = {torch.float32: 8, torch.float64: 30}
 """Numbers in the code of a network that take no more are constants; others make tables."""
 CHUNK = 4096
 
@@ -173,7 +173,8 @@ def with_number(call: SymbolicCall) -> Symbol:
     if call.op.name in ("mul", "div"):
         return call.emit(steps.Sum, [value], value.shape, value.frac + frac, factors=(code,))
     point = max(int(value.frac.max()), frac)
-    if abs(int(code)) >> SMALL_BITS or point - int(value.frac.min()) > SMALL_BITS:
+    most = SMALL_BITS.get(call.builder.dtype, 0)
+    if abs(int(code)) >> most or point - int(value.frac.min()) > most:
         return of_each_code(call, symbol)
     number_value = call.builder.constant(call.name, torch.full((1,) * len(value.shape), number))
     signs = (1, 1 if call.op.name == "add" else -1)
@@ -194,9 +195,8 @@ def multiplication(call: SymbolicCall) -> Symbol:
     if isinstance(right, int | float):
         number = 1 / right if divides and right else right
         exact_division = not divides or (right != 0 and log2(abs(right)).is_integer())
-        short = (
-            abs(int(dyadic(torch.tensor(float(number), dtype=torch.float64))[0])) < 2**SMALL_BITS
-        )
+        code = abs(int(dyadic(torch.tensor(float(number), dtype=torch.float64))[0]))
+        short = not code >> SMALL_BITS.get(call.builder.dtype, 0)
         if isinstance(left, Exact) and exact_division and short:
             scaled = {**call.operands, "other": number}
             return with_number(replace(call, operands=scaled))

@@ -14,12 +14,24 @@ from chop.lowering.ranges import codes, move_arrays
 from chop.lowering.symbols import PROBE_ROWS, Exact, Float, Joined, Pending, Raw, Symbol, symbols_in
 from chop.ops.op import Reads, lowering
 
+EXACT_TYPES = (torch.float32, torch.float64)
+
 
 @lowering(Reads.SAME)
 def lower_identity(call: SymbolicCall) -> Symbol:
     """Lower an operation that does nothing in evaluation: its symbol is its operand's."""
     symbol: Symbol = call.source
     return symbol
+
+
+@lowering("to", "float")
+def in_another_type(call: SymbolicCall) -> Symbol:
+    """Lower a change of type that changes no number."""
+    symbol: Any = call.source
+    found = call.run(torch.zeros((PROBE_ROWS, *symbol.shape), dtype=call.builder.dtype)).dtype
+    if found not in EXACT_TYPES:
+        return call.float_result(f"rounds to {str(found).removeprefix('torch.')}")
+    return Exact(symbol.value) if isinstance(symbol, Exact) else symbol
 
 
 @lowering(Reads.SHAPE)
@@ -96,7 +108,8 @@ def follow(call: SymbolicCall, symbols: list[Any], moved_places: Tensor) -> Symb
         parts = [part for symbol in symbols for part in as_parts(call, symbol)]
         return Joined(tuple(parts), index, shape)
     values = [call.value(symbol) for symbol in symbols]
-    return Exact(call.builder.move(call.name, values, index, shape))
+    truth = all(symbol.is_truth for symbol in symbols)
+    return Exact(call.builder.move(call.name, values, index, shape), truth)
 
 
 def as_parts(call: SymbolicCall, symbol: Any) -> list[Any]:
