@@ -24,7 +24,7 @@ from chop.lowering.ranges import (
     move_arrays,
     rounded_shift,
 )
-from chop.lowering.symbols import Exact, Float, Joined, Pending, Raw, Symbol
+from chop.lowering.symbols import Exact, Float, Joined, Pending, Raw, Symbol, Turned
 from chop.numerics import (
     FORMATS,
     Binary,
@@ -248,6 +248,11 @@ class ProgramBuilder:
             case Joined():
                 values = [self.exact(part, node) for part in symbol.parts]
                 return self.move(node, values, symbol.index, symbol.shape)
+            case Turned():
+                raise LoweringError(
+                    f"{node} reads rows along dimension {symbol.axis}, and computes along the "
+                    "first: permute before it"
+                )
             case Float():
                 raise LoweringError(f"{node} reads {symbol.node}, and {symbol.reason}")
 

@@ -21,12 +21,11 @@ from chop.lowering.symbols import (
     SYMBOLS,
     Exact,
     Float,
-    Joined,
     Pending,
     Raw,
-    Symbol,
     is_symbolic,
     symbols_in,
+    values_under,
 )
 from chop.nn.quant_config import OUTPUT
 from chop.nn.quantized import QuantizedModule, own_shell
@@ -127,18 +126,6 @@ class SymbolicCall(NodeCall):
         """The node stays in floating point, which is allowed at the end of a network."""
         sources = (values_under(symbol) for symbol in symbols_in(dict(self.operands)))
         return Float(self.name, reason, tuple(value for each in sources for value in each))
-
-
-def values_under(symbol: Symbol) -> tuple[Value, ...]:
-    """The values from which floating point computes a symbol."""
-    match symbol:
-        case Exact(value=value) | Pending(value=value):
-            return (value,)
-        case Joined(parts=parts):
-            return tuple(value for part in parts for value in values_under(part))
-        case Float(sources=sources):
-            return sources
-    return ()
 
 
 class Lowering:
@@ -255,7 +242,7 @@ class Lowering:
             return value
         if isinstance(value, list | tuple):
             return type(value)(self.round_symbol(item, fmt, node) for item in value)
-        if isinstance(value, Exact | Pending | Raw | Joined):
+        if isinstance(value, SYMBOLS):
             return self.builder.round_symbol(value, fmt, node)
         if isinstance(value, Tensor) and value.is_floating_point():
             return fmt(value.detach())
@@ -280,13 +267,14 @@ class Lowering:
             return left.pop(0) if isinstance(value, SYMBOLS) else value
 
         args, kwargs = self.arguments(call.node)
+        filled = fill(tuple(args))
         named = {name: fill(value) for name, value in kwargs.items() if name != "config"}
         if function is None:
             if call.node not in self._functions:
                 self._functions[call.node] = function_of_parameters(call)
             function = self._functions[call.node]
         with torch.no_grad():
-            return function(*fill(tuple(args)), **named)
+            return function(*filled, **named)
 
     def finish(self, cut_tail: bool) -> IntegerProgram:
         """The program, without steps that no output needs."""

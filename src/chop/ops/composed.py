@@ -45,7 +45,9 @@ def rounded_attention(  # noqa: PLR0913, PLR0917  # as torch has them
     round_scores = rounders.get("scores", pass_through)
     bits = table_bits(rounders)
     if bits is None:
-        scores = F.dropout(float_scores(query @ key.transpose(-2, -1) * scale, attn_mask), dropout_p)
+        scores = F.dropout(
+            float_scores(query @ key.transpose(-2, -1) * scale, attn_mask), dropout_p
+        )
         return round_scores(scores) @ value
     logits = exact(query) @ exact(key).transpose(-2, -1)
     scores = softmax_by_tables(logits, -1, bits, scale, attn_mask)
@@ -57,7 +59,8 @@ def float_scores(logits: Tensor, mask: Tensor | None) -> Tensor:
     if mask is not None:
         truth = mask.dtype == torch.bool
         logits = logits.masked_fill(~mask, -torch.inf) if truth else logits + mask
-    return torch.ops.aten._safe_softmax(logits, -1)
+    found: Tensor = torch.ops.aten._safe_softmax(logits, -1)
+    return found
 
 
 def attention_mask(

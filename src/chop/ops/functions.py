@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 
 from chop.ops import composed, cost
-from chop.ops.stepwise import TABLE
 from chop.ops.op import MaseType, Op, Order, Reads, takes
+from chop.ops.stepwise import TABLE
 from chop.ops.torch_names import named_functions, named_methods
 
 BUILTIN = MaseType.BUILTIN_FUNC

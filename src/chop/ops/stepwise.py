@@ -31,16 +31,18 @@ Function = Callable[[Tensor], Tensor]
 def table_bits(rounders: Any) -> int | None:
     """Return the bits of the tables; None if an operation is to be computed in floating point."""
     found = (rounders or {}).get(TABLE)
-    if isinstance(found, NumberFormat) and not isinstance(getattr(found, "width", None), int):
+    if not isinstance(found, NumberFormat):  # what observes a network in floating point is none
+        return None
+    if not isinstance(found, Integer) or not isinstance(found.width, int):
         raise ConfigError(f"{TABLE} is the format of tables inside an operation: take 'integer'")
-    return found.width if isinstance(found, Integer) else None  # type: ignore[return-value]
+    return found.width
 
 
 def rounded(x: Tensor, rounder: Any) -> Tensor:
     """Return numbers in a format; what records a computation records this as one call."""
-    if has_torch_function_unary(x):
-        return handle_torch_function(rounded, (x,), x, rounder)  # type: ignore[no-any-return]
-    return rounder(x)  # type: ignore[no-any-return]
+    recorded = has_torch_function_unary(x)
+    found: Tensor = handle_torch_function(rounded, (x,), x, rounder) if recorded else rounder(x)
+    return found
 
 
 @cache
@@ -116,9 +118,7 @@ def softmax_by_tables(
     return fixed(powers * inverse, bits + SPARE, bits + SPARE)
 
 
-def standardise(
-    x: Tensor, eps: float, bits: int, largest: float, centred: bool = True
-) -> Tensor:
+def standardise(x: Tensor, eps: float, bits: int, largest: float, centred: bool = True) -> Tensor:
     """Return numbers less their mean, divided by their standard deviation, over the last dimension.
 
     Results are limited to 32. A deviation is at least a part of the largest number, ``2**-SPARE``
@@ -187,7 +187,7 @@ def affine(
     return x.to(like.dtype)
 
 
-def layer_norm(
+def layer_norm(  # noqa: PLR0913  # as torch has them
     input: Tensor,  # noqa: A002
     normalized_shape: Any,
     weight: Tensor | None = None,

@@ -3,6 +3,7 @@
 `chop.ops.stepwise` and `chop.ops.composed` say what they are composed of.
 """
 
+import operator
 from typing import Any
 
 import torch
@@ -10,13 +11,9 @@ from torch import Tensor, fx
 from torch.fx.proxy import GraphAppendingTracer
 
 from chop.lowering.from_graph import Lowering, SymbolicCall
-from chop.lowering.symbols import PROBE_ROWS, Exact, Symbol, symbols_in
-from chop.ops.op import lowering
+from chop.lowering.symbols import PROBE_ROWS, Exact, Float, Symbol, in_place, symbols_in
+from chop.ops.op import OPS, lowering
 from chop.ops.stepwise import TABLE, rounded
-
-COMPOSED = (
-    "softmax", "layer_norm", "rms_norm", "group_norm", "scaled_dot_product_attention",
-)  # fmt: skip
 
 
 class ExampleProxy(fx.Proxy):
@@ -49,7 +46,7 @@ class ExampleProxy(fx.Proxy):
         return False
 
     def __iter__(self) -> Any:
-        return iter([self[place] for place in range(len(self.example))])
+        return iter([operator.getitem(self, place) for place in range(len(self.example))])
 
 
 class ExampleTracer(GraphAppendingTracer):
@@ -67,7 +64,7 @@ class ExampleTracer(GraphAppendingTracer):
     def create_proxy(
         self, kind: str, target: Any, args: Any, kwargs: Any, *more: Any, **named: Any
     ) -> Any:
-        made = super().create_proxy(kind, target, args, kwargs, *more, **named)
+        made: Any = super().create_proxy(kind, target, args, kwargs, *more, **named)
         if kind == "placeholder":
             return made
         args, kwargs = fx.node.map_aggregate((args, kwargs), example_of)
@@ -89,11 +86,11 @@ def example_of(value: Any) -> Any:
     return value.example if isinstance(value, ExampleProxy) else value
 
 
-@lowering(*COMPOSED)
+@lowering(*(op.name for op in OPS.values() if TABLE in op.inner))
 def lower_composed(call: SymbolicCall) -> Any:
     """Lower an operation part by part."""
     if TABLE not in call.binary:
-        return call.float_result(f"has no rule in integers without {TABLE}_width ({call.op.name})")
+        return call.float_result(f"has no tables ({call.op.name}): give it a {TABLE}_width")
     tracer = ExampleTracer(fx.Graph())
     symbols = symbols_in(dict(call.operands))
     proxies = [tracer.placeholder(f"x{n}", probe(call, each)) for n, each in enumerate(symbols)]
@@ -113,7 +110,8 @@ def lower_composed(call: SymbolicCall) -> Any:
 def probe(call: SymbolicCall, symbol: Symbol) -> Tensor:
     """Return a tensor of the shape of a symbol."""
     dtype = torch.bool if getattr(symbol, "is_truth", False) else call.builder.dtype
-    return torch.zeros((PROBE_ROWS, *symbol.shape), dtype=dtype)
+    assert not isinstance(symbol, Float)
+    return in_place(torch.zeros((PROBE_ROWS, *symbol.shape), dtype=dtype), symbol)
 
 
 def lower_part(inner: Lowering, node: fx.Node) -> Any:

@@ -17,7 +17,7 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.lowering import LoweringError, lower
 from chop.numerics import Integer, NumberFormat
 from chop.numerics.base import AUTO
-from chop.ops.op import Op, op_of_node
+from chop.ops.op import Op, Reads, op_of_node
 from chop.ops.table import OPS
 from chop.passes.base import Info, transform_pass
 from chop.passes.graph.transforms.folding import NORMS, fold_normalisation_transform_pass
@@ -163,14 +163,27 @@ def without_integers(graph: MaseGraph) -> dict[str, str]:
     What stands at the end of a network, as a softmax does, can be left off and does not count.
     """
     found: dict[str, str] = {}
+    varying = varying_nodes(graph)
     for node in graph.nodes:
-        if not node.op.startswith("call_") or not leads_to_product(node, graph):
+        calls = node.op.startswith("call_") and node in varying
+        if not calls or not leads_to_product(node, graph):
             continue
         op = op_of_node(node, graph.modules)
         if op is None:
             found[node.name] = "is not an operation that has a rule"
         elif op.lowering is None:
             found[node.name] = f"has no rule in integers ({op.name})"
+    return found
+
+
+def varying_nodes(graph: MaseGraph) -> set[fx.Node]:
+    """Return the nodes that depend on the numbers of an input, not only on its shape."""
+    found: set[fx.Node] = set()
+    for node in graph.nodes:
+        op = op_of_node(node, graph.modules)
+        depends = not found.isdisjoint(node.all_input_nodes)
+        if node.op == "placeholder" or (depends and (op is None or op.reads is not Reads.SHAPE)):
+            found.add(node)
     return found
 
 
