@@ -15,11 +15,13 @@ saved      the bytes of a saved graph in 8 bits over those of its weights as the
 import argparse
 import json
 import os
+import random
 import resource
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +120,46 @@ def saved_share(found: SearchContext, stored: float) -> float:
         return sum(each.stat().st_size for each in place.rglob("*") if each.is_file()) / stored
 
 
+class Bench:
+    """A network, its rows and the time of a forward pass on them."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.found = context(config)
+        self.weights = sum(each.nbytes for each in self.found.model.parameters())
+        self.base = resident() - self.weights
+        self.batches = self.found.batches("val_dataloader", ROWS)
+        self.forward()
+        self.passes = [seconds(self.forward) for _ in range(3)]
+
+    def forward(self) -> None:
+        """Run the network in floating point on all rows."""
+        with torch.inference_mode():
+            for features, _ in self.batches:
+                self.found.model(features)
+
+    def trials(self) -> tuple[list[float], list[int]]:
+        """The time of each trial, and the memory after it; now and then a forward pass."""
+        config = parse_search(tables([3, 4, 5]))
+        stated = config.search_space
+        space = make_space(stated.name, self.found, stated.setup, stated.seed)
+        assert space.variants is not None  # type: ignore[attr-defined]
+        measure, draw = Measure(space, config), random.Random(0)
+        times, memory = [], []
+        for number in range(TRIALS):
+            chosen = space.config(walk(space.tree, lambda each: draw.randrange(len(each.options))))
+            times.append(seconds(partial(measure, chosen)))
+            memory.append(resident())
+            if number % 4 == 3:
+                self.passes.append(seconds(self.forward))
+        return times, memory
+
+    def stored(self) -> int:
+        """The bytes of the weights when those of linear layers have one byte each."""
+        layers = self.found.model.modules()
+        linear = sum(each.weight.numel() for each in layers if isinstance(each, torch.nn.Linear))
+        return self.weights - 3 * linear
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true")
@@ -125,50 +167,22 @@ def main() -> None:
     options = parser.parse_args()
     set_logging_verbosity("error")
     torch.set_num_threads(1)
-    found = context(SMALL if options.quick else {})
-    every = sum(each.nbytes for each in found.model.parameters())
-    linear = sum(each.weight.numel() for each in found.model.modules()
-                 if isinstance(each, torch.nn.Linear))  # fmt: skip
-    base = resident() - every
-    batches = found.batches("val_dataloader", ROWS)
-
-    def forward() -> None:
-        with torch.inference_mode():
-            for features, _ in batches:
-                found.model(features)
-
-    forward()
-    alone = [seconds(forward) for _ in range(3)]
-    config = parse_search(tables([3, 4, 5]))
-    stated = config.search_space
-    space = make_space(stated.name, found, stated.setup, stated.seed)
-    assert space.variants is not None  # type: ignore[attr-defined]
-    measure = Measure(space, config)
-    draw = torch.Generator().manual_seed(0)
-    times, memory, passes = [], [], list(alone)
-    for number in range(TRIALS):
-        picked = walk(space.tree, lambda c: int(torch.randint(len(c.options), (), generator=draw)))
-        chosen = space.config(picked)
-        times.append(seconds(lambda chosen=chosen: measure(chosen)))  # type: ignore[misc]
-        memory.append(resident())
-        if number % 4 == 3:
-            passes.append(seconds(forward))
-    most = peak()
-    one = statistics.median(passes)
-    stored = every - linear * 3
+    bench = Bench(SMALL if options.quick else {})
+    times, memory = bench.trials()
+    most, one = peak(), statistics.median(bench.passes)
     figures = {
         "trial": statistics.median(times[2:]) / one,
-        "calibrate": calibration(found, (8,)) / one,
-        "calibrate five widths": calibration(found, WIDTHS) / one,
-        "peak": (most - base) / every,
+        "calibrate": calibration(bench.found, (8,)) / one,
+        "calibrate five widths": calibration(bench.found, WIDTHS) / one,
+        "peak": (most - bench.base) / bench.weights,
         "growth": memory[-1] / memory[2],
-        "saved": saved_share(found, stored),
+        "saved": saved_share(bench.found, bench.stored()),
     }
     targets = {"trial": "<= 1.3", "calibrate": "<= 3", "peak": "<= 5", "growth": "1",
                "saved": "<= 1.1"}  # fmt: skip
     rows = [[name, value, targets.get(name, "")] for name, value in figures.items()]
     print(tabulate(rows, ["", "ratio", "target"], floatfmt=".3f", tablefmt="github"))
-    print(f"{every / 2**20:.0f} MiB of weights, a forward pass takes {one:.2f} s; trials",
+    print(f"{bench.weights / 2**20:.0f} MiB, a forward pass takes {one:.2f} s; trials in passes:",
           " ".join(f"{each / one:.2f}" for each in times))  # fmt: skip
     if options.save:
         line = {"results": figures, "rows": ROWS, "trials": TRIALS, "load": os.getloadavg()[0]}
