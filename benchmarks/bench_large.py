@@ -1,7 +1,7 @@
 """What a search costs on a large network whose graph comes from torch.export: BERT-base, 109 M.
 
 trial      the time of a trial of `random`, over that of a forward pass on the same rows; <= 1.3
-calibrate  the time of choosing scales from rows, for weights and inputs in 8 bits and in each of five
+calibrate  the time of choosing scales for weights and inputs, in 8 bits and in each of five
            widths, over that of a forward pass on the rows; <= 3 in 8 bits
 peak       the most memory of the process, without what Python and torch take, over the model; <= 5
 growth     the memory after the last trial over that after the third; 1
