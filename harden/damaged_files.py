@@ -10,7 +10,7 @@ from dataclasses import replace
 from harden.common import Row, share
 from harden.configuration import rows
 from harden.file_targets import TARGETS
-from harden.forked import run_all
+from harden.forked import WORKERS, run_all
 
 PART = "files"
 CASES = 1_000
@@ -22,10 +22,10 @@ def run(scale: float) -> Iterable[Row]:
     return lines(range(share(CASES, scale)))
 
 
-def lines(numbers: Iterable[int]) -> Iterator[Row]:
+def lines(numbers: Iterable[int], workers: int = WORKERS) -> Iterator[Row]:
     """The lines of the table for these cases."""
     kinds = [target.kind for target in TARGETS]
-    for row in rows(run_all(MODULE, list(numbers)), kinds):
+    for row in rows(run_all(MODULE, list(numbers), workers), kinds):
         again = tuple(text.replace("configuration", "damaged_files") for text in row.failures)
         yield replace(row, part=PART, failures=again)
 

@@ -1,4 +1,4 @@
-"""Runs of ``ch`` that are forked from a process in which everything is imported.
+"""Runs of ``ch`` and of Python that are forked from a process in which everything is imported.
 
 To import torch and Lightning takes seconds, to fork milliseconds. Every run is still a process with
 its own signals, folder, environment and output. What only a fresh Python shows, such as what is
@@ -7,13 +7,17 @@ imported when, is tested in a fresh one.
 
 import multiprocessing
 import os
+import runpy
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import traceback
+import warnings
 import weakref
 from pathlib import Path
+from typing import Any
 
 from harden.kill_server import WARM
 
@@ -99,6 +103,40 @@ def be_ch(
 def ch(*arguments: str, cwd: Path | None = None, **environment: str) -> "Done":
     """Run ``ch`` and wait for its end."""
     return Done(WarmRun(*arguments, cwd=cwd, **environment))
+
+
+def python(*arguments: object, cwd: Path | None = None, **environment: str) -> "Done":
+    """Run a script, or code after ``-c``, and wait for its end; warnings are errors."""
+    patch = "from warm import be_strict_python; be_strict_python()"
+    return Done(WarmRun(*map(str, arguments), cwd=cwd, patch=patch, **environment))
+
+
+def be_strict_python() -> None:
+    """Be a Python whose warnings are errors, with the arguments of this process."""
+    warnings.simplefilter("error")
+    be_python(sys.argv[1:])
+
+
+def be_python(arguments: list[str]) -> None:
+    """Be a Python with these arguments until its end."""
+    kind, rest = arguments[0], arguments[1:]
+    code: Any = 0
+    try:
+        sys.argv = rest if kind in ("-c", "-m") else arguments
+        if kind == "-c":
+            exec(rest[0], {"__name__": "__main__"})
+        elif kind == "-m":
+            runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+        else:
+            sys.path.insert(0, str(Path(kind).resolve().parent))
+            runpy.run_path(kind, run_name="__main__")
+    except SystemExit as end:
+        code = end.code or 0
+    except BaseException:  # noqa: BLE001  # as Python itself
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    os._exit(code if isinstance(code, int) else 1)
 
 
 class Done:

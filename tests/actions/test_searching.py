@@ -3,14 +3,13 @@
 import copy
 import json
 import resource
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from warm import python
 
 from chop.actions import search
 from chop.cli import main
@@ -93,10 +92,8 @@ def test_the_lab_command_and_a_fresh_process_that_checks_its_front(
     pictures = {path.stem for path in folder.glob("*.png")}
     assert pictures == {"front", "metrics", "hypervolume", "importance"}
     best = json.loads((folder / "best.json").read_text(encoding="utf-8"))
-    again = subprocess.run(
-        [sys.executable, "-c", REEVALUATE, str(folder / "best.json"), str(weights)],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    again = python("-c", REEVALUATE, str(folder / "best.json"), str(weights))
+    assert again.returncode == 0, again.stderr
     found = [json.loads(line) for line in again.stdout.splitlines() if line.startswith("[")]
     assert len(found) == len(best) > 1
     for (loss, accuracy, bits), entry in zip(found, best.values(), strict=True):

@@ -1,13 +1,11 @@
 """From a model of one's own to a front and an export, in a few lines."""
 
 import csv
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from warm import python
 
 import chop
 
@@ -54,10 +52,7 @@ def test_twelve_lines_quantise_search_and_export_two_networks(tmp_path: Path) ->
         writer.writerow(["a", "b", "c", "y"])
         for row in torch.randn(200, 3, generator=torch.Generator().manual_seed(0)).tolist():
             writer.writerow([*row, "up" if sum(row) > 0 else "down"])
-    done = subprocess.run(
-        [sys.executable, "script.py"], cwd=tmp_path, text=True, capture_output=True, check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+    done = python("script.py", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "torch.Size([50, 3]) 2" in done.stdout
     assert "best_0" in done.stdout

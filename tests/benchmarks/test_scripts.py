@@ -7,11 +7,9 @@ make it small. It runs in a forked process, and so do the Pythons that it starts
 import multiprocessing
 import os
 import re
-import runpy
 import shutil
 import subprocess
 import sys
-import traceback
 from collections.abc import Mapping
 from functools import partial
 from importlib import import_module
@@ -21,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from warm import Done, WarmRun
+from warm import Done, WarmRun, be_python
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 RESULTS = FOLDER / "results"
@@ -189,27 +187,11 @@ class ForkedPython(subprocess.Popen[Any]):
     def __init__(self, command: list[str], **options: Any) -> None:
         if command[0] == sys.executable:
             sys.stdout.flush()
-            options["preexec_fn"] = partial(be_python, command[1:])
+            options["preexec_fn"] = partial(be_child, command[1:])
         super().__init__(command, **options)
 
 
-def be_python(arguments: list[str]) -> None:
-    """Be a Python with these arguments, in the process that would otherwise start it."""
+def be_child(arguments: list[str]) -> None:
+    """Be a Python in the process that would otherwise start it."""
     os.closerange(3, 1024)  # one of them is what the parent waits for until the start is over
-    kind, rest = arguments[0], arguments[1:]
-    code: Any = 0
-    try:
-        sys.argv = rest if kind in ("-c", "-m") else arguments
-        if kind == "-c":
-            exec(rest[0], {"__name__": "__main__"})
-        elif kind == "-m":
-            runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
-        else:
-            runpy.run_path(kind, run_name="__main__")
-    except SystemExit as end:
-        code = end.code or 0
-    except BaseException:  # noqa: BLE001  # as Python itself
-        traceback.print_exc()
-        code = 1
-    sys.stdout.flush()
-    os._exit(code if isinstance(code, int) else 1)
+    be_python(arguments)

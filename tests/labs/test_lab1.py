@@ -1,20 +1,14 @@
 """Lab 1 as a script, and what it must show."""
 
-import subprocess
-import sys
 from pathlib import Path
+
+from warm import python
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "lab1.py"
 
 
 def test_lab_1(tmp_path: Path) -> None:
-    done = subprocess.run(  # in a process of its own, as it registers a model
-        [sys.executable, "-W", "error", SCRIPT, "--quick", "--output", tmp_path],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
+    done = python(SCRIPT, "--quick", "--output", tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     rows = {
         cells[1]: cells

@@ -1,11 +1,10 @@
 """Lab 2 as a script, and what it must print."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from warm import python
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "lab2.py"
 
@@ -59,13 +58,7 @@ DIFFERENCE = re.compile(
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     folder = tmp_path_factory.mktemp("lab2")
-    done = subprocess.run(
-        [sys.executable, "-W", "error", SCRIPT, "--quick", "--output", folder],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
+    done = python(SCRIPT, "--quick", "--output", folder)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout, folder
 

@@ -1,24 +1,16 @@
 """Lab 3 as a script, and what it must show."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
+
+from warm import python
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "lab3.py"
 
 
 def test_lab_3(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", SCRIPT, "--quick", "--output", tmp_path],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
+    done = python(SCRIPT, "--quick", "--output", tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     printed = done.stdout
     assert "not the JSC data set" in printed

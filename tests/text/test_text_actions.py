@@ -2,14 +2,12 @@
 
 import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from warm import python
 
 from chop.cli import main
 from chop.dataset import MaseDataModule
@@ -276,9 +274,7 @@ def test_a_name_is_looked_for_in_the_cache_of_the_hub(tmp_path: Path) -> None:
         "except ConfigError as error:\n    print(error)\n"
     )
     offline = {"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | offline
-    )
+    done = python("-c", code, **offline)
     lines = done.stdout.splitlines()
     assert lines[:1] == ["BertForSequenceClassification"], done.stderr[-600:]
     assert lines[1].startswith("hf:no/such: ")

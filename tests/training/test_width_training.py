@@ -2,14 +2,13 @@
 
 import copy
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from warm import python
 
 from chop.actions import train
 from chop.cli import main
@@ -155,6 +154,6 @@ def test_a_fresh_process_computes_the_same_bits_on_all_test_rows(
     assert len(expected.unique(dim=0)) > 1000
     frozen, _ = freeze_transform_pass(graph)
     save_mase_graph_interface_pass(frozen, {"save_dir": tmp_path / "g", "weights": "codes"})
-    command = [sys.executable, "-c", FRESH, str(tmp_path / "g"), str(tmp_path / "scores.pt")]
-    subprocess.run(command, check=True, capture_output=True)
+    done = python("-c", FRESH, tmp_path / "g", tmp_path / "scores.pt")
+    assert done.returncode == 0, done.stderr
     assert torch.equal(torch.load(tmp_path / "scores.pt", weights_only=True), expected)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from chop.errors import ChopError
 from chop.ir.call import NodeCall
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.lowering.builder import LoweringError, ProgramBuilder, in_binary
@@ -30,6 +31,9 @@ from chop.nn.quant_config import OUTPUT
 from chop.nn.quantized import QuantizedModule, own_shell
 from chop.numerics import NumberFormat
 from chop.ops.op import Op
+
+FAILURES = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+"""What torch raises where a node cannot be computed on symbols; it has errors of many kinds."""
 
 
 def lower(
@@ -155,6 +159,11 @@ class Lowering:
                 self.results[node] = self.visit(node)
             except TooWideError as error:
                 raise LoweringError(f"{node.name} {error}") from None
+            except ChopError:
+                raise
+            except FAILURES as error:
+                reason = str(error).partition("\n")[0] or type(error).__name__
+                raise LoweringError(f"{node.name} has no integers: {reason}") from error
         return self.finish(cut_tail)
 
     def visit(self, node: fx.Node) -> Any:

@@ -63,8 +63,16 @@ PRELU = Op(
 
 ACTIVATIONS = [
     # Negative inputs give zero anyway, so the sign bit is better spent on range.
-    activation_row("relu", nn.ReLU, 1, "inplace", unsigned=frozenset({"data_in"}), selects=True),
-    activation_row("relu6", nn.ReLU6, 2, "inplace", selects=True),
+    activation_row(
+        "relu",
+        nn.ReLU,
+        1,
+        "inplace",
+        unsigned=frozenset({"data_in"}),
+        selects=True,
+        never_negative=True,
+    ),
+    activation_row("relu6", nn.ReLU6, 2, "inplace", selects=True, never_negative=True),
     activation_row("leaky_relu", nn.LeakyReLU, 2, "negative_slope", "inplace"),
     PRELU,
     activation_row(
@@ -76,13 +84,13 @@ ACTIVATIONS = [
     activation_row("gelu", nn.GELU, 5),
     activation_row("silu", nn.SiLU, 4, "inplace"),
     activation_row("mish", nn.Mish, 5, "inplace"),
-    activation_row("sigmoid", nn.Sigmoid, 3),
+    activation_row("sigmoid", nn.Sigmoid, 3, never_negative=True),
     activation_row("logsigmoid", nn.LogSigmoid, 3, aten=("log_sigmoid", "log_sigmoid_forward")),
     activation_row("tanh", nn.Tanh, 4),
     activation_row("tanhshrink", nn.Tanhshrink, 5),
     activation_row("hardtanh", nn.Hardtanh, 2, "min_val", "max_val", "inplace", selects=True),
     activation_row("hardswish", nn.Hardswish, 5, "inplace"),
-    activation_row("hardsigmoid", nn.Hardsigmoid, 4, "inplace"),
+    activation_row("hardsigmoid", nn.Hardsigmoid, 4, "inplace", never_negative=True),
     activation_row("hardshrink", nn.Hardshrink, 2, "lambd"),
     activation_row("softshrink", nn.Softshrink, 3, "lambd"),
     activation_row("softplus", nn.Softplus, 3, "beta", "threshold"),
@@ -103,6 +111,7 @@ ACTIVATIONS = [
         "dim",
         description="Exponentials that sum to one",
         run=dtype_third(F.softmax),
+        never_negative=True,
         reads=Reads.ALL,
         aten=("_softmax",),
     ),

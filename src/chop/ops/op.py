@@ -122,6 +122,8 @@ class Op:
     """Whether it can be computed in a number format; what only moves values cannot."""
     selects: bool = False
     """Whether each result is one of the numbers that it reads, or a limit: no bits are added."""
+    never_negative: bool = False
+    """Whether no result is below zero, whatever it reads."""
     run: Callable[..., Any] | None = None
     """The function form, where it is not simply the first of `functions`."""
     cost: CostRule = unknown_cost
@@ -147,6 +149,11 @@ class Op:
         """True if it has products, or may have some that the table does not know."""
         known = self.multiplies or self.summed is not None
         return known or self.cost in (multihead_attention, unknown_cost)
+
+    @property
+    def keeps_sign(self) -> bool:
+        """True if it gives no number below zero where it reads none."""
+        return self.selects or self.reads in (Reads.SAME, Reads.MOVED, Reads.SUMMED)
 
     @property
     def sums_products(self) -> bool:

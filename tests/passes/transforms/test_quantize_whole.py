@@ -7,7 +7,9 @@ import torch
 from torch import Tensor, nn
 from transform_nets import graph_of
 
+from chop.lowering import LOWERINGS
 from chop.lowering.comparing import compare_with_integers
+from chop.lowering.from_graph import SymbolicCall
 from chop.models import get_model
 from chop.passes.graph import PASSES
 from chop.passes.graph.transforms.quantize.one_line import FormatSpec, one_line_rules
@@ -71,3 +73,72 @@ def test_a_network_is_whole_and_close_to_float(name: str) -> None:
     agreement = compare_with_integers(graph.model, x)
     assert agreement.different == 0
     assert agreement.rows == len(x)
+
+
+class Dense(nn.Module):
+    """Layers that read the input beside what was made of it, joined twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(2, 3, 3, padding=1), nn.Conv2d(5, 2, 1)
+        self.pool, self.last = nn.MaxPool2d(2), nn.Linear(7, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        both = torch.cat([self.first(x), x], 1)
+        all_three = torch.cat([self.second(torch.relu(both)), both], 1)
+        return self.last(self.pool(torch.nn.functional.pad(all_three, (1, 1))).mean((2, 3)))
+
+
+def test_what_moves_and_joins_an_input_rounds_it_at_any_depth() -> None:
+    model, x = warmed(Dense(), 2, 6, 6)
+    graph, info = whole(graph_of(model, x=x), RULES | {"input_generator": [{"x": x}]})
+    assert info["in_float"] == {}
+    assert compare_with_integers(graph.model, x).different == 0
+
+
+def test_torch_errors_in_lowering_are_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = warmed(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), 3)
+
+    def fail(call: SymbolicCall) -> None:
+        raise RuntimeError("shapes cannot be multiplied\nC++ frames")
+
+    graph = graph_of(model, input=x)
+    monkeypatch.setitem(LOWERINGS._entries, "linear", fail)
+    _, info = whole(graph, RULES | {"input_generator": [{"input": x}]})
+    assert info["in_float"] == {"_0": "has no integers: shapes cannot be multiplied"}
+
+
+class Mean(nn.Module):
+    """A mean over the rows of a batch, in the middle."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        return self.last(x - x.mean())
+
+
+def test_products_after_floats_are_not_left_off_in_silence() -> None:
+    model, x = warmed(Mean(), 3)
+    _, info = whole(graph_of(model, x=x), RULES | {"input_generator": [{"x": x}]})
+    assert list(info["in_float"]) == ["mean"]
+
+
+def test_what_cannot_be_negative_has_no_sign() -> None:
+    layers = [nn.Linear(3, 8), nn.ReLU(), nn.Dropout(), nn.Linear(8, 8), nn.Linear(8, 2)]
+    model, x = warmed(nn.Sequential(*layers), 3)
+    points = []
+    for config in ({}, {"data_in_signed": True}):
+        default = {"config": RULES["default"]["config"] | config}
+        rules = RULES | {"default": default, "input_generator": [{"input": x}]}
+        graph, info = whole(graph_of(model, input=x), rules)
+        assert info["in_float"] == {}
+        assert compare_with_integers(graph.model, x).different == 0
+        first, after, last = (graph.model.get_submodule(each).quant.operands for each in "034")
+        assert first["data_in"].signed
+        assert last["data_in"].signed
+        assert after["data_in"].signed == bool(config)
+        points.append(after["data_in"].frac_width)
+    assert points[0] == points[1] + 1

@@ -93,15 +93,24 @@ def follow(call: SymbolicCall, symbols: list[Any], moved_places: Tensor) -> Symb
     if isinstance(only, Joined) and not padded:
         return replace(only, shape=shape, index=only.index[index])
     if not all(isinstance(symbol, Exact) for symbol in symbols):
-        parts = [part for symbol in symbols for part in as_parts(call, symbol)]
-        return Joined(tuple(parts), index, shape)
+        return join(symbols, index, shape)
     values = [call.value(symbol) for symbol in symbols]
     return Exact(call.builder.move(call.name, values, index, shape))
 
 
-def as_parts(call: SymbolicCall, symbol: Any) -> list[Any]:
-    """The parts that a symbol adds to those that it is joined with."""
-    return [Exact(call.value(symbol))] if isinstance(symbol, Joined) else [symbol]
+def join(symbols: list[Any], index: Codes, shape: Shape) -> Joined:
+    """Join symbols; of those that are joined already, their parts are."""
+    parts: list[Any] = []
+    places, start = [], 0
+    for symbol in symbols:
+        joined = isinstance(symbol, Joined)
+        own = symbol.index if joined else np.arange(int(np.prod(symbol.shape)))
+        places.append(np.where(own == PADDING, PADDING, own + start))
+        added = symbol.parts if joined else [symbol]
+        parts += added
+        start += sum(int(np.prod(part.shape)) for part in added)
+    from_parts = np.concatenate(places)[index]
+    return Joined(tuple(parts), codes(np.where(index == PADDING, PADDING, from_parts)), shape)
 
 
 def expand(call: SymbolicCall, value: Value, shape: Shape) -> Value:

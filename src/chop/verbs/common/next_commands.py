@@ -16,10 +16,6 @@ if TYPE_CHECKING:
 
 logger = get_logger("chop")
 
-FAILURES = (ChopError, ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError,
-            ValueError)  # fmt: skip
-"""What comes of lowering a graph that cannot be exported; torch has errors of many kinds."""
-
 
 def show_next(commands: Iterable[str]) -> None:
     """Print what to run next."""
@@ -69,10 +65,9 @@ def export_words(graph: "MaseGraph") -> list[str]:
     checked = [] if shutil.which("cc") else ["--rows", "0"]
     try:
         lower(graph)
-    except FAILURES as error:
+    except ChopError as error:
         if not ends_in_floats(graph):
-            reason = str(error).partition("\n")[0] or type(error).__name__
-            raise GraphError(reason) from None
+            raise GraphError(str(error).partition("\n")[0]) from None
         return ["--to", "c", "--cut-tail", *checked]
     return ["--to", "c", *checked]
 
@@ -84,7 +79,7 @@ def ends_in_floats(graph: "MaseGraph") -> bool:
 
     try:
         tail = lower(graph, cut_tail=True).tail
-    except FAILURES:
+    except ChopError:
         return False
     found = [op_of_node(node, graph.modules) for node in graph.nodes if node.name in tail]
     return all(op is not None and not op.multiplies for op in found)

@@ -79,7 +79,11 @@ def quantize_transform_pass(graph: MaseGraph, args: QuantizeArgs) -> tuple[MaseG
     `info` has the class or function of each quantised node, the nodes that became float again and,
     with batches, the results of `calibrate`.
     """
-    plan = make_plan(graph, args)
+    return quantize_by_plan(graph, make_plan(graph, args), args)
+
+
+def quantize_by_plan(graph: MaseGraph, plan: Plan, args: QuantizeArgs) -> tuple[MaseGraph, Info]:
+    """Calibrate a plan, if there are batches, and make each node what it says."""
     if not args.outside_width:
         for words in outside(plan):
             logger.warning("%s", OUTSIDE.format(words))

@@ -6,23 +6,24 @@ needs no rounding: the next operation rounds what it reads.
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import fx
 
-from chop.errors import GraphError
+from chop.errors import ChopError
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.lowering import lower
-from chop.lowering.builder import LoweringError
+from chop.lowering import LoweringError, lower
+from chop.numerics import Integer, NumberFormat
 from chop.numerics.base import AUTO
 from chop.ops.op import Op, op_of_node
 from chop.ops.table import OPS
 from chop.passes.base import Info, transform_pass
 from chop.passes.graph.transforms.folding import NORMS, fold_normalisation_transform_pass
 from chop.passes.graph.transforms.quantize.one_line import product_operations
-from chop.passes.graph.transforms.quantize.plan import DefaultRule, QuantizeArgs
-from chop.passes.graph.transforms.quantize.quantize import quantize_transform_pass
+from chop.passes.graph.transforms.quantize.plan import DefaultRule, Plan, QuantizeArgs, make_plan
+from chop.passes.graph.transforms.quantize.quantize import quantize_by_plan
 
 logger = logging.getLogger("chop")
 LISTED = 5
@@ -45,7 +46,9 @@ def quantize_whole_transform_pass(graph: MaseGraph, args: QuantizeArgs) -> tuple
         graph, folded = fold_normalisation_transform_pass(graph)
     left = without_integers(graph)
     only = product_operations() if left else rounded_operations(graph)
-    graph, info = quantize_transform_pass(graph, with_operations(args, only))
+    args = with_operations(args, only)
+    plan = without_signs(graph, make_plan(graph, args), args)
+    graph, info = quantize_by_plan(graph, plan, args)
     in_float = left or first_obstacle(graph)
     show_left(in_float)
     return graph, {**info, "folded": folded, "in_float": in_float}
@@ -94,17 +97,59 @@ def rounded_operations(graph: MaseGraph) -> list[str]:
 
 
 def raw_reader(node: fx.Node, graph: MaseGraph) -> Op | None:
-    """Return the operation of a node if it only selects numbers, which no other has rounded."""
+    """Return the operation of a node if it only selects numbers, some of which none has rounded."""
     op = op_of_node(node, graph.modules)
     if op is None or not op.selects:
         return None
-    source = node.all_input_nodes[0] if node.all_input_nodes else None
-    while source is not None and source.op != "placeholder":
+    seen, left = {node}, list(node.all_input_nodes)
+    while left:
+        source = left.pop()
+        if source.op == "placeholder":
+            return op
         before = op_of_node(source, graph.modules)
-        if before is None or (before.quantizable and not before.selects):
-            return None
-        source = source.all_input_nodes[0] if source.all_input_nodes else None
-    return op if source is not None else None
+        if source in seen or before is None or (before.quantizable and not before.selects):
+            continue
+        seen.add(source)
+        left += source.all_input_nodes
+    return None
+
+
+def without_signs(graph: MaseGraph, plan: Plan, args: QuantizeArgs) -> Plan:
+    """Return a plan with data that cannot be below zero in formats without a sign: one bit more.
+
+    Scales that are given and signs that are said stay as they are.
+    """
+    said = any("data_in_signed" in config for _, config in args.configs())
+    if said or args.input_generator is None:
+        return plan
+    modules, positive = graph.modules, set[fx.Node]()
+    signed: set[Any] = set()  # nodes and layers that read a number below zero somewhere
+    for node in graph.nodes:
+        op = op_of_node(node, modules)
+        reads = [each for each in node.all_input_nodes if each.op != "get_attr"]
+        kept = bool(reads) and positive.issuperset(reads)
+        if not kept:
+            signed.add(node.target if node.op == "call_module" else node)
+        if op is not None and (op.never_negative or (kept and op.keeps_sign and not fills(node))):
+            positive.add(node)
+    return {
+        node: quant
+        if quant is None or (node.target if node.op == "call_module" else node) in signed
+        else replace(quant, operands=dict(unsigned(quant.operands)))
+        for node, quant in plan.items()
+    }
+
+
+def unsigned(operands: Mapping[str, NumberFormat]) -> Iterator[tuple[str, NumberFormat]]:
+    """Yield the formats of operands, that of data without a sign where its scale is open."""
+    for role, fmt in operands.items():
+        drops = role == "data_in" and isinstance(fmt, Integer) and fmt.is_open
+        yield role, fmt.model_copy(update={"signed": False}) if drops else fmt
+
+
+def fills(node: fx.Node) -> bool:
+    """Return True if a node may put other numbers between those that it moves, as padding does."""
+    return "value" in node.kwargs or any(isinstance(each, str) for each in node.args[1:])
 
 
 def without_integers(graph: MaseGraph) -> dict[str, str]:
@@ -142,12 +187,14 @@ def leads_to_product(node: fx.Node, graph: MaseGraph) -> bool:
 def first_obstacle(graph: MaseGraph) -> dict[str, str]:
     """Return what keeps a quantised graph from being whole in integers, found by lowering it."""
     try:
-        lower(graph, cut_tail=True)
+        tail = lower(graph, cut_tail=True).tail
+        if any(leads_to_product(node, graph) for node in graph.nodes if node.name in tail):
+            lower(graph)
     except LoweringError as error:
         name, _, reason = str(error).partition(" ")
         return {name.rstrip(":"): reason}
-    except GraphError as error:
-        return {"network": str(error)}
+    except ChopError as error:
+        return {"network": str(error).partition("\n")[0]}
     return {}
 
 
