@@ -275,6 +275,56 @@ def emit_circuit(net: Netlist, plan: PipelineSchedule, headers: Mapping[str, str
     return CircuitFiles(files, made, inputs, outputs, plan.latency, size)
 
 
+AXIS_TEXT = """\
+// AXI-stream: a row of codes in each beat, the first element in the lowest bits, padded to bytes;
+// tlast of a row leaves with its result.
+{nettype}
+module {name} (
+  input wire aclk,
+  input wire aresetn,
+  input wire [{in_top}:0] s_axis_tdata,
+  input wire s_axis_tvalid,
+  input wire s_axis_tlast,
+  output wire s_axis_tready,
+  output wire [{out_top}:0] m_axis_tdata,
+  output wire m_axis_tvalid,
+  output wire m_axis_tlast,
+  input wire m_axis_tready
+);
+  wire [{row_top}:0] row;
+  wire row_valid;
+  reg [{last_top}:0] last;
+  reg [{gives}:0] spare, given;
+  reg spare_valid, given_valid;
+  wire enable = ~row_valid | ~spare_valid;
+{unused}  top core (
+    .clk(aclk), .enable(enable), .reset(~aresetn),
+    .valid_in(s_axis_tvalid), .valid_out(row_valid),
+    {wires}
+  );
+  always @(posedge aclk) begin
+    if (enable) last <= {chain};
+    if (~given_valid | m_axis_tready) begin
+      given <= spare_valid ? spare : {{last[{last_top}], row}};
+      given_valid <= spare_valid | row_valid;
+      spare_valid <= 1'b0;
+    end else if (row_valid & ~spare_valid) begin
+      spare <= {{last[{last_top}], row}};
+      spare_valid <= 1'b1;
+    end
+    if (~aresetn) begin
+      given_valid <= 1'b0;
+      spare_valid <= 1'b0;
+    end
+  end
+  assign s_axis_tready = enable;
+  assign m_axis_tdata = {given};
+  assign m_axis_tlast = given[{gives}];
+  assign m_axis_tvalid = given_valid;
+endmodule
+{restore}"""
+
+
 def in_bytes(bits: int) -> int:
     """Bits that a stream of whole bytes needs."""
     return -(-bits // 8) * 8
@@ -303,51 +353,8 @@ def axis_wrapper(inputs: Sequence[BusPort], outputs: Sequence[BusPort], latency:
     given = f"{{{padding}'d0, given[{gives - 1}:0]}}" if padding else f"given[{gives - 1}:0]"
     unused = f"  wire unused = &{{1'b0, s_axis_tdata[{wide_in - 1}:{reads}]}};\n" if idle else ""
     chain = "s_axis_tlast" if latency == 1 else f"{{last[{latency - 2}:0], s_axis_tlast}}"
-    return f"""\
-// AXI-stream: a row of codes in each beat, the first element in the lowest bits, padded to bytes;
-// tlast of a row leaves with its result.
-{NETTYPE}
-module {AXIS} (
-  input wire aclk,
-  input wire aresetn,
-  input wire [{wide_in - 1}:0] s_axis_tdata,
-  input wire s_axis_tvalid,
-  input wire s_axis_tlast,
-  output wire s_axis_tready,
-  output wire [{wide_out - 1}:0] m_axis_tdata,
-  output wire m_axis_tvalid,
-  output wire m_axis_tlast,
-  input wire m_axis_tready
-);
-  wire [{gives - 1}:0] row;
-  wire row_valid;
-  reg [{latency - 1}:0] last;
-  reg [{gives}:0] spare, given;
-  reg spare_valid, given_valid;
-  wire enable = ~row_valid | ~spare_valid;
-{unused}  top core (
-    .clk(aclk), .enable(enable), .reset(~aresetn),
-    .valid_in(s_axis_tvalid), .valid_out(row_valid),
-    {", ".join(wires)}
-  );
-  always @(posedge aclk) begin
-    if (enable) last <= {chain};
-    if (~given_valid | m_axis_tready) begin
-      given <= spare_valid ? spare : {{last[{latency - 1}], row}};
-      given_valid <= spare_valid | row_valid;
-      spare_valid <= 1'b0;
-    end else if (row_valid & ~spare_valid) begin
-      spare <= {{last[{latency - 1}], row}};
-      spare_valid <= 1'b1;
-    end
-    if (~aresetn) begin
-      given_valid <= 1'b0;
-      spare_valid <= 1'b0;
-    end
-  end
-  assign s_axis_tready = enable;
-  assign m_axis_tdata = {given};
-  assign m_axis_tlast = given[{gives}];
-  assign m_axis_tvalid = given_valid;
-endmodule
-{RESTORE}"""
+    return AXIS_TEXT.format(
+        name=AXIS, nettype=NETTYPE, restore=RESTORE, in_top=wide_in - 1, out_top=wide_out - 1,
+        row_top=gives - 1, last_top=latency - 1, gives=gives, chain=chain, given=given,
+        unused=unused, wires=", ".join(wires),
+    )  # fmt: skip
