@@ -195,7 +195,7 @@ class OperandTally:
     def look_again(self, x: Tensor) -> None:
         """Take in what the scales in question make of some values."""
         x = x.clamp(self.floor) if self.floor > -inf else x
-        for piece in x.reshape(-1).split(CHUNK) if self.is_whole else (x,):
+        for piece in torch.split(x.reshape(-1), CHUNK) if self.is_whole else (x,):
             for step, fmt in enumerate(self.candidates):
                 if not self.within(fmt):
                     self.saturated[step] += reduced(saturates(piece, fmt), self.shape)
@@ -248,7 +248,7 @@ def count_octaves(x: Tensor) -> Tensor:
     What is beyond float32 is at the last place, what is below its normal numbers at the first.
     """
     found = torch.zeros(OCTAVES, dtype=torch.int64)
-    for piece in x.reshape(-1).split(CHUNK):
+    for piece in torch.split(x.reshape(-1), CHUNK):
         exponents = (piece.float().view(torch.int32) >> 23).bitwise_and_(0xFF)
         found += torch.bincount(exponents, minlength=OCTAVES).cpu()
     return found
