@@ -48,6 +48,11 @@ SMALLEST = {
         {"NETWORKS": ("jsc-mlp",), "BOARDS": ("cortex-m4",)},
         ("arm-none-eabi-gcc", "qemu-system-arm"),
     ),
+    "bench_networks": Small(
+        r"jsc-tiny +20 +100 % +yes +yes +yes +yes .*\n1 of 1 leave",
+        "--quick --only jsc-tiny",
+        needs=("cc",),
+    ),
     "bench_engines": Small(
         r"lost: trials after half of 4 workers were killed +\| +8 ",
         constants={"QUICK_TRIALS": (20, 8)},
