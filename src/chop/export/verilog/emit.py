@@ -1,8 +1,9 @@
-"""A scheduled netlist as SystemVerilog: one module for each layer, and one that joins them."""
+"""A scheduled netlist as SystemVerilog: a module for each layer, one that joins them, a wrapper."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from chop.errors import ConfigError
 from chop.export.verilog.netlist import Netlist, Port, Signal, Term, code_bits
 from chop.export.verilog.primitives import Primitives, driver, part, width_literal
 from chop.export.verilog.schedule import PipelineSchedule, layers_of, leaving
@@ -10,6 +11,7 @@ from chop.export.verilog.schedule import PipelineSchedule, layers_of, leaving
 NETTYPE = "`default_nettype none\n"
 RESTORE = "`default_nettype wire\n"
 CLOCKED = ("input wire clk", "input wire enable")
+AXIS = "top_axis"
 
 
 @dataclass
@@ -271,3 +273,88 @@ def emit_circuit(net: Netlist, plan: PipelineSchedule, headers: Mapping[str, str
     size = sum(layer.register_bits for layer in layers.values())
     size += sum(width for width, _ in top.lines.registers.values()) + plan.latency
     return CircuitFiles(files, made, inputs, outputs, plan.latency, size)
+
+
+AXIS_TEXT = """\
+// AXI-stream: a row of codes in each beat, the first element in the lowest bits, padded to bytes;
+// tlast of a row leaves with its result.
+{nettype}
+module {name} (
+  input wire aclk,
+  input wire aresetn,
+  input wire [{in_top}:0] s_axis_tdata,
+  input wire s_axis_tvalid,
+  input wire s_axis_tlast,
+  output wire s_axis_tready,
+  output wire [{out_top}:0] m_axis_tdata,
+  output wire m_axis_tvalid,
+  output wire m_axis_tlast,
+  input wire m_axis_tready
+);
+  wire [{row_top}:0] row;
+  wire row_valid;
+  reg [{last_top}:0] last;
+  reg [{gives}:0] spare, given;
+  reg spare_valid, given_valid;
+  wire enable = ~row_valid | ~spare_valid;
+{unused}  top core (
+    .clk(aclk), .enable(enable), .reset(~aresetn),
+    .valid_in(s_axis_tvalid), .valid_out(row_valid),
+    {wires}
+  );
+  always @(posedge aclk) begin
+    if (enable) last <= {chain};
+    if (~given_valid | m_axis_tready) begin
+      given <= spare_valid ? spare : {{last[{last_top}], row}};
+      given_valid <= spare_valid | row_valid;
+      spare_valid <= 1'b0;
+    end else if (row_valid & ~spare_valid) begin
+      spare <= {{last[{last_top}], row}};
+      spare_valid <= 1'b1;
+    end
+    if (~aresetn) begin
+      given_valid <= 1'b0;
+      spare_valid <= 1'b0;
+    end
+  end
+  assign s_axis_tready = enable;
+  assign m_axis_tdata = {given};
+  assign m_axis_tlast = given[{gives}];
+  assign m_axis_tvalid = given_valid;
+endmodule
+{restore}"""
+
+
+def in_bytes(bits: int) -> int:
+    """Bits that a stream of whole bytes needs."""
+    return -(-bits // 8) * 8
+
+
+def bus_wires(bus: str, ports: Sequence[BusPort]) -> list[str]:
+    """The connections of ports that lie side by side on a bus, the first in the lowest bits."""
+    wires, start = [], 0
+    for port in ports:
+        wires.append(f".{port.name}({bus}[{start + port.bits - 1}:{start}])")
+        start += port.bits
+    return wires
+
+
+def axis_wrapper(inputs: Sequence[BusPort], outputs: Sequence[BusPort], latency: int) -> str:
+    """The module ``top_axis``: a beat is a row, and a receiver that waits stops the pipeline.
+
+    Results leave through two registers, so that no path leads from its ready to the pipeline.
+    """
+    if latency == 0:
+        raise ConfigError("verilog: a stream needs a clock: give stages of 1 or more")
+    reads, gives = sum(port.bits for port in inputs), sum(port.bits for port in outputs)
+    wires = bus_wires("s_axis_tdata", inputs) + bus_wires("row", outputs)
+    wide_in, wide_out = in_bytes(reads), in_bytes(gives)
+    padding, idle = wide_out - gives, wide_in - reads
+    given = f"{{{padding}'d0, given[{gives - 1}:0]}}" if padding else f"given[{gives - 1}:0]"
+    unused = f"  wire unused = &{{1'b0, s_axis_tdata[{wide_in - 1}:{reads}]}};\n" if idle else ""
+    chain = "s_axis_tlast" if latency == 1 else f"{{last[{latency - 2}:0], s_axis_tlast}}"
+    return AXIS_TEXT.format(
+        name=AXIS, nettype=NETTYPE, restore=RESTORE, in_top=wide_in - 1, out_top=wide_out - 1,
+        row_top=gives - 1, last_top=latency - 1, gives=gives, chain=chain, given=given,
+        unused=unused, wires=", ".join(wires),
+    )  # fmt: skip

@@ -17,17 +17,18 @@ from chop.export.verilog.bench import (
     EXPECTED,
     ROWS,
     hex_rows,
+    pipeline_part,
     simulate,
     simulator_found,
-    write_benches,
+    wrapper_part,
+    write_bench,
 )
 from chop.export.verilog.build import OUTPUT, build_step, layer_names, netlist_of
-from chop.export.verilog.emit import BusPort, emit_circuit
+from chop.export.verilog.emit import AXIS, BusPort, axis_wrapper, emit_circuit
 from chop.export.verilog.estimate import estimated_luts, least_luts, luts
 from chop.export.verilog.netlist import CircuitError, Netlist
 from chop.export.verilog.prove import RoundingShape, prove_roundings, rounding_shapes
 from chop.export.verilog.schedule import schedule_netlist
-from chop.export.verilog.stream import NAME, wrapper
 from chop.export.verilog.synthesis import synthesise
 from chop.files import write_text
 from chop.lowering.program import IntegerProgram
@@ -120,7 +121,7 @@ def write_verilog(program: IntegerProgram, hardware: Hardware, folder: Path) -> 
     circuit = emit_circuit(net, plan, headers(program, plan.latency))
     files = dict(circuit.files)
     if hardware.stream:
-        files[f"{NAME}.sv"] = wrapper(circuit.inputs, circuit.outputs, circuit.latency)
+        files[f"{AXIS}.sv"] = axis_wrapper(circuit.inputs, circuit.outputs, circuit.latency)
     for name, text in files.items():
         write_text(folder / name, text)
     facts: dict[str, Any] = {
@@ -137,8 +138,7 @@ def write_verilog(program: IntegerProgram, hardware: Hardware, folder: Path) -> 
         ports = circuit.inputs, circuit.outputs
         facts["synthesis"] = synthesise(folder, *ports, circuit.latency)
     write_text(folder / CIRCUIT, json.dumps(facts, indent=2) + "\n")
-    unseen = {f"{NAME}.sv": "the bench runs the module top, not what is around it"}
-    return WrittenFiles({"circuit": facts}, unseen if hardware.stream else {})
+    return WrittenFiles({"circuit": facts})
 
 
 @write_verilog.check
@@ -153,11 +153,13 @@ def check_verilog(folder: Path, rows: CheckedRows, options: Hardware = AS_USUAL)
     )
     write_text(folder / ROWS, hex_rows(ins, [each.numpy() for each in rows.codes.values()]))
     write_text(folder / EXPECTED, hex_rows(outs, [each.numpy() for each in rows.outputs]))
-    write_benches(folder, ins, outs, facts["latency_cycles"], len(rows))
+    made = [pipeline_part, wrapper_part] if (folder / f"{AXIS}.sv").is_file() else [pipeline_part]
+    parts = [part(ins, outs, facts["latency_cycles"], len(rows)) for part in made]
+    write_bench(folder, parts, len(rows))
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch) / "bench"
         shutil.copytree(folder, place)
-        simulator = simulate(place)
+        simulator, *_ = simulate(place)
     proved = prove_roundings(folder, [RoundingShape(**each) for each in facts["roundings"]])
     return f"{simulator}; {proved} roundings proved for all codes" if proved else simulator
 
