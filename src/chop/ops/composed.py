@@ -229,13 +229,11 @@ def one_way(
     """All steps of one layer in one direction: the outputs in order, and the last state."""
     number, of = number_of(rounders), gates_of(table_bits(rounders))
 
-    def parameter(name: str) -> Tensor | None:
-        own = f"{name}_l{index}{'_reverse' if direction else ''}"
-        return number(getattr(layer, own, None))  # type: ignore[no-any-return]
+    def parameter(name: str) -> Any:
+        return number(getattr(layer, f"{name}_l{index}{'_reverse' if direction else ''}", None))
 
     round_hidden = rounders.get("hidden", pass_through)
     weight, bias, project = map(parameter, ("weight_hh", "bias_hh", "weight_hr"))
-    assert weight is not None
     gates = F.linear(steps, parameter("weight_ih"), parameter("bias_ih"))
     if state is None:
         sizes = layer.hidden_size if project is None else layer.proj_size, layer.hidden_size
