@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from chop.masking import masked
 from chop.registry import Registry
+from chop.search.engines import EngineChoice
 from chop.search.metrics import Direction
 
 
@@ -69,9 +70,9 @@ class StudySetup(Schema):
         """What finds the configurations, in a word or two, for files and pages."""
 
     @property
-    def processes(self) -> int:
-        """How many processes search together."""
-        return 1
+    def choice(self) -> EngineChoice:
+        """What evaluates."""
+        return EngineChoice()
 
     @property
     def trains(self) -> bool:
