@@ -7,7 +7,6 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field, create_model, field_validator, model_validator
 
 from chop.errors import ConfigError, UnknownNameError
-from chop.search.engines import EngineChoice
 from chop.search.learned import setup as learned_setup  # noqa: F401  # registers the strategy
 from chop.search.learned import space as learned_space  # noqa: F401  # and its space
 from chop.search.metrics import Direction
@@ -15,7 +14,7 @@ from chop.search.runners import HW_RUNNERS, SW_RUNNERS, Runner, RunnerArgs
 from chop.search.samplers import SAMPLERS
 from chop.search.spaces import mixed_precision  # noqa: F401  # registers its space
 from chop.search.spaces.space import SPACES
-from chop.search.study.setup import STRATEGIES, Schema, StudySetup
+from chop.search.study.setup import STRATEGIES, EngineChoice, Schema, StudySetup
 from chop.search.study.trial import MetricRule, SearchDescription
 from chop.search.sweeps import hyperparameters  # noqa: F401  # registers its space
 from chop.tasks import NUMBERS, task_named

@@ -7,47 +7,16 @@ them.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from chop.errors import ConfigError
+from chop.search.study.setup import LOCAL, SERIAL, EngineChoice
 
 if TYPE_CHECKING:
     from chop.search.engines.engine import Engine
 
-SERIAL, LOCAL, RAY = ENGINES = ("serial", "local", "ray")
+__all__ = ["LOCAL", "SERIAL", "EngineChoice", "make_engine"]
 INSTALL = "engine = 'ray' needs the package ray: pip install 'machop[ray]'"
-
-
-@dataclass(frozen=True)
-class EngineChoice:
-    """Which engine evaluates, and where.
-
-    Attributes:
-        name: by default `serial` for one slot, else `local`.
-        slots: processes of this machine.
-        address: of a Ray cluster: ``auto``, ``host:port``, or ``local`` to start one here.
-        batch: trials of a batch; by default as many as take a tenth of a second.
-        gpus: GPUs of a trial, on Ray.
-    """
-
-    name: str | None = None
-    slots: int = 1
-    address: str | None = None
-    batch: int | None = None
-    gpus: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.name == SERIAL and self.slots > 1:
-            raise ConfigError(f"engine = 'serial' has one slot, not n_jobs = {self.slots}")
-        if self.name != RAY and (self.address or self.gpus):
-            what = "address" if self.address else "gpus_per_trial"
-            raise ConfigError(f"{what} is for engine = 'ray'")
-
-    @property
-    def kind(self) -> str:
-        """The name of the engine."""
-        return self.name or (SERIAL if self.slots == 1 else LOCAL)
 
 
 def make_engine(
