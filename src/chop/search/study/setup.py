@@ -20,7 +20,6 @@ from chop.masking import masked
 from chop.registry import Registry
 from chop.search.metrics import Direction
 
-
 SERIAL, LOCAL, RAY = ENGINES = ("serial", "local", "ray")
 
 
