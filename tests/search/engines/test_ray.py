@@ -24,7 +24,7 @@ from chop.verbs.search.job import check, with_engine
 
 def test_without_ray_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"pip install 'machop\[ray\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'ray>=2.50'"):
         make_engine(EngineChoice("ray"))
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from chop.search.engines.engine import Engine
 
 __all__ = ["LOCAL", "SERIAL", "EngineChoice", "make_engine"]
-INSTALL = "engine = 'ray' needs the package ray: pip install 'machop[ray]'"
+INSTALL = "engine = 'ray' needs the package ray: pip install 'ray>=2.50'"
 
 
 def make_engine(

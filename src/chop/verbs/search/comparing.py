@@ -81,21 +81,18 @@ def compare(  # noqa: PLR0913  # what a run consists of, by the names of the lab
     """
     from chop.search.contest import plans_of
 
-    config = _checked(na_to_none(search_config), samplers)
+    config = _checked(na_to_none(search_config), samplers, seeds)
     found = make_context(model, model_info, data_module, config, seed=seed, **context)
     numbers = list(range(seed, seed + seeds) if isinstance(seeds, int) else seeds)
-    if not numbers:
-        raise ConfigError("a comparison needs at least one seed")
     was_there = Path(save_dir).is_dir()
     folder = latest(Path(save_dir)) if resume else own_folder(Path(save_dir), JOURNAL)
     plans = plans_of(config, samplers, numbers)
-    choice = config.sampling.choice
-    choice = replace(choice, slots=min(choice.slots, len(plans)), batch=None)
+    jobs = min(config.sampling.n_jobs, len(plans))
+    choice = replace(config.sampling.choice, slots=jobs, batch=1)
     is_new = not (was_there and folder == Path(save_dir))
     beginning = nullcontext() if resume else undone_if_it_fails(folder, is_new)
-    with using_threads(
-        num_threads or (None if choice.kind == SERIAL else 1), operations_of(found)
-    ) as used:
+    threads = num_threads or (None if choice.kind == SERIAL else 1)
+    with using_threads(threads, operations_of(found)) as used:
         engine = make_engine(choice, used, imports)
         comparison, size = _run_contest(
             found, config, writable_folder(folder), plans, engine, beginning
@@ -105,8 +102,12 @@ def compare(  # noqa: PLR0913  # what a run consists of, by the names of the lab
     return ComparisonResult(folder, summary)
 
 
-def _checked(tables: Mapping[str, Any], samplers: Sequence[str]) -> "SearchConfig":
-    """The configuration, if these samplers can be compared on it."""
+def _checked(
+    tables: Mapping[str, Any], samplers: Sequence[str], seeds: int | Sequence[int]
+) -> "SearchConfig":
+    """The configuration, if these samplers can be compared on it with these seeds."""
+    if not seeds:
+        raise ConfigError("a comparison needs at least one seed")
     if not samplers:
         raise ConfigError("a comparison needs at least one sampler")
     strategy = tables.get("strategy", {})
