@@ -18,20 +18,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from chop.errors import SearchError
-from chop.search.engines.engine import (
-    Answer,
-    BatchEvaluator,
-    Engine,
-    Finished,
-    Lost,
-    Payload,
-    Ticket,
-)
+from chop.search.engines.engine import Answer, BatchEvaluator, Engine, Finished, Lost, Ticket
 from chop.search.engines.local import PATIENCE, SIGNALS, Parcel, end_with, receive
 from chop.search.study.workers import at_any_moment
 
@@ -104,13 +97,15 @@ class RayEngine(Engine):
     def __init__(self, cluster: Cluster, threads: int = 1, imports: Sequence[str] = ()) -> None:
         self.cluster = cluster
         self.slots = cluster.slots
-        self.threads, self.imports = threads, tuple(imports)
+        self.threads = threads
+        paths = ((each, Path(each)) for each in imports)  # workers have a folder of their own
+        self.imports = [str(path.resolve()) if path.is_file() else each for each, path in paths]
         self._tickets = itertools.count(1)
         self._flying: set[Ticket] = set()
 
-    def start(self, payload: Payload) -> None:
+    def start(self, payload: Any) -> None:
         try:
-            parcel = pickle.dumps(Parcel(payload, self.threads, self.imports))
+            parcel = pickle.dumps(Parcel(payload, self.threads, tuple(self.imports)))
         except Exception as error:  # noqa: BLE001  # a user's class may do anything
             raise SearchError(
                 "engine = 'ray' needs a model and data that can be sent to another process: "
