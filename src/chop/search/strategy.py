@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from chop.logger import get_logger
 from chop.search.engines.dispatch import Dispatcher, Done
-from chop.search.engines.engine import Engine
+from chop.search.engines.engine import LONGEST_WAIT, Engine
 from chop.search.engines.serial import Serial
 from chop.search.proposals import Pending, Proposals
 from chop.search.spaces.measure import Measure
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 logger = get_logger("chop")
 
 LOOK_FOR_THE_DEAD = 30.0
-LONGEST_WAIT = 1.0
-"""Seconds that the engine is waited for before the clock and other processes are looked at."""
 
 
 @dataclass

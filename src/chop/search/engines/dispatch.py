@@ -11,7 +11,7 @@ from typing import Any
 
 from optuna.trial import FrozenTrial
 
-from chop.search.engines.engine import QUICK, Answer, Engine, Lost
+from chop.search.engines.engine import ATTEMPTS, QUICK, Answer, Engine, Lost
 from chop.search.spaces.measure import EvaluationRequest, Measure
 from chop.search.study.patience import StorageLost
 from chop.search.study.store import Store, keep_unstored
@@ -21,8 +21,6 @@ BATCH_SECONDS = 0.1
 LARGEST_BATCH = 64
 LONGEST_ALONE = 5.0
 """Seconds that a process which wants to join a study waits at most for one that is alone."""
-ATTEMPTS = 2
-"""How often a trial may take its process with it before it counts as failed."""
 
 Done = list[tuple[TrialRequest, Outcome]]
 
