@@ -53,7 +53,23 @@ class Layers(nn.Module):
         return out
 
 
+class Unrolled(nn.Module):
+    """What fx cannot trace, so that the graph comes from torch.export; with a mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(16, 16), nn.Linear(16, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(x.shape[1] // 8):
+            inside = (x > -1) & (x < 1)
+            x = F.gelu(self.first(x.masked_fill(inside, 0.5))) + x
+        out: Tensor = self.last(torch.atan2(x, torch.ones_like(x)))
+        return out
+
+
 CASES = [
+    (Unrolled, ("linear", "gelu", "add")),
     (Functions, ("linear", "relu", "matmul", "add", "softmax", "einsum")),
     (Layers, ("bilinear", "linear", "relu")),
 ]

@@ -18,7 +18,8 @@ from chop.registry import Registry
 
 Key = TypeVar("Key")
 Lowering = Callable[..., Any]
-IN_PLACE = frozenset({"iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "imatmul"})
+IN_PLACE = frozenset({"iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "imatmul",
+                      "iand", "ior", "ixor", "ilshift", "irshift"})  # fmt: skip
 
 
 class MaseType(StrEnum):
@@ -307,8 +308,11 @@ def writes_in_place(node: fx.Node) -> bool:
     if node.op != "call_function":
         return False
     name = aten_name(target) if is_aten(node) else getattr(target, "__name__", "")
-    in_place_operator = getattr(target, "__module__", "") == "_operator" and name in IN_PLACE
-    return in_place_operator or (name.endswith("_") and not name.endswith("__"))
+    if (
+        getattr(target, "__module__", "") == "_operator"
+    ):  # in which and_, or_ and not_ write nothing
+        return name in IN_PLACE
+    return bool(name.endswith("_") and not name.endswith("__"))
 
 
 @lru_cache(maxsize=1)

@@ -1,5 +1,6 @@
 """Post-training quantisation with separate number formats for every node."""
 
+import copy
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -74,8 +75,7 @@ class MixedPrecisionPTQ(SearchSpace):
 
     def __init__(self, context: SearchContext, setup: Any, seed: Mapping[str, Any]) -> None:
         super().__init__(context, setup, seed)
-        model = context.pristine().train(not context.eval_mode).to(context.device)
-        self.graph = context.graph(model)
+        self.graph = context.graph(context.twin())
         self.nodes, self.first = quantisable(self.graph)
         if not self.nodes:
             raise ConfigError("no operation of the model can be quantised: there is no choice")
@@ -139,7 +139,7 @@ class MixedPrecisionPTQ(SearchSpace):
 
     def quantised(self, config: dict[str, Any]) -> nn.Module:
         """A new model, made by the quantise pass."""
-        graph = self.context.graph(self.context.pristine())
+        graph = copy.deepcopy(self.graph)  # a graph of torch.export takes long to trace
         args = pass_args(self.with_numbers(config)) | {"outside_width": True}
         graph, _ = quantize_transform_pass(graph, args)
         return graph.model

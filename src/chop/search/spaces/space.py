@@ -249,6 +249,13 @@ class SearchContext:
         """A copy of the model, which the caller may change."""
         return copy.deepcopy(self.model)
 
+    def twin(self) -> nn.Module:
+        """A copy of the model in the mode that is measured; it may share weights: leave them."""
+        weights = [*self.model.parameters(), *self.model.buffers()]
+        fixed = self.eval_mode and all(each.device == self.device for each in weights)
+        shared = {id(each): each for each in weights if fixed}
+        return copy.deepcopy(self.model, shared).train(not self.eval_mode).to(self.device)
+
     def fingerprint(self) -> str:
         """A text that is the same for equal weights."""
         digest = hashlib.sha256()

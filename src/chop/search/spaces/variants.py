@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, fx, nn
 from torch.nn.utils import parametrize
 
@@ -21,7 +23,7 @@ from chop.nn.function import function_parts
 from chop.nn.quant_config import QuantConfig
 from chop.nn.quantized import QuantizedModule, own_shell, quantize_module
 from chop.nn.quantizers import Rounder
-from chop.ops.op import Op, is_aten
+from chop.ops.op import Op, aten_name, is_aten
 from chop.search.spaces.reuse import Remembered, bytes_of
 
 ACTIVATION_BYTES = 512 * 2**20
@@ -153,12 +155,13 @@ class Variants:
     """A graph in evaluation mode whose nodes can be quantised otherwise in every run."""
 
     def __init__(self, graph: MaseGraph) -> None:
+        self.graph = graph
         modules = graph.modules
         places = {node: place for place, node in enumerate(graph.nodes)}
         self.steps = [make_step(node, modules, places) for node in graph.nodes]
         self.activations: Remembered[Any] = Remembered(0)
         self.cache = TrialCache(self.activations)
-        self._last = _last(self.steps)
+        self.last = _last(self.steps)
         self._placeholders = [p for p, s in enumerate(self.steps) if s.node.op == "placeholder"]
         self._keys: dict[Hashable, int] = {}
         self._batches: set[Hashable] = set()
@@ -166,15 +169,16 @@ class Variants:
 
     def run(self, quants: Quants, batch: Hashable, inputs: tuple[Tensor, ...]) -> Any:
         """The output for `inputs`, which `batch` names: the same name, the same inputs."""
+        if batch not in self._batches:
+            self.graph.check_inputs(inputs)
         self._make_room()
         keys = self._keys_of(quants, batch)
-        given = iter(inputs)
-        values: dict[int, Any] = {place: next(given) for place in self._placeholders}
-        self.cache.keys = {id(value): keys[place] for place, value in values.items()}
-        result = self._value(self._last, keys, values, quants)
+        given = dict(zip(self._placeholders, inputs, strict=False))
+        run = Run(self, keys, given, quants)
+        result = run.value()
         if batch not in self._batches:
             self._batches.add(batch)
-            room = self.activations.budget + RUNS_KEPT * bytes_of(values)
+            room = self.activations.budget + RUNS_KEPT * run.bytes
             self.activations.budget = min(room, ACTIVATION_BYTES)
         return result
 
@@ -194,27 +198,8 @@ class Variants:
             keys.append(known.setdefault(key, len(known)))
         return keys
 
-    def _value(self, last: int, keys: list[int], values: dict[int, Any], quants: Quants) -> Any:
-        """The result of a node: one that is kept, else computed from those before it."""
-        needed = [last]
-        while needed:
-            place = needed[-1]
-            if place in values:
-                needed.pop()
-                continue
-            result = self.activations.get(keys[place])
-            if result is None:
-                missing = [source for source in self.steps[place].inputs if source not in values]
-                if missing:
-                    needed += missing
-                    continue
-                result = self._compute(self.steps[place], values, quants)
-                self.activations.put(keys[place], result, bytes_of(result))
-            values[place] = result
-            self.cache.keys[id(result)] = keys[place]
-        return values[last]
-
-    def _compute(self, step: Step, values: dict[int, Any], quants: Quants) -> Any:
+    def compute(self, step: Step, values: dict[int, Any], quants: Quants) -> Any:
+        """The result of a node from those that it reads."""
         args, kwargs = ((values[step.inputs[0]],), {}) if step.plain else step.arguments(values)
         found = quants.get(step.name)
         if found is None or found[1].bypass or step.op is None:
@@ -240,20 +225,101 @@ class Variants:
         return module
 
 
+class Run:
+    """One run of a graph: results are held until nothing is left that reads them."""
+
+    def __init__(
+        self, variants: Variants, keys: list[int], values: dict[int, Any], quants: Quants
+    ) -> None:
+        self.variants, self.keys, self.quants = variants, keys, quants
+        self.values = values
+        self.bytes = 0
+        """Of all results, kept or computed."""
+        self.readers: dict[int, int] = {}
+        """How many nodes are yet to read a result."""
+
+    def value(self) -> Any:
+        """The result of the graph."""
+        last, steps = self.variants.last, self.variants.steps
+        self.variants.cache.keys = {}
+        for place, value in self.values.items():
+            self._hold(place, value)
+        for place in self._wanted(last):
+            step = steps[place]
+            result = self.variants.compute(step, self.values, self.quants)
+            self.variants.activations.put(self.keys[place], result, bytes_of(result))
+            self._hold(place, result)
+            for source in step.inputs:
+                self.readers[source] -= 1
+                if not self.readers[source] and source != last:
+                    self._drop(source)
+        return self.values[last]
+
+    def _wanted(self, last: int) -> list[int]:
+        """Take what is kept, and return the places that are to be computed, in their order."""
+        wanted: set[int] = set()
+        asked = [last]
+        while asked:
+            place = asked.pop()
+            if place in self.values or place in wanted:
+                continue
+            result = self.variants.activations.get(self.keys[place])
+            if result is not None:
+                self._hold(place, result)
+                continue
+            wanted.add(place)
+            for source in self.variants.steps[place].inputs:
+                self.readers[source] = self.readers.get(source, 0) + 1
+                asked.append(source)
+        return sorted(wanted)
+
+    def _hold(self, place: int, result: Any) -> None:
+        self.values[place] = result
+        self.bytes += bytes_of(result)
+        self.variants.cache.keys[id(result)] = self.keys[place]
+
+    def _drop(self, place: int) -> None:
+        """Let go of a result; another may get its identity."""
+        known, result = self.variants.cache.keys, self.values.pop(place)
+        if known.get(id(result)) == self.keys[place]:  # else a later node has given it on
+            del known[id(result)]
+
+
 def can_vary(graph: MaseGraph) -> bool:
     """Whether every node is a function of its inputs alone, so that `Variants` can run it.
 
     A layer that the table of operations does not know may keep a state; a node that writes into a
     value that others read ties them together; a layer that is quantised already is left to the
-    quantise pass.
+    quantise pass. Operators of torch say themselves whether they write or draw numbers.
     """
     modules = graph.modules
     for node in graph.nodes:
         if node.op in FIXED:
             continue
         call = NodeCall.of(node, modules)
-        if call.op is None or is_aten(node) or isinstance(call.module, QuantizedModule):
+        known = call.op is not None and not is_aten(node)
+        if not (known or is_pure(node)) or isinstance(call.module, QuantizedModule):
             return False
         if any(len(each.users) > 1 or each.op == "get_attr" for each in call.overwritten):
             return False
     return True
+
+
+def is_pure(node: fx.Node) -> bool:
+    """Whether a node calls an operator of torch that neither writes to its arguments nor draws."""
+    target: Any = node.target
+    if node.op == "call_method":
+        name = target
+    elif is_aten(node):
+        name = aten_name(target)
+    else:
+        name = getattr(target, "__name__", "")
+        if target not in (getattr(torch, name, None), getattr(F, name, None)):
+            return False
+    packet: Any = getattr(torch.ops.aten, name, None)
+    forms = [getattr(packet, each) for each in packet.overloads()] if packet else []
+    drawn = torch.Tag.nondeterministic_seeded
+    return bool(forms) and not any(
+        drawn in each.tags or (each._schema.is_mutable and "out" not in each._overloadname)
+        for each in forms
+    )

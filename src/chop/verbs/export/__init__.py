@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 GROUP = "export"
 TARGET_FLAGS = (
     *("stages", "clock_ns", "stream", "synthesise", "most_luts", "folded", "cycles"),
-    *("name", "qemu"),
+    *("name", "optimise", "qemu"),
 )
 """Fields that only some forms take."""
 
@@ -90,6 +90,24 @@ class ExportRequest:
     name: Annotated[
         str | None,
         Option("name of the files and functions of C", GROUP, default_words="model"),
+    ] = None
+    optimise: Annotated[
+        str | None,
+        Option(
+            "what the forms of weights in C are chosen for",
+            GROUP,
+            default_words="speed",
+            values=("speed", "size"),
+        ),
+    ] = None
+    package: Annotated[
+        str | None,
+        Option(
+            "build system that C is for",
+            GROUP,
+            default_words="plain",
+            values=("plain", "cmake", "arduino", "zephyr", "platformio"),
+        ),
     ] = None
     qemu: Annotated[
         bool,

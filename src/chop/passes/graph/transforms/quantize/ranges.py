@@ -19,6 +19,7 @@ from torch import Tensor
 from chop.errors import UnknownNameError
 from chop.nn.quant_config import OUTPUT
 from chop.numerics import Integer, NumberFormat
+from chop.numerics.arithmetic import CHUNK
 from chop.numerics.int_tensor import IntTensor
 from chop.ops.table import OPS
 from chop.passes.base import PassArgs
@@ -27,6 +28,8 @@ FINER = 24
 """Scales in question, each twice as fine as the one before; the first saturates nowhere."""
 TOO_MANY = 0.01
 """The share of saturated values that deserves a warning."""
+OCTAVES = 256
+"""Exponents of float32."""
 Shape = tuple[int, ...]
 Per = Literal["tensor", "channel"]
 
@@ -106,6 +109,7 @@ class OperandTally:
             self.parts = np.broadcast_shapes(self.shape, np.shape(bounds[0]))
         self.count, self.beyond = 0, 0
         self.low, self.high = torch.tensor(inf), torch.tensor(-inf)
+        self.octaves = torch.zeros(OCTAVES, dtype=torch.int64)
         self.base = torch.tensor(0.0)
         self.candidates: list[NumberFormat] = []
         self.saturated: list[Tensor] = []
@@ -117,6 +121,8 @@ class OperandTally:
         self.count += x.numel()
         self.low = torch.minimum(self.low, reduced(x, self.parts, torch.amin).double())
         self.high = torch.maximum(self.high, reduced(x, self.parts, torch.amax).double())
+        if self.counts_octaves:
+            self.octaves += count_octaves(x)
         if not self.fmt.is_open:
             self.beyond += int(saturates(x, self.fmt).count_nonzero())
 
@@ -134,8 +140,45 @@ class OperandTally:
         finer = {"min_max": 0, "percentile": FINER, "mse": min(FINER, self.fmt.element_bits)}
         steps = range(finer[self.settings.method] + 1)
         self.candidates = [self.at(torch.full(self.shape, step)) for step in steps]
-        self.saturated = [torch.zeros(self.shape, dtype=torch.int64) for _ in steps]
-        self.errors = [torch.zeros(self.shape, dtype=torch.float64) for _ in steps]
+        if self.counts_octaves:
+            self.candidates = self.worth_a_look(self.candidates)
+        self.saturated = [torch.zeros(self.shape, dtype=torch.int64) for _ in self.candidates]
+        self.errors = [torch.zeros(self.shape, dtype=torch.float64) for _ in self.candidates]
+
+    @property
+    def is_whole(self) -> bool:
+        """True if all values are rounded to one grid of integers, each by itself."""
+        return isinstance(self.fmt, Integer) and not self.parts
+
+    @property
+    def counts_octaves(self) -> bool:
+        """True if octaves can tell which scales are not worth a look."""
+        by_error = self.settings.method == "mse" and self.floor == -inf
+        return by_error and self.fmt.is_open and self.is_whole
+
+    def within(self, fmt: NumberFormat) -> bool:
+        """True if all values lie between the last codes of a format that has one grid."""
+        if not self.is_whole or fmt.saturation is None:
+            return False
+        low, high = map(float, fmt.saturation)
+        return low <= float(self.low) and float(self.high) < high
+
+    def worth_a_look(self, formats: list[NumberFormat]) -> list[NumberFormat]:
+        """Leave out scales whose saturated values alone err more than all values do at the first.
+
+        A value is off by at least its distance from the last codes. They come ever closer, so all
+        scales after one that is left out are left out as well.
+        """
+        if self.base.isinf() or not self.within(formats[0]):
+            return formats  # nothing but zeros, or negative numbers in an unsigned format
+        most = self.count * 4.0 ** -(int(self.base) + 1)  # half a unit each
+        least = 2.0 ** (torch.arange(OCTAVES, dtype=torch.float64) - 127)
+        least[0] = 0.0
+        for place, fmt in enumerate(formats):
+            bound = max(abs(float(each)) for each in fmt.saturation or ())
+            if float((self.octaves * (least - bound).clamp(min=0).square()).sum()) > most:
+                return formats[:place]
+        return formats
 
     def at(self, steps: Tensor) -> NumberFormat:
         """The format with a scale so many steps finer; what was zero throughout has the default."""
@@ -152,11 +195,13 @@ class OperandTally:
     def look_again(self, x: Tensor) -> None:
         """Take in what the scales in question make of some values."""
         x = x.clamp(self.floor) if self.floor > -inf else x
-        for step, fmt in enumerate(self.candidates):
-            self.saturated[step] = self.saturated[step] + reduced(saturates(x, fmt), self.shape)
-            if self.settings.method == "mse":
-                error = (fmt.round_to(x) - x).double().square()
-                self.errors[step] = self.errors[step] + reduced(error, self.shape)
+        for piece in torch.split(x.reshape(-1), CHUNK) if self.is_whole else (x,):
+            for step, fmt in enumerate(self.candidates):
+                if not self.within(fmt):
+                    self.saturated[step] += reduced(saturates(piece, fmt), self.shape)
+                if self.settings.method == "mse":
+                    error = (fmt.round_to(piece) - piece).double().square()
+                    self.errors[step] += reduced(error, self.shape)
 
     def fit(self) -> Fit:
         """The observations and the scale that fits them."""
@@ -195,6 +240,18 @@ def reduced(x: Tensor, shape: Shape, how: Callable[..., Tensor] = torch.sum) -> 
     lead = x.dim() - len(shape)
     dims = [dim for dim in range(x.dim()) if dim < lead or shape[dim - lead] == 1]
     return (how(x, dims) if dims else x).reshape(shape).cpu()
+
+
+def count_octaves(x: Tensor) -> Tensor:
+    """Count the values by magnitude: those from 2**n to less than 2**(n + 1) at place n + 127.
+
+    What is beyond float32 is at the last place, what is below its normal numbers at the first.
+    """
+    found = torch.zeros(OCTAVES, dtype=torch.int64)
+    for piece in torch.split(x.reshape(-1), CHUNK):
+        exponents = (piece.float().view(torch.int32) >> 23).bitwise_and_(0xFF)
+        found += torch.bincount(exponents, minlength=OCTAVES).cpu()
+    return found
 
 
 def saturates(x: Tensor, fmt: NumberFormat) -> Tensor:
