@@ -33,7 +33,8 @@ LOOK_FOR_THE_DEAD = 30.0
 class Progress:
     """How far a search is; `report` is called whenever that changes."""
 
-    report: Callable[[Store], None] = lambda store: None
+    report: Callable[[Store, str], None] = lambda store, engine: None
+    """Given the study, and what is to be said of the engine."""
     repeats: int = 0
     """Proposals that were known already."""
 
@@ -117,7 +118,7 @@ class Search(Strategy):
                 if self.trials.is_idle:
                     break
                 self._tell(self.trials.finished(LONGEST_WAIT))
-                self.progress.report(self.store)
+                self.progress.report(self.store, self.trials.words)
                 raise_if_interrupted()
 
     def _may_ask(self, started: float) -> bool:

@@ -88,6 +88,14 @@ class Dispatcher:
         return not self._flights
 
     @property
+    def words(self) -> str:
+        """What the engine is doing, in words; nothing of one that has one slot."""
+        if self.engine.slots == 1:
+            return ""
+        trials = {each.request.key for flights in self._flights.values() for each in flights}
+        return f"{self.engine.slots} slots, {len(trials)} in flight"
+
+    @property
     def is_quick(self) -> bool:
         """Whether trials take so little time that several go together."""
         return self.seconds < QUICK
