@@ -137,7 +137,8 @@ def match_operation(
     """Return the same for an operation with what it reads, in either order where that is equal."""
     if pattern[0] == SQUARE:
         squares = (("pow", X, 2), ("mul", X, X), ("square", X))
-        return next((hit for each in squares if (hit := match(each, value, found))), None)
+        hits = (match(each, value, found) for each in squares)
+        return next((each for each in hits if each is not None), None)
     op = known(value) if isinstance(value, fx.Node) else None
     if op is None or op.name != pattern[0]:
         return None
