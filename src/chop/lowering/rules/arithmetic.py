@@ -213,15 +213,13 @@ def multiplication(call: SymbolicCall) -> Symbol:
 @lowering("embedding")
 def embedding(call: SymbolicCall) -> Symbol:
     """Rows of a constant table, chosen by integers: of an input, or codes."""
-    weight, source = call.parameter("weight"), call.source
+    source, own = call.source, call.operands.get("weight")
+    if isinstance(own, Tensor) and own.shape[1] == 1 and not isinstance(source, Raw):
+        return entries(call)
+    weight = call.parameter("weight")
     assert weight is not None
     table, frac = weight
-    if isinstance(source, Raw):
-        value = index_of_input(call, source).value
-    elif table.shape[1] == 1:
-        return entries(call)
-    else:
-        value = call.value(source)
+    value = index_of_input(call, source).value if isinstance(source, Raw) else call.value(source)
     low, high = value.limits
     if value.frac.any() or low < 0 or high >= len(table):
         raise LoweringError(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -81,8 +82,11 @@ def rows_of_tables(call: SymbolicCall, placeholder: str) -> int:
         while source.all_input_nodes:
             source = source.all_input_nodes[0]
         if other.op is OPS["embedding"] and source.target == placeholder:
-            weight = other.arguments.get("weight") if other.layer is None else None
+            weight: Any = other.arguments.get("weight") if other.layer is None else None
+            is_stored = weight is not None and weight.op == "get_attr"
             table: Any = other.layer if weight is None else call.lowering.results.get(weight)
+            if is_stored:  # whether it was visited already or not
+                table = attrgetter(weight.target)(call.lowering.graph.model)
             found.append(len(getattr(table, "weight", table)))
     if not found:
         raise LoweringError(
