@@ -11,7 +11,7 @@ from torch import Tensor, fx, nn
 
 from chop.errors import GraphError
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.ir.graph.recorder import Recorder, run_graph, undisturbed
+from chop.ir.graph.recorder import Recorder, preserve_model, run_graph
 from chop.lowering import program as steps
 from chop.lowering.engine import Engine
 from chop.lowering.exactness import EXACT, Exactness, analyse
@@ -226,7 +226,7 @@ def compare_with_integers(model: nn.Module, features: Tensor) -> Agreement:
     both = InIntegers(model, features[:1])
     nothing = both.agreement
     most = rows_at_once(features[0].numel())
-    with undisturbed(both.model):
+    with preserve_model(both.model):
         for size, rows in (*FEW.items(), (most, len(features))):
             both.agreement = nothing
             for batch in torch.split(features[:rows], size):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
-from chop.catalogue import stored
+from chop.catalogue import read_catalogue
 from chop.config.option import Option
 from chop.config.run import Debug, Imports, LoadName, LoadType, Output, Quiet
 from chop.config.verb import Verb, add_verb
@@ -27,7 +27,11 @@ class ExportRequest:
     imports: Imports = field(default_factory=list)
     to: Annotated[
         str | None,
-        Option("format, as listed by: ch info targets", GROUP, values=tuple(stored()["targets"])),
+        Option(
+            "format, as listed by: ch info targets",
+            GROUP,
+            values=tuple(read_catalogue()["targets"]),
+        ),
     ] = None
     output: Output = None
     rows: Annotated[

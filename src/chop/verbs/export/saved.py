@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from chop.config.layers import Layers, read_toml
+from chop.config.verb import verbs
 from chop.dataset import DATASETS
 from chop.dataset.download import nothing_fetched
 from chop.dataset.inputs import rows_for
@@ -73,7 +74,7 @@ def export(  # noqa: PLR0913  (each is a flag of the command)
     if rows is None and not verify and (reason := EXPORT_TARGETS[to].missing()) is not None:
         notes["file"] = reason
     rows = ROWS if rows is None else rows
-    graph, data = loaded(place, load_type, imports)
+    graph, data = load_saved(place, load_type, imports)
     inputs, notes["real"] = known_rows(graph, place, data, rows)
     target = folder_beside(place, to) if output is None else output
     return export_graph(
@@ -102,7 +103,7 @@ def known_rows(
             split = "val" if rows.dataset_info.validation_split_available else "train"
             found = transforming.first_rows(getattr(rows, f"{split}_dataloader")(), most)
             features = torch.cat([batch for batch, _ in found])[:most]
-        return fitting(graph, features), f"{split} rows of {rows.name}"
+        return named_features(graph, features), f"{split} rows of {rows.name}"
     except ChopError as error:
         return None, str(error)
 
@@ -123,7 +124,7 @@ def recorded_data(place: Path) -> Any:
     return session.data_module_of(Layers.read(None, given).config)
 
 
-def fitting(graph: MaseGraph, features: Tensor) -> dict[str, Tensor]:
+def named_features(graph: MaseGraph, features: Tensor) -> dict[str, Tensor]:
     """Features by the name of the network's only input, if it takes them."""
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     if len(inputs) != 1:
@@ -185,7 +186,7 @@ def named_in(settings: Path) -> Path:
     return moved if moved.exists() else named
 
 
-def loaded(
+def load_saved(
     path: Path, load_type: str, imports: Sequence[str] = ()
 ) -> tuple[MaseGraph | IntegerProgram, Any]:
     """The graph or the integer program in a folder, or the graph that settings make.
@@ -209,8 +210,8 @@ def made_by(settings: Path, imports: Sequence[str] = ()) -> tuple[MaseGraph, Any
     if not changing:
         raise CheckpointError(f"{settings}: no pass in it changes a network: name a saved graph")
     config = replace(config, passes=changing, quiet=True)  # as loud as export is
-    session.check(config)
+    session.check_model_and_dataset(config)
     with tempfile.TemporaryDirectory() as scratch:
-        opened = session.open_session(config, {}, transforming)
-        graph = transforming.transformed(opened, Path(scratch), save=False)
+        opened = session.open_session(config, {}, verbs()["transform"])
+        graph = transforming.transform_session(opened, Path(scratch), save=False)
         return graph, opened.data_module

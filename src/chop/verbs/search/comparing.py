@@ -81,7 +81,7 @@ def compare(  # noqa: PLR0913  # what a run consists of, by the names of the lab
     from chop.search.contest import plans_of
     from chop.search.engines import make_engine
 
-    config = _checked(na_to_none(search_config), samplers)
+    config = _check_samplers(na_to_none(search_config), samplers)
     found = make_context(model, model_info, data_module, config, seed=seed, **context)
     numbers = list(range(seed, seed + seeds) if isinstance(seeds, int) else seeds)
     if not numbers:
@@ -102,7 +102,7 @@ def compare(  # noqa: PLR0913  # what a run consists of, by the names of the lab
     return ComparisonResult(folder, summary)
 
 
-def _checked(tables: Mapping[str, Any], samplers: Sequence[str]) -> "SearchConfig":
+def _check_samplers(tables: Mapping[str, Any], samplers: Sequence[str]) -> "SearchConfig":
     """The configuration, if these samplers can be compared on it."""
     if not samplers:
         raise ConfigError("a comparison needs at least one sampler")
