@@ -105,7 +105,7 @@ def test_rows_are_where_the_model_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
     meta = torch.device("meta")
     monkeypatch.setattr("chop.training.job.device_of", lambda accelerator: meta)
-    monkeypatch.setattr("chop.training.job.evaluate", look)
+    monkeypatch.setattr("chop.training.job.evaluate_model", look)
     model = Fixed()
     run(model)
     assert set(seen.values()) == {meta}
