@@ -48,6 +48,11 @@ SMALLEST = {
         {"NETWORKS": ("jsc-mlp",), "BOARDS": ("cortex-m4",)},
         ("arm-none-eabi-gcc", "qemu-system-arm"),
     ),
+    "bench_networks": Small(
+        r"jsc-tiny +20 +100 % +yes +yes +yes +yes .*\n1 of 1 leave",
+        "--quick --only jsc-tiny",
+        needs=("cc",),
+    ),
     "bench_engines": Small(
         r"lost: trials after half of 4 workers were killed +\| +8 ",
         constants={"QUICK_TRIALS": (20, 8)},
@@ -70,11 +75,12 @@ SMALLEST = {
         constants={"QUICK_SIZES": (1, 2, 4), "BARE": "sum(range(9))"},
     ),
     "bench_learned": Small(
-        r"chop +0 .*\n(.*\n)*load average",
+        r"chop normal +0 .*\n(.*\n)*load average",
         constants={
             "QUICK": {
                 "cycles": 1, "snapshots": 1, "first_epochs": 1, "epochs": 1, "float_epochs": 1,
                 "plots": False, "teacher": {"epochs": 1, "hidden": [8]},
+                "polish": {"points": 1, "rounds": 1, "epochs": 1, "rows": 64},
             },
             "ROUNDS": 2, "STEPS": 2, "TIMED_EPOCHS": 1,
         },

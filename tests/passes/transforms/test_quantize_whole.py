@@ -142,3 +142,32 @@ def test_what_cannot_be_negative_has_no_sign() -> None:
         assert after["data_in"].signed == bool(config)
         points.append(after["data_in"].frac_width)
     assert points[0] == points[1] + 1
+
+
+def test_a_bias_adds_no_bits_below_those_of_products() -> None:
+    model, x = warmed(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), 3)
+    graph, _ = whole(graph_of(model, input=x), RULES | {"input_generator": [{"input": x}]})
+    for name in "02":
+        fmt = graph.model.get_submodule(name).quant.operands
+        point = fmt["data_in"].arrays[1] + fmt["weight"].arrays[1].reshape(-1)
+        assert (fmt["bias"].arrays[1] <= point).all()
+        assert fmt["bias"].width == 16
+
+
+class Placed(nn.Module):
+    """Positions added to what is read, computed once by what has no integers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places, self.last = nn.Embedding(4, 3), nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        places = torch.arange(x.shape[1], device=x.device)
+        return self.last(x + self.places(places.cumsum(0) - places.cumsum(0) + places))
+
+
+def test_what_does_not_depend_on_the_input_may_be_anything() -> None:
+    model, x = warmed(Placed(), 4, 3)
+    graph, info = whole(graph_of(model, x=x), RULES | {"input_generator": [{"x": x}]})
+    assert info["in_float"] == {}
+    assert compare_with_integers(graph.model, x).different == 0

@@ -10,25 +10,30 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from torch import fx
+import numpy as np
+from torch import Tensor, fx
 
 from chop.errors import ChopError
+from chop.ir.call import NodeCall
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.lowering import LoweringError, lower
 from chop.numerics import Integer, NumberFormat
 from chop.numerics.base import AUTO
-from chop.ops.op import Op, op_of_node
+from chop.numerics.int_tensor import IntTensor
+from chop.ops.op import Op, Reads, op_of_node
 from chop.ops.table import OPS
 from chop.passes.base import Info, transform_pass
 from chop.passes.graph.transforms.folding import NORMS, fold_normalisation_transform_pass
 from chop.passes.graph.transforms.quantize.one_line import product_operations
 from chop.passes.graph.transforms.quantize.plan import DefaultRule, Plan, QuantizeArgs, make_plan
-from chop.passes.graph.transforms.quantize.quantize import quantize_by_plan
+from chop.passes.graph.transforms.quantize.quantize import apply_plan, quantize_by_plan
 
 logger = logging.getLogger("chop")
 LISTED = 5
 INTEGER = "integer"
 LEAST_BIAS = 16
+MORE_IN_TABLES = 4
+"""Bits that the tables inside an operation have more than its data."""
 WEIGHTS_BY_CHANNEL = {"per": {"weight": "channel"}}
 
 
@@ -49,6 +54,7 @@ def quantize_whole_transform_pass(graph: MaseGraph, args: QuantizeArgs) -> tuple
     args = with_operations(args, only)
     plan = without_signs(graph, make_plan(graph, args), args)
     graph, info = quantize_by_plan(graph, plan, args)
+    align_biases(graph)
     in_float = left or first_obstacle(graph)
     show_left(in_float)
     return graph, {**info, "folded": folded, "in_float": in_float}
@@ -77,6 +83,9 @@ def with_operations(args: QuantizeArgs, only: Sequence[str]) -> QuantizeArgs:
         config["bias_width"] = max(LEAST_BIAS, 2 * int(config["weight_width"]))
         if config.get("weight_frac_width") == AUTO:
             config["bias_frac_width"] = AUTO
+    if config.get("name") == INTEGER and "data_in_width" in config:
+        bits = min(int(config["data_in_width"]), LEAST_BIAS - MORE_IN_TABLES) + MORE_IN_TABLES
+        config = {"table_width": bits, "table_frac_width": bits} | config
     changed: dict[str, Any] = {"default": DefaultRule(config=config, only=tuple(only))}
     if "calibrate" not in args.model_fields_set:
         changed["calibrate"] = type(args.calibrate).model_validate(WEIGHTS_BY_CHANNEL)
@@ -152,16 +161,45 @@ def fills(node: fx.Node) -> bool:
     return "value" in node.kwargs or any(isinstance(each, str) for each in node.args[1:])
 
 
+def align_biases(graph: MaseGraph) -> None:
+    """Give a bias the binary point of the sums that it is added to, where its own is finer.
+
+    Bits below those of the products would make every sum wider.
+    """
+    plan: Plan = {}
+    for node in graph.nodes:
+        call = NodeCall.of(node, graph.modules)
+        operands = {} if call.quant is None else call.quant.operands
+        three = [operands.get(role) for role in ("data_in", "weight", "bias")]
+        if call.quant is None or not all(isinstance(e, Integer) and not e.is_open for e in three):
+            continue
+        data, weight, bias = (each.arrays[1] for each in three)  # type: ignore[union-attr]
+        stored = getattr(call.module, "bias", None)
+        by_channel = isinstance(stored, Tensor) and stored.numel() == weight.size
+        point = data.max() + (weight.reshape(-1) if by_channel else weight.max())
+        if (bias > point).any():
+            number = np.minimum(bias, point)
+            fmt = three[2].rescaled(IntTensor(number) if number.ndim else int(number))  # type: ignore[union-attr]
+            plan[node] = replace(call.quant, operands={**operands, "bias": fmt})
+    if plan:
+        apply_plan(graph, plan)
+
+
 def without_integers(graph: MaseGraph) -> dict[str, str]:
     """Return the nodes between products that have no integers, each with the reason.
 
     What stands at the end of a network, as a softmax does, can be left off and does not count.
     """
     found: dict[str, str] = {}
+    varying: set[fx.Node] = set()  # the others are computed once, as positions are
     for node in graph.nodes:
-        if not node.op.startswith("call_") or not leads_to_product(node, graph):
-            continue
         op = op_of_node(node, graph.modules)
+        depends = not varying.isdisjoint(node.all_input_nodes)
+        if node.op == "placeholder" or (depends and (op is None or op.reads is not Reads.SHAPE)):
+            varying.add(node)
+        is_call = node.op.startswith("call_") and node in varying
+        if not is_call or not leads_to_product(node, graph):
+            continue
         if op is None:
             found[node.name] = "is not an operation that has a rule"
         elif op.lowering is None:
