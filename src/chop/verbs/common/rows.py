@@ -49,7 +49,7 @@ OTHER_WORDS = {
 """Settings that have two names: those of the command line are all understood."""
 
 
-def project_of_module(project: str | Path | None, model: nn.Module) -> Path:
+def module_project(project: str | Path | None, model: nn.Module) -> Path:
     """The folder of a project: as it was given, else ``mase_output/<class of the model>``."""
     return Path(project) if project is not None else Path(PROJECTS) / type(model).__name__
 
@@ -228,9 +228,7 @@ class Prepared:
     task: Task
 
 
-def prepare_module(
-    model: nn.Module, rows: Any, task: str | None, *, cast: bool = False
-) -> Prepared:
+def adapt(model: nn.Module, rows: Any, task: str | None, *, cast: bool = False) -> Prepared:
     """Return module and loaders as they are where actions can take them, else with an adapter.
 
     Args:

@@ -11,11 +11,11 @@ from chop.logger import quietly
 from chop.results.sensitivity import Sensitivity
 from chop.runs import SENSITIVITY, SOFTWARE
 from chop.verbs.common.rows import (
+    adapt,
     in_one_word,
     module_of,
+    module_project,
     one_line,
-    prepare_module,
-    project_of_module,
     searchable,
     splits,
 )
@@ -53,12 +53,12 @@ def sensitivity(  # noqa: PLR0913  # all but the first by name
         settings: as for `chop.actions.search`: seed, accelerator, load, load_type.
     """
     module = module_of(model, "sensitivity")
-    folder = project_of_module(project, module) / SOFTWARE / SENSITIVITY
+    folder = module_project(project, module) / SOFTWARE / SENSITIVITY
     given = in_one_word("sensitivity", {"format": format, **settings})
     if unknown := [name for name in given if name not in ("format", *CONTEXT)]:
         raise UnknownNameError("setting", unknown[0], CONTEXT, "sensitivity")
     with quietly(not verbose), one_line("sensitivity"):
-        what = prepare_module(searchable(module), splits(train=train, val=val), task, cast=True)
+        what = adapt(searchable(module), splits(train=train, val=val), task, cast=True)
         return measure(
             what.model, None, what.rows, widths=widths, save_dir=folder, task=what.task.name,
             number_format=given.pop("format", "integer"), pretrained=True, **given,
