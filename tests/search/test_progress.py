@@ -46,7 +46,7 @@ def test_several_slots_say_how_many_are_at_work(
     assert search.trials.words == ""
     monkeypatch.setattr(search.trials.engine, "slots", 4)
     assert search.trials.words == "4 slots, 0 in flight"
-    lines = Lines(18, ["accuracy", "average_bitwidth"])
+    lines = SearchLines(18, ["accuracy", "average_bitwidth"])
     lines.every = 0.0
     lines._done_before = 0
     with caplog.at_level("INFO", logger="chop"):

@@ -66,8 +66,8 @@ def test_the_command_line_names_the_engine() -> None:
 def test_a_file_alone_does_not_name_a_cluster_elsewhere() -> None:
     search = tables(engine="ray", address="10.0.0.1:6379")
     with pytest.raises(ConfigError, match="if you trust '10.0.0.1:6379', add --address"):
-        check(SearchRequest(search=search))
-    check(SearchRequest(search=search, address="10.0.0.1:6379"))
+        check_search(SearchRequest(search=search))
+    check_search(SearchRequest(search=search, address="10.0.0.1:6379"))
 
 
 @pytest.mark.parametrize(
