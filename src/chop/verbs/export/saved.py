@@ -28,6 +28,7 @@ from chop.lowering.stored import PROGRAM
 from chop.passes import PASSES
 from chop.runs import BEST_SETTINGS, EXPORT, FRONT_GRAPHS, SOFTWARE, open_run
 from chop.verbs.common import session
+from chop.verbs.export.agreement import compare_nodes
 from chop.verbs.transform import passes as transforming
 
 ROWS = 2000
@@ -44,6 +45,7 @@ def export(  # noqa: PLR0913  (each is a flag of the command)
     load_type: str = "mz",
     imports: Sequence[str] = (),
     cut_tail: bool = False,
+    agreement: bool = False,
     **settings: Any,
 ) -> Exported:
     """Write what was saved in another form, checked against the engine, as the graph is.
@@ -61,6 +63,7 @@ def export(  # noqa: PLR0913  (each is a flag of the command)
             there for is then not checked at all, and the manifest says so.
         verify: check in any case, or fail.
         to, cut_tail: as for `chop.export.export`.
+        agreement: compare node by node, too, and write agreement.json beside the files.
         settings: the options of the target, such as the fields of
             `chop.export.verilog.target.Hardware` for ``"verilog"``.
         load_type: ``mz`` a graph, ``qonnx`` an ONNX file with Quant nodes.
@@ -75,11 +78,16 @@ def export(  # noqa: PLR0913  (each is a flag of the command)
     rows = ROWS if rows is None else rows
     graph, data = loaded(place, load_type, imports)
     inputs, notes["real"] = known_rows(graph, place, data, rows)
+    if agreement and not isinstance(graph, MaseGraph):
+        raise ConfigError(f"export: --agreement needs a graph, and {place} is a program")
     target = folder_beside(place, to) if output is None else output
-    return export_graph(
+    done = export_graph(
         graph, to, target, rows=rows, inputs=inputs, cut_tail=cut_tail,
         source=str(place.resolve()), notes=notes, **settings,
     )  # fmt: skip
+    if agreement and isinstance(graph, MaseGraph):
+        compare_nodes(graph, inputs).save(done.folder)
+    return done
 
 
 def known_rows(
