@@ -75,11 +75,12 @@ SMALLEST = {
         constants={"QUICK_SIZES": (1, 2, 4), "BARE": "sum(range(9))"},
     ),
     "bench_learned": Small(
-        r"chop +0 .*\n(.*\n)*load average",
+        r"chop normal +0 .*\n(.*\n)*load average",
         constants={
             "QUICK": {
                 "cycles": 1, "snapshots": 1, "first_epochs": 1, "epochs": 1, "float_epochs": 1,
                 "plots": False, "teacher": {"epochs": 1, "hidden": [8]},
+                "polish": {"points": 1, "rounds": 1, "epochs": 1, "rows": 64},
             },
             "ROUNDS": 2, "STEPS": 2, "TIMED_EPOCHS": 1,
         },

@@ -5,8 +5,10 @@ import json
 import re
 import subprocess
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from lowering_nets import EXAMPLES, example, integer, quantised
@@ -15,8 +17,10 @@ from torch import nn
 
 from chop.errors import ConfigError, GraphError
 from chop.export import EXPORT_TARGETS, export
+from chop.export.c import source as c_source
 from chop.export.c import target as c_target
 from chop.export.c.code import c_type
+from chop.export.c.costs import Matrix, choose_forms
 from chop.export.c.entries import FloatEntries
 from chop.export.c.source import c_program, source_text
 from chop.lowering import LoweringError, lower
@@ -103,8 +107,8 @@ def test_equal_steps_share_a_function() -> None:
     """A sanitising compiler takes minutes for a thousand layers otherwise."""
     texts = []
     for depth in (6, 30):
-        model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(depth)))
-        program = lower(quantised(model, torch.randn(3, 4), {"linear": integer()}))
+        model = nn.Sequential(*(nn.Linear(28, 28) for _ in range(depth)))
+        program = lower(quantised(model, torch.randn(3, 28), {"linear": integer()}))
         made, entries = c_program(program), FloatEntries(program)
         texts.append(source_text(made, entries, "layers", ""))
     few, many = (text.count("static void ") for text in texts)
@@ -209,8 +213,50 @@ def test_rounding_comes_before_maxima_and_nothing_is_stored_in_32_bits() -> None
     program = lower(quantised(model, torch.randn(2, 3, 16, 16), rules))
     made = c_program(program)
     kinds = [[type(step).__name__ for step in layer.steps] for layer in made.layers]
-    assert kinds == [["Convolution", "Clamp", "Requantise"], ["Pool", "Move"], ["Product"]]
+    assert kinds == [["Convolution", "Requantise"], ["Pool", "Move"], ["Product"]]
     assert made.scratch_bytes < 8 * 256 + 3 * 256 + 4 * 256 + 600
+
+
+def test_every_form_of_weights_gives_the_same_codes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each layer has the next of the forms that its weights allow; some weights are zero."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), nn.Conv2d(6, 5, 3, stride=2), nn.ReLU(),
+        nn.Conv2d(5, 7, 1), nn.Conv2d(7, 4, 2), nn.ReLU(), nn.Conv2d(4, 6, 2), nn.Flatten(),
+        nn.Linear(24, 19), nn.ReLU(), nn.Linear(19, 18), nn.Linear(18, 17), nn.ReLU(),
+        nn.Linear(17, 9), nn.Linear(9, 3),
+    )  # fmt: skip
+    for layer in (each for each in model if hasattr(each, "weight")):
+        layer.weight.data *= (torch.rand_like(layer.weight) < 0.4) * 3
+    rules = {name: integer(8, 4, 2, 1, rounding="half_up") for name in ("conv2d", "linear")}
+    program = lower(quantised(model, torch.randn(2, 3, 9, 9), rules))
+    forms = ("packed 2", "packed 4", "packed 6", "sparse", "code")
+    chosen: dict[str, str] = {}
+
+    def each_form(matrices: dict[str, Matrix], optimise: str) -> dict[str, str]:
+        for (name, matrix), form in zip(matrices.items(), cycle(forms), strict=False):
+            assert form in matrix.forms
+            chosen[name] = form
+        return chosen
+
+    monkeypatch.setattr(c_source, "choose_forms", each_form)
+    done = export(program, "c", tmp_path / "c", rows=300)
+    assert done.verified_rows == 300
+    assert done.manifest["verified"]["distinct_outputs"] > 50
+    assert sorted(chosen.values()) == sorted(2 * forms)
+
+
+def test_zeros_and_few_magnitudes_are_statements_and_dense_bytes_are_rows() -> None:
+    dense = np.random.default_rng(0).integers(-128, 128, (32, 32))
+    sparse = np.where(np.arange(1024).reshape(32, 32) % 9 == 0, 4, 0)
+    for weight, by_size, by_speed in ((dense, "rows", "rows"), (sparse, "sparse", "code")):
+        found = {"y": Matrix(weight, 1, 2**20)}
+        assert choose_forms(found, "size") == {"y": by_size}
+        assert choose_forms(found, "speed") == {"y": by_speed}
+    few = {"y": Matrix(dense // 16, 1, 2**20)}
+    assert choose_forms(few, "size") == {"y": "packed 4"}
 
 
 def test_the_manifest_says_what_was_checked(tmp_path: Path) -> None:

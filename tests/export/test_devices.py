@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 from circuits import needs
 from lowering_nets import example, integer, quantised
-from torch import nn, randn
+from torch import manual_seed, nn, rand_like, randn
 
 from chop.errors import ConfigError, GraphError
 from chop.export import EXPORT_TARGETS, export
 from chop.export.c import devices
+from chop.export.c import source as c_source
+from chop.export.c.costs import FORMS
 from chop.export.c.devices import DEVICES, run_on
 from chop.export.rows import checked_rows
 from chop.lowering import IntegerProgram, lower
@@ -56,6 +58,28 @@ def test_dsp_instructions_change_no_bit(network: IntegerProgram, tmp_path: Path)
     assert (ran[0].codes == rows.flat_outputs).all()
     assert (ran[1].codes == rows.flat_outputs).all()
     assert ran[0].instructions < 0.9 * ran[1].instructions
+
+
+@ARM
+@pytest.mark.parametrize("form", ["rows", "packed 4", "sparse", "code"])
+def test_costs_are_those_of_the_compiler(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manual_seed(0)
+    model = nn.Sequential(nn.Linear(40, 48), nn.ReLU(), nn.Linear(48, 24))
+    for layer in (model[0], model[2]):
+        layer.weight.data *= (rand_like(layer.weight) < 0.3) * 4
+    rules = {"linear": integer(8, 4, 4, 3, rounding="half_up")}
+    program = lower(quantised(model, randn(2, 40), rules))
+    monkeypatch.setattr(c_source, "choose_forms", lambda all_of, _: dict.fromkeys(all_of, form))
+    EXPORT_TARGETS["c"](program, tmp_path)
+    rows = checked_rows(program, 2)
+    ran = run_on(DEVICES["cortex-m4"], tmp_path, "model", program, rows.flat_codes.tolist())
+    assert (ran.codes == rows.flat_outputs).all()
+    found, costs = c_source.matrices(c_source.simplified(program)).values(), FORMS[form]
+    flash = sum(map(costs.flash, found)) + max(map(costs.functions, found))
+    assert ran.instructions == pytest.approx(sum(map(costs.instructions, found)), rel=0.25)
+    assert ran.flash_bytes == pytest.approx(flash, rel=0.25)
 
 
 @ARM

@@ -1,7 +1,7 @@
 """Pieces of C: types, numbers, constants, and a function for each kind of layer."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from itertools import count, pairwise
 from textwrap import fill, indent
 
@@ -150,20 +150,22 @@ class CText:
         return self._known[key]
 
     def call(
-        self, lines: Iterable[str], remark: str, sizes: Iterable[tuple[str, int]] = ()
-    ) -> None:
+        self, lines: Iterable[str], remark: str, sizes: Iterable[tuple[str, int]] = (),
+        writes: Container[str] = (),
+    ) -> None:  # fmt: skip
         """Make a function of statements, or find the one that is the same; call it.
 
         Args:
             remark: a comment for the place where it is called.
             sizes: numbers that the statements know by name, so that layers share a function.
+            writes: arrays that are written by functions which the statements call.
         """
         text = "".join(f"    {line}\n" for line in lines)
         names = list(dict.fromkeys(ARRAYS.findall(text)))
         self.used.update(names)
         self.body += [f"    /* {comment_line(remark)} */"]
         places = {name: f"a{number}" for number, name in enumerate(names)}
-        heads = [f"{self._pointer(name, text)}{at}" for name, at in places.items()]
+        heads = [f"{self._pointer(name, text, writes)}{at}" for name, at in places.items()]
         heads += [f"int {name}" for name, _ in sizes]
         inside = ARRAYS.sub(lambda found: places[found[0]], text)
         text = f"({', '.join(heads)}) {{\n{inside}}}\n"
@@ -171,7 +173,8 @@ class CText:
         given = [*names, *(str(number) for _, number in sizes)]
         self.body.append(f"    {function}({', '.join(given)});")
 
-    def _pointer(self, name: str, text: str) -> str:
+    def _pointer(self, name: str, text: str, writes: Container[str]) -> str:
         """The type of a pointer to an array, to constants unless a statement writes there."""
         kind = self.kinds[name].removeprefix("const ")
-        return kind if re.search(rf"\b{name}\[[^\]]*\] = ", text) else f"const {kind}"
+        is_written = name in writes or re.search(rf"\b{name}\[[^\]]*\] = ", text)
+        return kind if is_written else f"const {kind}"

@@ -6,7 +6,7 @@ from functools import singledispatch
 import numpy as np
 
 from chop.export.c.code import CText, literal, sum_type
-from chop.export.c.plan import Stored, is_reshape
+from chop.export.c.plan import Floor, Stored, is_reshape
 from chop.lowering import program as steps
 from chop.lowering.program import Codes, Step, Value
 from chop.lowering.ranges import reach, rounded_shift
@@ -166,6 +166,16 @@ def _(step: steps.Requantise, to: Elements, reads: list[str], sources: list[Valu
     else:
         result = rounded
     to.assign(step.out, result, max(after, largest_of(step.out)))
+
+
+@write_element.register
+def _(step: Floor, to: Elements, reads: list[str], sources: list[Value]) -> None:
+    (source,), entry = sources, to.entry(step.shift, step)
+    ends = source.low >> step.shift, source.high >> step.shift
+    shifted = reads[0] if entry == "0" else f"{reads[0]} >> {entry}"
+    largest = largest_of(source)
+    result = to.limit(step, shifted, (step.low, step.high), ends, largest)
+    to.assign(step.out, result, max(largest, largest_of(step.out)))
 
 
 def rounding_code(step: steps.Requantise, to: Elements, x: str, reached: int) -> str:

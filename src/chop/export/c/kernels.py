@@ -5,6 +5,13 @@ A layer copies what a window reads to a column of 16-bit numbers. With the DSP i
 second weight; so elements of a column are in that order there (MODEL_AT).
 """
 
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from chop.lowering.program import Codes
+
 GEOMETRY = (
     "planes", "channels", "height", "width", "kernel_y", "kernel_x", "stride_y", "stride_x",
     "pad_y", "pad_x", "step_y", "step_x", "out_height", "out_width", "padded", "outputs",
@@ -44,6 +51,7 @@ DSP = """\
         __asm__(code : "=r"(y) : "r"(x)); \\
         return y; \\
     }
+typedef uint64_t MODEL_ALIAS u64;
 MODEL_EXPAND(even_i8, "sxtb16 %0, %1")
 MODEL_EXPAND(odd_i8, "sxtb16 %0, %1, ror #8")
 MODEL_EXPAND(even_u8, "uxtb16 %0, %1")
@@ -162,33 +170,140 @@ static MODEL_APART void window_{name}(
 """
 
 
-def dot_code(kind: str, columns: int) -> str:
-    """A function that adds the products of two rows of weights with one or two columns."""
-    ones = range(columns)
-    sums = [f"s{2 * column + row}" for column in ones for row in range(2)]
-    load = ", ".join(f"{name} = s[{place}]" for place, name in enumerate(sums))
-    store = " ".join(f"s[{place}] = {name};" for place, name in enumerate(sums))
-    second = ", *x1 = x0 + padded" if columns == 2 else ""
-    fast = [
-        "        const u32 a = word(w0 + k), b = word(w1 + k);",
-        "        const u32 a0 = even_i8(a), a1 = odd_i8(a), b0 = even_i8(b), b1 = odd_i8(b);",
-    ]
-    slow = ["        const int32_t a = w0[k], b = w1[k];"]
-    for column in ones:
-        x, (one, other) = f"x{column}", sums[2 * column : 2 * column + 2]
-        fast += [
-            f"        const u32 {x}a = word({x} + k), {x}b = word({x} + k + 2);",
-            f"        {one} = add_products(a1, {x}b, add_products(a0, {x}a, {one}));",
-            f"        {other} = add_products(b1, {x}b, add_products(b0, {x}a, {other}));",
+@dataclass(frozen=True)
+class Packing:
+    """Weights of a few bits in bytes: each expression gives four of them, in their top bits.
+
+    The letters x, y and z stand for words of the bytes, or single bytes of them; #c0 for a mask of
+    each byte.
+    """
+
+    words: tuple[str, ...]
+    letters: str = "x"
+
+    @property
+    def weights(self) -> int:
+        """Weights of a group."""
+        return 4 * len(self.words)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of a group."""
+        return 4 * len(self.letters)
+
+    def load(self, row: str, at: str, wide: bool) -> list[str]:
+        """Statements that read the bytes of a group, whole words or one byte of each."""
+        read = "const u32 {0} = word({1} + {2});" if wide else "const u8 {0} = {1}[{2} + {3}];"
+        return [
+            read.format(f"{row}{letter}", f"w{at}", 4 * place, "j")
+            for place, letter in enumerate(self.letters)
         ]
-        slow += [f"        {one} += a * {x}[k];", f"        {other} += b * {x}[k];"]
-    quick = "#ifdef MODEL_DSP\n    for (int k = 0; k < padded; k += 4) {\n" + "\n".join(fast)
-    plain = "    for (int k = 0; k < padded; k++) {\n" + "\n".join(slow) + "\n    }\n"
-    body = f"{quick}\n    }}\n#else\n{plain}#endif\n" if kind == "i8" else plain
-    return (
-        f"static MODEL_APART void dot{columns}_{kind}(\n"
-        f"    const i16 *x0, const {kind} *w0, const {kind} *w1, int padded, i32 *s) {{\n"
-        f"    int32_t {load};\n"
-        + (f"    const i16{second[1:]};\n" if second else "")
-        + f"{body}    {store}\n}}\n"
-    )
+
+    def expression(self, place: int, row: str, wide: bool) -> str:
+        """An expression for four weights as a word, or for one of them."""
+        text = re.sub("[xyz]", lambda letter: row + letter[0], self.words[place])
+        text = re.sub(r"#(\w\w)", lambda mask: f"0x{mask[1] * (4 if wide else 1)}u", text)
+        return text if wide else f"(int8_t)({text})"
+
+
+PACKINGS = {
+    2: Packing(("x << 6 & #c0", "x << 4 & #c0", "x << 2 & #c0", "x & #c0")),
+    4: Packing(("x << 4 & #f0", "x & #f0")),
+    6: Packing(
+        ("x << 2 & #fc", "y << 2 & #fc", "z << 2 & #fc",
+         "(x & #c0) | (y & #c0) >> 2 | (z & #c0) >> 4"), "xyz",
+    ),
+    8: Packing(("x",)),
+}  # fmt: skip
+"""By the bits of weights."""
+
+
+def pack_weights(rows: Codes, bits: int) -> Codes:
+    """Return the bytes of rows of weights, each as many as a multiple of a group."""
+    if bits == 8:
+        return rows
+    fours: Codes = (rows & (2**bits - 1)).reshape(len(rows), -1, PACKINGS[bits].weights // 4, 4)
+    if bits == 6:
+        tops = np.stack([fours[:, :, 3] >> shift & 3 for shift in (4, 2, 0)], 2)
+        fours = fours[:, :, :3] | tops << 6
+    else:
+        fours = (fours << bits * np.arange(fours.shape[2])[:, None]).sum(2)
+    return fours.reshape(len(rows), -1)
+
+
+def dot_code(bits: int, columns: int) -> str:
+    """A function that adds the products of two rows of weights with one or two columns."""
+    sums = [f"s{place}" for place in range(2 * columns)]
+    second = ", *x1 = x0 + padded" if columns == 2 else ""
+    shift = f" >> {8 - bits}" if bits < 8 else ""  # packed weights are in the top bits of a byte
+    begin = "0" if shift else "s[{}]"
+    load = ", ".join(f"{name} = {begin.format(place)}" for place, name in enumerate(sums))
+    way = "+=" if shift else "="
+    store = " ".join(f"s[{place}] {way} {name}{shift};" for place, name in enumerate(sums))
+    kind = "i16" if bits == 16 else "i8" if bits == 8 else "u8"
+    if bits == 16:
+        lines = ["    for (int k = 0; k < padded; k++) {", *_plain_products(columns), "    }"]
+    else:
+        loop = f"    for (int k = 0; k < padded; k += {PACKINGS[bits].weights}, "
+        loop += "w0 += {0}, w1 += {0}) {{".format(PACKINGS[bits].bytes)
+        fast = [loop, *_fast_products(bits, columns), "    }"]
+        slow = [loop, "        for (int j = 0; j < 4; j++) {", *_byte_products(bits, columns),
+                "        }", "    }"]  # fmt: skip
+        if bits == 8:
+            slow = ["    for (int k = 0; k < padded; k++) {", *_plain_products(columns), "    }"]
+        lines = ["#ifdef MODEL_DSP", *fast, "#else", *slow, "#endif"]
+    head = [
+        f"static MODEL_APART void dot{columns}_{bits}(",
+        f"    const i16 *x0, const {kind} *w0, const {kind} *w1, int padded, i32 *s) {{",
+        f"    int32_t {load};",
+        *([f"    const i16{second[1:]};"] if second else []),
+    ]
+    return "\n".join([*head, *lines, f"    {store}", "}", ""])
+
+
+def _plain_products(columns: int) -> list[str]:
+    """Statements of one weight of each row."""
+    lines = ["        const int32_t a = w0[k], b = w1[k];"]
+    for one in range(columns):
+        lines.append(f"        s{2 * one} += a * x{one}[k];")
+        lines.append(f"        s{2 * one + 1} += b * x{one}[k];")
+    return lines
+
+
+def _byte_products(bits: int, columns: int) -> list[str]:
+    """Statements of the weights in the bytes ``j`` of a group."""
+    packing = PACKINGS[bits]
+    lines = [*packing.load("a", "0", wide=False), *packing.load("b", "1", wide=False)]
+    for place in range(len(packing.words)):
+        a, b = (packing.expression(place, row, wide=False) for row in "ab")
+        lines.append(f"const int32_t a{place} = {a}, b{place} = {b};")
+        for one in range(columns):
+            x = f"x{one}[k + {4 * place} + j]"
+            lines.append(f"s{2 * one} += a{place} * {x};")
+            lines.append(f"s{2 * one + 1} += b{place} * {x};")
+    return [f"            {line}" for line in lines]
+
+
+def _fast_products(bits: int, columns: int) -> list[str]:
+    """Statements of a group of weights with DSP instructions."""
+    packing = PACKINGS[bits]
+    lines = [*packing.load("a", "0", wide=True), *packing.load("b", "1", wide=True)]
+    for place in range(len(packing.words)):
+        a, b = (packing.expression(place, row, wide=True) for row in "ab")
+        lines += [
+            "{",
+            f"    const u32 a = {a}, b = {b};",
+            "    const u32 a0 = even_i8(a), a1 = odd_i8(a), b0 = even_i8(b), b1 = odd_i8(b);",
+        ]
+        for one in range(columns):
+            first, second = f"s{2 * one}", f"s{2 * one + 1}"
+            x = f"four{one}"
+            lines += [
+                f"    const u64 {x} = *(const u64 *)(x{one} + k + {4 * place});",
+                f"    {first} = add_products(a0, (u32){x}, {first});",
+                f"    {second} = add_products(b0, (u32){x}, {second});",
+                f"    {first} = add_products(a1, (u32)({x} >> 32), {first});",
+                f"    {second} = add_products(b1, (u32)({x} >> 32), {second});",
+            ]
+        lines.append("}")
+    return [f"        {line}" for line in lines]

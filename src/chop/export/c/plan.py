@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import prod
 
 import numpy as np
@@ -12,7 +12,17 @@ from chop.lowering import program as steps
 from chop.lowering.program import Codes, IntegerProgram, Shape, Step, Value
 from chop.lowering.ranges import reach
 
-ELEMENTWISE = (steps.Sum, steps.Multiply, steps.Clamp, steps.Requantise, steps.Table)
+
+@dataclass(frozen=True, eq=False)
+class Floor(Step):
+    """Codes shifted right, without rounding, and limited."""
+
+    shift: Codes
+    low: Codes
+    high: Codes
+
+
+ELEMENTWISE = (steps.Sum, steps.Multiply, steps.Clamp, steps.Requantise, steps.Table, Floor)
 """Steps that compute each element from the elements at the same place."""
 ALIGNMENT = 8
 
@@ -57,54 +67,6 @@ def is_reshape(step: Step) -> bool:
 def uses_of(program: Iterable[Step], outputs: Sequence[str]) -> Counter[str]:
     """Return the number of times that each value is read; an output counts as one more."""
     return Counter([*(name for step in program for name in step.sources), *outputs])
-
-
-def round_before_maxima(program: IntegerProgram) -> IntegerProgram:
-    """Return a program that rounds before it takes maxima and moves, where that is the same.
-
-    Rounding keeps the order of numbers, so that the largest of rounded numbers is the rounded
-    largest one; then no map of sums is stored.
-    """
-    found, changed = list(program.steps), True
-    while changed:
-        changed = False
-        uses, makers = uses_of(found, program.outputs), {step.out.name: step for step in found}
-        for place, step in enumerate(found):
-            if not _is_monotone(step):
-                continue
-            before = makers.get(step.sources[0])
-            if before is None or uses[before.out.name] != 1 or not _keeps_order(before):
-                continue
-            found[place : place + 1] = []
-            at = next(n for n, each in enumerate(found) if each is before)
-            values = {each.value.name: each.value for each in program.inputs}
-            values |= {each.out.name: each.out for each in found}
-            found[at : at + 1] = _exchanged(before, step, values[before.sources[0]])
-            changed = True
-            break
-    return replace(program, steps=tuple(found))
-
-
-def _is_monotone(step: Step) -> bool:
-    if not isinstance(step, steps.Requantise) or step.overflow != "saturate":
-        return False
-    return all(array.size == 1 for array in (step.shift, step.low, step.high))
-
-
-def _keeps_order(step: Step) -> bool:
-    return (isinstance(step, steps.Pool) and step.kind == "max") or is_reshape(step)
-
-
-def _exchanged(before: Step, rounding: Step, source: Value) -> list[Step]:
-    """The rounding first, on what the other step reads; the result keeps the rounding's name."""
-    assert isinstance(rounding, steps.Requantise)
-    last = rounding.out
-    middle = Value(f"{last.name} early", source.shape, last.frac, last.low, last.high)
-    if any(array.size > 1 for array in (last.frac, last.low, last.high)):
-        low, high = (np.array(side) for side in last.limits)
-        middle = replace(middle, frac=np.array(int(last.frac.max())), low=low, high=high)
-    first = replace(rounding, sources=(source.name,), out=middle)
-    return [first, replace(before, sources=(middle.name,), out=last)]
 
 
 def fused_layers(program: IntegerProgram) -> tuple[list[Layer], dict[str, str]]:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from chop import __version__
 from chop.export.c.code import CText, comment_line, loops, short_type, value_type
+from chop.export.c.costs import Matrix, choose_forms
 from chop.export.c.entries import FloatEntries
 from chop.export.c.kernels import DSP, PRELUDE, ROUNDING, WINDOW
 from chop.export.c.plan import (
@@ -11,14 +12,16 @@ from chop.export.c.plan import (
     Buffer,
     Layer,
     Stored,
+    as_matrix,
     bytes_of,
     fused_layers,
     place_buffers,
-    round_before_maxima,
 )
+from chop.export.c.simplify import simplified
 from chop.export.c.steps import write_layer
 from chop.export.c.writer import LayerWriter, reordering
-from chop.lowering.program import IntegerProgram, Value
+from chop.lowering.program import Convolution, IntegerProgram, Product, Value
+from chop.lowering.ranges import reach
 
 
 @dataclass(frozen=True)
@@ -53,11 +56,12 @@ class CProgram:
         return [values[name] for name in self.program.outputs]
 
 
-def c_program(given: IntegerProgram) -> CProgram:
-    """Plan and write the layers of a program."""
-    program = round_before_maxima(given)
+def c_program(given: IntegerProgram, optimise: str = "speed") -> CProgram:
+    """Plan and write the layers of a program, for few instructions or for little flash."""
+    program = simplified(given)
     layers, same = fused_layers(program)
-    writer = LayerWriter(CText(), dict(program.values), {})
+    forms = choose_forms(matrices(program), optimise)
+    writer = LayerWriter(CText(), dict(program.values), {}, forms=forms)
     _note_lifetimes(writer, program, layers, same)
     for place, each in enumerate(program.inputs):
         value = each.value
@@ -78,6 +82,17 @@ def c_program(given: IntegerProgram) -> CProgram:
         value = program.values[name]
         writer.buffers.append(Buffer(f"codes of {name}", bytes_of(value), 0, len(layers)))
     return CProgram(program, layers, writer, max(place_buffers(writer.buffers), ALIGNMENT))
+
+
+def matrices(program: IntegerProgram) -> dict[str, Matrix]:
+    """The constant matrices of products that have columns of 16-bit numbers, by their results."""
+    values, found = program.values, {}
+    for step in program.steps:
+        if isinstance(step, Product | Convolution) and as_matrix(step, values[step.sources[0]]):
+            rows = step.weight.reshape(len(step.weight), -1)
+            largest = reach(step, [values[step.sources[0]]])
+            found[step.out.name] = Matrix(rows, step.out.size // len(rows), largest)
+    return found
 
 
 def _note_lifetimes(

@@ -10,11 +10,11 @@ from chop.export.c.code import (
     literal,
     loops,
     runs,
-    short_type,
     sum_type,
 )
-from chop.export.c.kernels import column_code, dot_code, window_code
+from chop.export.c.matrix import write_matrix
 from chop.export.c.plan import (
+    Floor,
     Layer,
     Stored,
     as_matrix,
@@ -22,7 +22,7 @@ from chop.export.c.plan import (
 )
 from chop.export.c.writer import LayerWriter, row_loops
 from chop.lowering import program as steps
-from chop.lowering.program import Codes, Shape, Step
+from chop.lowering.program import Shape, Step
 from chop.lowering.ranges import reach
 
 FEW_RUNS = 32
@@ -47,6 +47,7 @@ def _(step: steps.Constant, layer: Layer, writer: LayerWriter) -> None:
 @write_layer.register(steps.Clamp)
 @write_layer.register(steps.Requantise)
 @write_layer.register(steps.Table)
+@write_layer.register(Floor)
 def write_elementwise(step: Step, layer: Layer, writer: LayerWriter) -> None:
     """Write a layer that computes every element from elements at the same place."""
     sources = [writer.stored[name] for name in step.sources]
@@ -90,99 +91,6 @@ def _(step: steps.Product, layer: Layer, writer: LayerWriter) -> None:
     rows = prod(step.out.shape[:-1])
     lines = row_loops("rows", "inner", body)
     writer.text.call(lines, layer.remark, [("rows", rows), ("inner", count)])
-
-
-def write_matrix(
-    layer: Layer, writer: LayerWriter, source: Stored, weight: Codes, bias: Codes,
-    geometry: tuple[int, ...],
-) -> None:  # fmt: skip
-    """Write a product of columns with rows of weights, two by two.
-
-    Args:
-        weight: a row for each output, in the order of a column.
-        geometry: the fields of ``struct window`` but for the last two.
-    """
-    count, size = weight.shape
-    pixels, kind = geometry[-2] * geometry[-1], short_type(source.value)
-    narrow = int(weight.min()) >= -128 and int(weight.max()) < 128
-    paired, padded = narrow, -(-size // 4) * 4 if narrow else size
-    rows = np.zeros((count, padded), np.int64)
-    rows[:, :size] = weight
-    w = writer.text.constant(rows, "int8_t" if narrow else "int16_t")
-    b, (x, p) = writer.text.constant(bias, "int32_t"), (source.name, "p" if paired else "")
-    columns, _ = writer.buffer(
-        f"columns of {layer.head.node}", 2 * padded * min(pixels, 2), "i16", writer.number
-    )
-    is_map = isinstance(layer.head, steps.Convolution)
-    order = channels_last(layer.head.out.shape) if is_map else None
-    out, to = writer.result(layer, order, count), writer.elements(order, count)
-    writer.code[f"run_{kind}{p}"] = column_code(kind, paired)
-    short, pair = "i8" if narrow else "i16", min(pixels, 2)
-    writer.code[f"dot{pair}_{short}"] = dot_code(short, pair)
-    to.assign(layer.head.out, "sums[j]", 0)
-    body = writer.chain(layer, to, out)
-    two = [
-        "const int other = i + 1 < n ? i + 1 : i;",
-        f"i32 sums[{2 * pair}] = {{{', '.join([f'{b}[i], {b}[other]'] * pair)}}};",
-        f"const {short} *w0 = {w} + (int32_t)i * padded, *w1 = {w} + (int32_t)other * padded;",
-        f"dot{pair}_{short}({columns}, w0, w1, padded, sums);",
-    ]
-    if pixels == 1:
-        writer.text.call(single_column(columns, x, f"{kind}{p}", two, body), layer.remark,
-                         [("k", size), ("padded", padded), ("n", count)])  # fmt: skip
-        return
-    writer.code[f"window_{kind}{p}"] = window_code(kind, paired)
-    g = writer.text.geometry([*geometry, padded, count])
-    lines = two_columns(columns, x, f"{kind}{p}", g, two, body)
-    writer.text.call(lines, layer.remark)
-
-
-def single_column(columns: str, x: str, kind: str, two: list[str], body: list[str]) -> list[str]:
-    """Statements of a product with one column."""
-    inner = [
-        *two,
-        "for (int i0 = i, j = 0; i0 <= other; i0++, j++) {",
-        *(f"    {line}" for line in ("const int p = i0;", *body)),
-        "}",
-    ]
-    return [
-        f"for (int i = k; i < padded; i++) {columns}[i] = 0;",
-        f"run_{kind}({columns}, 0, {x}, k);",
-        "for (int i = 0; i < n; i += 2) {",
-        *(f"    {line}" for line in inner),
-        "}",
-    ]
-
-
-def two_columns(
-    columns: str, x: str, kind: str, g: str, two: list[str], body: list[str]
-) -> list[str]:
-    """Statements of a product with the columns of all pixels, two at a time."""
-    inner = [
-        *two,
-        "for (int q = pixel & ~1, j = 0; q <= pixel; q++, j = 2) {",
-        "    for (int i0 = i; i0 <= other; i0++, j++) {",
-        "        const int p = q * n + i0;",
-        *(f"        {line}" for line in body),
-        "    }",
-        "}",
-    ]
-    return [
-        f"const int padded = {g}->padded, n = {g}->outputs, width = {g}->out_width;",
-        f"const int stride_y = {g}->stride_y, stride_x = {g}->stride_x;",
-        f"const int pixels = {g}->out_height * width;",
-        "int pixel = 0;",
-        f"for (int i = 0; i < 2 * padded; i++) {columns}[i] = 0;",
-        f"for (int top = -{g}->pad_y; pixel < pixels; top += stride_y) {{",
-        f"    for (int i2 = 0, left = -{g}->pad_x; i2 < width; i2++, pixel++, left += stride_x) {{",
-        f"        window_{kind}({g}, {x}, top, left, {columns} + (pixel & 1) * padded);",
-        "        if ((pixel & 1) == 0 && pixel + 1 < pixels) continue;",
-        "        for (int i = 0; i < n; i += 2) {",
-        *(f"            {line}" for line in inner),
-        "        }",
-        "    }",
-        "}",
-    ]
 
 
 @write_layer.register
@@ -283,13 +191,12 @@ def _(step: steps.Pool, layer: Layer, writer: LayerWriter) -> None:
     source = writer.source(step)
     source = source if source.is_channels_last else writer.in_order(source)
     magnitude = reach(step, [source.value])
+    add = "sum += {0};" if step.kind == "sum" else "if ({0} > sum) sum = {0};"
+    start = "0" if step.kind == "sum" else literal(source.value.limits[0])
     lines, index = window_lines(step, step.kernel, source.value.shape[1:])
-    x = element_of(source, "i0", index)
-    if step.kind == "sum":
-        start, lines = "0", [*lines, f"sum += {x};"]
-    else:
-        start, lines = literal(source.value.limits[0]), [*lines, f"if ({x} > sum) sum = {x};"]
-    head = [f"{sum_type(magnitude)} sum = {start};", *loops(step.kernel, lines, "k")]
+    each = add.format(element_of(source, "i0", index))
+    inside = loops(step.kernel, [*lines, each], "k")
+    head = [f"{sum_type(magnitude)} sum = {start};", *inside]
     write_windows(step, layer, writer, head, magnitude)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from chop.errors import ConfigError, GraphError
+from chop.errors import ConfigError, GraphError, UnknownNameError
 from chop.export.c.devices import DEVICES, run_on
 from chop.export.c.entries import FloatEntries
 from chop.export.c.source import CProgram, c_program, header_text, row_program, source_text
@@ -27,6 +27,7 @@ COMPILE = ("-std=c99", "-O1", "-Wall", "-Wextra", "-Werror", "-fsanitize=undefin
 COMPILE_SAFE = (*COMPILE, "-fno-sanitize-recover=all")
 DEVICE_ROWS, DEVICE_BYTES = 100, 2**21
 """Rows that a simulated device runs at most, and bytes that it has for them."""
+OPTIMISE = ("speed", "size")
 IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,40}")
 RESERVED = re.compile(
     "auto|break|case|char|const|continue|default|do|double|else|enum|extern|float|for|goto|if|"
@@ -44,6 +45,8 @@ class COptions(TargetOptions):
 
     name: str = "model"
     """The name of the files, and how functions and macros begin."""
+    optimise: str = "speed"
+    """``speed`` or ``size``: what the forms of weights are chosen for."""
     qemu: bool = False
     """Whether to run rows on simulated devices, too, and to measure there."""
     preprocessing: Preprocessing | None = None
@@ -56,6 +59,9 @@ class COptions(TargetOptions):
                 "digits and underscores, and no word of C"
             )
 
+        if self.optimise not in OPTIMISE:
+            raise UnknownNameError("--optimise", self.optimise, OPTIMISE, "c")
+
     def for_graph(self, preprocessing: Preprocessing | None) -> "COptions":
         """The settings with the scaling of a graph, where none is given."""
         return self if self.preprocessing else replace(self, preprocessing=preprocessing)
@@ -64,7 +70,7 @@ class COptions(TargetOptions):
 @export_target("c", options=COptions, steps=write_layer)
 def write_c(program: IntegerProgram, options: COptions, folder: Path) -> WrittenFiles:
     """C99: model.h and model.c, which need no library, and a program that runs rows of text."""
-    made, name = c_program(program), options.name
+    made, name = c_program(program, options.optimise), options.name
     entries, checksum = FloatEntries(program, options.preprocessing), program_checksum(program)[:16]
     write_text(folder / f"{name}.h", header_text(made, entries, name, checksum))
     write_text(folder / f"{name}.c", source_text(made, entries, name, checksum))
@@ -74,6 +80,7 @@ def write_c(program: IntegerProgram, options: COptions, folder: Path) -> Written
             "name": name,
             "scratch_bytes": made.scratch_bytes,
             "reentrant": True,
+            "optimised_for": options.optimise,
             "memory": memory_plan(made),
             "numbers": entries.missing or "yes",
         }
@@ -138,7 +145,8 @@ def memory_plan(made: CProgram) -> dict[str, Any]:
     """The places of buffers in the arena, and the layers that need each."""
     layers = [
         {"layer": place, "nodes": list(dict.fromkeys(step.node for step in layer.steps)),
-         "steps": [type(step).__name__ for step in layer.steps]}
+         "steps": [type(step).__name__ for step in layer.steps],
+         "weights": made.writer.forms.get(layer.head.out.name)}
         for place, layer in enumerate(made.layers)
     ]  # fmt: skip
     buffers = [

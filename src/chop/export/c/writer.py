@@ -30,6 +30,8 @@ class LayerWriter:
     needs: set[str] = field(default_factory=set)
     code: dict[str, str] = field(default_factory=dict)
     """Fixed functions that are called, by name."""
+    forms: dict[str, str] = field(default_factory=dict)
+    """The form of the constant matrix of each value that is a product with one."""
 
     def source(self, step: Step, place: int = 0) -> Stored:
         """A source of a step in memory."""
@@ -66,8 +68,11 @@ class LayerWriter:
         wide, kind = -(-channels // 4) * 4, short_type(stored.value)
         size = pixels * wide * BYTES[c_type(*stored.value.limits)]
         name, number = self.buffer(f"{stored.value.name} by pixels", size, kind, self.number)
-        read = f"i0 < {channels} ? {stored.name}[i0 * pixels + q] : 0"
-        lines = row_loops("pixels", str(wide), [f"{name}[q * {wide} + i0] = {read};"])
+        lines = ["for (int q = 0; q < pixels; q++) {"]
+        for place in range(wide):
+            read = f"{stored.name}[q + {place} * pixels]" if place < channels else "0"
+            lines.append(f"    {name}[q * {wide} + {place}] = {read};")
+        lines.append("}")
         self.text.call(lines, f"{stored.value.name} by pixels", [("pixels", pixels)])
         return Stored(name, stored.value, None, wide, number)
 

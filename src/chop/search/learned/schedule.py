@@ -27,6 +27,17 @@ class Snapshot:
 
 
 @dataclass(frozen=True)
+class PolishedSnapshot(Snapshot):
+    """A round of polish, counted on after the epochs of all cycles."""
+
+    start: int
+    """The epoch of the network that is polished."""
+
+    def config(self) -> dict[str, Any]:
+        return {**super().config(), "polished": self.start}
+
+
+@dataclass(frozen=True)
 class Schedule:
     """Cycles, each with a larger cost weight than the one before."""
 

@@ -16,7 +16,7 @@ from chop.figures import significant
 from chop.files import held, write_text
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.logger import get_logger, silently
-from chop.passes.graph.interface import save_mase_graph_interface_pass
+from chop.passes.graph.interface import load_mase_graph, save_mase_graph_interface_pass
 from chop.runs import FRONT_GRAPHS, LEARNING, LEARNING_TABLE
 from chop.search.engines.engine import Engine
 from chop.search.front.hypervolume import best_of, front_of
@@ -28,9 +28,10 @@ from chop.search.learned.networks import (
     make_teacher,
     train_float,
 )
+from chop.search.learned.polish import Polish, spread_points
 from chop.search.learned.rows import Rows, join_batches
-from chop.search.learned.schedule import Schedule, Snapshot
-from chop.search.learned.setup import LearnedSetup
+from chop.search.learned.schedule import PolishedSnapshot, Schedule, Snapshot
+from chop.search.learned.setup import LearnedSetup, PolishSetup
 from chop.search.learned.space import LearnedWidthsSpace
 from chop.search.learned.state import (
     LearningFiles,
@@ -82,7 +83,9 @@ class LearnedSearch(Strategy):
         self.context = space.context
         self.store, self.setup = store, setup
         self.schedule = Schedule(setup)
-        self.size = self.limit = setup.cycles * setup.snapshots
+        polish = setup.polish
+        rounds = polish.points * polish.rounds if polish else 0
+        self.size = self.limit = setup.cycles * setup.snapshots + rounds
         self.progress = Progress()
         self.measure = Measure(space, config, in_full=True)
         self.history: list[dict[str, Any]] = []
@@ -154,6 +157,9 @@ class LearnedSearch(Strategy):
                     self._learn(learning, loop, started)
                 finally:
                     self._write_table()
+                if self.setup.polish is not None:
+                    self._polish(self.setup.polish, learning, started)
+                self._drop_dominated()
                 self._is_done = True
 
     def _begin(self) -> tuple[Learning, Loop]:
@@ -226,7 +232,42 @@ class LearnedSearch(Strategy):
                 if self.history[-1]["ebops"] == 0:
                     logger.warning("All widths are zero after epoch %d: it ends here", epoch + 1)
                     break
-        self._drop_dominated()
+
+    def _polish(self, setup: PolishSetup, learning: Learning, started: float) -> None:
+        """Polish networks of the front; one that a process did not come to the end of, again."""
+        found = [row for row in self._front() if self.space.place(row["epoch"]).exists()]
+        chosen = spread_points(found, setup.points)
+        for place, row in enumerate(chosen):
+            first = self.schedule.epochs + place * setup.rounds + 1
+            snapshots = [
+                PolishedSnapshot(first + number, row["cycle"], row["cost_weight"], row["epoch"])
+                for number in range(setup.rounds)
+            ]
+            if all(key_of(each.config()) in self.store.done for each in snapshots):
+                continue
+            if self.setup.timeout and time.monotonic() - started > self.setup.timeout:
+                logger.info("The time is used up after %d polished networks", place)
+                break
+            graph = load_mase_graph(self.space.place(row["epoch"]))
+            weight = row["cost_weight"] / learning.widths.start_ebops
+            begun = (
+                self.setup.float_epochs + self.schedule.epochs + place * setup.rounds * setup.epochs
+            )
+            rounds = Polish(graph, learning.rows.after(begun), setup, weight).rounds()
+            for snapshot in snapshots:
+                with at_any_moment():
+                    polished = next(rounds)
+                self._measure(snapshot, polished)
+            self.progress.report(self.store)
+            logger.info("Polished %d of %d networks of the front", place + 1, len(chosen))
+
+    def _front(self) -> list[dict[str, Any]]:
+        """The epochs whose networks no other is better than, by what is known of all."""
+        sign = -1 if self.task.direction == "maximize" else 1
+        known = [row for row in self.history if self.task.decides in row]
+        points = [(sign * row[self.task.decides], row["ebops"]) for row in known]
+        front = set(front_of(points))
+        return [row for row, point in zip(known, points, strict=True) if point in front]
 
     def _end_cycle(self, cycle: int, learning: Learning) -> None:
         self._choose(cycle, learning)
@@ -268,6 +309,11 @@ class LearnedSearch(Strategy):
             return
         with fitting(path):
             frozen = learning.freeze(state, learning.rows.everything())
+        self._measure(snapshot, frozen)
+
+    def _measure(self, snapshot: Snapshot, frozen: MaseGraph) -> None:
+        """Save a frozen network and measure it."""
+        config = snapshot.config()
         with silently():
             save(frozen, self.space.place(snapshot.epoch))
         request = TrialRequest(key_of(config), config, {}, {})

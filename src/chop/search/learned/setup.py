@@ -46,11 +46,49 @@ class TeacherSetup(Schema):
         return self
 
 
+class PolishSetup(Schema):
+    """Rounds in which networks of the front are made cheaper: bits move, then weights train on.
+
+    Attributes:
+        points: networks of the front that are polished, evenly spread over their costs.
+        rounds: of each; after every one the network is a candidate.
+        epochs: of training in a round, at widths that stay.
+        learning_rate: at the start of a round; it falls along a cosine.
+        rows: training rows on which moves of single bits are tried, in a network that is a chain
+            of linear layers; 0 for training alone.
+        growth: factor of the cost weight from round to round.
+    """
+
+    points: int = Field(6, ge=1)
+    rounds: int = Field(5, ge=1)
+    epochs: int = Field(6, ge=1, le=MOST_EPOCHS)
+    learning_rate: Rate = 2e-3
+    rows: int = Field(8_192, ge=0)
+    growth: float = Field(1.25, ge=1, lt=LARGEST_FACTOR)
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "quick": {
+        "cycles": 10, "first_epochs": 8, "epochs": 4, "snapshots": 2, "learning_rate": 1e-2,
+    },
+    "normal": {
+        "cycles": 19, "first_epochs": 12, "epochs": 6, "snapshots": 3, "learning_rate": 1e-2,
+        "polish": {"points": 5, "rounds": 3, "epochs": 4, "rows": 4_096},
+    },
+    "thorough": {
+        "cycles": 19, "first_epochs": 24, "epochs": 12, "snapshots": 3, "learning_rate": 1e-2,
+        "polish": {"points": 7, "rounds": 5, "epochs": 6, "rows": 8_192},
+    },
+}  # fmt: skip
+"""Settings that were chosen together, on validation rows."""
+
+
 @STRATEGIES.register("learned")
 class LearnedSetup(StudySetup):
     """Widths are trained with the weights, at a cost that grows; snapshots are the trials.
 
     Attributes:
+        preset: settings for a quick, normal or thorough search; others that are given override it.
         cycles: how often the learning rate restarts, each time with a larger cost weight.
         epochs: of each cycle.
         first_epochs: epochs of the first cycle, if different.
@@ -67,10 +105,12 @@ class LearnedSetup(StudySetup):
         normalise: give layers that a ReLU follows a batch normalisation for the float training;
             it is folded into them before widths learn.
         calibration_rows: training rows to calibrate the integer bits of a snapshot.
+        polish: what makes networks of the front cheaper after the last cycle.
     """
 
     strategy = "chop.search.learned.search:LearnedSearch"
 
+    preset: Literal["quick", "normal", "thorough"] | None = None
     cycles: int = Field(19, ge=1, le=MOST_EPOCHS)
     epochs: int = Field(6, ge=1, le=MOST_EPOCHS)
     first_epochs: int | None = Field(None, ge=1, le=MOST_EPOCHS)
@@ -86,6 +126,14 @@ class LearnedSetup(StudySetup):
     normalise: bool = True
     calibration_rows: int = Field(8_192, ge=1)
     teacher: TeacherSetup | None = None
+    polish: PolishSetup | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_preset(cls, given: Any) -> Any:
+        """Add the settings of a preset to those that are given."""
+        chosen = PRESETS.get(str(given.get("preset"))) if isinstance(given, dict) else None
+        return given if chosen is None else {**chosen, **given}
 
     @field_validator("cost_weight")
     @classmethod
@@ -120,5 +168,7 @@ class LearnedSetup(StudySetup):
         return self.float_epochs > 0
 
     def identity(self) -> dict[str, Any]:
-        free = {"timeout", "storage", "study_name", "plots"}
+        free = {"timeout", "storage", "study_name", "plots", "preset"}
+        if self.polish is None:
+            free.add("polish")  # which studies of earlier versions do not know
         return {"setup of the strategy": self.model_dump(mode="json", exclude=free)}

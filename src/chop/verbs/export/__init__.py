@@ -14,7 +14,16 @@ if TYPE_CHECKING:
     from chop.export.exporting import Exported
 
 GROUP = "export"
-TARGET_FLAGS = ("stages", "clock_ns", "stream", "synthesise", "most_luts", "name", "qemu")
+TARGET_FLAGS = (
+    "stages",
+    "clock_ns",
+    "stream",
+    "synthesise",
+    "most_luts",
+    "name",
+    "optimise",
+    "qemu",
+)
 """Fields that only some forms take."""
 
 
@@ -82,6 +91,15 @@ class ExportRequest:
     name: Annotated[
         str | None,
         Option("name of the files and functions of C", GROUP, default_words="model"),
+    ] = None
+    optimise: Annotated[
+        str | None,
+        Option(
+            "what the forms of weights in C are chosen for",
+            GROUP,
+            default_words="speed",
+            values=("speed", "size"),
+        ),
     ] = None
     qemu: Annotated[
         bool,
