@@ -54,7 +54,7 @@ def lowered(function: Any, rules: dict[str, Any], **how: Any) -> Any:
             {"linear": WIDE},
             "sigmoid would be a table of [0-9,]+ entries, and 65,536 are the most: quantise sigm",
         ),
-        (lambda x: F.softmax(x, -1), {"linear": integer()}, "softmax has no rule in integers"),
+        (lambda x: F.softmax(x, -1), {"linear": integer()}, "softmax has no tables"),
         (lambda x: x / x, {"linear": integer()}, "truediv divides by something that varies"),
         (
             lambda x: x.flatten(0, 1),
@@ -97,7 +97,7 @@ def test_floating_point_in_the_middle_cannot_be_cut_off() -> None:
     graph = quantised(model, X, {"linear": integer()})
     program = lower(graph, cut_tail=True)
     assert program.tail == ("_1", "_2")
-    with pytest.raises(LoweringError, match="_1 has no rule in integers"):
+    with pytest.raises(LoweringError, match="_1 has no tables"):
         lower(graph)
 
 
@@ -106,7 +106,7 @@ TABLE = (
     r"or the data_out of what it reads\) to fewer bits, 16 at most, or "
 )
 ENDED = r"end the program before it with cut_tail \(leaves off _2"
-SOFTMAX = r"_1 has no rule in integers \(softmax\): put in its place what has integers, or "
+SOFTMAX = r"_1 has no tables \(softmax\): give it a table_width, or "
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def test_rows_are_consistent() -> None:
     for op in OPS.values():
         roles = {argument.role for argument in op.arguments} - {None}
         assert op.module or op.functions or op.methods, op.name
-        assert op.unsigned <= set(op.roles)
+        assert op.unsigned <= {*op.roles, *op.inner}
         assert op.optional <= {"weight", "bias"}
         if op.quantizable and op.functions:
             assert roles == set(op.roles), op.name

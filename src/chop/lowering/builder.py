@@ -1,7 +1,8 @@
 """The steps of a program as they are made: operands rounded, binary points aligned."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -23,7 +24,7 @@ from chop.lowering.ranges import (
     move_arrays,
     rounded_shift,
 )
-from chop.lowering.symbols import Exact, Float, Joined, Pending, Raw, Symbol
+from chop.lowering.symbols import Exact, Float, Joined, Pending, Raw, Symbol, Turned
 from chop.numerics import (
     FORMATS,
     Binary,
@@ -149,6 +150,23 @@ class ProgramBuilder:
         self.steps: list[Step] = []
         self._names: Counter[str] = Counter()
         self._rounded: dict[tuple[str, Any], Value] = {}
+        self._in_double = False
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """Make the steps of an operation that is computed in float64, whatever the network is."""
+        before, self.dtype, self._in_double = self.dtype, torch.float64, True
+        try:
+            yield
+        finally:
+            self.dtype, self._in_double = before, False
+
+    def show(self, values: Sequence[Value]) -> None:
+        """Take note that values leave such an operation, and are then in the network's own type."""
+        names = {value.name for value in values}
+        for place, step in enumerate(self.steps):
+            if step.out.name in names:
+                self.steps[place] = replace(step, in_double=False)
 
     def name(self, wanted: str) -> str:
         """A name that no value has yet."""
@@ -168,7 +186,8 @@ class ProgramBuilder:
         """Add a step; its range follows from those of its sources."""
         names = tuple(source.name for source in sources)
         blank = Value(self.name(node), shape, compact(codes(frac), shape), codes(0), codes(0))
-        made = step(node, names, blank, **{name: _as_arrays(value) for name, value in own.items()})
+        fields = {name: _as_arrays(value) for name, value in own.items()}
+        made = step(node, names, blank, **fields, in_double=self._in_double)
         low, high = bounds(made, *sources)
         value = replace(blank, low=compact(codes(low), shape), high=compact(codes(high), shape))
         self.steps.append(replace(made, out=value))
@@ -229,6 +248,11 @@ class ProgramBuilder:
             case Joined():
                 values = [self.exact(part, node) for part in symbol.parts]
                 return self.move(node, values, symbol.index, symbol.shape)
+            case Turned():
+                raise LoweringError(
+                    f"{node} reads rows along dimension {symbol.axis}, and computes along the "
+                    "first: permute before it"
+                )
             case Float():
                 raise LoweringError(f"{node} reads {symbol.node}, and {symbol.reason}")
 

@@ -64,7 +64,9 @@ def analyse(program: IntegerProgram) -> Exactness:
     for step in program.steps:
         sources = [values[name] for name in step.sources]
         span = spans[step.out.name] = significand(step, sources, spans)
-        exact = {name: exact_in(step.out, span, name) for name in EXACT}
+        exact = {
+            name: exact_in(step.out, span, "float64" if step.in_double else name) for name in EXACT
+        }
         saturates = isinstance(step, steps.Requantise) and overflows(step, sources[0])
         width = bit_width(*step.out.limits) if step.arithmetic else 0
         stable = not isinstance(step, steps.Table) or step.stable

@@ -1,5 +1,6 @@
 """From a quantised graph to its integer program."""
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,12 +21,11 @@ from chop.lowering.symbols import (
     SYMBOLS,
     Exact,
     Float,
-    Joined,
     Pending,
     Raw,
-    Symbol,
     is_symbolic,
     symbols_in,
+    values_under,
 )
 from chop.nn.quant_config import OUTPUT
 from chop.nn.quantized import QuantizedModule, own_shell
@@ -63,7 +63,8 @@ class SymbolicCall(NodeCall):
 
     @property
     def name(self) -> str:
-        return self.node.name
+        """The name of the node; of a part of an operation, that of the whole."""
+        return self.lowering.owner or self.node.name
 
     @property
     def builder(self) -> ProgramBuilder:
@@ -106,6 +107,8 @@ class SymbolicCall(NodeCall):
         if not isinstance(value, Tensor):
             raise LoweringError(f"{self.name}: its {role} is computed by the network: use matmul")
         fmt = self.binary.get(role)
+        if fmt is None and self.lowering.owner:  # rounded before the operation had parts
+            return dyadic(value)
         if fmt is None:
             raise LoweringError(
                 f"{self.name} has its {role} in floating point: quantise {self.name} "
@@ -125,18 +128,6 @@ class SymbolicCall(NodeCall):
         return Float(self.name, reason, tuple(value for each in sources for value in each))
 
 
-def values_under(symbol: Symbol) -> tuple[Value, ...]:
-    """The values from which floating point computes a symbol."""
-    match symbol:
-        case Exact(value=value) | Pending(value=value):
-            return (value,)
-        case Joined(parts=parts):
-            return tuple(value for part in parts for value in values_under(part))
-        case Float(sources=sources):
-            return sources
-    return ()
-
-
 class Lowering:
     """Runs a graph on symbols, node by node."""
 
@@ -146,6 +137,14 @@ class Lowering:
         self.builder = ProgramBuilder(next(floats, torch.float32))
         self.results: dict[fx.Node, Any] = {}
         self._functions: dict[fx.Node, Callable[..., Any]] = {}
+        self.owner: str | None = None
+        """The node that is lowered part by part."""
+
+    def inside(self, call: NodeCall, results: dict[fx.Node, Any]) -> "Lowering":
+        """Return what lowers the parts of an operation, into the same program."""
+        inner = copy.copy(self)
+        inner.results, inner._functions, inner.owner = dict(results), {}, call.node.name
+        return inner
 
     @cached_property
     def out_of_order(self) -> set[fx.Node]:
@@ -243,14 +242,23 @@ class Lowering:
             return value
         if isinstance(value, list | tuple):
             return type(value)(self.round_symbol(item, fmt, node) for item in value)
-        if isinstance(value, Exact | Pending | Raw | Joined):
+        if isinstance(value, SYMBOLS):
             return self.builder.round_symbol(value, fmt, node)
         if isinstance(value, Tensor) and value.is_floating_point():
             return fmt(value.detach())
         return value
 
-    def execute(self, call: NodeCall, replacements: Sequence[Tensor] = ()) -> Any:
-        """The result of a node in evaluation mode, of all operands only parameters rounded."""
+    def execute(
+        self,
+        call: NodeCall,
+        replacements: Sequence[Any] = (),
+        function: Callable[..., Any] | None = None,
+    ) -> Any:
+        """The result of a node in evaluation mode, of all operands only parameters rounded.
+
+        Args:
+            function: what computes it, if it is not to be that.
+        """
         left = list(replacements)
 
         def fill(value: Any) -> Any:
@@ -259,11 +267,14 @@ class Lowering:
             return left.pop(0) if isinstance(value, SYMBOLS) else value
 
         args, kwargs = self.arguments(call.node)
+        filled = fill(tuple(args))
         named = {name: fill(value) for name, value in kwargs.items() if name != "config"}
-        if call.node not in self._functions:
-            self._functions[call.node] = function_of_parameters(call)
+        if function is None:
+            if call.node not in self._functions:
+                self._functions[call.node] = function_of_parameters(call)
+            function = self._functions[call.node]
         with torch.no_grad():
-            return self._functions[call.node](*fill(tuple(args)), **named)
+            return function(*filled, **named)
 
     def finish(self, cut_tail: bool) -> IntegerProgram:
         """The program, without steps that no output needs."""

@@ -7,7 +7,7 @@ or elements; every code lies between `low` and `high`, whatever the input.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -64,6 +64,8 @@ class Step:
     node: str
     sources: tuple[str, ...]
     out: Value
+    in_double: bool = field(default=False, kw_only=True)
+    """The simulation computes it in float64, in whatever type the network is."""
 
     arithmetic: ClassVar[bool] = False
     """Whether the step adds or multiplies, so that its result may need more bits."""

@@ -214,7 +214,11 @@ def _(step: steps.Sum, *sources: Value) -> Codes:
 
 @bounds.register
 def _(step: steps.Multiply, one: Value, other: Value) -> Bounds:
-    return _corners(one.low, one.high, other.low, other.high)
+    low, high = _corners(one.low, one.high, other.low, other.high)
+    if one.name != other.name:
+        return low, high
+    inside = (one.low <= 0) & (one.high >= 0)  # a square
+    return np.where(inside, 0, np.minimum(one.low**2, one.high**2)), high
 
 
 @bounds.register

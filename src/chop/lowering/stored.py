@@ -72,7 +72,8 @@ def _step_record(step: Step, arrays: Arrays) -> dict[str, Any]:
     }
     out = _value_record(step.out, arrays)
     kind = type(step).__name__
-    return {"kind": kind, "node": step.node, "sources": step.sources, "out": out} | {"own": own}
+    record = {"kind": kind, "node": step.node, "sources": step.sources, "out": out, "own": own}
+    return record | ({"in_double": True} if step.in_double else {})
 
 
 def _packed(value: Any, key: str, arrays: Arrays) -> Any:
@@ -182,7 +183,8 @@ def _step(record: Mapping[str, Any], arrays: Arrays) -> Step:
     }
     node = _typed(record["node"], str, "node")
     sources = _typed(_unpacked(record["sources"], {}), tuple[str, ...], "sources")
-    return kind(node, sources, _value(record["out"], arrays), **own)
+    in_double = _typed(record.get("in_double", False), bool, "in_double")
+    return kind(node, sources, _value(record["out"], arrays), **own, in_double=in_double)
 
 
 def _typed(value: Any, hint: Any, name: str) -> Any:

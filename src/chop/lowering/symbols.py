@@ -16,6 +16,8 @@ class Exact:
     """A value of the program."""
 
     value: Value
+    is_truth: bool = False
+    """Its codes are 0 and 1, for false and true."""
 
     @property
     def shape(self) -> Shape:
@@ -83,8 +85,25 @@ class Joined:
     shape: Shape
 
 
-Symbol = Exact | Pending | Raw | Joined | Float
-SYMBOLS = (Exact, Pending, Raw, Joined, Float)
+@dataclass(frozen=True, eq=False)
+class Turned:
+    """A symbol whose rows are along another dimension of the tensor, until it is turned back."""
+
+    inner: Exact | Pending | Raw | Joined
+    axis: int
+
+    @property
+    def shape(self) -> Shape:
+        return self.inner.shape
+
+
+Symbol = Exact | Pending | Raw | Joined | Turned | Float
+SYMBOLS = (Exact, Pending, Raw, Joined, Turned, Float)
+
+
+def in_place(rows: Tensor, symbol: Symbol) -> Tensor:
+    """Rows of a symbol as the network has them."""
+    return rows.movedim(0, symbol.axis) if isinstance(symbol, Turned) else rows
 
 
 def is_symbolic(value: Any) -> bool:
@@ -105,3 +124,17 @@ def symbols_in(value: Any) -> list[Symbol]:
     if isinstance(value, list | tuple):
         return [found for item in value for found in symbols_in(item)]
     return [value] if isinstance(value, SYMBOLS) else []
+
+
+def values_under(symbol: Symbol) -> tuple[Value, ...]:
+    """The values from which floating point computes a symbol."""
+    match symbol:
+        case Exact(value=value) | Pending(value=value):
+            return (value,)
+        case Joined(parts=parts):
+            return tuple(value for part in parts for value in values_under(part))
+        case Turned(inner=inner):
+            return values_under(inner)
+        case Float(sources=sources):
+            return sources
+    return ()

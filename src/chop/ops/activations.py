@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from chop.ops import cost
+from chop.ops import cost, stepwise
 from chop.ops.op import MaseType, Op, Reads, takes
 from chop.ops.torch_names import named_functions, named_methods
 
@@ -110,7 +110,10 @@ ACTIVATIONS = [
         5,
         "dim",
         description="Exponentials that sum to one",
-        run=dtype_third(F.softmax),
+        run=stepwise.softmax,
+        forward=stepwise.layer_form(stepwise.softmax, "dim"),
+        inner=("data_in", stepwise.TABLE),
+        unsigned=frozenset({stepwise.TABLE}),
         never_negative=True,
         reads=Reads.ALL,
         aten=("_softmax",),

@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from chop.ops.stepwise import exact, rounded, softmax_by_tables, table_bits
+
 Rounders = Mapping[str, Callable[[Tensor], Tensor]]
 GATES = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}
 
@@ -37,16 +39,28 @@ def rounded_attention(  # noqa: PLR0913, PLR0917  # as torch has them
         key = key.repeat_interleave(query.size(-3) // key.size(-3), -3)
         value = value.repeat_interleave(query.size(-3) // value.size(-3), -3)
     scale = query.size(-1) ** -0.5 if scale is None else scale
-    logits = query @ key.transpose(-2, -1) * scale
     if is_causal:
-        seen = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).tril()
-        logits = logits.masked_fill(~seen, -torch.inf)
-    if attn_mask is not None:
-        truth = attn_mask.dtype == torch.bool
-        logits = logits.masked_fill(~attn_mask, -torch.inf) if truth else logits + attn_mask
-    # A row that sees nothing is zero, not the NaN of a softmax over nothing.
-    scores = F.dropout(torch.ops.aten._safe_softmax(logits, -1), dropout_p)
-    return rounders["scores"](scores) @ value
+        shape = query.shape[-2], key.shape[-2]
+        attn_mask = torch.ones(shape, dtype=torch.bool, device=query.device).tril()
+    round_scores = rounders.get("scores", pass_through)
+    bits = table_bits(rounders)
+    if bits is None:
+        scores = F.dropout(
+            float_scores(query @ key.transpose(-2, -1) * scale, attn_mask), dropout_p
+        )
+        return round_scores(scores) @ value
+    logits = exact(query) @ exact(key).transpose(-2, -1)
+    scores = softmax_by_tables(logits, -1, bits, scale, attn_mask)
+    return (rounded(scores, round_scores) @ exact(value)).to(query.dtype)
+
+
+def float_scores(logits: Tensor, mask: Tensor | None) -> Tensor:
+    """The softmax of masked products; a row that sees nothing is zero."""
+    if mask is not None:
+        truth = mask.dtype == torch.bool
+        logits = logits.masked_fill(~mask, -torch.inf) if truth else logits + mask
+    found: Tensor = torch.ops.aten._safe_softmax(logits, -1)
+    return found
 
 
 def attention_mask(

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 from chop.ops import composed, cost
 from chop.ops.op import MaseType, Op, Order, Reads, takes
+from chop.ops.stepwise import TABLE
 from chop.ops.torch_names import named_functions, named_methods
 
 BUILTIN = MaseType.BUILTIN_FUNC
@@ -204,7 +205,8 @@ MATRICES = [
         run=composed.rounded_attention,
         arguments=takes("query:", "key:", "value:", "attn_mask"),
         inputs=("query", "key", "value"),
-        inner=("scores",),
+        inner=("scores", TABLE),
+        unsigned=frozenset({TABLE}),
         aten=tuple(
             f"_scaled_dot_product_{kind}"
             for kind in ("flash_attention", "flash_attention_for_cpu", "efficient_attention")

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from chop.ops import composed, cost
+from chop.ops import composed, cost, stepwise
 from chop.ops.op import MaseType, Op, Order, Reads, takes
 from chop.ops.torch_names import named_operators
 
@@ -14,6 +14,8 @@ BIAS_OPTIONAL = frozenset({"bias"})
 ALL_OPTIONAL = frozenset(AFFINE)
 DIMENSIONS = (1, 2, 3)
 SECOND = {"data_in": 1, "data_out": 1}
+BY_TABLES = ("data_in", stepwise.TABLE)
+NO_SIGN = frozenset({stepwise.TABLE})
 UPSAMPLINGS = (
     *(f"{kind}{dims}d" for kind in ("upsample_nearest", "_upsample_nearest_exact")
       for dims in DIMENSIONS),
@@ -102,6 +104,10 @@ LAYER_NORM = Op(
     arguments=takes("input:data_in", "normalized_shape", "weight:", "bias:", "eps"),
     params=AFFINE,
     optional=ALL_OPTIONAL,
+    inner=BY_TABLES,
+    unsigned=NO_SIGN,
+    run=stepwise.layer_norm,
+    forward=stepwise.layer_form(stepwise.layer_norm, "normalized_shape", "weight", "bias", "eps"),
     cost=cost.normalisation,
 )
 GROUP_NORM = Op(
@@ -114,6 +120,10 @@ GROUP_NORM = Op(
     arguments=takes("input:data_in", "num_groups", "weight:", "bias:", "eps"),
     params=AFFINE,
     optional=ALL_OPTIONAL,
+    inner=BY_TABLES,
+    unsigned=NO_SIGN,
+    run=stepwise.group_norm,
+    forward=stepwise.layer_form(stepwise.group_norm, "num_groups", "weight", "bias", "eps"),
     cost=cost.normalisation,
 )
 RMS_NORM = Op(
@@ -126,6 +136,10 @@ RMS_NORM = Op(
     arguments=takes("input:data_in", "normalized_shape", "weight:", "eps"),
     params=("weight",),
     optional=ALL_OPTIONAL,
+    inner=BY_TABLES,
+    unsigned=NO_SIGN,
+    run=stepwise.rms_norm,
+    forward=stepwise.layer_form(stepwise.rms_norm, "normalized_shape", "weight", "eps"),
     cost=cost.rms_norm,
 )
 BATCH_NORM = Op(

@@ -1,5 +1,5 @@
 """Rules that turn operations into steps: one for each kind of operation, found by its name."""
 
-from chop.lowering.rules import arithmetic, functions, moves, reductions
+from chop.lowering.rules import arithmetic, composed, functions, moves, reductions
 
-__all__ = ["arithmetic", "functions", "moves", "reductions"]
+__all__ = ["arithmetic", "composed", "functions", "moves", "reductions"]

@@ -14,12 +14,12 @@ from chop.lowering.dyadic import dyadic
 from chop.lowering.from_graph import SymbolicCall
 from chop.lowering.program import Codes, Shape, Value
 from chop.lowering.ranges import along, codes, shift_codes
-from chop.lowering.rules.functions import entries, of_each_code, rank_codes
+from chop.lowering.rules.functions import entries, index_of_input, of_each_code, rank_codes
 from chop.lowering.rules.moves import expand
-from chop.lowering.symbols import Exact, Pending, Raw, Symbol, is_symbolic
+from chop.lowering.symbols import Exact, Raw, Symbol, is_symbolic
 from chop.ops.op import lowering
 
-SMALL_BITS = 8
+SMALL_BITS = {torch.float32: 8, torch.float64: 30}
 """Numbers in the code of a network that take no more are constants; others make tables."""
 CHUNK = 4096
 
@@ -173,7 +173,8 @@ def with_number(call: SymbolicCall) -> Symbol:
     if call.op.name in ("mul", "div"):
         return call.emit(steps.Sum, [value], value.shape, value.frac + frac, factors=(code,))
     point = max(int(value.frac.max()), frac)
-    if abs(int(code)) >> SMALL_BITS or point - int(value.frac.min()) > SMALL_BITS:
+    most = SMALL_BITS.get(call.builder.dtype, 0)
+    if abs(int(code)) >> most or point - int(value.frac.min()) > most:
         return of_each_code(call, symbol)
     number_value = call.builder.constant(call.name, torch.full((1,) * len(value.shape), number))
     signs = (1, 1 if call.op.name == "add" else -1)
@@ -194,9 +195,8 @@ def multiplication(call: SymbolicCall) -> Symbol:
     if isinstance(right, int | float):
         number = 1 / right if divides and right else right
         exact_division = not divides or (right != 0 and log2(abs(right)).is_integer())
-        short = (
-            abs(int(dyadic(torch.tensor(float(number), dtype=torch.float64))[0])) < 2**SMALL_BITS
-        )
+        code = abs(int(dyadic(torch.tensor(float(number), dtype=torch.float64))[0]))
+        short = not code >> SMALL_BITS.get(call.builder.dtype, 0)
         if isinstance(left, Exact) and exact_division and short:
             scaled = {**call.operands, "other": number}
             return with_number(replace(call, operands=scaled))
@@ -212,17 +212,21 @@ def multiplication(call: SymbolicCall) -> Symbol:
 
 @lowering("embedding")
 def embedding(call: SymbolicCall) -> Symbol:
-    """Rows of a constant table, chosen by an integer input, or numbers chosen by codes."""
-    if isinstance(call.source, Exact | Pending):
-        return entries(call)
-    weight = call.parameter("weight")
+    """Rows of a constant table, chosen by integers: of an input, or codes."""
+    weight, source = call.parameter("weight"), call.source
     assert weight is not None
     table, frac = weight
-    source = call.source
-    if not isinstance(source, Raw) or source.index is not None:
-        raise LoweringError(f"{call.name} must read an input of the network as it is")
-    limits = 0, 0, len(table) - 1
-    value = call.builder.input(source.placeholder, source.shape, None, limits)
+    if isinstance(source, Raw):
+        value = index_of_input(call, source).value
+    elif table.shape[1] == 1:
+        return entries(call)
+    else:
+        value = call.value(source)
+    low, high = value.limits
+    if value.frac.any() or low < 0 or high >= len(table):
+        raise LoweringError(
+            f"{call.name} has {len(table)} entries, and its input may be {low} to {high}"
+        )
     return call.emit(steps.Lookup, [value], (*value.shape, table.shape[1]), frac, table=table)
 
 

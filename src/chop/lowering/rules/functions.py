@@ -2,19 +2,20 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from chop.ir.call import NodeCall
 from chop.lowering.builder import LoweringError
 from chop.lowering.from_graph import SymbolicCall
 from chop.lowering.program import Clamp, Codes, Shape, Table, Value
 from chop.lowering.ranges import codes, compact
-from chop.lowering.symbols import Exact, Float, Pending, Symbol
-from chop.ops.op import Reads, lowering
+from chop.lowering.symbols import Exact, Float, Pending, Raw, Symbol, symbols_in
+from chop.ops.op import OPS, Reads, lowering
 
 UNLIMITED = 2**62
 VECTOR = 64
@@ -42,6 +43,53 @@ def of_each_code(
     function = function or call.run
     again = tuple(one_by_one(function, part) for part in found.again)
     return replace(found, numbers=by_vector(function, found.numbers), again=again)
+
+
+@lowering("eq", "ne", "lt", "le", "gt", "ge", "logical_not")
+def lower_comparison(call: SymbolicCall) -> Symbol:
+    """Lower a comparison of a value with a number: a table of zeros and ones."""
+    symbols = symbols_in(dict(call.operands))
+    if len(symbols) != 1 or any(isinstance(v, Tensor) and v.dim() for v in call.operands.values()):
+        return call.float_result("compares two things that vary")
+    symbol = symbols[0]
+    if isinstance(symbol, Raw):
+        symbol = index_of_input(call, symbol)
+    is_truth = isinstance(symbol, Exact) and symbol.is_truth
+
+    def compare(numbers: Tensor) -> Tensor:
+        truth: Tensor = call.run(numbers.bool() if is_truth else numbers)
+        return truth.to(numbers.dtype)
+
+    found = of_each_code(call, symbol, compare)
+    return found if isinstance(found, Float) else Exact(call.value(found), is_truth=True)
+
+
+def index_of_input(call: SymbolicCall, symbol: Raw) -> Exact:
+    """An input of whole numbers, which choose the rows of the smallest table that reads it."""
+    limits = 0, 0, rows_of_tables(call, symbol.placeholder) - 1
+    value = call.builder.input(symbol.placeholder, symbol.source_shape, None, limits)
+    if symbol.index is None:
+        return Exact(call.builder.reshape(call.name, value, symbol.shape))
+    return Exact(call.builder.move(call.name, [value], symbol.index, symbol.shape))
+
+
+def rows_of_tables(call: SymbolicCall, placeholder: str) -> int:
+    """The number of rows of the smallest table that an input chooses from."""
+    found = []
+    for node in call.lowering.graph.nodes:
+        other, source = NodeCall.of(node, call.modules), node
+        while source.all_input_nodes:
+            source = source.all_input_nodes[0]
+        if other.op is OPS["embedding"] and source.target == placeholder:
+            weight = other.arguments.get("weight") if other.layer is None else None
+            table: Any = other.layer if weight is None else call.lowering.results.get(weight)
+            found.append(len(getattr(table, "weight", table)))
+    if not found:
+        raise LoweringError(
+            f"{call.name} reads the input {placeholder!r} in floating point: quantise {call.name} "
+            "(its data_in)"
+        )
+    return min(found)
 
 
 @lowering("long")

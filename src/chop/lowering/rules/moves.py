@@ -11,8 +11,21 @@ from chop.lowering.builder import LoweringError
 from chop.lowering.from_graph import SymbolicCall
 from chop.lowering.program import PADDING, Codes, Shape, Value
 from chop.lowering.ranges import codes, move_arrays
-from chop.lowering.symbols import PROBE_ROWS, Exact, Float, Joined, Pending, Raw, Symbol, symbols_in
+from chop.lowering.symbols import (
+    PROBE_ROWS,
+    Exact,
+    Float,
+    Joined,
+    Pending,
+    Raw,
+    Symbol,
+    Turned,
+    in_place,
+    symbols_in,
+)
 from chop.ops.op import Reads, lowering
+
+EXACT_TYPES = (torch.float32, torch.float64)
 
 
 @lowering(Reads.SAME)
@@ -22,11 +35,22 @@ def lower_identity(call: SymbolicCall) -> Symbol:
     return symbol
 
 
+@lowering("to", "float")
+def in_another_type(call: SymbolicCall) -> Symbol:
+    """Lower a change of type that changes no number."""
+    symbol: Any = call.source
+    found = call.run(torch.zeros((PROBE_ROWS, *symbol.shape), dtype=call.builder.dtype)).dtype
+    if found not in EXACT_TYPES:
+        return call.float_result(f"rounds to {str(found).removeprefix('torch.')}")
+    return Exact(symbol.value) if isinstance(symbol, Exact) else symbol
+
+
 @lowering(Reads.SHAPE)
 def fact(call: SymbolicCall) -> Any:
     """A fact about a shape, for some number of rows."""
     symbol: Any = symbols_in(dict(call.operands))[0]
-    return call.run(torch.empty((PROBE_ROWS, *symbol.shape), dtype=call.builder.dtype))
+    rows = torch.empty((PROBE_ROWS, *symbol.shape), dtype=call.builder.dtype)
+    return call.run(in_place(rows, symbol))
 
 
 @lowering(Reads.MOVED)
@@ -36,7 +60,12 @@ def movement(call: SymbolicCall) -> Any:
         place: Any = call.node.args[1]
         return call.source[place]
     symbols: list[Any] = symbols_in(dict(call.operands))
-    result = call.run(*element_places(symbols))
+    parts = call.operands.get("tensors", ())
+    if any(isinstance(part, Tensor) for part in parts):  # joined with constants
+        symbols = [as_symbol(call, part) for part in parts]
+        result = call.op.functions[0](element_places(symbols), call.operands.get("dim", 0))
+    else:
+        result = call.run(*element_places(symbols))
     if isinstance(result, Tensor):
         return follow(call, symbols, result)
     return tuple(follow(call, symbols, part) for part in result)
@@ -48,36 +77,48 @@ def element_places(symbols: list[Any]) -> list[Tensor]:
     total, found, start = sum(sizes), [], 1
     for symbol, size in zip(symbols, sizes, strict=True):
         row = torch.arange(start, start + size).reshape(1, *symbol.shape)
-        found.append(torch.cat([row + total * number for number in range(PROBE_ROWS)]))
+        rows = torch.cat([row + total * number for number in range(PROBE_ROWS)])
+        found.append(in_place(rows, symbol))
         start += size
     return found
 
 
-def index_of(call: SymbolicCall, symbols: list[Any], moved_places: Tensor) -> Codes:
-    """The sources of the elements of a row; refused where they come from other rows."""
-    total = sum(int(np.prod(symbol.shape)) for symbol in symbols)
-    expected = (
-        [
-            torch.where(moved_places[0] > 0, moved_places[0] + total * number, 0)
-            for number in range(PROBE_ROWS)
-        ]
-        if moved_places.dim() and len(moved_places) == PROBE_ROWS
-        else []
-    )
-    if not expected or not torch.equal(torch.stack(expected), moved_places):
-        raise LoweringError(f"{call.name} moves elements between the rows of a batch")
-    index = codes(moved_places[0].reshape(-1).numpy()) - 1
-    if not index.size:
-        raise LoweringError(f"{call.name} gives an empty tensor, which no rule covers")
-    if index.max(initial=0) >= total:
-        raise LoweringError(f"{call.name} moves elements between the rows of a batch")
-    assert PADDING == -1  # the place 0 that PyTorch pads with
-    return index
+def as_symbol(call: SymbolicCall, part: Any) -> Any:
+    """A symbol itself, or that of a tensor which is the same for every row."""
+    if not isinstance(part, Tensor):
+        return part
+    if len(part) != PROBE_ROWS or not torch.equal(part[0], part[1]):
+        raise LoweringError(f"{call.name} has a constant for each row of the batch")
+    return Exact(call.builder.constant(call.name, part[0]))
+
+
+def find_rows(call: SymbolicCall, total: int, moved_places: Tensor) -> int:
+    """The dimension along which the rows of a result lie; refused where they are mixed."""
+    for axis, size in enumerate(moved_places.shape):
+        if size == PROBE_ROWS:
+            first, second = moved_places.unbind(axis)
+            apart = torch.equal(torch.where(first > 0, first + total, 0), second)
+            if apart and int(first.max() if first.numel() else 0) <= total:
+                return axis
+    raise LoweringError(f"{call.name} moves elements between the rows of a batch")
 
 
 def follow(call: SymbolicCall, symbols: list[Any], moved_places: Tensor) -> Symbol:
     """The symbol whose elements are in the places that PyTorch has moved them to."""
-    index, shape = index_of(call, symbols, moved_places), tuple(moved_places.shape[1:])
+    total = sum(int(np.prod(symbol.shape)) for symbol in symbols)
+    axis = find_rows(call, total, moved_places)
+    places = moved_places.select(axis, 0)
+    index, shape = codes(places.reshape(-1).numpy()) - 1, tuple(places.shape)
+    assert PADDING == -1  # the place 0 that PyTorch pads with
+    if not index.size:
+        raise LoweringError(f"{call.name} gives an empty tensor, which no rule covers")
+    inner = [symbol.inner if isinstance(symbol, Turned) else symbol for symbol in symbols]
+    found = move_symbols(call, inner, index, shape)
+    return found if axis == 0 or isinstance(found, Float) else Turned(found, axis)
+
+
+def move_symbols(call: SymbolicCall, symbols: list[Any], index: Codes, shape: Shape) -> Any:
+    """The elements of rows of symbols in other places of a row."""
     only = symbols[0] if len(symbols) == 1 else None
     if isinstance(only, Float):
         return only
@@ -95,7 +136,8 @@ def follow(call: SymbolicCall, symbols: list[Any], moved_places: Tensor) -> Symb
     if not all(isinstance(symbol, Exact) for symbol in symbols):
         return join(symbols, index, shape)
     values = [call.value(symbol) for symbol in symbols]
-    return Exact(call.builder.move(call.name, values, index, shape))
+    truth = all(symbol.is_truth for symbol in symbols)
+    return Exact(call.builder.move(call.name, values, index, shape), truth)
 
 
 def join(symbols: list[Any], index: Codes, shape: Shape) -> Joined:

@@ -32,6 +32,8 @@ logger = logging.getLogger("chop")
 LISTED = 5
 INTEGER = "integer"
 LEAST_BIAS = 16
+MORE_IN_TABLES = 4
+"""Bits that the tables inside an operation have more than its data."""
 WEIGHTS_BY_CHANNEL = {"per": {"weight": "channel"}}
 
 
@@ -81,6 +83,9 @@ def with_operations(args: QuantizeArgs, only: Sequence[str]) -> QuantizeArgs:
         config["bias_width"] = max(LEAST_BIAS, 2 * int(config["weight_width"]))
         if config.get("weight_frac_width") == AUTO:
             config["bias_frac_width"] = AUTO
+    if config.get("name") == INTEGER and "data_in_width" in config:
+        bits = min(int(config["data_in_width"]), LEAST_BIAS - MORE_IN_TABLES) + MORE_IN_TABLES
+        config = {"table_width": bits, "table_frac_width": bits} | config
     changed: dict[str, Any] = {"default": DefaultRule(config=config, only=tuple(only))}
     if "calibrate" not in args.model_fields_set:
         changed["calibrate"] = type(args.calibrate).model_validate(WEIGHTS_BY_CHANNEL)
