@@ -45,17 +45,23 @@ def main() -> int:
         tried, lost = (sum(getattr(row, each) for row in found) for each in ("tried", "lost"))
         taken = time.monotonic() - begun
         print(f"{name}: {tried} cases, {lost} lost, {taken:.0f} s", flush=True)
+        print_losses(found)
     print_table(rows)
+    print_losses(rows)
     return int(any(row.lost for row in rows))
 
 
 def print_table(rows: list[Row]) -> None:
-    """The table of what was tried and lost, then how to see the losses again."""
+    """Print the table of what was tried and lost."""
     cells = [(r.part, r.what, r.tried, r.lost, r.figure) for r in rows]
     print(tabulate(cells, ["part", "what was done", "tried", "lost", "figure"], "github"))
+
+
+def print_losses(rows: list[Row]) -> None:
+    """Print how to see the losses again."""
     for row in rows:
         for failure in row.failures[:FAILURES_SHOWN]:
-            print(f"lost: {row.part}, {row.what}: {failure}")
+            print(f"lost: {row.part}, {row.what}: {failure}", flush=True)
 
 
 if __name__ == "__main__":

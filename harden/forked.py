@@ -38,8 +38,8 @@ class Verdict:
         kind: the line of the table it belongs to.
         outcome: how it ended, for the counts in the table.
         problem: why it counts as lost; empty if it does not.
-        memory: the largest resident size of its process so far, in MiB; the case that makes it too
-            large is the last of its process.
+        memory: the largest resident size of its process so far, in MiB; a case that makes it too
+            large is judged again in a process of its own.
     """
 
     number: int
@@ -138,8 +138,10 @@ def _fork(module: Any, chunk: list[int]) -> tuple[int, int]:
     try:
         os.close(reading)
         _limit_memory()
-        for number in chunk:
+        for place, number in enumerate(chunk):
             verdict = _judged(module, number)
+            if place and verdict.memory > SWOLLEN:
+                break  # the cases before it may have filled the memory: it is judged again, alone
             os.write(writing, f"{json.dumps(asdict(verdict))}\n".encode())
             if verdict.outcome not in ORDERLY or verdict.memory > SWOLLEN:
                 break

@@ -158,3 +158,14 @@ def test_rounds_are_trials_and_need_no_more_bits(tried: int, tmp_path: Path) -> 
     assert saved == {f"epoch_{trial.config['epoch']}" for trial in found.best}
     again = learn(tmp_path / "out", resume=True, polish=polish)
     assert [trial.values for trial in again.trials] == [trial.values for trial in found.trials]
+
+
+def test_a_network_that_begins_with_a_normalisation_is_whole_in_integers(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+    with caplog.at_level("INFO", "chop"):
+        found = learn(tmp_path / "out", model, cycles=1, teacher=None)
+    count = len(found.best)
+    assert f"Verified: {count} of {count} best trials compute in integers" in caplog.text

@@ -11,11 +11,8 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.loading.networks import load_model
 from chop.models.info import MODELS, get_model
 from chop.ops.op import op_of_node
-from chop.passes.graph.transforms.fusion import (
-    conv_bn_fusion_transform_pass,
-    linear_bn_fusion_transform_pass,
-    recorded_result_shape,
-)
+from chop.passes.graph.transforms.folding import fold_normalisation_transform_pass
+from chop.passes.graph.transforms.fusion import recorded_result_shape
 from chop.search.learned.rows import Rows
 from chop.search.learned.setup import TeacherSetup
 from chop.search.learned.state import empty_facts, resume
@@ -59,10 +56,8 @@ def _feeds_relu(node: fx.Node, modules: dict[str, nn.Module]) -> bool:
 
 
 def fold_normalisations(context: SearchContext, model: nn.Module) -> MaseGraph:
-    """The graph of a trained network, with normalisations folded into the layers before them."""
-    graph = context.graph(model.eval())
-    graph, _ = conv_bn_fusion_transform_pass(graph)
-    graph, _ = linear_bn_fusion_transform_pass(graph)
+    """The graph of a trained network, its normalisations part of layers or products."""
+    graph, _ = fold_normalisation_transform_pass(context.graph(model.eval()))
     return graph
 
 

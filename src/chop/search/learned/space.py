@@ -9,6 +9,7 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.stored import load_mase_graph
 from chop.logger import get_logger
 from chop.numerics import FORMATS
+from chop.ops.op import op_of_node
 from chop.ops.table import OPS
 from chop.passes.graph.transforms.quantize.quantize import quantize_transform_pass
 from chop.passes.graph.utils import get_mase_op
@@ -52,6 +53,7 @@ class LearnedWidthsSpace(SearchSpace):
         present = [get_mase_op(node) for node in graph.nodes]
         learnable = [op.name for op in OPS.values() if op.sums_products]
         self.operations = [name for name in learnable if name in present]
+        self.others = {node.name for node in graph.nodes if get_mase_op(node) not in learnable}
         if not self.operations:
             raise ConfigError(
                 "no width of this network can be learned: it has none of the operations "
@@ -101,8 +103,15 @@ class LearnedWidthsSpace(SearchSpace):
         return {name: {"config": config} for name in self.operations}
 
     def quantised(self, graph: MaseGraph) -> MaseGraph:
-        """A float graph with quantisers that learn."""
+        """A float graph with quantisers that learn; so do products that normalisations became."""
         graph, _ = quantize_transform_pass(graph, self.rules())
+        ops = {node.name: op_of_node(node, graph.modules) for node in graph.nodes}
+        norms = [
+            name for name, op in ops.items() if op and op.sums_products and name in self.others
+        ]
+        if norms:
+            rule = {"config": {"name": TRAINED}}
+            graph, _ = quantize_transform_pass(graph, {"by": "name"} | dict.fromkeys(norms, rule))
         return graph
 
     def place(self, epoch: int) -> Path:
