@@ -11,12 +11,13 @@ from torch import Tensor, nn
 import chop
 from chop import passes
 from chop.cli import main
-from chop.errors import GraphError, UnknownNameError
+from chop.errors import ConfigError, GraphError, UnknownNameError
 from chop.export.targets import EXPORT_TARGETS
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.lowering import IntegerProgram
 from chop.results.agreement import AgreementByNode
 from chop.verbs.export.agreement import compare_nodes
+from chop.verbs.export.saved import export as export_saved
 from chop.views.sections.agreement import agreement_section
 
 
@@ -109,3 +110,8 @@ def test_an_export_has_it_and_the_page_shows_it(
     assert shown.tiles[0].value == "equal"
     assert main(["report", str(run)]) == 0
     assert "Node by node" in (run / "report.html").read_text()
+    with pytest.raises(
+        ConfigError, match="--agreement needs a graph, and .* is an integer program"
+    ):
+        export_saved(folder, "c", tmp_path / "again", agreement=True)
+    assert not (tmp_path / "again").exists()

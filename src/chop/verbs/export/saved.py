@@ -76,10 +76,8 @@ def export(  # noqa: PLR0913  (each is a flag of the command)
     if rows is None and not verify and (reason := EXPORT_TARGETS[to].missing()) is not None:
         notes["file"] = reason
     rows = ROWS if rows is None else rows
-    graph, data = loaded(place, load_type, imports)
+    graph, data = loaded(place, load_type, imports, needs_graph=agreement)
     inputs, notes["real"] = known_rows(graph, place, data, rows)
-    if agreement and not isinstance(graph, MaseGraph):
-        raise ConfigError(f"export: --agreement needs a graph, and {place} is a program")
     target = folder_beside(place, to) if output is None else output
     done = export_graph(
         graph, to, target, rows=rows, inputs=inputs, cut_tail=cut_tail,
@@ -194,7 +192,7 @@ def named_in(settings: Path) -> Path:
 
 
 def loaded(
-    path: Path, load_type: str, imports: Sequence[str] = ()
+    path: Path, load_type: str, imports: Sequence[str] = (), *, needs_graph: bool = False
 ) -> tuple[MaseGraph | IntegerProgram, Any]:
     """The graph or the integer program in a folder, or the graph that settings make.
 
@@ -203,6 +201,8 @@ def loaded(
     if path.suffix == SETTINGS:
         return made_by(path, imports)
     is_program = (path / PROGRAM).is_file()
+    if is_program and needs_graph:
+        raise ConfigError(f"export: --agreement needs a graph, and {path} is an integer program")
     return load_program(path) if is_program else load_graph(path, load_type), None
 
 
