@@ -63,9 +63,8 @@ def export(  # noqa: PLR0913  (each is a flag of the command)
             there for is then not checked at all, and the manifest says so.
         verify: check in any case, or fail.
         to, cut_tail: as for `chop.export.export`.
-        agreement: compare node by node, too, and write agreement.json beside the files.
-        settings: the options of the target, such as the fields of
-            `chop.export.verilog.target.Hardware` for ``"verilog"``.
+        agreement: compare node by node, too, into agreement.json.
+        settings: options of the target, as in `chop.export.verilog.target.Hardware`.
         load_type: ``mz`` a graph, ``qonnx`` an ONNX file with Quant nodes.
         imports: files of yours that settings need, such as ``my_net.py:Net``; they are run.
     """
