@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import chop.passes as passes
 from chop.export import EXPORT_TARGETS
-from chop.export.c.devices import DEVICES, run_on
+from chop.export.c.boards.devices import DEVICES, run_on
 from chop.export.c.source import c_program
 from chop.export.rows import checked_rows
 from chop.ir.graph.mase_graph import MaseGraph

@@ -10,10 +10,12 @@ from torch import manual_seed, nn, rand_like, randn
 
 from chop.errors import ConfigError, GraphError
 from chop.export import EXPORT_TARGETS, export
-from chop.export.c import devices
 from chop.export.c import source as c_source
+from chop.export.c.boards import devices
+from chop.export.c.boards.devices import DEVICES, TooSmallDeviceError, run_on
 from chop.export.c.costs import FORMS
-from chop.export.c.devices import DEVICES, run_on
+from chop.export.c.entries import FloatEntries
+from chop.export.c.target import float_rows
 from chop.export.rows import checked_rows
 from chop.lowering import IntegerProgram, lower
 from chop.lowering.program import Requantise
@@ -105,3 +107,29 @@ def test_without_any_simulator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     graph, _ = example("jsc-tiny")
     with pytest.raises(ConfigError, match="no device can be simulated: install arm-none-eabi-gcc"):
         export(graph, "c", tmp_path / "c", rows=10, qemu=True)
+
+
+AVR = needs("avr-gcc", "simavr")
+
+
+@AVR
+def test_an_atmega_runs_the_smallest_network(tmp_path: Path) -> None:
+    program = lower(example("jsc-tiny")[0])
+    EXPORT_TARGETS["c"](program, tmp_path)
+    rows = checked_rows(program, 100)
+    features, wanted = float_rows(rows, FloatEntries(program))
+    device = DEVICES["atmega328"]
+    ran = run_on(device, tmp_path, "model", program, rows.flat_codes.tolist(),
+                 features.splitlines())  # fmt: skip
+    assert (ran.codes == rows.flat_outputs).all()
+    assert ran.scores == wanted
+    assert 1000 < ran.instructions < 20_000
+    assert ran.flash_bytes < 6000
+
+
+@AVR
+def test_a_device_that_is_too_small_is_named(network: IntegerProgram, tmp_path: Path) -> None:
+    EXPORT_TARGETS["c"](network, tmp_path)
+    rows = checked_rows(network, 1)
+    with pytest.raises(TooSmallDeviceError, match=r"does not fit: it needs 3,\d+ bytes of memory"):
+        run_on(DEVICES["atmega328"], tmp_path, "model", network, rows.flat_codes.tolist())

@@ -191,8 +191,9 @@ def file_facts(program: IntegerProgram, to: str, folder: Path) -> dict[str, Any]
         "accumulator_bits": exact.accumulator_bits,
         "float32_is_exact": exact.exact("float32"),
         "files": {
-            file.name: hashlib.sha256(file.read_bytes()).hexdigest()
-            for file in sorted(folder.iterdir())
+            str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest()
+            for file in sorted(folder.rglob("*"))
+            if file.is_file()
         },
     }
 

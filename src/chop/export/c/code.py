@@ -134,9 +134,9 @@ class CText:
             name = self._known[key] = f"c{next(self._names)}"
             numbers = ", ".join(literal(int(value)) for value in flat)
             lines = indent(fill(numbers, 96), "    ")
-            head = f"static const {SHORT[kind]} {name}[{flat.size}]"
+            head = f"static const MODEL_FLASH {SHORT[kind]} {name}[{flat.size}]"
             self._constants[name] = f"{head} MODEL_CONSTANT = {{\n{lines}\n}};"
-            self.kinds[name] = f"const {SHORT[kind]} *"
+            self.kinds[name] = f"MODEL_FLASH {SHORT[kind]} *"
         return self._known[key]
 
     def geometry(self, numbers: Iterable[int]) -> str:
@@ -145,8 +145,10 @@ class CText:
         key = ("geometry", text.encode())
         if key not in self._known:
             name = self._known[key] = f"g{next(self._names)}"
-            self._constants[name] = f"static const struct window {name}[1] = {{{{{text}}}}};"
-            self.kinds[name] = "const struct window *"
+            self._constants[name] = (
+                f"static const MODEL_FLASH struct window {name}[1] = {{{{{text}}}}};"
+            )
+            self.kinds[name] = "MODEL_FLASH struct window *"
         return self._known[key]
 
     def call(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from chop.export.c.code import c_type, value_type
+from chop.export.c.code import c_type, short_type, value_type
 from chop.lowering.program import Input, IntegerProgram, Value
 from chop.preprocessing import Preprocessing
 
@@ -120,8 +120,8 @@ class FloatEntries:
         upper = name.upper()
         features = self._names("features", len(self.placeholders))
         known = dict(zip(self.placeholders, features, strict=True))
-        codes = [f"(const {value_type(v)} *)(memory + {at})" for v, at in self._inputs(made)]
-        outs = [f"({value_type(v)} *)(memory + {at})" for v, at in self._outputs(made)]
+        codes = [f"(const {short_type(v)} *)(memory + {at})" for v, at in self._inputs(made)]
+        outs = [f"({short_type(v)} *)(memory + {at})" for v, at in self._outputs(made)]
         fills = [
             line
             for place, each in enumerate(self.program.inputs)

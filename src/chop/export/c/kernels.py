@@ -26,6 +26,11 @@ PRELUDE = """\
 #define MODEL_ALIAS
 #define MODEL_APART
 #endif
+#if defined(__AVR__) && defined(__FLASH)
+#define MODEL_FLASH __flash /* elsewhere constants are copied to memory */
+#else
+#define MODEL_FLASH
+#endif
 #ifndef MODEL_CONSTANT
 #define MODEL_CONSTANT
 #endif
@@ -143,7 +148,7 @@ def window_code(kind: str, paired: bool) -> str:
     name = f"{kind}{'p' if paired else ''}"
     return f"""\
 static MODEL_APART void window_{name}(
-    const struct window *s, const {kind} *map, int top, int left, i16 *column) {{
+    const MODEL_FLASH struct window *s, const {kind} *map, int top, int left, i16 *column) {{
     const int channels = s->channels, height = s->height, width = s->width;
     const int rows = s->kernel_y, places = s->kernel_x, step_y = s->step_y, step_x = s->step_x;
     const int whole = step_x == 1 && left >= 0 && left + places <= width ? places * channels : 0;
@@ -252,9 +257,10 @@ def dot_code(bits: int, columns: int) -> str:
         if bits == 8:
             slow = ["    for (int k = 0; k < padded; k++) {", *_plain_products(columns), "    }"]
         lines = ["#ifdef MODEL_DSP", *fast, "#else", *slow, "#endif"]
+    rows = ", ".join(f"const MODEL_FLASH {kind} *w{row}" for row in range(2))
     head = [
         f"static MODEL_APART void dot{columns}_{bits}(",
-        f"    const i16 *x0, const {kind} *w0, const {kind} *w1, int padded, i32 *s) {{",
+        f"    const i16 *x0, {rows}, int padded, i32 *s) {{",
         f"    int32_t {load};",
         *([f"    const i16{second[1:]};"] if second else []),
     ]

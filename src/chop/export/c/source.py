@@ -156,7 +156,7 @@ def source_text(made: CProgram, entries: FloatEntries, name: str, checksum: str)
         for array, (kind, buffer) in writer.arrays.items()
         if array in text.used
     ]
-    inner = [*parameters(made)[:-1], "unsigned char *memory"]
+    inner = [*(f"{kind}{each}" for kind, each in pointers(made)), "unsigned char *memory"]
     unused = [
         f"    (void)input{place};"
         for place in range(len(made.inputs))
@@ -186,7 +186,7 @@ def source_text(made: CProgram, entries: FloatEntries, name: str, checksum: str)
         f"int {name}_predict({', '.join(parameters(made))}) {{",
         "    unsigned char *memory = usable(scratch);",
         f"    if (memory == 0) return {upper}_BAD_SCRATCH;",
-        f"    run({', '.join([*arguments(made), 'memory'])});",
+        f"    run({', '.join([*(f'({kind}){each}' for kind, each in pointers(made)), 'memory'])});",
         f"    return {upper}_OK;",
         "}",
         *entries.source(made, name),
@@ -198,6 +198,13 @@ def arguments(made: CProgram) -> list[str]:
     """The names of inputs and outputs."""
     names = [f"input{place}" for place in range(len(made.inputs))]
     return [*names, *(f"output{place}" for place in range(len(made.outputs)))]
+
+
+def pointers(made: CProgram) -> list[tuple[str, str]]:
+    """Types of pointers to inputs and outputs inside the file, and their names."""
+    kinds = [f"const {short_type(value)} *" for value in made.inputs]
+    kinds += [f"{short_type(value)} *" for value in made.outputs]
+    return list(zip(kinds, arguments(made), strict=True))
 
 
 def scratch_code(upper: str) -> str:
@@ -242,7 +249,9 @@ def header_text(made: CProgram, entries: FloatEntries, name: str, checksum: str)
         f"#define {upper}_OK 0",
         f"#define {upper}_BAD_SCRATCH 1",
         f"#define {upper}_SCRATCH_BYTES {made.scratch_bytes}",
-        f"#define {upper}_SCRATCH_ALIGNMENT {ALIGNMENT}\n",
+        "#ifdef __AVR__ /* which aligns nothing */",
+        f"#define {upper}_SCRATCH_ALIGNMENT 1\n#else",
+        f"#define {upper}_SCRATCH_ALIGNMENT {ALIGNMENT}\n#endif\n",
         *sizes,
         "",
         "/* Codes in, codes out. scratch: SCRATCH_BYTES bytes aligned to SCRATCH_ALIGNMENT; it may",

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from chop.errors import ConfigError, GraphError, UnknownNameError
-from chop.export.c.devices import DEVICES, run_on
+from chop.export.c.boards.devices import DEVICES, TooSmallDeviceError, run_on
+from chop.export.c.boards.packages import PACKAGES, package_files
 from chop.export.c.entries import FloatEntries
 from chop.export.c.source import CProgram, c_program, header_text, row_program, source_text
 from chop.export.c.steps import write_layer
@@ -47,6 +48,8 @@ class COptions(TargetOptions):
     """The name of the files, and how functions and macros begin."""
     optimise: str = "speed"
     """``speed`` or ``size``: what the forms of weights are chosen for."""
+    package: str = "plain"
+    """The build system that the files are for: a name of `boards.packages.PACKAGES`."""
     qemu: bool = False
     """Whether to run rows on simulated devices, too, and to measure there."""
     preprocessing: Preprocessing | None = None
@@ -60,7 +63,17 @@ class COptions(TargetOptions):
             )
 
         if self.optimise not in OPTIMISE:
-            raise UnknownNameError("--optimise", self.optimise, OPTIMISE, "c")
+            raise UnknownNameError("optimise", self.optimise, OPTIMISE, "c")
+        if self.package not in PACKAGES:
+            raise UnknownNameError("package", self.package, PACKAGES, "c")
+
+    def sources(self, folder: Path) -> Path:
+        """The folder of the header and the source."""
+        return folder / PACKAGES[self.package].sources.format(name=self.name)
+
+    def tests(self, folder: Path) -> Path:
+        """The folder of the program that runs rows of text."""
+        return folder / PACKAGES[self.package].tests
 
     def for_graph(self, preprocessing: Preprocessing | None) -> "COptions":
         """The settings with the scaling of a graph, where none is given."""
@@ -72,21 +85,29 @@ def write_c(program: IntegerProgram, options: COptions, folder: Path) -> Written
     """C99: model.h and model.c, which need no library, and a program that runs rows of text."""
     made, name = c_program(program, options.optimise), options.name
     entries, checksum = FloatEntries(program, options.preprocessing), program_checksum(program)[:16]
-    write_text(folder / f"{name}.h", header_text(made, entries, name, checksum))
-    write_text(folder / f"{name}.c", source_text(made, entries, name, checksum))
-    write_text(folder / f"{name}_test.c", row_program(made, entries, name))
+    inside, tests = options.sources(folder), options.tests(folder)
+    files = {
+        inside / f"{name}.h": header_text(made, entries, name, checksum),
+        inside / f"{name}.c": source_text(made, entries, name, checksum),
+        tests / f"{name}_test.c": row_program(made, entries, name),
+    }
+    added = package_files(options.package, made, entries, name, checksum)
+    for path, text in (files | {folder / place: text for place, text in added.items()}).items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, text)
     facts: dict[str, Any] = {
         "c": {
             "name": name,
             "scratch_bytes": made.scratch_bytes,
             "reentrant": True,
             "optimised_for": options.optimise,
+            "package": options.package,
             "memory": memory_plan(made),
             "numbers": entries.missing or "yes",
         }
     }
     if options.qemu:
-        facts["c"]["devices"] = device_costs(program, folder, name)
+        facts["c"]["devices"] = device_costs(program, inside, name)
     return WrittenFiles(facts)
 
 
@@ -99,11 +120,15 @@ def device_costs(program: IntegerProgram, folder: Path, name: str) -> dict[str, 
         if device.missing:
             found[label] = f"{device.missing} is not installed"
             continue
-        ran = run_on(device, folder, name, program, [row])
+        try:
+            ran = run_on(device, folder, name, program, [row])
+        except TooSmallDeviceError as error:
+            found[label] = str(error)
+            continue
         found[label] = {
             "flash_bytes": ran.flash_bytes,
             "stack_bytes": ran.stack_bytes,
-            "instructions": ran.instructions,
+            device.counts: ran.instructions,
         }
     return found
 
@@ -125,20 +150,30 @@ def check_on_devices(folder: Path, rows: CheckedRows, options: COptions) -> str:
         missing = sorted({str(device.missing) for device in DEVICES.values()})
         raise ConfigError(f"c: no device can be simulated: install {' and '.join(missing)}")
     codes = rows.flat_codes
-    count = max(1, min(len(rows), DEVICE_ROWS, DEVICE_BYTES // (8 * codes.shape[1])))
+    width = 8 * codes.shape[1]
+    count = max(1, min(len(rows), DEVICE_ROWS, DEVICE_BYTES // width))
     entries = FloatEntries(rows.program, options.preprocessing)
     features = ""
     wanted: list[str] = []
     if entries.missing is None:
         features, wanted = float_rows(rows, entries)
     lines = features.splitlines()[:count]
-    for device in usable.values():
-        ran = run_on(device, folder, options.name, rows.program, codes[:count].tolist(), lines)
-        refuse_other_codes(ran.codes, rows.flat_outputs[:count])
-        refuse_other_scores(ran.scores, wanted[:count])
+    place, small = options.sources(folder), []
+    for name, device in usable.items():
+        few = count if device.memory is None else max(1, min(count, device.memory[0] // 8 // width))
+        try:
+            ran = run_on(
+                device, place, options.name, rows.program, codes[:few].tolist(), lines[:few]
+            )
+        except TooSmallDeviceError as error:
+            small.append(f"{name} {error}")
+            continue
+        refuse_other_codes(ran.codes, rows.flat_outputs[:few])
+        refuse_other_scores(ran.scores, wanted[: len(lines[:few])])
     absent = sorted({str(device.missing) for device in DEVICES.values()} - {"None"})
     rest = f" (not installed: {', '.join(absent)})" if absent else ""
-    return f"{count} rows on simulated {', '.join(usable)}{rest}"
+    ran_on = [name for name in usable if not any(each.startswith(name) for each in small)]
+    return "; ".join([f"{count} rows on simulated {', '.join(ran_on)}{rest}", *small])
 
 
 def memory_plan(made: CProgram) -> dict[str, Any]:
@@ -165,7 +200,9 @@ def check_c(folder: Path, rows: CheckedRows, options: COptions) -> str:
         raise ConfigError("export: no C compiler 'cc' was found: install one, or give rows=0")
     with tempfile.TemporaryDirectory() as scratch:
         binary = str(Path(scratch) / "predict")
-        files = [str(folder / f"{options.name}{end}") for end in (".c", "_test.c")]
+        inside = options.sources(folder)
+        files = [f"-I{inside}", str(inside / f"{options.name}.c"),
+                 str(options.tests(folder) / f"{options.name}_test.c")]  # fmt: skip
         run_tool([compiler, *COMPILE_SAFE, *files, "-o", binary])
         refuse_other_codes(printed_codes(run_tool([binary], codes_text(rows))), rows.flat_outputs)
         entries = FloatEntries(rows.program, options.preprocessing)

@@ -101,6 +101,15 @@ class ExportRequest:
             values=("speed", "size"),
         ),
     ] = None
+    package: Annotated[
+        str | None,
+        Option(
+            "build system that C is for",
+            GROUP,
+            default_words="plain",
+            values=("plain", "cmake", "arduino", "zephyr", "platformio"),
+        ),
+    ] = None
     qemu: Annotated[
         bool,
         Option(

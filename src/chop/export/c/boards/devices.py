@@ -7,6 +7,7 @@ device counts them.
 import re
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,86 +15,17 @@ from pathlib import Path
 import numpy as np
 
 from chop.errors import ConfigError, GraphError
+from chop.export.c.boards.starts import LINKER, NUMBERS, START_ARM, START_AVR, START_RISCV
 from chop.export.c.code import value_type
 from chop.export.tools import run_tool
 from chop.files import write_text
 from chop.lowering.program import IntegerProgram, Value
 
 MEMORY = "4M"
+STACK = 128
+"""Bytes of memory that are kept for the stack where memory is small."""
 OPTIMISE = "-O2"
 WARNINGS = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-ffunction-sections", "-fdata-sections")
-
-START_ARM = """\
-extern unsigned char _stack[];
-int main(void);
-void show(const char *text);
-uint32_t ticks(void);
-void reset(void);
-static int call(int what, const void *with) {
-    register int r0 __asm__("r0") = what;
-    register const void *r1 __asm__("r1") = with;
-    __asm__ volatile("bkpt 0xab" : "+r"(r0) : "r"(r1) : "memory");
-    return r0;
-}
-void show(const char *text) { call(4, text); }
-#define TICK ((volatile uint32_t *)0xe000e010)
-void reset(void) {
-    TICK[1] = 0xffffff;
-    TICK[2] = 0;
-    TICK[0] = 5;
-    main();
-    call(0x18, (const void *)0x20026);
-    for (;;) {}
-}
-uint32_t ticks(void) { return 0xffffff - TICK[2]; }
-__attribute__((section(".first"), used)) static const void *const vectors[] = {_stack, reset};
-"""
-
-START_RISCV = """\
-int main(void);
-void show(const char *text);
-uint32_t ticks(void);
-static int call(int what, const void *with) {
-    register int a0 __asm__("a0") = what;
-    register const void *a1 __asm__("a1") = with;
-    __asm__ volatile(".option push\\n.option norvc\\n.balign 16\\nslli x0, x0, 0x1f\\nebreak\\n"
-                     "srai x0, x0, 7\\n.option pop" : "+r"(a0) : "r"(a1) : "memory");
-    return a0;
-}
-void show(const char *text) { call(4, text); }
-void begin(void);
-void begin(void) {
-    main();
-    call(0x18, (const void *)0x20026);
-    for (;;) {}
-}
-uint32_t ticks(void) {
-    register uint32_t count __asm__("a0");
-    __asm__ volatile(".word 0xb0202573" : "=r"(count)); /* csrr a0, minstret */
-    return count & 0xffffff;
-}
-__asm__(".section .first,\\"ax\\"\\n.globl _start\\n_start:\\nla sp, _stack\\ntail begin\\n.text");
-"""
-
-LINKER = """\
-MEMORY {{ all (rwx) : ORIGIN = {origin}, LENGTH = {memory} }}
-SECTIONS {{
-    .text : {{ KEEP(*(.first)) *(.text*) *(.rodata* .srodata*) }} > all
-    .data : {{ *(.data* .sdata*) }} > all
-    .bss : {{ *(.bss* .sbss* COMMON) }} > all
-    _stack = ORIGIN(all) + LENGTH(all);
-}}
-"""
-
-NUMBERS = """\
-static void show_hex(uint32_t x) {
-    char text[10];
-    for (int i = 0; i < 8; i++) text[i] = "0123456789abcdef"[(x >> (28 - 4 * i)) & 15];
-    text[8] = ' ';
-    text[9] = 0;
-    show(text);
-}
-"""
 
 
 @dataclass(frozen=True)
@@ -107,6 +39,12 @@ class Device:
     per_tick: int
     """Instructions of a tick of its timer."""
     start: str = START_ARM
+    tick_bits: int = 24
+    """Bits of the timer that are read."""
+    counts: str = "instructions"
+    """The unit of the timer."""
+    memory: tuple[int, int] | None = None
+    """Bytes of flash and of memory, where they are known."""
 
     @property
     def missing(self) -> str | None:
@@ -129,6 +67,12 @@ DEVICES = {
         "riscv64-unknown-elf-gcc", ("-march=rv32imac", "-mabi=ilp32", "-mcmodel=medany",
          "-specs=picolibc.specs"),
         ("qemu-system-riscv32", "-M", "virt", "-bios", "none"), "0x80000000", 1, START_RISCV,
+        tick_bits=32,
+    ),
+    "atmega328": Device(
+        "avr-gcc", ("-mmcu=atmega328p", "-DF_CPU=16000000UL", "-std=gnu99"),
+        ("simavr", "-m", "atmega328p", "-f", "16000000"), "", 8, START_AVR, 16, "cycles",
+        (32768, 2048),
     ),
 }  # fmt: skip
 """Processors by name. The code of a Cortex-M0+ runs on a Cortex-M3, which knows it, too."""
@@ -156,26 +100,29 @@ def edges(program: IntegerProgram) -> tuple[list[Value], list[Value]]:
 
 def c_array(kind: str, name: str, numbers: Sequence[int]) -> str:
     """An array of constants."""
-    return f"static const {kind} {name}[] = {{{', '.join(map(str, numbers))}}};\n"
+    return f"static const {kind} {name}[] GIVEN = {{{', '.join(map(str, numbers))}}};\n"
 
 
 def row_main(
-    name: str, program: IntegerProgram, rows: Sequence[Sequence[int]], features: Sequence[str]
-) -> str:
+    name: str, program: IntegerProgram, rows: Sequence[Sequence[int]], features: Sequence[str],
+    device: Device,
+) -> str:  # fmt: skip
     """A program that runs rows, shows the codes of outputs, and then the ticks of all rows."""
-    upper, text, start = name.upper(), "", 0
+    upper, text, start, reads = name.upper(), "", 0, ""
     inputs, outputs = edges(program)
-    given = []
     for place, value in enumerate(inputs):
         numbers = [code for row in rows for code in row[start : start + value.size]]
         text += c_array(value_type(value), f"rows{place}", numbers)
-        given.append(f"rows{place} + (uint32_t)row * {value.size}")
+        text += f"static {value_type(value)} input{place}[{value.size}];\n"
+        at = f"rows{place} + (uint32_t)row * {value.size}"
+        reads += f"        READ(input{place}, {at}, sizeof input{place});\n"
         start += value.size
     text += "".join(
         f"static {value_type(value)} output{place}[{value.size}];\n"
         for place, value in enumerate(outputs)
     )
-    taken = ", ".join([*given, *(f"output{place}" for place in range(len(outputs)))])
+    sides = (("input", inputs), ("output", outputs))
+    taken = ", ".join(f"{side}{place}" for side, all_of in sides for place in range(len(all_of)))
     shows = "".join(
         f"        for (int i = 0; i < {value.size}; i++) show_hex((uint32_t)output{place}[i]);\n"
         for place, value in enumerate(outputs)
@@ -184,15 +131,16 @@ def row_main(
     return f"""{text}static uint64_t scratch[({upper}_SCRATCH_BYTES + 7) / 8];
 {floats}int main(void) {{
     uint32_t all = 0;
+    show("");
     for (int row = 0; row < {len(rows)}; row++) {{
-        const uint32_t before = ticks();
+{reads}        const uint32_t before = ticks();
         {name}_predict({taken}, scratch);
-        all += (ticks() - before) & 0xffffff;
-{shows}        show("\\n");
-    }}
+        all += (ticks() - before) & {2**device.tick_bits - 1:#x}u;
+{shows}    }}
     show_hex(all);
-    show("\\n");
     {"feature_rows();" if features else ""}
+    show(" ");
+    stop();
     return 0;
 }}
 """
@@ -202,7 +150,7 @@ def feature_main(name: str, program: IntegerProgram, features: Sequence[str]) ->
     """A function that runs rows of features, and shows the bits of scores and the class."""
     if not features:
         return ""
-    bits = [f"0x{word}" for row in features for word in row.split()]
+    bits = [f"0x{word}u" for row in features for word in row.split()]
     names: list[str] = []
     sizes: dict[str, int] = {}
     for each in program.inputs:
@@ -213,11 +161,11 @@ def feature_main(name: str, program: IntegerProgram, features: Sequence[str]) ->
         offset += size
     outs = [value.size for value in edges(program)[1]]
     scores = [f"scores + {sum(outs[:place])}" for place in range(len(outs))]
-    numbers = f"static const uint32_t given[] = {{{', '.join(bits)}}};\n"
+    numbers = f"static const uint32_t given[] GIVEN = {{{', '.join(bits)}}};\n"
     return f"""{numbers}static float features[{width}], scores[{sum(outs)}];
 static void feature_rows(void) {{
     for (int row = 0; row < {len(features)}; row++) {{
-        memcpy(features, given + (uint32_t)row * {width}, sizeof features);
+        READ(features, given + (uint32_t)row * {width}, sizeof features);
         {name}_predict_float({", ".join([*names, *scores])}, scratch);
         for (int i = 0; i < {sum(outs)}; i++) {{
             uint32_t word;
@@ -225,7 +173,6 @@ static void feature_rows(void) {{
             show_hex(word);
         }}
         show_hex((uint32_t){name}_predict_class({", ".join(names)}, scratch));
-        show("\\n");
     }}
 }}
 """
@@ -252,45 +199,79 @@ def run_on(  # noqa: PLR0913  (each is another thing)
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch)
         text = f'#include "{name}.h"\n#include <string.h>\n{device.start}{NUMBERS}'
-        write_text(place / "main.c", text + row_main(name, program, rows, features))
-        write_text(place / "all.ld", LINKER.format(origin=device.origin, memory=MEMORY))
+        write_text(place / "main.c", text + row_main(name, program, rows, features, device))
         macros = [f"-D{each}" for each in defines]
-        common = [device.compiler, *device.flags, OPTIMISE, *WARNINGS, f"-I{folder}", *macros]
+        common = [device.compiler, *WARNINGS, *device.flags, OPTIMISE, f"-I{folder}", *macros]
         model = [str(folder / f"{name}.c"), "-o", str(place / "model.o")]
         run_tool([*common, "-fstack-usage", "-c", *model])
         run_tool([*common, "-c", str(place / "main.c"), "-o", str(place / "main.o")])
-        image = str(place / "image")
-        objects = [str(place / each) for each in ("main.o", "model.o")]
-        link = ["-nostartfiles", "-Wl,--gc-sections", "-T", str(place / "all.ld")]
-        run_tool([device.compiler, *device.flags, *link, *objects, "-o", image])
         flash = _section_bytes(device, place / "model.o")
         stack = _stack_bytes((place / "model.su").read_text(), name)
-        shown = run_tool([
-            *device.simulator, "-display", "none", "-monitor", "none", "-serial", "none",
-            "-semihosting-config", "enable=on,target=native", "-icount", "shift=0",
-            "-kernel", image,
-        ], folder=place)  # fmt: skip
-    return _results(shown.splitlines(), len(rows), device, program, (flash, stack))
+        shown = run_tool(_linked(device, place), folder=place)
+    return _results(shown, len(rows), device, program, (flash, stack))
+
+
+def _linked(device: Device, place: Path) -> list[str]:
+    """Link a program for a device; return the command that simulates it."""
+    image, link = str(place / "image.elf"), ["-Wl,--gc-sections"]
+    objects = [str(place / each) for each in ("main.o", "model.o")]
+    if device.origin:
+        write_text(place / "all.ld", LINKER.format(origin=device.origin, memory=MEMORY))
+        link += ["-nostartfiles", "-T", str(place / "all.ld")]
+    _refuse_too_large(device, objects)
+    run_tool([device.compiler, *device.flags, *link, *objects, "-o", image])
+    if device.memory is not None:
+        return ["sh", "-c", 'exec "$0" "$@" 2>&1', *device.simulator, image]
+    return [
+        *device.simulator, "-display", "none", "-monitor", "none", "-serial", "none",
+        "-semihosting-config", "enable=on,target=native", "-icount", "shift=0", "-kernel", image,
+    ]  # fmt: skip
+
+
+class TooSmallDeviceError(GraphError):
+    """A network that does not fit on a device."""
+
+
+def _refuse_too_large(device: Device, objects: Sequence[str]) -> None:
+    """Refuse a program that needs more flash or memory than there is."""
+    if device.memory is None:
+        return
+    kinds: Counter[str] = Counter()
+    for each in objects:
+        for section, size in _sections(device, Path(each)).items():
+            kinds[section.split(".")[1]] += size
+    data = kinds["data"] + kinds["rodata"]
+    needs = (kinds["text"] + kinds["progmem"] + data, data + kinds["bss"] + STACK)
+    for word, need, there in zip(("flash", "memory"), needs, device.memory, strict=True):
+        if need > there:
+            raise TooSmallDeviceError(
+                f"does not fit: it needs {need:,} bytes of {word}, {need - there:,} more than "
+                f"the {there:,} that there are"
+            )
 
 
 def _results(
-    shown: list[str], count: int, device: Device, program: IntegerProgram, size: tuple[int, int]
+    shown: str, count: int, device: Device, program: IntegerProgram, size: tuple[int, int]
 ) -> OnDevice:
     """What a simulated device has shown: codes of rows, ticks, and scores."""
-    lines, scores = shown[:count], shown[count + 1 :]
-    words = np.array([[int(word, 16) for word in line.split()] for line in lines], np.int64)
-    if len(words) != count or len(shown) <= count:
-        raise GraphError(f"export: {len(words)} of {count} rows came back from the simulator")
+    width = sum(value.size for value in edges(program)[1])
+    found = [int(word, 16) for word in re.findall(r"[0-9a-f]{8}", shown)]
+    if len(found) <= count * width:
+        raise GraphError(
+            f"export: {len(found) // width} of {count} rows came back from the simulator"
+        )
+    words = np.array(found[: count * width], np.int64).reshape(count, width)
+    ticks, scores = found[count * width], found[count * width + 1 :]
     parts = [np.full(value.size, value.limits[0] >= 0) for value in edges(program)[1]]
     signed = np.where(words >= 2**31, words - 2**32, words)
     codes = np.where(np.concatenate(parts), words, signed)
-    instructions = int(shown[count], 16) * device.per_tick // count
-    return OnDevice(codes, instructions, *size, [_plain(line) for line in scores])
+    lines = [_plain(scores[at : at + width + 1]) for at in range(0, len(scores), width + 1)]
+    return OnDevice(codes, ticks * device.per_tick // count, *size, lines)
 
 
-def _plain(line: str) -> str:
+def _plain(row: Sequence[int]) -> str:
     """Bits of scores and a class as the test program on a host prints them."""
-    *bits, best = (int(word, 16) for word in line.split())
+    *bits, best = row
     return " ".join([*(f"{bit:x}" for bit in bits), str(best - 2**32 * (best >= 2**31))])
 
 
@@ -310,11 +291,16 @@ def _stack_bytes(text: str, name: str) -> int:
 
 def _section_bytes(device: Device, image: Path) -> int:
     """Bytes of code and constants of the functions that take codes."""
-    tool = device.compiler.removesuffix("gcc") + "size"
-    shown = run_tool([tool, "-A", str(image)])
-    total = 0
-    for line in shown.splitlines():
-        found = re.match(r"\.(text|rodata|data|srodata|sdata)(\S*)\s+(\d+)", line)
-        if found and not re.search(r"_float|_class|run_numbers|_code\b", found[2]):
-            total += int(found[3])
-    return total
+    return sum(
+        size
+        for section, size in _sections(device, image).items()
+        if re.match(r"\.(text|rodata|data|srodata|sdata|progmem)", section)
+        and not re.search(r"_float|_class|run_numbers|_code\b", section)
+    )
+
+
+def _sections(device: Device, image: Path) -> dict[str, int]:
+    """Bytes of the sections of a file."""
+    shown = run_tool([device.compiler.removesuffix("gcc") + "size", "-A", str(image)])
+    found = re.findall(r"^(\.\S+)\s+(\d+)", shown, re.MULTILINE)
+    return {section: int(size) for section, size in found}

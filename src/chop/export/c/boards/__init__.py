@@ -1,0 +1,1 @@
+"""Small devices: simulators of them, and packages for their build systems."""
