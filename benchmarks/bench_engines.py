@@ -23,7 +23,7 @@ from bench_search import compared, context, tables
 from tabulate import tabulate
 
 from chop.search.config import parse_search
-from chop.search.engines import make_engine
+from chop.search.engines import EngineChoice, make_engine
 from chop.search.engines.engine import Engine
 from chop.search.engines.local import Local
 from chop.search.runners import software_runner
@@ -86,7 +86,7 @@ def main() -> None:
     values: dict[int, dict[str, Any]] = {}
     for _ in range(1 if arguments.quick else 5):
         for slots in (1, 2):
-            rate, values[slots] = searched(found, quick, make_engine(slots))
+            rate, values[slots] = searched(found, quick, make_engine(EngineChoice(slots=slots)))
             rates[slots].append(rate)
     rows = [
         ["equal: trials of local that differ from serial",
@@ -95,7 +95,8 @@ def main() -> None:
         compared("quick: local with 2 slots / serial", rates[2], rates[1], ">= 0.9"),
     ]  # fmt: skip
     for slots in (2, 8):
-        shares = [searched(found, pauses(few), make_engine(slots))[0] * PAUSE / slots
+        choice = EngineChoice(slots=slots)
+        shares = [searched(found, pauses(few), make_engine(choice))[0] * PAUSE / slots
                   for _ in range(1 if arguments.quick else 3)]  # fmt: skip
         name = f"pause: share of the ideal with {slots} slots"
         rows.append([name, statistics.median(shares), ">= 0.9", f"{len(shares)} rounds"])

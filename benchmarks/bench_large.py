@@ -30,6 +30,7 @@ import transformers
 from tabulate import tabulate
 
 from chop.dataset import MaseDataModule
+from chop.ir.stored.folder import save_graph
 from chop.logger import set_logging_verbosity
 from chop.models import get_model_info
 from chop.models.hf import TokenModel
@@ -116,8 +117,8 @@ def saved_share(found: SearchContext, stored: float) -> float:
     args = {"by": "type", "default": {"config": {"name": None}}, "linear": {"config": config}}
     graph, _ = quantize_transform_pass(graph, args)
     with tempfile.TemporaryDirectory() as folder:
-        place = graph.export(Path(folder) / "saved")
-        return sum(each.stat().st_size for each in place.rglob("*") if each.is_file()) / stored
+        saved = save_graph(graph, Path(folder) / "saved", "codes")
+        return sum(saved.sizes.values()) / stored
 
 
 class Bench:

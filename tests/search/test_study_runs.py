@@ -11,7 +11,7 @@ from study_cases import SETTING, study_tables
 
 from chop.dataset import MaseDataModule
 from chop.search.config import parse_search
-from chop.search.engines import make_engine
+from chop.search.engines import EngineChoice, make_engine
 from chop.search.spaces.space import Candidate, SearchContext, SearchSpace, every
 from chop.search.strategy import Search
 from chop.search.study.storage import Place, open_store
@@ -90,7 +90,7 @@ def search_of(
     config = parse_search(study_tables({"learning_rate": [rate]}))
     space = space_of(dataclasses.replace(context, folder=folder), config)
     store = open_store(Place(str(folder / "study.log"), "s"), ["maximize"], {})
-    return Search(space, config, store, engine=make_engine(slots)), space
+    return Search(space, config, store, engine=make_engine(EngineChoice(slots=slots))), space
 
 
 def test_processes_share_the_repeats_of_a_setting(context: SearchContext, tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def export(  # noqa: PLR0913  (each is a choice of its own)
     to: str = "c",
     output: str | Path = "exported",
     *,
-    rows: int = 2000,
+    rows: int | None = None,
     inputs: Mapping[str, Tensor] | None = None,
     cut_tail: bool = False,
     source: str = "a graph in memory",
@@ -118,14 +118,14 @@ def export(  # noqa: PLR0913  (each is a choice of its own)
         graph: what `chop.quantize` gives, a point of `chop.search`, a graph or a program.
         to: a name of `chop.export.EXPORT_TARGETS`: ``"c"``, ``"verilog"``, ``"onnx"``,
             ``"qonnx"``, or ``"integer"`` for the program itself.
-        rows: on how many rows to check; 0 checks nothing, and the manifest says so.
+        rows: on how many rows to check, by default 2,000, or 50 of a folded circuit; 0 for none.
         inputs: real rows by the names of the network's inputs, to check with; made ones are added,
             off the grid of the input's format, half-way between codes, at the limits and beyond.
         cut_tail: drop floating-point operations at the end.
         source: where the graph came from, for the manifest.
         options: the settings of the target, such as `chop.export.verilog.target.Hardware`; or in
             its place, as `settings`, its fields: for ``"verilog"`` stages, clock_ns, stream,
-            synthesise, most_luts.
+            synthesise, most_luts, folded, cycles.
         notes: of ``real``, whose rows they are or why there are none; of ``file``, why it cannot be
             run.
     """
@@ -133,7 +133,7 @@ def export(  # noqa: PLR0913  (each is a choice of its own)
     target, graph = EXPORT_TARGETS[to], graph_of(graph)
     known = graph.preprocessing if isinstance(graph, MaseGraph) else None
     chosen = target_options(to, options, settings).for_graph(known)
-    check = ExportCheck(graph, cut_tail, rows, inputs, notes or {})
+    check = ExportCheck(graph, cut_tail, chosen.rows_of(rows), inputs, notes or {})
     program = check.program
     with tempfile.TemporaryDirectory() as scratch:
         (files := Path(scratch) / to).mkdir()  # readable by this user only
@@ -155,10 +155,10 @@ def show_warnings(done: Exported) -> Exported:
     return done
 
 
-def check_request(to: str, output: str | Path, rows: int) -> None:
+def check_request(to: str, output: str | Path, rows: int | None) -> None:
     """Refuse a form that is not known, a folder without a name and a negative number of rows."""
     _ = EXPORT_TARGETS[to]
-    if rows < 0:
+    if rows is not None and rows < 0:
         raise ConfigError(f"export: rows must be 0 or more (got {rows})")
     if Path(output).name in ("", ".."):
         raise ConfigError(f"export: {str(output)!r} is not the name of a folder to write: name one")

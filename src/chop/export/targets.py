@@ -31,6 +31,15 @@ class TargetOptions:
     title: ClassVar[str] = ""
     """The word for these settings in messages."""
 
+    @property
+    def usual_rows(self) -> int:
+        """Rows that files are checked with if nothing else is said."""
+        return 2000
+
+    def rows_of(self, asked: int | None) -> int:
+        """Return on how many rows to check, the usual number if none was asked for."""
+        return self.usual_rows if asked is None else asked
+
     def for_graph(self, preprocessing: Preprocessing | None) -> Self:
         """Return the settings for a graph that was trained on rows scaled like this."""
         return self

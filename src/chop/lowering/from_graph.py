@@ -213,8 +213,10 @@ class Lowering:
             refuse_own_code(node, op, module)
         formats = {} if call.quant is None else call.quant.operands
         formats = {role: in_binary(fmt, node.name) for role, fmt in formats.items()}
+        inside = () if call.layer is None else {*op.inner} - {"data_in"}  # rounded by the layer
+        outside = {role: fmt for role, fmt in formats.items() if role not in inside}
         operands = {
-            name: self.round_symbol(value, formats.get(call.roles.get(name) or ""), node.name)
+            name: self.round_symbol(value, outside.get(call.roles.get(name) or ""), node.name)
             for name, value in call.bind(*self.arguments(node)).items()
         }
         ready = SymbolicCall(node, op, module, self.modules, self, operands, formats)

@@ -6,13 +6,21 @@ attention is torch's own.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from chop.ops.stepwise import exact, rounded, softmax_by_tables, table_bits
+from chop.ops.stepwise import (
+    CELL_BITS,
+    SPARE,
+    exact,
+    fixed,
+    rounded,
+    softmax_by_tables,
+    table_bits,
+)
 
 Rounders = Mapping[str, Callable[[Tensor], Tensor]]
 GATES = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}
@@ -99,31 +107,64 @@ def pass_through(value: Tensor) -> Tensor:
     return value
 
 
-Step = Callable[[Tensor, tuple[Tensor, ...], Tensor], tuple[Tensor, ...]]
+class Gates(NamedTuple):
+    """The functions of a recurrent layer, and what rounds its states."""
+
+    sigmoid: Callable[[Tensor], Tensor] = torch.sigmoid
+    tanh: Callable[[Tensor], Tensor] = torch.tanh
+    cell: Callable[[Tensor], Tensor] = pass_through
+    hidden: Callable[[Tensor], Tensor] = pass_through
 
 
-def lstm_step(gates: Tensor, state: tuple[Tensor, ...], from_hidden: Tensor) -> tuple[Tensor, ...]:
+def gates_of(bits: int | None) -> Gates:
+    """The functions as tables of so many bits; they read what is limited to a range around 0."""
+    if bits is None:
+        return Gates()
+
+    def index(x: Tensor) -> Tensor:
+        return fixed(x, bits, bits - SPARE, signed=True)
+
+    return Gates(
+        lambda x: fixed(torch.sigmoid(index(x)), bits, bits),
+        lambda x: fixed(torch.tanh(index(x)), bits + 1, bits, signed=True),
+        lambda x: fixed(x, CELL_BITS, bits, signed=True),
+        lambda x: fixed(x, bits + 1, bits, signed=True),
+    )
+
+
+Step = Callable[[Tensor, tuple[Tensor, ...], Tensor, Gates], tuple[Tensor, ...]]
+
+
+def lstm_step(
+    gates: Tensor, state: tuple[Tensor, ...], from_hidden: Tensor, of: Gates
+) -> tuple[Tensor, ...]:
     """One step of an LSTM: hidden and cell state from the products of input and hidden state."""
     i, f, g, o = (gates + from_hidden).chunk(4, -1)
-    cell = f.sigmoid() * state[1] + i.sigmoid() * g.tanh()
-    return o.sigmoid() * cell.tanh(), cell
+    cell = of.cell(of.sigmoid(f) * state[1] + of.sigmoid(i) * of.tanh(g))
+    return of.sigmoid(o) * of.tanh(cell), cell
 
 
-def gru_step(gates: Tensor, state: tuple[Tensor, ...], from_hidden: Tensor) -> tuple[Tensor, ...]:
+def gru_step(
+    gates: Tensor, state: tuple[Tensor, ...], from_hidden: Tensor, of: Gates
+) -> tuple[Tensor, ...]:
     """One step of a GRU."""
     r, z, n = gates.chunk(3, -1)
     hr, hz, hn = from_hidden.chunk(3, -1)
-    new = torch.tanh(n + (r + hr).sigmoid() * hn)
-    update = (z + hz).sigmoid()
-    return ((1 - update) * new + update * state[0],)
+    new = of.tanh(n + of.sigmoid(r + hr) * hn)
+    update = of.sigmoid(z + hz)
+    return (of.hidden((1 - update) * new + update * state[0]),)
 
 
-def tanh_step(gates: Tensor, state: tuple[Tensor, ...], from_hidden: Tensor) -> tuple[Tensor, ...]:
+def tanh_step(
+    gates: Tensor, state: tuple[Tensor, ...], from_hidden: Tensor, of: Gates
+) -> tuple[Tensor, ...]:
     """One step of a plain recurrent network."""
-    return ((gates + from_hidden).tanh(),)
+    return (of.tanh(gates + from_hidden),)
 
 
-def relu_step(gates: Tensor, state: tuple[Tensor, ...], from_hidden: Tensor) -> tuple[Tensor, ...]:
+def relu_step(
+    gates: Tensor, state: tuple[Tensor, ...], from_hidden: Tensor, of: Gates
+) -> tuple[Tensor, ...]:
     """One step of a plain recurrent network with ReLU."""
     return ((gates + from_hidden).relu(),)
 
@@ -140,11 +181,12 @@ def run_recurrent(
     *,
     rounders: Rounders | None = None,
 ) -> Any:
-    """The forward of `nn.LSTM`, `nn.GRU` and `nn.RNN`, step by step."""
+    """The forward of `nn.LSTM`, `nn.GRU` and `nn.RNN`, step by step; rows come first inside."""
     rounders = rounders or {}
     batched = input.dim() == 3
-    steps = input if batched else input.unsqueeze(1)
-    steps = steps.transpose(0, 1) if layer.batch_first and batched else steps
+    turned = batched and not layer.batch_first
+    steps = input if batched else input.unsqueeze(0)
+    steps = number_of(rounders)(steps.transpose(0, 1) if turned else steps)
     lstm = layer.mode == "LSTM"
     given = hx if lstm or hx is None else (hx,)
     starts = None if given is None else [s if batched else s.unsqueeze(1) for s in given]
@@ -153,7 +195,7 @@ def run_recurrent(
     for index in range(layer.num_layers):
         if index:
             steps = F.dropout(steps, layer.dropout, layer.training)
-            steps = rounders.get("data_in", pass_through)(steps)
+            steps = rounded(steps, rounders.get("data_in", pass_through))
         found = []
         for direction in range(directions):
             place = index * directions + direction
@@ -162,12 +204,18 @@ def run_recurrent(
             found.append(outputs)
             ends.append(end)
         steps = torch.cat(found, -1) if directions == 2 else found[0]
-    last = [torch.stack(parts) for parts in zip(*ends, strict=True)]
+    last = [torch.stack(parts).to(input.dtype) for parts in zip(*ends, strict=True)]
+    steps = (steps.transpose(0, 1) if turned else steps).to(input.dtype)
     if not batched:
-        steps, last = steps.squeeze(1), [each.squeeze(1) for each in last]
-    elif layer.batch_first:
-        steps = steps.transpose(0, 1)
+        steps, last = steps.squeeze(0), [each.squeeze(1) for each in last]
     return steps, (tuple(last) if lstm else last[0])
+
+
+def number_of(rounders: Rounders) -> Callable[[Any], Any]:
+    """What puts numbers, if there are any, into the type in which a layer is computed."""
+    return (
+        pass_through if table_bits(rounders) is None else lambda x: None if x is None else exact(x)
+    )
 
 
 def one_way(
@@ -179,39 +227,45 @@ def one_way(
     rounders: Rounders,
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """All steps of one layer in one direction: the outputs in order, and the last state."""
-    ending = f"l{index}{'_reverse' if direction else ''}"
-    hidden_rounder = rounders.get("hidden", pass_through)
-    weight, bias = getattr(layer, f"weight_hh_{ending}"), getattr(layer, f"bias_hh_{ending}", None)
-    project = getattr(layer, f"weight_hr_{ending}", None)
-    gates = F.linear(
-        steps, getattr(layer, f"weight_ih_{ending}"), getattr(layer, f"bias_ih_{ending}", None)
-    )
+    number, of = number_of(rounders), gates_of(table_bits(rounders))
+
+    def parameter(name: str) -> Any:
+        return number(getattr(layer, f"{name}_l{index}{'_reverse' if direction else ''}", None))
+
+    round_hidden = rounders.get("hidden", pass_through)
+    weight, bias, project = map(parameter, ("weight_hh", "bias_hh", "weight_hr"))
+    gates = F.linear(steps, parameter("weight_ih"), parameter("bias_ih"))
     if state is None:
-        rows, size = steps.size(1), layer.hidden_size
-        cell = steps.new_zeros(rows, size)
-        state = (cell if project is None else steps.new_zeros(rows, layer.proj_size), cell)
-        state = state if layer.mode == "LSTM" else (cell,)
+        sizes = layer.hidden_size if project is None else layer.proj_size, layer.hidden_size
+        count = 2 if layer.mode == "LSTM" else 1
+        state = tuple(weight.new_zeros(1, size) for size in sizes[:count])
+    state = tuple(map(number, state))
     run = STEPS[layer.mode]
     outputs: list[Tensor] = []
-    for now in reversed(gates.unbind()) if direction else gates.unbind():
-        state = run(now, state, F.linear(hidden_rounder(state[0]), weight, bias))
+    each = list(gates.unbind(1))
+    for now in reversed(each) if direction else each:
+        hidden = F.linear(rounded(state[0], round_hidden), weight, bias)
+        state = run(now, state, hidden, of)
         if project is not None:
-            state = (F.linear(hidden_rounder(state[0]), project), *state[1:])
+            state = (F.linear(rounded(state[0], round_hidden), project), *state[1:])
         outputs.append(state[0])
-    return torch.stack(outputs[::-1] if direction else outputs), state
+    return torch.stack(outputs[::-1] if direction else outputs, 1), state
 
 
 def run_cell(layer: Any, input: Tensor, hx: Any = None, *, rounders: Rounders | None = None) -> Any:  # noqa: A002
     """The forward of `nn.LSTMCell`, `nn.GRUCell` and `nn.RNNCell`."""
     mode = cell_mode(layer)
     lstm = mode == "LSTM"
+    rounders = rounders or {}
+    number, of = number_of(rounders), gates_of(table_bits(rounders))
     if hx is None:
-        zeros = input.new_zeros(*input.shape[:-1], layer.hidden_size)
+        zeros = layer.weight_hh.new_zeros(*(1,) * (input.dim() - 1), layer.hidden_size)
         hx = (zeros, zeros) if lstm else zeros
-    state = tuple(hx) if lstm else (hx,)
-    hidden = (rounders or {}).get("hidden", pass_through)(state[0])
-    gates = F.linear(input, layer.weight_ih, layer.bias_ih)
-    found = STEPS[mode](gates, state, F.linear(hidden, layer.weight_hh, layer.bias_hh))
+    state = tuple(map(number, hx if lstm else (hx,)))
+    hidden = rounded(state[0], rounders.get("hidden", pass_through))
+    gates = F.linear(number(input), number(layer.weight_ih), number(layer.bias_ih))
+    before = F.linear(hidden, number(layer.weight_hh), number(layer.bias_hh))
+    found = tuple(each.to(input.dtype) for each in STEPS[mode](gates, state, before, of))
     return found if lstm else found[0]
 
 

@@ -14,7 +14,7 @@ from chop.search.runners import HW_RUNNERS, SW_RUNNERS, Runner, RunnerArgs
 from chop.search.samplers import SAMPLERS
 from chop.search.spaces import mixed_precision  # noqa: F401  # registers its space
 from chop.search.spaces.space import SPACES
-from chop.search.study.setup import STRATEGIES, Schema, StudySetup
+from chop.search.study.setup import STRATEGIES, EngineChoice, Schema, StudySetup
 from chop.search.study.trial import MetricRule, SearchDescription
 from chop.search.sweeps import hyperparameters  # noqa: F401  # registers its space
 from chop.tasks import NUMBERS, task_named
@@ -38,7 +38,14 @@ class StrategySetup(StudySetup):
     """A sampler proposes configurations, and each is measured separately.
 
     Attributes:
-        n_jobs: processes that search together.
+        n_jobs: processes that search together; for engine = "ray", those of a cluster that is
+            started on this machine, by default one for each core.
+        engine: what evaluates: ``serial`` (this process), ``local`` (n_jobs processes of this
+            machine) or ``ray`` (a cluster); by default one of the first two, by n_jobs.
+        address: of a Ray cluster: ``auto`` or ``host:port``; by default one is started here.
+        batch: configurations that an engine takes at once; by default as many as take a tenth of
+            a second, and one at a time if the sampler learns from each.
+        gpus_per_trial: GPUs of each trial on a Ray cluster; it may be a part of one.
         n_trials: configurations to evaluate, counted over the whole study; repeats do not count.
         force: enumerate a space however large it is.
         compare: samplers to be compared on the space, in place of one search with `sampler`.
@@ -48,6 +55,10 @@ class StrategySetup(StudySetup):
     strategy = "chop.search.strategy:Search"
 
     n_jobs: int = Field(1, ge=1)
+    engine: Literal["serial", "local", "ray"] | None = None
+    address: str | None = None
+    batch: int | None = Field(None, ge=1)
+    gpus_per_trial: float = Field(0.0, ge=0)
     n_trials: int = Field(20, ge=1)
     sampler: str = "tpe"
     force: bool = False
@@ -90,9 +101,17 @@ class StrategySetup(StudySetup):
     def method(self) -> str:
         return self.sampler
 
+    @model_validator(mode="after")
+    def _engine_fits(self) -> "StrategySetup":
+        try:
+            assert self.choice
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        return self
+
     @property
-    def processes(self) -> int:
-        return self.n_jobs
+    def choice(self) -> EngineChoice:
+        return EngineChoice(self.engine, self.n_jobs, self.address, self.batch, self.gpus_per_trial)
 
 
 class Metric(MetricRule):

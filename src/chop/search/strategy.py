@@ -140,7 +140,8 @@ class Search(Strategy):
 
     def _ask(self) -> bool:
         """Send the next batch to the engine; one trial if results matter. False if none is left."""
-        size = 1 if self.proposals.learns else self.trials.batch_size(self._room())
+        one = self.proposals.learns and not self.trials.engine.batch
+        size = 1 if one else self.trials.batch_size(self._room())
         batch = self.proposals.batch(size)
         self._send(batch)
         return bool(batch)

@@ -124,7 +124,7 @@ STREAM = """\
 module drive_stream #(
   parameter IN = 8, parameter OUT = 8, parameter SENT = 1, parameter COUNT = 1,
   parameter FREE_SENT = 1, parameter FREE_COUNT = 1, parameter SPOILT = 1,
-  parameter LAST_IN = 3, parameter LAST_OUT = 3, parameter QUIET = 1000
+  parameter LAST_IN = 3, parameter LAST_OUT = 3, parameter QUIET = 1000, parameter PAUSE = 64
 ) (
   input wire clk, output reg resetn, output reg s_valid, input wire s_ready,
   output reg [IN-1:0] s_data, output reg s_last,
@@ -135,7 +135,7 @@ module drive_stream #(
   reg [IN-1:0] rows [0:SENT-1];
   reg [OUT-1:0] wanted [0:COUNT-1];
   integer sent = 0, got = 0, place, phase = 0, quiet = 0, cycle = 0, most_in, most_out;
-  reg pausing, waiting = 0, was_last, go, taken, given;
+  reg pausing, waiting = 0, was_last, go, taken, given, no_give, no_take;
   reg [OUT-1:0] was;
   reg [31:0] noise = 32'h9e3779b9;
   initial begin
@@ -154,9 +154,13 @@ module drive_stream #(
     given = resetn & m_ready & m_valid === 1'b1;
     place = sent + taken;
     sent <= place;
-    // Each end has busy and lazy times: 256 cycles of few pauses, 256 of many.
-    go = (!pausing | (cycle[8] ? noise[3] & noise[17] : noise[3] | noise[17])) & place < most_in;
-    m_ready <= !pausing | (cycle[9] ? noise[7] & noise[23] : noise[7] | noise[23]);
+    // Each end has busy and lazy times: 256 cycles of few pauses, 256 of many; and long ones.
+    no_give = cycle % (4 * PAUSE) < PAUSE
+      | ~(cycle[8] ? noise[3] & noise[17] : noise[3] | noise[17]);
+    no_take = cycle % (4 * PAUSE) >= 3 * PAUSE
+      | ~(cycle[9] ? noise[7] & noise[23] : noise[7] | noise[23]);
+    go = (!pausing | ~no_give) & place < most_in;
+    m_ready <= !pausing | ~no_take;
     if (!s_valid | taken) begin
       s_valid <= go;
       s_data <= go ? rows[place] : ~s_data;
@@ -236,6 +240,8 @@ class StreamBeats:
     """Beats that go in before the reset."""
     quiet: int
     """Cycles without a beat on either end after which it is stuck."""
+    pause: int = 64
+    """Cycles of a long pause of either end."""
 
 
 def stream_part(module: str, ports: str, beats: StreamBeats, report: str = "") -> DrivenPart:
@@ -254,7 +260,8 @@ def stream_part(module: str, ports: str, beats: StreamBeats, report: str = "") -
   wire integer stream_wrong, stream_first, stream_begun, stream_early, stream_ended;
   drive_stream #(.IN({reads}), .OUT({gives}), .SENT({sent}), .COUNT({count}),
     .FREE_SENT({free * pixels}), .FREE_COUNT({free * scores}), .SPOILT({beats.spoilt}),
-    .LAST_IN({pixels}), .LAST_OUT({scores}), .QUIET({beats.quiet})) stream_driver (
+    .LAST_IN({pixels}), .LAST_OUT({scores}), .QUIET({beats.quiet}),
+    .PAUSE({beats.pause})) stream_driver (
     .clk(clk), .resetn(stream_resetn), .s_valid(stream_s_valid), .s_ready(stream_s_ready),
     .s_data(stream_s_data), .s_last(stream_s_last), .m_valid(stream_m_valid),
     .m_ready(stream_m_ready), .m_data(stream_m_data), .m_last(stream_m_last),
@@ -339,7 +346,8 @@ def simulate(folder: Path, simulator: str | None = None, make: str = BUILT_FAST)
     line = results[-1] if results else "no result"
     words = line.replace(",", "").split()
     if len(words) < 6 or words[2] != "0":
-        raise GraphError(f"verilog: {name} does not give what the engine does: {line}")
+        blocked = "".join(f"\n{each}" for each in said if each.startswith("blocked: "))
+        raise GraphError(f"verilog: {name} does not give what the engine does: {line}{blocked}")
     return [version(name), *said]
 
 

@@ -33,6 +33,8 @@ class Device:
     carry: str
     carry_inputs: str
     """The port of a carry cell that a look-up table has to drive."""
+    folded: str
+    """The script for folded circuits, which have memories."""
 
 
 DEVICES = {
@@ -40,12 +42,19 @@ DEVICES = {
         "synth_xilinx -family xcup -nodsp -nobram -noiopad -noclkbuf -nosrl -top {top}; "
         "flatten; clean",
         "FD", "CARRY", "S",
+        "synth_xilinx -family xcup -nodsp -noiopad -noclkbuf -top {top}; flatten; clean",
     ),
     "ecp5": Device(
         "synth_ecp5 -nodsp -nobram -nolutram -noflatten -top {top}; flatten; clean",
         "TRELLIS_FF", "CCU2C", "",
+        "synth_ecp5 -nodsp -noflatten -top {top}; flatten; clean",
     ),
 }  # fmt: skip
+MEMORY_LUTS = {"RAM32M16": 8, "RAM64M8": 8, "RAM32M": 4, "RAM64M": 4, "RAM32X1D": 2,
+               "RAM64X1D": 2, "RAM128X1D": 4, "RAM256X1D": 8, "TRELLIS_DPR16X4": 2}  # fmt: skip
+"""Look-up tables that are memories, of each cell."""
+BLOCK_CELLS = {"RAMB36E2": 1.0, "RAMB18E2": 0.5, "DP16KD": 1.0, "PDPW16KD": 1.0}
+"""Block memories of each cell: RAMB36, or EBR of an ECP5."""
 
 
 def synthesise(folder: Path, inputs: Sequence[BusPort], outputs: Sequence[BusPort], latency: int
@@ -64,7 +73,11 @@ def resources(
     folder: Path, device: Device, top: str = "top", keep: Path | None = None
 ) -> dict[str, int]:
     """Cells of a circuit by what they are; `keep` is a file for all of them."""
-    cells = map_circuit(folder, device, top, keep)
+    return cell_counts(map_circuit(folder, device, top, keep), device)
+
+
+def cell_counts(cells: Cells, device: Device) -> dict[str, int]:
+    """Cells by what they are."""
     kinds = Counter(cell["type"] for cell in cells.values())
     luts = sum(count for kind, count in kinds.items() if kind.startswith(("LUT", "SRL")))
     alone = kinds["LUT1"] + kinds["INV"]
@@ -94,19 +107,60 @@ def through_carries(cells: Cells, device: Device) -> int:
     )
 
 
-def map_circuit(folder: Path, device: Device, top: str, keep: Path | None) -> Cells:
+def map_circuit(
+    folder: Path, device: Device, top: str, keep: Path | None, folded: bool = False
+) -> Cells:
     """The cells that Yosys makes of the files of a folder."""
     files = [str(path) for path in sorted(folder.glob("*.sv")) if path.name != "bench.sv"]
+    commands = device.folded if folded else device.script
     with tempfile.TemporaryDirectory() as scratch:
         result = keep or Path(scratch) / "cells.json"
         script = Path(scratch) / "script.ys"
         lines = [f'read_verilog -sv "{file}"' for file in files]
-        lines += device.script.format(top=top).split("; ")
+        lines += commands.format(top=top).split("; ")
         write_text(script, "\n".join([*lines, f'write_json "{result}"', ""]))
-        run_tool(["yosys", "-q", "-s", str(script)])
+        run_tool(["yosys", "-q", "-s", str(script)], folder=folder)  # with files of memories
         modules = json.loads(result.read_text(encoding="utf-8"))["modules"]
     cells: Cells = modules[top]["cells"]
     return cells
+
+
+def synthesise_folded(folder: Path) -> dict[str, Any]:
+    """Resources of a folded circuit on every device, and its clock on an ECP5 by nextpnr."""
+    if shutil.which("yosys") is None:
+        raise ConfigError("verilog: yosys was not found: install it, or leave out synthesise")
+    found: dict[str, Any] = {"tool": version("yosys")}
+    placer = next((name for name in PLACERS if shutil.which(name)), None)
+    with tempfile.TemporaryDirectory() as scratch:
+        netlist = Path(scratch) / "top.json"
+        for name, device in DEVICES.items():
+            cells = map_circuit(folder, device, "top", netlist, folded=True)
+            found[name] = folded_resources(cells, device)
+        if placer is not None:
+            found["ecp5"] |= routed_clock(placer, netlist, found["ecp5"]["lut_sites"])
+    return found
+
+
+def folded_resources(cells: Cells, device: Device) -> dict[str, float]:
+    """Cells of a folded circuit by what they are; look-up tables that are memories are counted."""
+    kinds = Counter(cell["type"] for cell in cells.values())
+    memory = sum(count * MEMORY_LUTS.get(kind, 0) for kind, count in kinds.items())
+    counted = cell_counts(cells, device)
+    for name in ("luts", "lut_sites"):
+        counted[name] += memory
+    blocks = sum(count * BLOCK_CELLS.get(kind, 0) for kind, count in kinds.items())
+    return counted | {"memory_luts": memory, "block_rams": blocks}
+
+
+def routed_clock(placer: str, netlist: Path, needed: int) -> dict[str, Any]:
+    """The clock that a mapped circuit reaches on an ECP5."""
+    size = next((flag for most, flag in SIZES.items() if needed <= most), "--85k")
+    report = netlist.parent / "report.json"
+    files = ("--json", netlist.name, "--report", report.name)  # yowasp sees this folder only
+    run_tool([placer, size, *ROUTED, *files], folder=netlist.parent)
+    clocks = json.loads(report.read_text(encoding="utf-8"))["fmax"]
+    megahertz = round(min(clock["achieved"] for clock in clocks.values()), 1)
+    return {"fmax_mhz": megahertz, "placer": version(placer)}
 
 
 def route_circuit(
@@ -119,13 +173,8 @@ def route_circuit(
             shutil.copy(file, place)
         write_text(place / "shell.sv", shell(inputs, outputs))
         needed = resources(place, DEVICES["ecp5"], "shell", place / "shell.json")["lut_sites"]
-        size = next((flag for most, flag in SIZES.items() if needed <= most), "--85k")
-        files = ("--json", "shell.json", "--report", "report.json")  # yowasp sees this folder only
-        run_tool([placer, size, *ROUTED, *files], folder=place)
-        clocks = json.loads((place / "report.json").read_text(encoding="utf-8"))["fmax"]
-    megahertz = round(min(clock["achieved"] for clock in clocks.values()), 1)
-    nanoseconds = round(1e3 * latency / megahertz, 2)
-    return {"fmax_mhz": megahertz, "latency_ns": nanoseconds, "placer": version(placer)}
+        routed = routed_clock(placer, place / "shell.json", needed)
+    return routed | {"latency_ns": round(1e3 * latency / routed["fmax_mhz"], 2)}
 
 
 def shell(inputs: Sequence[BusPort], outputs: Sequence[BusPort]) -> str:

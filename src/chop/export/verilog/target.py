@@ -26,10 +26,11 @@ from chop.export.verilog.bench import (
 from chop.export.verilog.build import OUTPUT, build_step, layer_names, netlist_of
 from chop.export.verilog.emit import AXIS, BusPort, axis_wrapper, emit_circuit
 from chop.export.verilog.estimate import estimated_luts, least_luts, luts
+from chop.export.verilog.folded.circuit import check_circuit, plan_circuit, write_circuit
 from chop.export.verilog.netlist import CircuitError, Netlist
 from chop.export.verilog.prove import RoundingShape, prove_roundings, rounding_shapes
 from chop.export.verilog.schedule import schedule_netlist
-from chop.export.verilog.synthesis import synthesise
+from chop.export.verilog.synthesis import synthesise, synthesise_folded
 from chop.files import write_text
 from chop.lowering.program import IntegerProgram
 
@@ -54,8 +55,23 @@ class Hardware(TargetOptions):
     """Whether to map the circuit to devices."""
     most_luts: int = 200_000
     """Refuse circuits that are estimated to need more look-up tables."""
+    folded: bool = False
+    """Whether layers share multipliers, and pixels come one after the other."""
+    cycles: int | None = None
+    """Cycles that a folded circuit may take for an image; else as few as `most_luts` allows."""
+
+    @property
+    def usual_rows(self) -> int:
+        """Rows, or the images of a folded circuit, that files are checked with."""
+        return 50 if self.folded else super().usual_rows
 
     def __post_init__(self) -> None:
+        if self.cycles is not None and not self.folded:
+            raise ConfigError("verilog: cycles are for a folded circuit: give folded as well")
+        if self.cycles is not None and self.cycles < 1:
+            raise ConfigError(f"verilog: cycles must be 1 or more (got {self.cycles})")
+        if self.folded and (self.stages is not None or self.clock_ns is not None or self.stream):
+            raise ConfigError("verilog: stages, clock_ns and stream are not for a folded circuit")
         if self.stages is not None and self.clock_ns is not None:
             raise ConfigError("verilog: give stages or clock_ns, not both")
         if self.stages is not None and not 0 <= self.stages <= MOST_STAGES:
@@ -115,10 +131,14 @@ def _missing_simulator() -> str | None:
 
 @export_target("verilog", options=Hardware, steps=build_step, missing=_missing_simulator)
 def write_verilog(program: IntegerProgram, hardware: Hardware, folder: Path) -> WrittenFiles:
-    """SystemVerilog: a pipelined circuit with all layers at once, and benches that run it."""
+    """SystemVerilog: a circuit of all layers at once or a folded one, and a bench that runs it."""
+    if hardware.folded:
+        return write_folded(program, hardware, folder)
     net, needed = fitting_netlist(program, hardware.most_luts)
     plan = schedule_netlist(net, hardware.stages, hardware.clock_ns)
-    circuit = emit_circuit(net, plan, headers(program, plan.latency))
+    circuit = emit_circuit(
+        net, plan, headers(program, f"a result for each clock cycle, after {plan.latency} cycles")
+    )
     files = dict(circuit.files)
     if hardware.stream:
         files[f"{AXIS}.sv"] = axis_wrapper(circuit.inputs, circuit.outputs, circuit.latency)
@@ -141,6 +161,17 @@ def write_verilog(program: IntegerProgram, hardware: Hardware, folder: Path) -> 
     return WrittenFiles({"circuit": facts})
 
 
+def write_folded(program: IntegerProgram, hardware: Hardware, folder: Path) -> WrittenFiles:
+    """Write a circuit that shares multipliers."""
+    plan = plan_circuit(program, hardware.cycles, hardware.most_luts)
+    facts = write_circuit(plan, folder, headers(program, f"{plan.cycles:,} cycles for an image"))
+    facts["program_sha256"] = program_checksum(program)
+    if hardware.synthesise:
+        facts["synthesis"] = synthesise_folded(folder)
+    write_text(folder / CIRCUIT, json.dumps(facts, indent=2) + "\n")
+    return WrittenFiles({"circuit": facts})
+
+
 @write_verilog.check
 def check_verilog(folder: Path, rows: CheckedRows, options: Hardware = AS_USUAL) -> str:
     """Simulate the files on rows and compare with the engine; the simulator.
@@ -148,6 +179,12 @@ def check_verilog(folder: Path, rows: CheckedRows, options: Hardware = AS_USUAL)
     Rows and expected results stay with the files, so that anyone can run the bench again.
     """
     facts = json.loads((folder / CIRCUIT).read_text(encoding="utf-8"))
+    if options.folded:
+        plan = plan_circuit(rows.program, facts["cycles_per_image"], options.most_luts)
+        simulator, counted = check_circuit(plan, folder, rows)
+        write_text(folder / CIRCUIT, json.dumps(facts | counted, indent=2) + "\n")
+        simulator += "".join(f", {key} of {count:,} cycles" for key, count in counted.items())
+        return proved_too(folder, facts, simulator)
     ins, outs = (
         [BusPort(**each) for each in facts[side]] for side in ("input_ports", "output_ports")
     )
@@ -160,17 +197,22 @@ def check_verilog(folder: Path, rows: CheckedRows, options: Hardware = AS_USUAL)
         place = Path(scratch) / "bench"
         shutil.copytree(folder, place)
         simulator, *_ = simulate(place)
+    return proved_too(folder, facts, simulator)
+
+
+def proved_too(folder: Path, facts: dict[str, Any], tool: str) -> str:
+    """Prove the roundings of a circuit; the tool that ran it, and how many there were."""
     proved = prove_roundings(folder, [RoundingShape(**each) for each in facts["roundings"]])
-    return f"{simulator}; {proved} roundings proved for all codes" if proved else simulator
+    return f"{tool}; {proved} roundings proved for all codes" if proved else tool
 
 
-def headers(program: IntegerProgram, latency: int) -> dict[str, str]:
+def headers(program: IntegerProgram, pace: str) -> dict[str, str]:
     """The comment at the top of each file."""
     values = program.values
     lines = [
         f"A quantised network in integers, by chop {__version__}",
         f"program sha256 {program_checksum(program)}",
-        f"a result for each clock cycle, after {latency} cycles",
+        pace,
         *(f"input{n}: {each.value}" for n, each in enumerate(program.inputs)),
         *(f"output{n}: {values[name]}" for n, name in enumerate(program.outputs)),
         "element i of a port stands in bits [i * width +: width]; its number is code * 2**-frac",

@@ -126,10 +126,10 @@ def operand_value(call: SymbolicCall, operand: Any) -> Value:
     """A symbol or a constant tensor as a value; the constant may have a batch dimension of 1."""
     if not isinstance(operand, Tensor):
         return call.value(operand)
-    value = call.builder.constant(call.name, operand)
     rank = max(len(symbol.shape) for symbol in call.operands.values() if is_symbolic(symbol))
-    if len(value.shape) == rank + 1 and value.shape[0] == 1:
-        return call.builder.reshape(call.name, value, value.shape[1:])
+    if operand.dim() == rank + 1 and torch.equal(operand, operand[:1].expand_as(operand)):
+        operand = operand[0]
+    value = call.builder.constant(call.name, operand)
     if len(value.shape) > rank:
         raise LoweringError(f"{call.name} has a constant for each row of the batch")
     return value

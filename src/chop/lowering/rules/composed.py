@@ -11,7 +11,16 @@ from torch import Tensor, fx
 from torch.fx.proxy import GraphAppendingTracer
 
 from chop.lowering.from_graph import Lowering, SymbolicCall
-from chop.lowering.symbols import PROBE_ROWS, Exact, Float, Symbol, in_place, symbols_in
+from chop.lowering.symbols import (
+    PROBE_ROWS,
+    Exact,
+    Float,
+    Symbol,
+    Turned,
+    in_place,
+    symbols_in,
+    values_under,
+)
 from chop.ops.op import OPS, lowering
 from chop.ops.stepwise import TABLE, rounded
 
@@ -44,6 +53,9 @@ class ExampleProxy(fx.Proxy):
 
     def is_complex(self) -> bool:
         return False
+
+    def __len__(self) -> int:
+        return len(self.example)
 
     def __iter__(self) -> Any:
         return iter([operator.getitem(self, place) for place in range(len(self.example))])
@@ -102,7 +114,7 @@ def lower_composed(call: SymbolicCall) -> Any:
             if node not in given:
                 inner.results[node] = lower_part(inner, node)
         found = fx.node.map_aggregate(result, lambda each: part_of(inner, each))
-        values = [call.value(each) for each in symbols_in(found)]
+        values = [each for symbol in symbols_in(found) for each in values_under(symbol)]
     call.builder.show(values)
     return found
 
@@ -126,4 +138,8 @@ def part_of(inner: Lowering, value: Any) -> Any:
     """Return the symbol of a recorded tensor as a value of the program; anything else as it is."""
     if not isinstance(value, fx.Proxy):
         return value
-    return Exact(inner.builder.exact(inner.results[value.node], str(inner.owner)))
+    found = inner.results[value.node]
+    if isinstance(found, Turned):
+        own = inner.builder.exact(found.inner, str(inner.owner))
+        return Turned(Exact(own), found.axis)
+    return Exact(inner.builder.exact(found, str(inner.owner)))

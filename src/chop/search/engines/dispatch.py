@@ -108,8 +108,10 @@ class Dispatcher:
         return len(self._flights) < self.engine.slots * (ahead if self.is_quick else 1)
 
     def batch_size(self, room: int) -> int:
-        """Return how many trials make a batch of a tenth of a second."""
+        """Return how many trials make a batch, if that is not stated: a tenth of a second."""
         share = -(-room // self.engine.slots)
+        if self.engine.batch:
+            return max(1, min(self.engine.batch, share))
         return max(1, min(int(BATCH_SECONDS / max(self.seconds, 1e-6)), LARGEST_BATCH, share))
 
     def send(self, requests: Sequence[TrialRequest]) -> list[TrialRequest]:
@@ -198,12 +200,13 @@ class Dispatcher:
 
     def _send_again(self, flights: Sequence[Flight], lost: Lost) -> list[Landing]:
         """Send lost trials again, each alone, so that one that kills takes no other with it."""
-        if len(flights) == 1 and flights[0].attempt >= ATTEMPTS:
+        counts = len(flights) == 1 and not lost.is_innocent
+        if counts and flights[0].attempt >= ATTEMPTS:
             reason = f"its process ended {ATTEMPTS} times: {lost.reason}"[:500]
             self._parts.pop(flights[0].request.key, None)
             return [Landing(flights[0], Outcome(reason=reason))]
         for flight in flights:
-            self._fly([replace(flight, attempt=flight.attempt + (len(flights) == 1))])
+            self._fly([replace(flight, attempt=flight.attempt + counts)])
         return []
 
     def _record(self, found: Sequence[Landing]) -> None:

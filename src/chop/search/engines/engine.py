@@ -44,9 +44,14 @@ class Answer:
 
 @dataclass(frozen=True)
 class Lost:
-    """A batch that was not answered: its worker is gone."""
+    """A batch that was not answered: its worker is gone.
+
+    Attributes:
+        is_innocent: whether the batch itself cannot be the reason: its machine is gone.
+    """
 
     reason: str
+    is_innocent: bool = False
 
 
 Finished = list[tuple[Ticket, list[Answer] | Lost]]
@@ -56,10 +61,12 @@ class Engine(ABC):
     """Evaluates batches of requests.
 
     Attributes:
-        slots: how many batches are evaluated at the same time.
+        slots: how many batches are evaluated at the same time; they may become more or fewer.
+        batch: trials of a batch, if that is not to follow from the time of a trial.
     """
 
     slots: int = 1
+    batch: int | None = None
 
     @abstractmethod
     def start(self, payload: Payload) -> None:

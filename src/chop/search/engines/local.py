@@ -209,9 +209,9 @@ def work(parcel: Parcel, connection: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all, and the first process acts
     signal.signal(signal.SIGTERM, _leave)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-    batches: queue.SimpleQueue[Sequence[Any]] = queue.SimpleQueue()
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    threading.Thread(target=_receive, args=(connection, batches), daemon=True).start()
+    batches: queue.SimpleQueue[tuple[Ticket, Sequence[Any]]] = queue.SimpleQueue()
+    threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=receive, args=(connection, batches), daemon=True).start()
     try:
         torch.set_num_threads(parcel.threads)
         evaluate = BatchEvaluator(parcel.payload.evaluator())
@@ -220,7 +220,7 @@ def work(parcel: Parcel, connection: Connection) -> None:
         return
     connection.send(None)
     while True:
-        batch = batches.get()
+        _, batch = batches.get()
         try:
             answers: list[Answer] | Lost = list(evaluate(batch))
         except Exception as error:  # noqa: BLE001  # the same
@@ -228,18 +228,18 @@ def work(parcel: Parcel, connection: Connection) -> None:
         connection.send(answers)
 
 
-def _receive(connection: Connection, batches: "queue.SimpleQueue[Sequence[Any]]") -> None:
+def receive(connection: Connection, batches: "queue.SimpleQueue[Any]") -> None:
     """Take batches off the connection at once, so that the first process never waits to send."""
     with suppress(EOFError, OSError):
         while True:
-            batches.put(connection.recv()[1])
+            batches.put(connection.recv())
 
 
 def _leave(number: int, frame: object) -> None:
     raise SystemExit(0)
 
 
-def _end_with(parent: int) -> None:
+def end_with(parent: int) -> None:
     """End this process once its parent is gone: nothing is left to work for."""
     while os.getppid() == parent:
         time.sleep(1.0)

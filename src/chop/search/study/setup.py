@@ -10,13 +10,48 @@ A strategy is a registered setup that names the class which searches:
 """
 
 from abc import abstractmethod
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from chop.errors import ConfigError
 from chop.masking import masked
 from chop.registry import Registry
 from chop.search.metrics import Direction
+
+SERIAL, LOCAL, RAY = ENGINES = ("serial", "local", "ray")
+
+
+@dataclass(frozen=True)
+class EngineChoice:
+    """Which engine evaluates, and where.
+
+    Attributes:
+        name: by default `serial` for one slot, else `local`.
+        slots: processes of this machine.
+        address: of a Ray cluster: ``auto``, ``host:port``, or ``local`` to start one here.
+        batch: trials of a batch; by default as many as take a tenth of a second.
+        gpus: GPUs of a trial, on Ray.
+    """
+
+    name: str | None = None
+    slots: int = 1
+    address: str | None = None
+    batch: int | None = None
+    gpus: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.name == SERIAL and self.slots > 1:
+            raise ConfigError(f"engine = 'serial' has one slot, not n_jobs = {self.slots}")
+        if self.name != RAY and (self.address or self.gpus):
+            what = "address" if self.address else "gpus_per_trial"
+            raise ConfigError(f"{what} is for engine = 'ray'")
+
+    @property
+    def kind(self) -> str:
+        """The name of the engine."""
+        return self.name or (SERIAL if self.slots == 1 else LOCAL)
 
 
 class Schema(BaseModel):
@@ -69,9 +104,9 @@ class StudySetup(Schema):
         """What finds the configurations, in a word or two, for files and pages."""
 
     @property
-    def processes(self) -> int:
-        """How many processes search together."""
-        return 1
+    def choice(self) -> EngineChoice:
+        """What evaluates."""
+        return EngineChoice()
 
     @property
     def trains(self) -> bool:

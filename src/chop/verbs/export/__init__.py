@@ -15,14 +15,8 @@ if TYPE_CHECKING:
 
 GROUP = "export"
 TARGET_FLAGS = (
-    "stages",
-    "clock_ns",
-    "stream",
-    "synthesise",
-    "most_luts",
-    "name",
-    "optimise",
-    "qemu",
+    *("stages", "clock_ns", "stream", "synthesise", "most_luts", "folded", "cycles"),
+    *("name", "optimise", "qemu"),
 )
 """Fields that only some forms take."""
 
@@ -44,7 +38,7 @@ class ExportRequest:
         Option(
             "rows of codes to check the files with; 0 checks nothing",
             GROUP,
-            default_words="2000",
+            default_words="2000, or 50 of a folded circuit",
             at_least=0,
         ),
     ] = None
@@ -87,6 +81,18 @@ class ExportRequest:
     most_luts: Annotated[
         int | None,
         Option("refuse circuits above this estimate", GROUP, default_words="200000", at_least=1),
+    ] = None
+    folded: Annotated[
+        bool,
+        Option(
+            "make a circuit that shares multipliers, with a stream of pixels in and scores out; "
+            "as fast as --most-luts allows, or as --cycles say",
+            GROUP,
+        ),
+    ] = False
+    cycles: Annotated[
+        int | None,
+        Option("clock cycles that a folded circuit may take for an image", GROUP, at_least=1),
     ] = None
     name: Annotated[
         str | None,

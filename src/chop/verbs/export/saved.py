@@ -59,8 +59,8 @@ def export(  # noqa: PLR0913  (each is a flag of the command)
             settings with passes, such as the ``best_1.toml`` of a search.
         output: the folder to write, ``export_<to>`` beside the graph if not given; one that is
             there already is left alone.
-        rows: on how many rows to check, 2,000 if not given; but a circuit that no simulator is
-            there for is then not checked at all, and the manifest says so.
+        rows: on how many rows to check, 2,000 or 50 images if not given; but a circuit that no
+            simulator is there for is then not checked at all, and the manifest says so.
         verify: check in any case, or fail.
         to, cut_tail: as for `chop.export.export`.
         agreement: compare node by node, too, into agreement.json.
@@ -74,9 +74,9 @@ def export(  # noqa: PLR0913  (each is a flag of the command)
     notes = {}
     if rows is None and not verify and (reason := EXPORT_TARGETS[to].missing()) is not None:
         notes["file"] = reason
-    rows = ROWS if rows is None else rows
     graph, data = loaded(place, load_type, imports, needs_graph=agreement)
-    inputs, notes["real"] = known_rows(graph, place, data, rows)
+    most = ROWS if rows is None else rows
+    inputs, notes["real"] = known_rows(graph, place, data, most)
     target = folder_beside(place, to) if output is None else output
     done = export_graph(
         graph, to, target, rows=rows, inputs=inputs, cut_tail=cut_tail,

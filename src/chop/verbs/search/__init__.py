@@ -4,14 +4,27 @@
 """
 
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
-from chop.config.run import RunConfig
+from chop.config.option import Option
+from chop.config.run import RUNTIME, RunConfig
 from chop.config.verb import Verb, add_verb
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchRequest(RunConfig):
     """Search for quantisation settings by accuracy and cost."""
+
+    engine: Annotated[
+        Literal["serial", "local", "ray"] | None,
+        Option("what evaluates trials: this process, processes, a Ray cluster", RUNTIME,
+               listed=False),
+    ] = None  # fmt: skip
+    address: Annotated[
+        str | None,
+        Option("of the Ray cluster: auto or host:port; without it one starts here", RUNTIME,
+               listed=False),
+    ] = None  # fmt: skip
 
 
 add_verb(

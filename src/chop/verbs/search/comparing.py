@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from chop.runs import (
     own_folder,
 )
 from chop.search.config import parse_search
+from chop.search.engines import SERIAL, make_engine
 from chop.search.spaces.space import make_space
 from chop.verbs.search.files import undone_if_it_fails
 from chop.verbs.search.job import SearchJob, make_context, operations_of
@@ -79,21 +80,20 @@ def compare(  # noqa: PLR0913  # what a run consists of, by the names of the lab
             ``load_type``, ``pretrained``, ``cf_args``.
     """
     from chop.search.contest import plans_of
-    from chop.search.engines import make_engine
 
-    config = _checked(na_to_none(search_config), samplers)
+    config = _checked(na_to_none(search_config), samplers, seeds)
     found = make_context(model, model_info, data_module, config, seed=seed, **context)
     numbers = list(range(seed, seed + seeds) if isinstance(seeds, int) else seeds)
-    if not numbers:
-        raise ConfigError("a comparison needs at least one seed")
     was_there = Path(save_dir).is_dir()
     folder = latest(Path(save_dir)) if resume else own_folder(Path(save_dir), JOURNAL)
     plans = plans_of(config, samplers, numbers)
     jobs = min(config.sampling.n_jobs, len(plans))
+    choice = replace(config.sampling.choice, slots=jobs, batch=1)
     is_new = not (was_there and folder == Path(save_dir))
     beginning = nullcontext() if resume else undone_if_it_fails(folder, is_new)
-    with using_threads(num_threads or (1 if jobs > 1 else None), operations_of(found)) as used:
-        engine = make_engine(jobs, used, imports)
+    threads = num_threads or (None if choice.kind == SERIAL else 1)
+    with using_threads(threads, operations_of(found)) as used:
+        engine = make_engine(choice, used, imports)
         comparison, size = _run_contest(
             found, config, writable_folder(folder), plans, engine, beginning
         )
@@ -102,8 +102,12 @@ def compare(  # noqa: PLR0913  # what a run consists of, by the names of the lab
     return ComparisonResult(folder, summary)
 
 
-def _checked(tables: Mapping[str, Any], samplers: Sequence[str]) -> "SearchConfig":
-    """The configuration, if these samplers can be compared on it."""
+def _checked(
+    tables: Mapping[str, Any], samplers: Sequence[str], seeds: int | Sequence[int]
+) -> "SearchConfig":
+    """The configuration, if these samplers can be compared on it with these seeds."""
+    if not seeds:
+        raise ConfigError("a comparison needs at least one seed")
     if not samplers:
         raise ConfigError("a comparison needs at least one sampler")
     strategy = tables.get("strategy", {})

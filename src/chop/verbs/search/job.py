@@ -18,6 +18,7 @@ from chop.logger import get_logger
 from chop.results.front import SearchResult
 from chop.runs import COMPARISON, SEARCH
 from chop.search.config import SearchConfig, StrategySetup, check_runners, parse_search
+from chop.search.engines import SERIAL, make_engine
 from chop.search.spaces.space import SPACES, SearchContext, SearchSpace, key_of, make_space
 from chop.search.study.workers import terminable
 from chop.search.sweeps.hyperparameters import CHOICES
@@ -58,7 +59,7 @@ def check(config: RunConfig) -> None:
             f"--num-devices {config.num_devices} is for training; a search uses one device, and "
             "its processes are search.strategy.setup.n_jobs"
         )
-    check_runners(parse_search(config.search), config.task)
+    check_runners(parse_search(with_engine(config)), config.task)
 
 
 @terminable()
@@ -78,7 +79,7 @@ def run(session: Session[RunConfig]) -> ActionResult | None:
         "num_threads": config.num_threads,
         "imports": config.imports,
     }
-    setup = parse_search(config.search).strategy.setup
+    setup = parse_search(with_engine(config)).strategy.setup
     if isinstance(setup, StrategySetup) and setup.compare:
         from chop.verbs.search.comparing import compare
 
@@ -99,9 +100,21 @@ def run(session: Session[RunConfig]) -> ActionResult | None:
     )
 
 
+def with_engine(config: RunConfig) -> dict[str, Any]:
+    """``[search]`` with the engine of the command line in place of that of the file."""
+    stated = {name: getattr(config, name, None) for name in ("engine", "address")}
+    given = {name: value for name, value in stated.items() if value is not None}
+    tables: dict[str, Any] = config.search
+    if not given:
+        return tables
+    strategy = tables.get("strategy", {})
+    setup = {**strategy.get("setup", {}), **given}
+    return {**tables, "strategy": {**strategy, "setup": setup}}
+
+
 def tables_of(config: RunConfig) -> dict[str, Any]:
     """``[search]``; where it trains, settings that the run itself states hold for all trainings."""
-    tables: dict[str, Any] = config.search
+    tables = with_engine(config)
     space = tables["search_space"]
     if not SPACES[space["name"]].starts_afresh:
         return tables
@@ -220,14 +233,14 @@ class SearchJob:
         self.save_dir = save_dir
         self.imports = tuple(imports)
         self.settings = {**settings, "imports": list(imports)} if imports else settings
-        self.jobs = config.strategy.setup.processes
+        self.choice = config.strategy.setup.choice
         self.verbose = False
         """Whether the best trials are printed with all that was measured."""
 
     @property
     def threads(self) -> int | None:
         """Several processes take one thread each; a single one takes what the network is worth."""
-        return 1 if self.jobs > 1 else None
+        return None if self.choice.kind == SERIAL else 1
 
     def run(self, resume: bool, threads: int) -> SearchResult:
         """Build, search, report."""
@@ -236,7 +249,6 @@ class SearchJob:
         was_there = self.save_dir.is_dir()
         place, folder = study_place(self.config, self.save_dir, resume)
         self.context = replace(self.context, folder=folder)
-        from chop.search.engines import make_engine
         from chop.search.strategy import make_strategy
         from chop.search.study.storage import open_store
         from chop.search.study.store import store_kept
@@ -257,7 +269,7 @@ class SearchJob:
             store.free_the_dead()
             store.remove_unfinished(folder)
             store_kept(folder, store)
-            engine = make_engine(self.jobs, threads, self.imports, may_fork=place.may_fork)
+            engine = make_engine(self.choice, threads, self.imports, may_fork=place.may_fork)
             found = make_strategy(space, self.config, store, engine)
             found.check()
             logger.info("The search space has %s configurations", f"{found.size:,}")

@@ -10,6 +10,7 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
+import torch
 from torch import Tensor, fx, nn
 
 from chop.errors import ConfigError, DataError
@@ -108,14 +109,15 @@ class Watch:
 
 def finite(x: Tensor, operand: Operand) -> Tensor:
     """The values with zeros for infinite ones, which have no scale; NaN is an error."""
-    if bool(x.isnan().any()):
+    low, high = torch.aminmax(x)  # of which NaN makes both NaN
+    if bool(low.isnan()):
         node, role = operand
         raise DataError(
             f"{WHERE}: {role} of node {node!r} is NaN for some of the rows: look at the weights of "
             "the network and at the batches"
         )
     wide = x if x.dtype.itemsize >= 4 else x.float()
-    return wide.masked_fill(wide.isinf(), 0.0)
+    return wide if bool((high - low).isfinite()) else wide.masked_fill(wide.isinf(), 0.0)
 
 
 def floor_of(op: Op, role: str, fmt: NumberFormat) -> float:

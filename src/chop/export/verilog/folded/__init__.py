@@ -1,0 +1,1 @@
+"""Folded circuits: layers as blocks that share multipliers, joined by streams with backpressure."""

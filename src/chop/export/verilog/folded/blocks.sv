@@ -1,0 +1,473 @@
+// Blocks of folded networks. A beat moves when valid and ready are both high; element i of a beat is
+// in bits [i * width +: width]; pixels come row by row, and the channels of a pixel together.
+/* verilator lint_off DECLFILENAME */
+/* verilator lint_off WIDTH */
+/* verilator lint_off UNUSEDSIGNAL */
+/* verilator lint_off UNUSEDPARAM */
+/* verilator lint_off UNSIGNED */
+/* verilator lint_off CMPCONST */
+`default_nettype none
+
+// Two registers, so that no path leads from one side to the other.
+module chop_slice #(parameter B = 8) (
+  input wire clk, input wire reset,
+  input wire [B-1:0] s_data, input wire s_valid, output wire s_ready,
+  output reg [B-1:0] m_data, output reg m_valid, input wire m_ready
+);
+  reg [B-1:0] spare;
+  reg full;
+  assign s_ready = ~full;
+  always @(posedge clk) begin
+    if (~m_valid | m_ready) begin
+      m_data <= full ? spare : s_data;
+      m_valid <= full | s_valid;
+      full <= 1'b0;
+    end else if (s_valid & ~full) begin
+      spare <= s_data;
+      full <= 1'b1;
+    end
+    if (reset) begin m_valid <= 1'b0; full <= 1'b0; end
+  end
+endmodule
+
+// A memory with a register behind it. What is written is never read in the same cycle.
+module chop_ram #(parameter B = 8, parameter A = 4, parameter BLOCK = 0) (
+  input wire clk, input wire put, input wire [A-1:0] to, input wire [B-1:0] data,
+  input wire take, input wire [A-1:0] from, output reg [B-1:0] found
+);
+  generate if (BLOCK != 0) begin : block
+    (* ram_style = "block", no_rw_check *) reg [B-1:0] memory [0:(1 << A) - 1];
+    always @(posedge clk) begin
+      if (put) memory[to] <= data;
+      if (take) found <= memory[from];
+    end
+  end else begin : distributed
+    (* ram_style = "distributed", no_rw_check *) reg [B-1:0] memory [0:(1 << A) - 1];
+    always @(posedge clk) begin
+      if (put) memory[to] <= data;
+      if (take) found <= memory[from];
+    end
+  end endgenerate
+endmodule
+
+// A queue of 2**A + 1 beats in a memory.
+module chop_queue #(parameter B = 8, parameter A = 4, parameter BLOCK = 0) (
+  input wire clk, input wire reset,
+  input wire [B-1:0] s_data, input wire s_valid, output wire s_ready,
+  output wire [B-1:0] m_data, output reg m_valid, input wire m_ready
+);
+  reg [A-1:0] head, tail;
+  reg [A:0] held;
+  wire put = s_valid & s_ready, take = held != 0 & (~m_valid | m_ready);
+  assign s_ready = ~held[A];
+  chop_ram #(.B(B), .A(A), .BLOCK(BLOCK)) ram (.clk(clk), .put(put), .to(tail), .data(s_data),
+    .take(take), .from(head), .found(m_data));
+  always @(posedge clk) begin
+    tail <= tail + put;
+    head <= head + take;
+    held <= held + put - take;
+    if (~m_valid | m_ready) m_valid <= take;
+    if (reset) begin head <= 0; tail <= 0; held <= 0; m_valid <= 1'b0; end
+  end
+endmodule
+
+// N narrow beats as a wide one.
+module chop_widen #(parameter B = 8, parameter N = 2) (
+  input wire clk, input wire reset,
+  input wire [B-1:0] s_data, input wire s_valid, output wire s_ready,
+  output wire [B*N-1:0] m_data, output wire m_valid, input wire m_ready
+);
+  localparam C = $clog2(N + 1);
+  reg [B*N-1:0] held;
+  reg [C-1:0] count;
+  assign m_data = held;
+  assign m_valid = count == N;
+  assign s_ready = ~m_valid | m_ready;
+  always @(posedge clk) begin
+    if (s_valid & s_ready) held <= {s_data, held[B*N-1:B]};
+    if (m_valid & m_ready) count <= {{(C-1){1'b0}}, s_valid};
+    else if (s_valid & s_ready) count <= count + 1'b1;
+    if (reset) count <= 0;
+  end
+endmodule
+
+// A wide beat as N narrow ones.
+module chop_narrow #(parameter B = 8, parameter N = 2) (
+  input wire clk, input wire reset,
+  input wire [B*N-1:0] s_data, input wire s_valid, output wire s_ready,
+  output wire [B-1:0] m_data, output wire m_valid, input wire m_ready
+);
+  localparam C = $clog2(N + 1);
+  reg [B*N-1:0] held;
+  reg [C-1:0] count;
+  assign m_data = held[B-1:0];
+  assign m_valid = count != 0;
+  assign s_ready = count == 0 | (count == 1 & m_ready);
+  always @(posedge clk) begin
+    if (s_valid & s_ready) begin held <= s_data; count <= N; end
+    else if (m_valid & m_ready) begin
+      held <= {{B{1'b0}}, held[B*N-1:B]};
+      count <= count - 1'b1;
+    end
+    if (reset) count <= 0;
+  end
+endmodule
+
+// The windows over an image from a buffer of ROWS rows, FILL around the image. For each place of
+// the result: REP times all taps with CF beats each, or for each of CF beats all taps if OUTER.
+module chop_window #(
+  parameter B = 8, parameter CF = 1, parameter H = 4, parameter W = 4, parameter OH = 4,
+  parameter OW = 4, parameter KH = 3, parameter KW = 3, parameter SH = 1, parameter SW = 1,
+  parameter PH = 1, parameter PW = 1, parameter DH = 1, parameter DW = 1, parameter REP = 1,
+  parameter OUTER = 0, parameter ROWS = 4, parameter BLOCK = 0, parameter [B-1:0] FILL = 0
+) (
+  input wire clk, input wire reset,
+  input wire [B-1:0] s_data, input wire s_valid, output wire s_ready,
+  output wire [B-1:0] m_data, output reg m_valid, input wire m_ready
+);
+  localparam P = W*CF > 1 ? $clog2(W*CF) : 1, S = ROWS > 1 ? $clog2(ROWS) : 1;
+  localparam X = $clog2((OW*SW + KW*DW + PW + W)*CF + 1) + 1;
+  localparam Y = $clog2(OH*SH + KH*DH + PH + H + ROWS + 1) + 1;
+  localparam NO = $clog2(OH + 1), NP = $clog2(OW + 1), NR = $clog2(REP + 1);
+  localparam NY = $clog2(KH + 1), NX = $clog2(KW + 1), NC = $clog2(CF + 1);
+  // Rows come in.
+  reg [P-1:0] column;
+  reg [S-1:0] slot;
+  reg [S:0] rows;
+  reg full;
+  wire put = s_valid & ~full, row_in = put & column == W*CF - 1;
+  assign s_ready = ~full;
+  // Windows go out. `first` is the row in the oldest slot, `top` that of the window's first tap.
+  reg signed [Y-1:0] first, top, down;
+  reg signed [X-1:0] left, across;
+  reg [S-1:0] oldest;
+  reg [NO-1:0] oy;
+  reg [NP-1:0] ox;
+  reg [NR-1:0] rep;
+  reg [NY-1:0] ky;
+  reg [NX-1:0] kx;
+  reg [NC-1:0] cf;
+  reg ended;  // no window of this image is left, only rows that come or go
+  wire signed [Y-1:0] bottom = top + (KH - 1)*DH;
+  wire signed [Y-1:0] needed = bottom > H - 1 ? H - 1 : bottom;
+  wire there = ~ended & needed < first + $signed({1'b0, rows});
+  wire drop = rows != 0 & (ended | (first < top & first != H - 1));
+  wire go = ~m_valid | m_ready;
+  wire step = there & go;
+  wire signed [Y-1:0] row = top + down;
+  wire signed [X-1:0] place = left + across + $signed({1'b0, cf});
+  wire in_image = row >= 0 & row < H & place >= 0 & place < W*CF;
+  wire [Y-1:0] wanted = $unsigned(row - first) + oldest;
+  wire [S-1:0] from = wanted >= ROWS ? wanted - ROWS : wanted;
+  wire [B-1:0] found;
+  reg outside;
+  chop_ram #(.B(B), .A(S + P), .BLOCK(BLOCK)) ram (.clk(clk), .put(put), .to({slot, column}),
+    .data(s_data), .take(go), .from({from, place[P-1:0]}), .found(found));
+  assign m_data = outside ? FILL : found;
+  wire cf_end = cf == CF - 1, kx_end = kx == KW - 1, taps_end = kx_end & ky == KH - 1;
+  wire place_end = cf_end & taps_end & (OUTER != 0 | rep == REP - 1);
+  wire next_tap = OUTER != 0 | cf_end, line_end = ox == OW - 1, image_end = oy == OH - 1;
+  wire [S:0] left_over = rows + row_in - drop;
+  always @(posedge clk) begin
+    if (put) begin
+      column <= row_in ? 0 : column + 1'b1;
+    end
+    if (row_in) slot <= slot == ROWS - 1 ? 0 : slot + 1'b1;
+    rows <= left_over;
+    full <= left_over == ROWS;
+    if (drop) begin
+      first <= ended & first == H - 1 ? 0 : first + 1;
+      oldest <= oldest == ROWS - 1 ? 0 : oldest + 1'b1;
+      if (first == H - 1) ended <= 1'b0;
+    end
+    if (go) begin
+      m_valid <= there;
+      outside <= ~in_image;
+    end
+    if (step) begin
+      if (OUTER == 0 | taps_end) cf <= cf_end ? 0 : cf + 1'b1;
+      if (OUTER == 0 & cf_end & taps_end) rep <= rep == REP - 1 ? 0 : rep + 1'b1;
+      if (next_tap) begin
+        kx <= kx_end ? 0 : kx + 1'b1;
+        across <= kx_end ? 0 : across + DW*CF;
+      end
+      if (next_tap & kx_end) begin
+        ky <= taps_end ? 0 : ky + 1'b1;
+        down <= taps_end ? 0 : down + DH;
+      end
+      if (place_end) begin
+        ox <= line_end ? 0 : ox + 1'b1;
+        left <= line_end ? -(PW*CF) : left + SW*CF;
+      end
+      if (place_end & line_end) begin
+        oy <= image_end ? 0 : oy + 1'b1;
+        top <= image_end ? -PH : top + SH;
+        if (image_end) ended <= 1'b1;
+      end
+    end
+    if (reset) begin
+      column <= 0; slot <= 0; rows <= 0; full <= 1'b0; first <= 0; oldest <= 0; ended <= 1'b0;
+      m_valid <= 1'b0; oy <= 0; ox <= 0; rep <= 0; ky <= 0; kx <= 0; cf <= 0;
+      left <= -(PW*CF); across <= 0; top <= -PH; down <= 0;
+    end
+  end
+endmodule
+
+// PE sums of SF beats of SIMD products with constants, for NF groups of results in turn. With LANES
+// each element of a beat has a sum of its own. The memories of constants are beside this block.
+module chop_matrix #(
+  parameter PE = 2, parameter SIMD = 2, parameter XW = 4, parameter XS = 0, parameter WW = 4,
+  parameter AW = 16, parameter SF = 4, parameter NF = 2, parameter LANES = 0, parameter A = 3,
+  parameter N = 1, parameter IN = LANES != 0 ? PE : SIMD, parameter PER = LANES != 0 ? 1 : SIMD
+) (
+  input wire clk, input wire reset, output wire go,
+  output reg [A-1:0] at, input wire [PE*PER*WW-1:0] weights,
+  output reg [N-1:0] group, input wire [PE*AW-1:0] bias,
+  input wire [IN*XW-1:0] s_data, input wire s_valid, output wire s_ready,
+  output wire [PE*AW-1:0] m_data, output reg m_valid, input wire m_ready
+);
+  localparam PW = XW + WW, TW = PW + (PER > 1 ? $clog2(PER) : 0), SB = SF > 1 ? $clog2(SF) : 1;
+  assign go = ~m_valid | m_ready;
+  assign s_ready = go;
+  reg [SB-1:0] beat;
+  reg [IN*XW-1:0] x;
+  reg [3:0] live, head, tail;  // of the stages: operands, half and whole products, their sums
+  wire last = beat == SF - 1;
+  always @(posedge clk) begin
+    if (go) begin
+      x <= s_data;
+      live <= {live[2:0], s_valid};
+      head <= {head[2:0], beat == 0};
+      tail <= {tail[2:0], last};
+      if (s_valid) begin
+        beat <= last ? 0 : beat + 1'b1;
+        at <= at == SF*NF - 1 ? 0 : at + 1'b1;
+      end
+      if (live[2] & tail[2]) group <= group == NF - 1 ? 0 : group + 1'b1;
+      m_valid <= live[3] & tail[3];
+    end
+    if (reset) begin at <= 0; beat <= 0; group <= 0; live <= 0; m_valid <= 1'b0; end
+  end
+  genvar p, i;
+  generate for (p = 0; p < PE; p = p + 1) begin : unit
+    wire [PER*PW-1:0] products;
+    for (i = 0; i < PER; i = i + 1) begin : lane
+      chop_product #(.XW(XW), .XS(XS), .WW(WW)) product (.clk(clk), .go(go),
+        .x(x[(LANES != 0 ? p : i)*XW +: XW]), .w(weights[(p*PER + i)*WW +: WW]),
+        .y(products[i*PW +: PW]));
+    end
+    wire [TW-1:0] tree;
+    reg [TW-1:0] total;
+    always @(posedge clk) if (go) total <= tree;
+    chop_tree #(.N(PER), .B(PW), .T(TW)) adders (.x(products), .y(tree));
+    chop_sum #(.B(TW), .AW(AW)) sum (.clk(clk), .go(go & live[3]), .head(head[3]), .x(total),
+      .bias(bias[p*AW +: AW]), .y(m_data[p*AW +: AW]));
+  end endgenerate
+endmodule
+
+// The product of a code and a signed constant in two cycles, a row of adders for each bit of it.
+module chop_product #(parameter XW = 4, parameter XS = 0, parameter WW = 4) (
+  input wire clk, input wire go, input wire [XW-1:0] x, input wire [WW-1:0] w,
+  output reg [XW+WW-1:0] y
+);
+  localparam M = WW / 2, S = XW + 1;
+  reg [S-1:0] half;
+  reg [XW-1:0] later;
+  reg [WW-1:0] bits, low;
+  wire [WW-1:0] ends;
+  wire [S-1:0] early_x = {XS != 0 & x[XW-1], x}, later_x = {XS != 0 & later[XW-1], later};
+  genvar j;
+  generate for (j = 0; j < WW; j = j + 1) begin : row
+    wire [S-1:0] sum, above;
+    if (j == 0) begin : none
+      assign above = {S{1'b0}};
+    end else if (j == M) begin : next_cycle
+      assign above = half;
+    end else begin : same_cycle
+      assign above = row[j-1].sum;
+    end
+    if (j == 0 & M > 0) begin : alone
+      assign sum = early_x & {S{w[0]}};
+    end else begin : added
+      chop_row #(.B(S), .MINUS(j == WW - 1)) adder (
+        .a({XS != 0 & above[S-1], above[S-1:1]}), .x(j < M ? early_x : later_x),
+        .b(j < M ? w[j] : bits[j]), .y(sum));
+    end
+    assign ends[j] = j < M ? low[j] : sum[0];
+    always @(posedge clk) if (go) low[j] <= sum[0];
+  end
+  if (M > 0) begin : halves
+    always @(posedge clk) if (go) half <= row[M-1].sum;
+  end endgenerate
+  always @(posedge clk) if (go) begin
+    later <= x;
+    bits <= w;
+    y <= {row[WW-1].sum[S-1:1], ends};
+  end
+endmodule
+
+// a plus x, or minus x, if b is set: one look-up table for each bit.
+module chop_row #(parameter B = 4, parameter MINUS = 0) (
+  input wire [B-1:0] a, input wire [B-1:0] x, input wire b, output wire [B-1:0] y
+);
+  wire [B-1:0] chosen = x & {B{b}};
+  generate if (MINUS != 0) begin : minus
+    assign y = a - chosen;
+  end else begin : plus
+    assign y = a + chosen;
+  end endgenerate
+endmodule
+
+// Sums that begin with a bias.
+module chop_sum #(parameter B = 4, parameter AW = 8) (
+  input wire clk, input wire go, input wire head, input wire [B-1:0] x, input wire [AW-1:0] bias,
+  output reg [AW-1:0] y
+);
+  wire [AW-1:0] base = head ? bias : y;
+  wire [AW-1:0] more = {{(AW > B ? AW - B : 1){x[B-1]}}, x};
+  always @(posedge clk) if (go) y <= more + base;
+endmodule
+
+// The sum of N signed numbers of B bits.
+module chop_tree #(parameter N = 2, parameter B = 8, parameter T = 9) (
+  input wire [N*B-1:0] x, output wire [T-1:0] y
+);
+  generate if (N == 1) begin : one
+    assign y = {{(T > B ? T - B : 1){x[B-1]}}, x};
+  end else begin : two
+    localparam M = N / 2;
+    localparam TA = B + (M > 1 ? $clog2(M) : 0), TB = B + (N - M > 1 ? $clog2(N - M) : 0);
+    wire [TA-1:0] a;
+    wire [TB-1:0] b;
+    chop_tree #(.N(M), .B(B), .T(TA)) low (.x(x[M*B-1:0]), .y(a));
+    chop_tree #(.N(N - M), .B(B), .T(TB)) high (.x(x[N*B-1:M*B]), .y(b));
+    assign y = {{(T - TA){a[TA-1]}}, a} + {{(T - TB){b[TB-1]}}, b};
+  end endgenerate
+endmodule
+
+// The largest or the sum of each window of KH x KW pixels, side by side; CF beats for a pixel.
+module chop_pool #(
+  parameter L = 1, parameter XW = 4, parameter XS = 0, parameter AW = 4, parameter MAX = 1,
+  parameter CF = 1, parameter H = 4, parameter W = 4, parameter KH = 2, parameter KW = 2
+) (
+  input wire clk, input wire reset,
+  input wire [L*XW-1:0] s_data, input wire s_valid, output wire s_ready,
+  output reg [L*AW-1:0] m_data, output reg m_valid, input wire m_ready
+);
+  localparam OW = W / KW, OH = H / KH, D = OW*CF, A = D > 1 ? $clog2(D) : 1;
+  localparam NX = $clog2(W + 1), NY = $clog2(H + 1), NC = $clog2(CF + 1);
+  reg [L*AW-1:0] memory [0:(1 << A) - 1];
+  reg [A-1:0] at, line;  // `line` is the first place of this window
+  reg [NC-1:0] cf;
+  reg [NX-1:0] kx, x;
+  reg [NY-1:0] ky, y;
+  wire go = ~m_valid | m_ready;
+  assign s_ready = go;
+  wire [L*AW-1:0] old = memory[at];
+  wire [L*AW-1:0] made;
+  wire head = kx == 0 & ky == 0, used = x < OW*KW & y < OH*KH;
+  wire cf_end = cf == CF - 1, kx_end = kx == KW - 1, ky_end = ky == KH - 1;
+  wire x_end = x == W - 1, y_end = y == H - 1;
+  genvar g;
+  generate for (g = 0; g < L; g = g + 1) begin : lane
+    wire signed [AW:0] a = {{(AW + 1 - XW){XS != 0 & s_data[g*XW + XW - 1]}}, s_data[g*XW +: XW]};
+    wire signed [AW:0] b = {XS != 0 & old[g*AW + AW - 1], old[g*AW +: AW]};
+    wire [AW-1:0] both = MAX == 0 ? b + a : a > b ? a : b;
+    assign made[g*AW +: AW] = head ? a : both;
+  end endgenerate
+  always @(posedge clk) begin
+    if (go) begin
+      m_valid <= s_valid & used & kx_end & ky_end;
+      m_data <= made;
+    end
+    if (go & s_valid) begin
+      if (used) memory[at] <= made;
+      cf <= cf_end ? 0 : cf + 1'b1;
+      at <= ~cf_end ? at + 1'b1 : x_end ? 0 : kx_end ? at + 1'b1 : line;
+      if (cf_end & (kx_end | x_end)) line <= x_end ? 0 : at + 1'b1;
+      if (cf_end) begin
+        kx <= kx_end | x_end ? 0 : kx + 1'b1;
+        x <= x_end ? 0 : x + 1'b1;
+      end
+      if (cf_end & x_end) begin
+        ky <= ky_end | y_end ? 0 : ky + 1'b1;
+        y <= y_end ? 0 : y + 1'b1;
+      end
+    end
+    if (reset) begin
+      at <= 0; line <= 0; cf <= 0; kx <= 0; x <= 0; ky <= 0; y <= 0; m_valid <= 1'b0;
+    end
+  end
+endmodule
+
+// One stream for N readers, each at its own pace.
+module chop_fork #(parameter B = 8, parameter N = 2) (
+  input wire clk, input wire reset,
+  input wire [B-1:0] s_data, input wire s_valid, output wire s_ready,
+  output wire [B-1:0] m_data, output wire [N-1:0] m_valid, input wire [N-1:0] m_ready
+);
+  reg [N-1:0] done;
+  wire [N-1:0] now = done | m_ready;
+  assign m_data = s_data;
+  assign m_valid = {N{s_valid}} & ~done;
+  assign s_ready = &now;
+  always @(posedge clk) done <= reset | ~s_valid | s_ready ? {N{1'b0}} : now;
+endmodule
+
+// a * FA + b * FB, element by element, of two streams.
+module chop_add #(
+  parameter L = 1, parameter AW = 4, parameter AS = 0, parameter BW = 4, parameter BS = 0,
+  parameter YW = 6, parameter FA = 1, parameter FB = 1
+) (
+  input wire [L*AW-1:0] a_data, input wire a_valid, output wire a_ready,
+  input wire [L*BW-1:0] b_data, input wire b_valid, output wire b_ready,
+  output wire [L*YW-1:0] m_data, output wire m_valid, input wire m_ready
+);
+  assign m_valid = a_valid & b_valid;
+  assign a_ready = m_valid & m_ready;
+  assign b_ready = m_valid & m_ready;
+  genvar g;
+  generate for (g = 0; g < L; g = g + 1) begin : lane
+    wire signed [YW-1:0] a = $signed({AS != 0 & a_data[g*AW + AW - 1], a_data[g*AW +: AW]});
+    wire signed [YW-1:0] b = $signed({BS != 0 & b_data[g*BW + BW - 1], b_data[g*BW +: BW]});
+    assign m_data[g*YW +: YW] = a * FA + b * FB;
+  end endgenerate
+endmodule
+
+// NA beats of one stream, then NB of another: the channels of both for each pixel.
+module chop_concat #(parameter B = 8, parameter NA = 1, parameter NB = 1) (
+  input wire clk, input wire reset,
+  input wire [B-1:0] a_data, input wire a_valid, output wire a_ready,
+  input wire [B-1:0] b_data, input wire b_valid, output wire b_ready,
+  output wire [B-1:0] m_data, output wire m_valid, input wire m_ready
+);
+  reg [$clog2(NA + NB)-1:0] count;
+  wire second = count >= NA;
+  assign m_data = second ? b_data : a_data;
+  assign m_valid = second ? b_valid : a_valid;
+  assign a_ready = ~second & m_ready;
+  assign b_ready = second & m_ready;
+  always @(posedge clk)
+    if (reset) count <= 0;
+    else if (m_valid & m_ready) count <= count == NA + NB - 1 ? 0 : count + 1'b1;
+endmodule
+
+// The handshake of a memory that is read in one cycle.
+module chop_lookup #(parameter B = 8) (
+  input wire clk, input wire reset, output wire go,
+  input wire s_valid, output wire s_ready, output reg m_valid, input wire m_ready
+);
+  assign go = ~m_valid | m_ready;
+  assign s_ready = go;
+  always @(posedge clk) if (reset) m_valid <= 1'b0; else if (go) m_valid <= s_valid;
+endmodule
+
+// High with the last of BEATS beats.
+module chop_last #(parameter BEATS = 1) (
+  input wire clk, input wire reset, input wire moved, output wire last
+);
+  reg [$clog2(BEATS + 1)-1:0] count;
+  assign last = count == BEATS - 1;
+  always @(posedge clk) if (reset) count <= 0; else if (moved) count <= last ? 0 : count + 1'b1;
+endmodule
+`default_nettype wire

@@ -1,0 +1,56 @@
+"""What a plan of blocks is estimated to need, without any tool."""
+
+from dataclasses import dataclass
+
+from chop.export.verilog.build import netlist_of
+from chop.export.verilog.estimate import estimated_luts
+from chop.export.verilog.folded.estimate import (
+    block_luts,
+    block_rams,
+    block_registers,
+    window_address,
+)
+from chop.export.verilog.folded.plan import Block, Rom, StreamPlan
+from chop.export.verilog.folded.text import map_program
+
+
+@dataclass(frozen=True)
+class PlanCost:
+    """Look-up tables and registers as Yosys counts them for UltraScale+, and RAMB36."""
+
+    luts: int
+    registers: int
+    block_rams: float
+
+
+def plan_cost(plan: StreamPlan) -> PlanCost:
+    """The cost of all blocks, memories and functions of codes of a plan."""
+    maps = [block for block in plan.blocks if block.kind == "map"]
+    luts = float(estimated_luts(netlist_of(map_program(maps)))) if maps else 0.0
+    registers = rams = 0.0
+    for block in plan.blocks:
+        if block.kind == "map":
+            continue
+        luts += block_luts(block.kind, block.parameters) + sum(map(rom_luts, block.roms))
+        registers += block_registers(block.kind, block.parameters)
+        registers += sum(rom.width for rom in block.roms if not rom.block)
+        rams += memory_blocks(block)
+    return PlanCost(round(luts), round(registers), rams)
+
+
+def rom_luts(rom: Rom) -> float:
+    """Look-up tables of constants that are not in block memory."""
+    return 0.0 if rom.block else rom.width * max(1.0, len(rom.words) / 64)
+
+
+def memory_blocks(block: Block) -> float:
+    """RAMB36 of the memories of a block."""
+    size = block.parameters
+    found = sum(block_rams(1 << rom.address, rom.width) for rom in block.roms)
+    if block.kind == "chop_window":
+        found += block_rams(1 << window_address(size), size["B"])
+    elif block.kind == "chop_queue":
+        found += block_rams(1 << size["A"], size["B"])
+    elif block.kind == "chop_lookup":
+        found *= block.ports["s"].lanes
+    return found

@@ -1,0 +1,106 @@
+"""Look-up tables, registers and block memories of a folded circuit, from its plan alone.
+
+The numbers follow what Yosys makes of the blocks for devices with look-up tables of six inputs.
+"""
+
+from collections.abc import Callable, Mapping
+from math import ceil
+
+from chop.export.verilog.folded.nodes import Matrix
+
+BLOCK_SHAPES = ((512, 72), (1024, 36), (2048, 18), (4096, 9), (8192, 4), (16384, 2), (32768, 1))
+"""Depths and widths of a RAMB36."""
+SMALL_MEMORY = 2048
+"""Bits up to which a memory is not worth a block."""
+
+
+def in_block(depth: int, width: int) -> bool:
+    """Return True if a memory is one of blocks rather than of look-up tables."""
+    return depth > 32 and depth * width > SMALL_MEMORY
+
+
+def block_rams(depth: int, width: int) -> float:
+    """RAMB36 of a memory, halves for RAMB18."""
+    if not in_block(depth, width):
+        return 0.0
+    halves = min(
+        ceil(width / (wide / 2)) * ceil(depth / deep) if wide > 1 else
+        ceil(width / wide) * ceil(depth / (deep / 2))
+        for deep, wide in BLOCK_SHAPES
+    )  # fmt: skip
+    return halves / 2
+
+
+def matrix_luts(node: Matrix, bits: int, units: int, wide: int) -> float:
+    """Look-up tables of a matrix of so many results and elements at once."""
+    per = 1 if node.depthwise else wide
+    return block_luts(
+        "chop_matrix",
+        {"PE": units, "SIMD": per, "XW": bits, "WW": node.weight_bits, "AW": node.bits},
+    )
+
+
+Sizes = Mapping[str, int]
+
+
+def counter_bits(size: Sizes) -> int:
+    """Bits of the counters of a pool."""
+    return (size["H"] * size["W"] * size["CF"]).bit_length()
+
+
+LUTS: dict[str, Callable[[Sizes], float]] = {
+    "chop_matrix": lambda size: 45 + size["PE"] * (
+        size["SIMD"] * ((size["WW"] - 1) * (size["XW"] + 1) + size["XW"])
+        + (size["SIMD"] - 1) * (size["XW"] + size["WW"] + 1) + size["AW"]
+    ),
+    "chop_window": lambda size: 60 + 2 * window_address(size)
+    + 6 * (size["H"] * size["OH"]).bit_length() + size["B"]
+    + memory_luts(1 << window_address(size), size["B"]),
+    "chop_queue": lambda size: 4 * size["A"] + 8 + memory_luts(1 << size["A"], size["B"]),
+    "chop_pool": lambda size: 2.5 * size["L"] * size["AW"] + 5 * counter_bits(size)
+    + logic_memory(size["W"] // size["KW"] * size["CF"], size["L"] * size["AW"]),
+    "chop_widen": lambda size: 4 + size["N"].bit_length(),
+    "chop_narrow": lambda size: size["B"] * (size["N"] - 1) + 4 + size["N"].bit_length(),
+    "chop_slice": lambda size: size["B"] + 3,
+    "chop_add": lambda size: size["L"] * size["YW"] + 2,
+    "chop_concat": lambda size: size["B"] + 8,
+}  # fmt: skip
+"""Look-up tables of a block, by its parameters; of others a few."""
+REGISTERS: dict[str, Callable[[Sizes], float]] = {
+    "chop_matrix": lambda size: 30 + size["PE"] * (
+        size["SIMD"] * (3 * size["XW"] + 2 * size["WW"] + 1) + size["XW"] + size["WW"]
+        + size["SIMD"].bit_length() + size["AW"]
+    ) + (size["PE"] if size["LANES"] else size["SIMD"]) * size["XW"],
+    "chop_window": lambda size: 60 + 3 * window_address(size),
+    "chop_queue": lambda size: 3 * size["A"] + 4 + (0 if size["BLOCK"] else size["B"]),
+    "chop_pool": lambda size: size["L"] * size["AW"] + 2 * counter_bits(size) + 4,
+    "chop_widen": lambda size: size["B"] * size["N"] + size["N"].bit_length(),
+    "chop_narrow": lambda size: size["B"] * size["N"] + size["N"].bit_length(),
+    "chop_slice": lambda size: 2 * size["B"] + 2,
+}  # fmt: skip
+FEW = 4.0
+
+
+def block_luts(kind: str, size: Sizes) -> float:
+    """Look-up tables of a block, by its parameters."""
+    return LUTS[kind](size) if kind in LUTS else FEW
+
+
+def block_registers(kind: str, size: Sizes) -> float:
+    """Registers of a block, by its parameters."""
+    return REGISTERS[kind](size) if kind in REGISTERS else FEW
+
+
+def window_address(size: Sizes) -> int:
+    """Bits of an address of the buffer of a window."""
+    return max((size["W"] * size["CF"] - 1).bit_length(), 1) + (size["ROWS"] - 1).bit_length()
+
+
+def memory_luts(depth: int, width: int) -> float:
+    """Look-up tables of a memory, none if it is one of blocks."""
+    return 0.0 if in_block(depth, width) else logic_memory(depth, width)
+
+
+def logic_memory(depth: int, width: int) -> float:
+    """Look-up tables of a memory that is made of them."""
+    return ceil(depth / 64) * width * (8 / 7 if depth > 32 else 8 / 14)

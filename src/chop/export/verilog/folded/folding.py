@@ -1,0 +1,134 @@
+"""How much of each layer is computed at once, from a number of cycles for an image."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+
+from chop.export.verilog.folded.estimate import matrix_luts
+from chop.export.verilog.folded.nodes import Joined, Mapped, Matrix, Pooled, Source, StreamNode
+from chop.export.verilog.netlist import CircuitError
+
+MOST_CYCLES = 10**12
+
+
+@dataclass(frozen=True)
+class LayerFold:
+    """Elements of a beat that a node reads and gives, and its cycles for an image."""
+
+    reads: int
+    gives: int
+    cycles: int
+
+
+Folds = dict[str, LayerFold]
+
+
+def divisors(number: int) -> list[int]:
+    """All divisors, the smallest first."""
+    return [each for each in range(1, number + 1) if number % each == 0]
+
+
+def matrix_folds(node: Matrix, source: StreamNode) -> Iterable[LayerFold]:
+    """All ways to fold a matrix: results at once, channels at once."""
+    results, channels, taps = node.weight.shape
+    pixels = prod(node.window.result)
+    for units in divisors(results):
+        for wide in (units,) if node.depthwise else divisors(channels):
+            reads = source.elements // wide
+            if node.depthwise:
+                cycles = pixels * (results // units) * taps
+            else:
+                cycles = pixels * (results // units) * taps * (channels // wide)
+            yield LayerFold(wide, units, max(cycles, reads))
+
+
+def fastest_matrix(node: Matrix) -> int:
+    """Cycles of a matrix with all channels at once: a tap of all in each cycle."""
+    return prod(node.window.result) * node.window.taps
+
+
+def fold_matrix(node: Matrix, source: StreamNode, cycles: int, before: int) -> LayerFold:
+    """The cheapest way to fold a matrix in so many cycles.
+
+    Args:
+        before: elements of a beat that come; a width that fits needs no converter.
+    """
+    fits = [each for each in matrix_folds(node, source) if each.cycles <= cycles]
+    if not fits:
+        raise CircuitError(
+            f"verilog: {node.layer} takes at least {fastest_matrix(node):,} cycles for an image, "
+            f"and {cycles:,} are allowed: give more cycles"
+        )
+
+    def cost(each: LayerFold) -> tuple[float, int, int]:
+        misfit = max(each.reads, before) % min(each.reads, before)
+        luts = matrix_luts(node, source.bits, each.gives, each.reads)
+        return luts + 50 * bool(misfit), abs(each.reads - before), -each.gives
+
+    return min(fits, key=cost)
+
+
+def fold_nodes(nodes: Mapping[str, StreamNode], cycles: int) -> Folds:
+    """The widths of all streams for so many cycles an image."""
+    folds: Folds = {}
+    for name, node in nodes.items():
+        if isinstance(node, Source):
+            continue
+        sources = [nodes[each] for each in node.sources]
+        first = folds.get(node.sources[0])
+        before = first.gives if first else 1
+        channels = node.image[2]
+        if isinstance(node, Matrix):
+            folds[name] = fold_matrix(node, sources[0], cycles, before)
+        elif isinstance(node, Pooled) and not node.side_by_side:
+            beats = prod(node.window.result) * node.window.taps
+            lanes = fitting_lanes(node, beats, channels, cycles)
+            folds[name] = LayerFold(lanes, lanes, beats * channels // lanes)
+        elif isinstance(node, Mapped) and (node.varies or node.memory is not None):
+            pixels = prod(node.image[:2])
+            lanes = channels if node.varies else fitting_lanes(node, pixels, channels, cycles)
+            folds[name] = LayerFold(lanes, lanes, node.elements // lanes)
+        elif isinstance(node, Joined) and node.factors is None:
+            folds[name] = joined_fold(nodes, node, before)
+        else:
+            folds[name] = LayerFold(before, before, sources[0].elements // before)
+    return {**source_fold(nodes, folds), **folds}
+
+
+def joined_fold(nodes: Mapping[str, StreamNode], node: Joined, before: int) -> LayerFold:
+    """The width of channels that follow each other: one that divides both."""
+    counts = [nodes[each].image[2] for each in node.sources]
+    lanes = max(each for each in divisors(before) if not any(n % each for n in counts))
+    return LayerFold(lanes, lanes, node.elements // lanes)
+
+
+def fitting_lanes(node: StreamNode, beats: int, channels: int, cycles: int) -> int:
+    """The fewest elements at once with which so many beats for each element are in time."""
+    fits = [each for each in divisors(channels) if beats * channels // each <= cycles]
+    if not fits:
+        raise CircuitError(
+            f"verilog: {node.layer} takes at least {beats:,} cycles for an image, and {cycles:,} "
+            "are allowed: give more cycles"
+        )
+    return fits[0]
+
+
+def source_fold(nodes: Mapping[str, StreamNode], folds: Folds) -> Folds:
+    """The width of the input: that of the first that reads it."""
+    (source,) = (node for node in nodes.values() if isinstance(node, Source))
+    reads = next(folds[node.name].reads for node in nodes.values() if source.name in node.sources)
+    return {source.name: LayerFold(reads, reads, source.elements // reads)}
+
+
+def fastest(nodes: Mapping[str, StreamNode]) -> int:
+    """The fewest cycles that all layers can be folded to."""
+    found = [1]
+    for node in nodes.values():
+        if isinstance(node, Matrix):
+            source = nodes[node.sources[0]]
+            found.append(min(each.cycles for each in matrix_folds(node, source)))
+        elif isinstance(node, Pooled) and not node.side_by_side:
+            found.append(prod(node.window.result) * node.window.taps)
+        elif isinstance(node, Mapped):
+            found.append(prod(node.image[:2]))
+    return max(found)

@@ -1,0 +1,204 @@
+"""A plan as SystemVerilog: the module that joins the blocks, memories, functions of codes."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from importlib.resources import files
+
+import numpy as np
+
+from chop.export.verilog.build import netlist_of
+from chop.export.verilog.emit import NETTYPE, RESTORE, CircuitFiles, emit_circuit
+from chop.export.verilog.folded.nodes import Mapped, settings_of
+from chop.export.verilog.folded.plan import Block, Rom, Stream, StreamPlan
+from chop.export.verilog.schedule import schedule_netlist
+from chop.lowering.program import Input, IntegerProgram, Step, Value
+
+BLOCKS, MAPS, TOP, MEMORIES = "blocks.sv", "maps.sv", "top.sv", "memories.sv"
+PRIMITIVES = "primitives.sv"
+PARTS = ("data", "valid", "ready")
+
+
+@dataclass(frozen=True)
+class FoldedFiles:
+    """The files of a folded circuit, and the functions of codes among them."""
+
+    files: dict[str, str]
+    maps: CircuitFiles | None
+
+
+def map_program(blocks: Iterable[Block]) -> IntegerProgram:
+    """All functions of codes as one program: an input and an output for each."""
+    inputs, made, outputs = [], [], []
+    for place, block in enumerate(blocks):
+        node, stream = block.node, block.ports["s"]
+        assert isinstance(node, Mapped)
+        value = lane_value(f"in{place}", stream.lanes, stream.limits)
+        inputs.append(Input(value, value.name, None))
+        for number, step in enumerate(node.steps):
+            name = f"map{place}_{number}"
+            out = lane_value(name, stream.lanes, step.out.limits)
+            own = {key: array[: stream.lanes] for key, array in settings_of(step).items()}
+            more: dict[str, object] = {"node": f"{step.node}_{place}", "out": out}
+            made.append(replace_step(step, sources=(value.name,), **more, **own))
+            value = out
+        outputs.append(value.name)
+    return IntegerProgram(tuple(inputs), tuple(made), tuple(outputs))
+
+
+def replace_step(step: Step, **fields: object) -> Step:
+    """A step with other fields."""
+    return replace(step, **fields)  # type: ignore[arg-type]
+
+
+def lane_value(name: str, lanes: int, limits: tuple[int, int]) -> Value:
+    """A value of so many elements of one range."""
+    low, high = (np.full((lanes,), end, np.int64) for end in limits)
+    return Value(name, (lanes,), np.zeros((), np.int64), low, high)
+
+
+def folded_files(plan: StreamPlan, headers: Mapping[str, str]) -> FoldedFiles:
+    """All files of a plan; `headers` are comments for the top module and its parts."""
+    maps = [block for block in plan.blocks if block.kind == "map"]
+    circuit = None
+    found = {BLOCKS: (files(__package__) / BLOCKS).read_text(encoding="utf-8")}
+    if maps:
+        net = netlist_of(map_program(maps))
+        circuit = emit_circuit(net, schedule_netlist(net, 0, None), headers)
+        texts = dict(circuit.files)
+        body = texts.pop(TOP).replace("module top (", "module maps (")
+        found |= {name: texts.pop(name) for name in (PRIMITIVES,) if name in texts}
+        lint = "/* verilator lint_off DECLFILENAME */\n/* verilator lint_off UNUSEDSIGNAL */\n"
+        found[MAPS] = "\n".join([lint, *texts.values(), body])
+    roms = [rom for block in plan.blocks for rom in block.roms]
+    found[MEMORIES] = "\n".join(
+        ["/* verilator lint_off DECLFILENAME */", NETTYPE, *map(rom_module, roms), RESTORE]
+    )
+    found |= {f"{rom.name}.hex": rom_words(rom) for rom in roms}
+    found[TOP] = headers.get("top", "") + top_text(plan, maps, circuit)
+    return FoldedFiles(found, circuit)
+
+
+def rom_words(rom: Rom) -> str:
+    """The words of a memory, zeros up to a power of two."""
+    digits = -(-rom.width // 4)
+    words = [*rom.words, *[0] * ((1 << rom.address) - len(rom.words))]
+    return "".join(f"{word:0{digits}x}\n" for word in words)
+
+
+def rom_module(rom: Rom) -> str:
+    """The module of a memory of constants."""
+    style = "block" if rom.block else "logic"
+    return f"""\
+module {rom.name} (
+  input wire clk, input wire go, input wire [{rom.address - 1}:0] at,
+  output reg [{rom.width - 1}:0] word
+);
+  (* rom_style = "{style}", ram_style = "{style}" *)
+  reg [{rom.width - 1}:0] memory [0:{(1 << rom.address) - 1}];
+  initial $readmemh("{rom.name}.hex", memory);
+  always @(posedge clk) if (go) word <= memory[at];
+endmodule
+"""
+
+
+def stream_ports(ports: Mapping[str, Stream]) -> list[str]:
+    """The connections of streams."""
+    return [f".{port}_{part}({each.name}_{part})" for port, each in ports.items() for part in PARTS]
+
+
+def parameter(name: str, value: int) -> str:
+    """A parameter of a block; a word of more than 32 bits has its width."""
+    width = f"{value.bit_length()}'d" if value > 0x7FFFFFFF else ""
+    return f".{name}({width}{value})"
+
+
+def block_text(place: int, block: Block) -> str:
+    """The instance of a block, its memories beside it."""
+    ports, lines = dict(block.ports), []
+    wires = [] if block.kind == "chop_add" else [".clk(clk)", ".reset(reset)"]
+    if block.kind == "chop_fork":
+        branches = block.given
+        lines += [f"  assign {each.name}_data = {ports['s'].name}_data;" for each in branches]
+        for part in ("valid", "ready"):
+            names = ", ".join(f"{each.name}_{part}" for each in reversed(branches))
+            wires.append(f".m_{part}({{{names}}})")
+        wires += [".m_data()", *stream_ports({"s": ports["s"]})]
+    elif block.kind == "chop_lookup":
+        (rom,), source, result = block.roms, ports["s"], ports["m"]
+        wires += [f".go(go{place})"]
+        wires += [f".{p}_{t}({each.name}_{t})" for p, each in ports.items() for t in PARTS[1:]]
+        lines.append(f"  wire go{place};")
+        for lane in range(source.lanes):
+            at = f"{source.name}_data[{lane * source.width} +: {source.width}]"
+            word = f"{result.name}_data[{lane * result.width} +: {result.width}]"
+            lines.append(f"  {rom.name} r{place}_{lane} (.clk(clk), .go(go{place}), .at({at}), "
+                         f".word({word}));")  # fmt: skip
+    else:
+        wires += stream_ports(ports)
+    if block.kind == "chop_matrix":
+        weights, bias = block.roms
+        lines.append(f"  wire go{place};")
+        wires.append(f".go(go{place})")
+        for rom, at, word in ((weights, "at", "weights"), (bias, "group", "bias")):
+            lines.append(f"  wire [{rom.address - 1}:0] {at}{place};")
+            lines.append(f"  wire [{rom.width - 1}:0] {word}{place};")
+            lines.append(f"  {rom.name} {word}_rom{place} (.clk(clk), .go(go{place}), "
+                         f".at({at}{place}), .word({word}{place}));")  # fmt: skip
+            wires += [f".{at}({at}{place})", f".{word}({word}{place})"]
+    given = ", ".join(parameter(name, value) for name, value in block.parameters.items())
+    return "\n".join([
+        f"  // {block.layer}", *lines, f"  {block.kind} #({given}) b{place} (",
+        "    " + ", ".join(wires) + ");",
+    ])  # fmt: skip
+
+
+def map_text(maps: list[Block], circuit: CircuitFiles) -> list[str]:
+    """The instance of all functions of codes, with their results as wide as the streams are."""
+    lines, wires = [], []
+    for place, (block, port) in enumerate(zip(maps, circuit.outputs, strict=True)):
+        source, result = block.ports["s"], block.ports["m"]
+        wires += [f".input{place}({source.name}_data)", f".{port.name}(y{place})"]
+        lines.append(f"  wire [{port.bits - 1}:0] y{place};")
+        more = result.width - port.width
+        for lane in range(result.lanes):
+            low = lane * port.width
+            sign = f"y{place}[{low + port.width - 1}]" if port.signed else "1'b0"
+            fill = f"{{{more}{{{sign}}}}}, " if more else ""
+            value = f"{{{fill}y{place}[{low} +: {port.width}]}}"
+            place_of = f"{result.name}_data[{lane * result.width} +: {result.width}]"
+            lines.append(f"  assign {place_of} = {value};")
+        lines.append(f"  assign {result.name}_valid = {source.name}_valid;")
+        lines.append(f"  assign {source.name}_ready = {result.name}_ready;")
+    return [*lines, f"  maps functions ({', '.join(wires)});"]
+
+
+def top_text(plan: StreamPlan, maps: list[Block], circuit: CircuitFiles | None) -> str:
+    """The module that joins the blocks."""
+    source, result = plan.input, plan.output
+    streams = [source, *(each for block in plan.blocks for each in block.given)]
+    lines = []
+    for each in streams:
+        lines.append(f"  wire [{each.bits - 1}:0] {each.name}_data;  // {each.edge}")
+        lines.append(f"  wire {each.name}_valid, {each.name}_ready;")
+    lines += [block_text(n, block) for n, block in enumerate(plan.blocks) if block.kind != "map"]
+    if circuit is not None:
+        lines += map_text(maps, circuit)
+    return "\n".join([
+        "/* verilator lint_off PINCONNECTEMPTY */", NETTYPE,
+        "module top (",
+        "  input wire clk, input wire resetn,",
+        f"  input wire [{source.bits - 1}:0] s_data, input wire s_valid, output wire s_ready,",
+        f"  output wire [{result.bits - 1}:0] m_data, output wire m_valid, output wire m_last,",
+        "  input wire m_ready", ");",
+        "  reg reset;", "  always @(posedge clk) reset <= ~resetn;",
+        *lines,
+        f"  assign {source.name}_data = s_data;",
+        f"  assign {source.name}_valid = s_valid & ~reset;",
+        f"  assign s_ready = {source.name}_ready & ~reset;",
+        f"  assign m_data = {result.name}_data;",
+        f"  assign m_valid = {result.name}_valid & ~reset;",
+        f"  assign {result.name}_ready = m_ready;",
+        f"  chop_last #(.BEATS({result.beats})) ending (",
+        "    .clk(clk), .reset(reset), .moved(m_valid & m_ready), .last(m_last));",
+        "endmodule", RESTORE,
+    ])  # fmt: skip

@@ -1,0 +1,168 @@
+"""Folded circuits, simulated under backpressure against the engine."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from circuits import needs
+from torch import nn
+
+import chop
+from chop.errors import ChopError, ConfigError, GraphError
+from chop.export.exporting import export
+from chop.export.rows import checked_rows
+from chop.export.verilog import bench
+from chop.export.verilog.folded.circuit import check_circuit, plan_circuit, write_circuit
+from chop.export.verilog.folded.nodes import Matrix, NodeBuilder
+from chop.export.verilog.target import Hardware
+from chop.lowering import IntegerProgram, lower
+
+
+class Around(nn.Module):
+    """A way around two convolutions, pools side by side and overlapping, and a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(2, 4, 3, padding=1)
+        self.one, self.two = nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+        self.relu, self.pool, self.over = nn.ReLU(), nn.MaxPool2d(2), nn.MaxPool2d(3, 2, 1)
+        self.linear = nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.relu(self.first(x))
+        x = self.relu(x + self.two(self.relu(self.one(x))))
+        found: torch.Tensor = self.linear(self.over(self.pool(x)).flatten(1))
+        return found
+
+
+def separable() -> nn.Module:
+    """Strides, channels each by themselves, a table, an average, sizes that do not divide."""
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3, stride=2, padding=1), nn.ReLU(),
+        nn.Conv2d(4, 4, 3, padding=1, groups=4), nn.ReLU(),
+        nn.Conv2d(4, 6, 1), nn.Sigmoid(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(24, 3),
+    )  # fmt: skip
+
+
+def small() -> nn.Module:
+    """A convolution and a linear layer."""
+    layers = (nn.Conv2d(2, 2, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(32, 8))
+    return nn.Sequential(*layers)
+
+
+NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "around": (Around, (2, 5, 6)),
+    "separable": (separable, (2, 9, 7)),
+    "small": (small, (2, 4, 4)),
+}
+
+
+@pytest.fixture(scope="module")
+def programs() -> dict[str, IntegerProgram]:
+    torch.manual_seed(0)
+    found = {}
+    for name, (make, shape) in NETS.items():
+        rows = torch.randn(32, *shape)
+        found[name] = lower(chop.quantize(make(), width=5, calibrate=[rows]).graph)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def icarus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "simulator_found", lambda: "iverilog")
+
+
+@needs("iverilog")
+@pytest.mark.parametrize(("name", "cycles"), [("around", 600), ("separable", 400)])
+def test_images_are_equal_under_backpressure_in_the_cycles_asked_for(
+    programs: dict[str, IntegerProgram], name: str, cycles: int, tmp_path: Path
+) -> None:
+    hardware = Hardware(folded=True, cycles=cycles)
+    done = export(programs[name], "verilog", tmp_path / "v", rows=3, options=hardware)
+    assert done.verified_rows == 3
+    circuit = done.manifest["circuit"]
+    assert circuit["cycles_per_image"] <= cycles
+    counted = int(done.manifest["checked_with"].split("interval of ")[1].split()[0])
+    assert counted <= 1.05 * circuit["cycles_per_image"] + 5
+
+
+def other_word(folder: Path, kind: str) -> None:
+    """Another bit in the first word of a memory of the last layer, which nothing rounds."""
+    path = max(folder.glob(f"{kind}_*.hex"), key=lambda path: int(path.stem.split("_")[1]))
+    first, rest = path.read_text().split("\n", 1)
+    path.write_text(f"{int(first, 16) ^ 1:0{len(first)}x}\n{rest}")
+
+
+CHANGES = {
+    "another stride of an address": ("across + DW*CF", "across + DW*CF + 1"),
+    "ready although there is no room": ("s_ready = ~full;\n  //", "s_ready = 1;\n  //"),
+    "sums go on while nobody takes them": (".go(go & live[3])", ".go(live[3])"),
+    "a beat twice": ("m_valid <= there;", "m_valid <= there | (m_valid & s_valid);"),
+    "a column too many": ("place < W*CF", "place <= W*CF"),
+    "a row is given up too early": ("first < top", "first <= top"),
+}  # fmt: skip
+
+
+@needs("iverilog")
+def test_mutations_are_seen(programs: dict[str, IntegerProgram], tmp_path: Path) -> None:
+    program = programs["small"]
+    plan, rows = plan_circuit(program, 300, 10**6), checked_rows(program, 3)
+    for name in ("weights", "bias", *CHANGES):
+        (folder := tmp_path / name.replace(" ", "_")).mkdir()
+        write_circuit(plan, folder, {})
+        if name in CHANGES:
+            text = (folder / "blocks.sv").read_text()
+            assert CHANGES[name][0] in text
+            (folder / "blocks.sv").write_text(text.replace(*CHANGES[name]))
+        else:
+            other_word(folder, name)
+        with pytest.raises(GraphError, match="verilog: "):
+            pytest.fail(f"{name}: {check_circuit(plan, folder, rows)}")
+
+
+@needs("iverilog")
+def test_a_queue_that_is_too_small_is_named(
+    programs: dict[str, IntegerProgram], tmp_path: Path
+) -> None:
+    program = programs["around"]
+    ((edge, depth),) = plan_circuit(program, 600, 10**6).queues.items()
+    assert depth >= 24
+    plan = plan_circuit(program, 600, 10**6, {edge: 4})
+    write_circuit(plan, tmp_path, {})
+    with pytest.raises(GraphError, match=f"deadlock: beats wait for ever from {edge}"):
+        check_circuit(plan, tmp_path, checked_rows(program, 2))
+
+
+def test_less_time_takes_more_at_once(programs: dict[str, IntegerProgram]) -> None:
+    costs = [plan_circuit(programs["around"], cycles, 10**6) for cycles in (5000, 600)]
+    slow, fast = (sum(fold.gives * fold.reads for fold in plan.folds.values()) for plan in costs)
+    assert slow < fast
+    nodes = NodeBuilder(programs["around"]).build()
+    matrices = [node for node in nodes.values() if isinstance(node, Matrix)]
+    assert sum(node.macs for node in matrices) == 30 * 4 * 9 * (2 + 4 + 4) + 24
+
+
+def test_what_cannot_be_met_is_said(programs: dict[str, IntegerProgram]) -> None:
+    program = programs["around"]
+    with pytest.raises(GraphError, match="200 cycles .* the slowest layer takes 270"):
+        plan_circuit(program, 200, 10**6)
+    with pytest.raises(GraphError, match="would need about .* and 50 are allowed"):
+        plan_circuit(program, None, 50)
+    with pytest.raises(ConfigError, match="cycles are for a folded circuit"):
+        Hardware(cycles=3)
+    with pytest.raises(ConfigError, match="not for a folded circuit"):
+        Hardware(folded=True, stages=2)
+    model = nn.Sequential(nn.Conv2d(4, 4, 3, groups=2), nn.Flatten(), nn.Linear(16, 2))
+    quantised = chop.quantize(model, width=5, calibrate=[torch.randn(8, 4, 4, 4)])
+    with pytest.raises(ChopError, match="_0 cannot be folded: it has 2 groups"):
+        export(quantised, "verilog", rows=0, folded=True)
+
+
+def test_look_up_tables_choose_the_cycles(programs: dict[str, IntegerProgram]) -> None:
+    plans = [plan_circuit(programs["separable"], None, luts) for luts in (1500, 3000)]
+    assert plans[0].cycles > plans[1].cycles
+    with pytest.raises(GraphError):
+        plan_circuit(programs["separable"], plans[0].cycles - 1, 1500)
+    assert np.isfinite(plans[0].cycles)
