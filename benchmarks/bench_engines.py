@@ -6,15 +6,21 @@ quick  trials of about a millisecond, random sampler, journal file: `local` with
 pause  trials of 50 ms that use no processor: the share of the ideal rate with 2 and 8 slots;
        target: 0.9.
 lost   half of the workers are killed at one moment: all trials are there, none twice.
+ray    trials on a Ray cluster of two slots that is started here have the values of `serial`, bit
+       for bit; and the seconds that this takes in all. Only where Ray is installed.
+
+    python benchmarks/bench_engines.py [--quick] [--save]      adds a line to results/engines.jsonl
 """
 
 import argparse
+import json
 import os
 import signal
 import statistics
 import tempfile
 import threading
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +37,7 @@ from chop.search.spaces.space import Candidate, SearchContext, make_space
 from chop.search.strategy import Search
 from chop.search.study.storage import Place, open_store
 
+RESULTS = Path(__file__).parent / "results" / "engines.jsonl"
 PAUSE = 0.05
 TRIALS, QUICK_TRIALS = (1500, 400), (300, 80)
 """Of quick trials, and of pauses."""
@@ -75,9 +82,25 @@ def kill_half(engine: Local, after: float) -> None:
         os.kill(worker.process.pid, signal.SIGKILL)
 
 
+def on_ray(found: SearchContext, search: dict[str, Any], serial: dict[str, Any]) -> list[list[Any]]:
+    """The rows of a cluster of two slots on this machine."""
+    if find_spec("ray") is None:
+        return []
+    choice = EngineChoice("ray", slots=2)
+    begun = time.perf_counter()
+    rate, values = searched(found, search, make_engine(choice))
+    whole = time.perf_counter() - begun
+    differ = sum(serial.get(key) != value for key, value in values.items())
+    return [
+        ["ray: trials that differ from serial", differ, "0", f"{len(values)} trials"],
+        ["ray: seconds, with starting and ending a cluster", whole, "", f"{rate:.3g} a second"],
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="fewer trials, one round")
+    parser.add_argument("--save", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     trials, few = QUICK_TRIALS if arguments.quick else TRIALS
@@ -106,6 +129,11 @@ def main() -> None:
     _, stored = searched(found, pauses(few), engine)
     killer.join()
     rows.append(["lost: trials after half of 4 workers were killed", len(stored), str(few), ""])
+    rows += on_ray(found, quick, values[1])
+    if arguments.save:
+        line = {"results": {row[0]: row[1] for row in rows}, "load": os.getloadavg()[0]}
+        with RESULTS.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(line) + "\n")
     print(tabulate(rows, ["", "ratio", "target", ""], floatfmt=".3g", tablefmt="github"))
     print(f"load {os.getloadavg()}; {Path(__file__).name}")
 

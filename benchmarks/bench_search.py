@@ -318,7 +318,7 @@ def window_rate(found: SearchContext, search: dict[str, Any], jobs: int, seconds
     with tempfile.TemporaryDirectory() as folder:
         store = open_store(Place(f"{folder}/study.log", "s"), list(config.directions), {})
         running = Search(space, config, store, seed=1, engine=Local(jobs))
-        running.progress.report = lambda _: counts.append((time.perf_counter(), len(store.done)))
+        running.progress.report = lambda *_: counts.append((time.perf_counter(), len(store.done)))
         begun = time.perf_counter()
         running.run()
     inside = [(at, count) for at, count in counts if begun + SETTLE[0] < at] or counts

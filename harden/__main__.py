@@ -13,6 +13,7 @@ PARTS = {
     "configuration": "harden.configuration",
     "files": "harden.damaged_files",
     "kills": "harden.kills",
+    "cluster": "harden.cluster",
     "load": "harden.load",
     "resources": "harden.resources",
     "numbers": "harden.numbers",

@@ -26,10 +26,14 @@ class NextNet(nn.Module):
     def forward(self, x):
         return self.fc2(self.act(self.fc1(x)))
 
+class Grown(nn.Module):
+    def forward(self, x):
+        return x.cumprod(1)  # which has no integers
+
 class Layered(NextNet):
     def __init__(self):
         super().__init__()
-        self.act = nn.LayerNorm(4)  # which has no integers
+        self.act = Grown()
 """
 FLAT, IMAGES = "flat.npz", "images.npz"
 ROWS = {

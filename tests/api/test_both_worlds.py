@@ -18,11 +18,12 @@ from chop.export.c.target import COptions
 from chop.export.exporting import export
 from chop.export.verilog.target import Hardware
 from chop.lowering import Engine, load_program
+from chop.search.config import StrategySetup
 from chop.training.settings import TrainingSettings
 from chop.verbs.common.rows import OTHER_WORDS
 from chop.verbs.quantize.module import quantize
 from chop.verbs.search.front import OF_RUN, search
-from chop.verbs.sensitivity.module import CONTEXT, sensitivity
+from chop.verbs.sensitivity.module import CONTEXT, ENGINE, sensitivity
 from chop.verbs.test.module import evaluate
 from chop.verbs.train.module import train
 
@@ -147,9 +148,10 @@ VERBS: dict[str, tuple[Callable[..., Any], set[str], set[str]]] = {
     ),
     "train": (train, TRAINING | {"resume"}, set()),
     "test": (evaluate, TRAINING | {"split", "exact"}, {"project"}),
-    "sensitivity": (sensitivity, set(CONTEXT), {"num_threads"}),
+    "sensitivity": (sensitivity, {*CONTEXT, *ENGINE}, {"num_threads"}),
     "search": (
-        search, set(OF_RUN),  # the others are for studies of the settings of training
+        search, {*OF_RUN, *StrategySetup.model_fields},
+        # for studies of the settings of training
         {"accumulate_grad_batches", "early_stopping", "learning_rate", "max_epochs", "max_steps",
          "nodes", "num_devices", "scheduler", "trainer_precision", "training_optimizer",
          "weight_decay"},

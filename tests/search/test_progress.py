@@ -37,3 +37,19 @@ def test_a_narrow_terminal_costs_facts_before_the_bar(
     assert re.match(r"Searching ━+ 18/18 \? left", lines[-1])
     assert ("front of" in lines[-1]) == (columns >= 80)
     assert ("average_bitwidth" in lines[-1]) == (columns == 140)
+
+
+def test_several_slots_say_how_many_are_at_work(
+    search_with: Searcher, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search = search_with(sampler="brute")
+    assert search.trials.words == ""
+    monkeypatch.setattr(search.trials.engine, "slots", 4)
+    assert search.trials.words == "4 slots, 0 in flight"
+    lines = Lines(18, ["accuracy", "average_bitwidth"])
+    lines.every = 0.0
+    lines._done_before = 0
+    with caplog.at_level("INFO", logger="chop"):
+        lines(search.store, search.trials.words)
+    assert re.search(r"18/18 configurations, 0 s left, [\d.e+]+/s, 4 slots, 0 in flight, front of",
+                     caplog.text)  # fmt: skip

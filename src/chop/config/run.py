@@ -81,6 +81,20 @@ FormatName = Annotated[
         listed=False,
     ),
 ]
+EngineName = Annotated[
+    Literal["serial", "local", "ray"] | None,
+    Option(
+        "what evaluates: this process, processes of this machine, or a Ray cluster",
+        RUNTIME,
+        listed=False,
+    ),
+]
+Address = Annotated[
+    str | None,
+    Option(
+        "of the Ray cluster: auto or host:port; without it one starts here", RUNTIME, listed=False
+    ),
+]
 Output = Annotated[
     str | Path | None,
     Option(

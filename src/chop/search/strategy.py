@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from chop.logger import get_logger
 from chop.search.engines.dispatch import Dispatcher, Done
-from chop.search.engines.engine import Engine
+from chop.search.engines.engine import LONGEST_WAIT, Engine
 from chop.search.engines.serial import Serial
 from chop.search.proposals import Pending, Proposals
 from chop.search.spaces.measure import Measure
@@ -27,15 +27,14 @@ if TYPE_CHECKING:
 logger = get_logger("chop")
 
 LOOK_FOR_THE_DEAD = 30.0
-LONGEST_WAIT = 1.0
-"""Seconds that the engine is waited for before the clock and other processes are looked at."""
 
 
 @dataclass
 class Progress:
     """How far a search is; `report` is called whenever that changes."""
 
-    report: Callable[[Store], None] = lambda store: None
+    report: Callable[[Store, str], None] = lambda store, engine: None
+    """Given the study, and what is to be said of the engine."""
     repeats: int = 0
     """Proposals that were known already."""
 
@@ -119,7 +118,7 @@ class Search(Strategy):
                 if self.trials.is_idle:
                     break
                 self._tell(self.trials.finished(LONGEST_WAIT))
-                self.progress.report(self.store)
+                self.progress.report(self.store, self.trials.words)
                 raise_if_interrupted()
 
     def _may_ask(self, started: float) -> bool:

@@ -29,6 +29,7 @@ class Lines:
         self._begun = self._last = time.monotonic()
         self._done_before: int | None = None
         self._seen: Store | None = None
+        self._engine = ""
         self._best: list[Trial] = []
         self._looked_at = 0
 
@@ -38,10 +39,14 @@ class Lines:
     def __exit__(self, *error: object) -> None:
         return
 
-    def __call__(self, store: Store) -> None:
-        """Show the state of the study, unless that was done just now."""
+    def __call__(self, store: Store, engine: str = "") -> None:
+        """Show the state of the study, unless that was done just now.
+
+        Args:
+            engine: what it is doing, in words.
+        """
         now = time.monotonic()
-        self._seen = store
+        self._seen, self._engine = store, engine
         if self._done_before is None:
             self._done_before = len(store.done)
         if now - self._last >= self.every:
@@ -51,7 +56,7 @@ class Lines:
     def show(self, store: Store, left: str) -> None:
         logger.info(
             "%d/%d configurations, %s left, %s",
-            len(store.done), self.total, left, self.best(store),
+            len(store.done), self.total, left, ", ".join([*self.rate(store), self.best(store)]),
         )  # fmt: skip
 
     def _left(self, done: int, now: float) -> str:
@@ -60,6 +65,12 @@ class Lines:
             return "?"
         seconds = (now - self._begun) / fresh * (self.total - done)
         return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+    def rate(self, store: Store) -> list[str]:
+        """The trials a second and what the engine is doing, where it has several slots."""
+        fresh = len(store.done) - (self._done_before or 0)
+        seconds = max(time.monotonic() - self._begun, 1e-3)
+        return [f"{fresh / seconds:.3g}/s", self._engine] if self._engine else []
 
     def best(self, store: Store) -> str:
         """The best so far in a few words: the value, or the ends of the front."""
@@ -110,7 +121,7 @@ class Bar(Lines):
     def show(self, store: Store, left: str) -> None:
         done: Any = len(store.done)
         room = self._bar.console.width - self._taken
-        facts = fitting([f"{left} left", *self.best(store).split(", ")], room)
+        facts = fitting([f"{left} left", *self.best(store).split(", "), *self.rate(store)], room)
         self._bar.update(self._task, completed=done, facts=facts)
 
 

@@ -2,17 +2,28 @@
 
 import importlib.util
 import multiprocessing
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from search_cases import StoreMaker, space_of, tables
+from torch import nn
 
+import chop
 from chop.config.run import RunConfig
 from chop.errors import ConfigError, SearchError
 from chop.search.config import parse_search
 from chop.search.engines import EngineChoice, make_engine
 from chop.search.engines.dispatch import Dispatcher
-from chop.search.engines.engine import Answer, Engine, Finished, Lost, Payload
+from chop.search.engines.engine import (
+    Answer,
+    Engine,
+    Finished,
+    Lost,
+    Payload,
+    evaluate_all,
+)
 from chop.search.engines.ray import READY, Cluster, RayEngine
 from chop.search.engines.serial import Serial
 from chop.search.spaces.measure import Measure
@@ -48,8 +59,15 @@ def test_the_command_line_names_the_engine() -> None:
     check(request)
     setup = parse_search(with_engine(request)).strategy.setup
     assert setup.choice == EngineChoice("ray", 2, "auto")
-    stated = RunConfig(search=tables())
+    stated = RunConfig(search=tables(engine="ray", address="auto"))
     assert with_engine(stated) is stated.search
+
+
+def test_a_file_alone_does_not_name_a_cluster_elsewhere() -> None:
+    search = tables(engine="ray", address="10.0.0.1:6379")
+    with pytest.raises(ConfigError, match="if you trust '10.0.0.1:6379', add --address"):
+        check(SearchRequest(search=search))
+    check(SearchRequest(search=search, address="10.0.0.1:6379"))
 
 
 @pytest.mark.parametrize(
@@ -138,6 +156,31 @@ def test_a_trial_answers_for_its_process_but_not_for_its_machine(
     trials = search.store.trials()
     assert len({each.key for each in trials}) == 3
     assert sum(not each.is_complete for each in trials) == failed
+
+
+class Doubling:
+    """A payload that doubles what it is asked."""
+
+    def evaluator(self) -> Any:
+        return lambda request: 2 * request
+
+
+def test_independent_requests_are_answered_in_order_whatever_is_lost() -> None:
+    assert evaluate_all(Serial(), Doubling(), [3, 1, 2]) == [6, 2, 4]
+    assert evaluate_all(Breaking(Lost("gone"), 2), Doubling(), [3, 1, 2]) == [6, 2, 4]
+    assert evaluate_all(Breaking(Lost("gone", is_innocent=True), 9), Doubling(), [3]) == [6]
+    with pytest.raises(SearchError, match="ended 2 times: gone"):
+        evaluate_all(Breaking(Lost("gone"), 2), Doubling(), [3])
+
+
+def test_layers_are_measured_by_processes_as_by_one(tmp_path: Path) -> None:
+    rows = [(torch.randn(32, 16), torch.arange(32) % 5)]
+    network = nn.Sequential(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 5))
+    given: dict[str, Any] = {"train": rows, "val": rows, "widths": (2, 4), "project": tmp_path}
+    one, two = (chop.sensitivity(network, **given, n_jobs=jobs) for jobs in (1, 2))
+    assert one.points == two.points
+    with pytest.raises(ConfigError, match="address is for engine = 'ray'"):
+        chop.sensitivity(network, **given, address="auto")
 
 
 class Counting(Engine):

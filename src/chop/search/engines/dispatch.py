@@ -11,7 +11,7 @@ from typing import Any
 
 from optuna.trial import FrozenTrial
 
-from chop.search.engines.engine import QUICK, Answer, Engine, Lost
+from chop.search.engines.engine import ATTEMPTS, QUICK, Answer, Engine, Lost
 from chop.search.spaces.measure import EvaluationRequest, Measure
 from chop.search.study.patience import StorageLost
 from chop.search.study.store import Store, keep_unstored
@@ -21,8 +21,6 @@ BATCH_SECONDS = 0.1
 LARGEST_BATCH = 64
 LONGEST_ALONE = 5.0
 """Seconds that a process which wants to join a study waits at most for one that is alone."""
-ATTEMPTS = 2
-"""How often a trial may take its process with it before it counts as failed."""
 
 Done = list[tuple[TrialRequest, Outcome]]
 
@@ -88,6 +86,14 @@ class Dispatcher:
     def is_idle(self) -> bool:
         """Whether the engine has nothing to do."""
         return not self._flights
+
+    @property
+    def words(self) -> str:
+        """What the engine is doing, in words; nothing of one that has one slot."""
+        if self.engine.slots == 1:
+            return ""
+        trials = {each.request.key for flights in self._flights.values() for each in flights}
+        return f"{self.engine.slots} slots, {len(trials)} in flight"
 
     @property
     def is_quick(self) -> bool:

@@ -18,10 +18,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
+from chop.errors import SearchError
 from chop.search.study.journal import no_collections
 
 Ticket = int
 Evaluate = Callable[[Any], Any]
+LONGEST_WAIT = 1.0
+"""Seconds that the engine is waited for before the clock and other processes are looked at."""
+ATTEMPTS = 2
+"""How often a request may take its process with it."""
 QUICK = 0.1
 """Seconds below which a request is quick: several of them go together."""
 
@@ -86,6 +91,30 @@ class Engine(ABC):
 
     def close(self) -> None:  # noqa: B027  # there may be nothing to end
         """End all workers, whatever they are doing."""
+
+
+def evaluate_all(engine: Engine, payload: Payload, requests: Sequence[Any]) -> list[Any]:
+    """Evaluate requests that do not depend on each other; return what came of each, in order.
+
+    One that takes its process with it twice is an error.
+    """
+    found: dict[int, Any] = {}
+    try:
+        engine.start(payload)
+        flying = {engine.submit([each]): (place, 1) for place, each in enumerate(requests)}
+        while flying:
+            for ticket, answers in engine.finished(LONGEST_WAIT):
+                place, attempt = flying.pop(ticket)
+                if not isinstance(answers, Lost):
+                    found[place] = answers[0].value
+                    continue
+                if attempt >= ATTEMPTS and not answers.is_innocent:
+                    raise SearchError(f"a process ended {attempt} times: {answers.reason}")
+                again = attempt + (not answers.is_innocent)
+                flying[engine.submit([requests[place]])] = (place, again)
+    finally:
+        engine.close()
+    return [found[place] for place in range(len(requests))]
 
 
 class BatchEvaluator:

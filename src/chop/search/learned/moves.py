@@ -27,8 +27,6 @@ DOUBT = 2.5
 """Standard errors by which it must be worse for that."""
 FINEST = 24
 """Bits after the point of the codes in which the bits of weights are counted."""
-PASSED = ("flatten", "view", "reshape", "dropout", "identity")
-"""Operations that may stand before the first layer."""
 
 
 @dataclass
@@ -76,7 +74,7 @@ def find_chain(graph: MaseGraph) -> list[LinearLink] | None:
             return None
         if op.name == "relu" and links:
             rectified = True
-        elif op.name not in PASSED or links:
+        elif op.name != "flatten" or links:
             link = linear_link(node, graph.modules, rectified)
             if link is None:
                 return None

@@ -258,7 +258,7 @@ class LearnedSearch(Strategy):
                 with at_any_moment():
                     polished = next(rounds)
                 self._measure(snapshot, polished)
-            self.progress.report(self.store)
+            self.progress.report(self.store, "")
             logger.info("Polished %d of %d networks of the front", place + 1, len(chosen))
 
     def _front(self) -> list[dict[str, Any]]:
@@ -299,7 +299,7 @@ class LearnedSearch(Strategy):
             if points.get(snapshot.epoch) in front:
                 self._try(snapshot, path, learning)
             remove_snapshot(path)
-        self.progress.report(self.store)
+        self.progress.report(self.store, "")
 
     def _try(self, snapshot: Snapshot, path: Path, learning: Learning) -> None:
         """Freeze, save and measure a snapshot, unless that was done before."""

@@ -4,10 +4,8 @@
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
 
-from chop.config.option import Option
-from chop.config.run import RUNTIME, RunConfig
+from chop.config.run import Address, EngineName, RunConfig
 from chop.config.verb import Verb, add_verb
 
 
@@ -15,16 +13,8 @@ from chop.config.verb import Verb, add_verb
 class SearchRequest(RunConfig):
     """Search for quantisation settings by accuracy and cost."""
 
-    engine: Annotated[
-        Literal["serial", "local", "ray"] | None,
-        Option("what evaluates trials: this process, processes, a Ray cluster", RUNTIME,
-               listed=False),
-    ] = None  # fmt: skip
-    address: Annotated[
-        str | None,
-        Option("of the Ray cluster: auto or host:port; without it one starts here", RUNTIME,
-               listed=False),
-    ] = None  # fmt: skip
+    engine: EngineName = None
+    address: Address = None
 
 
 add_verb(

@@ -101,14 +101,23 @@ def run(session: Session[RunConfig]) -> ActionResult | None:
 
 
 def with_engine(config: RunConfig) -> dict[str, Any]:
-    """``[search]`` with the engine of the command line in place of that of the file."""
+    """``[search]`` with the engine of the command line in place of that of the file.
+
+    A cluster may run code in the search, so a file alone cannot name one of another machine.
+    """
     stated = {name: getattr(config, name, None) for name in ("engine", "address")}
     given = {name: value for name, value in stated.items() if value is not None}
     tables: dict[str, Any] = config.search
-    if not given:
-        return tables
     strategy = tables.get("strategy", {})
     setup = {**strategy.get("setup", {}), **given}
+    address = setup.get("address")
+    if address not in (None, "auto", "local", stated["address"]):
+        raise ConfigError(
+            f"search.strategy.setup.address: a cluster can run code here: if you trust "
+            f"{address!r}, add --address {address}"
+        )
+    if not given:
+        return tables
     return {**tables, "strategy": {**strategy, "setup": setup}}
 
 

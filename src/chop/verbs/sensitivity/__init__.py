@@ -4,7 +4,14 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from chop.config.option import Option
-from chop.config.run import QUANTISING, FormatName, RunConfig
+from chop.config.run import (
+    QUANTISING,
+    RUNTIME,
+    Address,
+    EngineName,
+    FormatName,
+    RunConfig,
+)
 from chop.config.verb import Verb, add_verb
 
 
@@ -16,6 +23,11 @@ class SensitivityRequest(RunConfig):
     widths: Annotated[
         str, Option("bits to try in each layer, with commas between", QUANTISING, listed=False)
     ] = "2,3,4,6,8"
+    n_jobs: Annotated[
+        int, Option("processes that measure layers", RUNTIME, at_least=1, listed=False)
+    ] = 1
+    engine: EngineName = None
+    address: Address = None
 
 
 add_verb(

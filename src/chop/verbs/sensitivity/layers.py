@@ -5,7 +5,7 @@ The networks are candidates of the space that `ch search` has, on the rows it wo
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,8 +22,10 @@ from chop.passes.graph.transforms.quantize.one_line import FormatSpec
 from chop.results.sensitivity import LayerAtWidth, Sensitivity
 from chop.runs import LAYERS_FILE, LAYERS_TABLE, SENSITIVITY, SUGGESTED, versioned
 from chop.search.config import parse_search
+from chop.search.engines import EngineChoice, make_engine
+from chop.search.engines.engine import evaluate_all
 from chop.search.spaces.mixed_precision import DEFAULT, UNQUANTISED, MixedPrecisionPTQ
-from chop.search.spaces.space import Candidate, make_space
+from chop.search.spaces.space import Candidate, SearchContext, make_space
 from chop.tasks import CLASSES, NUMBERS, as_rows, restored, task_named
 from chop.training.metrics import asked
 from chop.verbs.common.next_commands import command, show_next
@@ -44,8 +46,9 @@ WIDTHS = (2, 3, 4, 6, 8)
 
 
 def check(config: SensitivityRequest) -> None:
-    """Refuse widths that are none."""
+    """Refuse widths that are none, and engines that make no sense."""
     parse_widths(config.widths)
+    engine_of(config)
     require_width(config.number_format)
 
 
@@ -67,6 +70,11 @@ def require_width(number_format: str) -> None:
     FormatSpec(number_format, WIDTHS[-1]).config(calibrated=True)
 
 
+def engine_of(config: SensitivityRequest) -> EngineChoice:
+    """What the command line says of the engine."""
+    return EngineChoice(config.engine, config.n_jobs, config.address)
+
+
 def run(session: Session[SensitivityRequest]) -> ActionResult:
     """Measure the layers as the command line asks; what is to be in the record of the run."""
     config = session.config
@@ -76,7 +84,7 @@ def run(session: Session[SensitivityRequest]) -> ActionResult:
         save_dir=session.software_folder / SENSITIVITY, settings=settings_to_search(config),
         task=config.task, seed=config.seed, accelerator=config.accelerator,
         load_name=config.load_name, load_type=config.load_type, cf_args=config.cf_args,
-        pretrained=config.is_pretrained,
+        pretrained=config.is_pretrained, imports=config.imports, engine=engine_of(config),
     )  # fmt: skip
     assert result.folder is not None
     print_result(result, config)
@@ -117,6 +125,8 @@ def sensitivity(  # noqa: PLR0913  # what a run consists of, by the names of the
     number_format: str = "integer",
     save_dir: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
+    engine: EngineChoice | None = None,
+    imports: Sequence[str] = (),
     **context: Any,
 ) -> Sensitivity:
     """What each layer with products loses and saves at each width, alone; a search to follow.
@@ -125,6 +135,8 @@ def sensitivity(  # noqa: PLR0913  # what a run consists of, by the names of the
         data_module: as for `search`: training rows choose scales, validation rows judge.
         save_dir: the folder for layers.csv, layers.json and search.toml; None writes nothing.
         settings: further settings of ``ch`` for search.toml.
+        engine: what measures the layers; by default this process.
+        imports: files of the user's that its processes read first.
         context: as for `search`: task, seed, accelerator, load_name, load_type, pretrained …
     """
     require_width(number_format)
@@ -135,14 +147,14 @@ def sensitivity(  # noqa: PLR0913  # what a run consists of, by the names of the
     task = task_named(context.get("task", CLASSES.name))
     tables = search_tables(seed, "type", task)
     made = make_context(model, info, rows, parse_search(tables), **context)
-    stated = tables["search_space"]
-    space = make_space(stated["name"], made, stated["setup"], stated["seed"])
-    assert isinstance(space, MixedPrecisionPTQ)
+    measuring = make_measuring(made, tables["search_space"], number_format)
+    space = measuring.space
     layers = [name for name, op in space.nodes.items() if op.multiplies and space.is_first(name)]
     if not layers:
         raise ConfigError(f"sensitivity: {info.name} has no layer with products, such as nn.Linear")
-    start, points = Measuring(space, number_format).of(layers, widths)
-    found = Sensitivity(start=start, points=tuple(points))
+    requests = [(layer, width) for layer in layers for width in widths]
+    points = evaluate_all(make_engine(engine or EngineChoice(), 1, imports), measuring, requests)
+    found = Sensitivity(start=measuring.measured(), points=tuple(points))
     needs = [Need(layer, space.nodes[layer], found.enough(layer)) for layer in layers]
     found.search.update(suggested(number_format, needs, widths, task))
     return found if save_dir is None else written(found, Path(save_dir), settings or {})
@@ -171,19 +183,22 @@ def written(found: Sensitivity, save_dir: Path, settings: Mapping[str, Any]) -> 
 class Measuring:
     """Compares candidates with the network as it came, row by row."""
 
-    def __init__(self, space: MixedPrecisionPTQ, number_format: str) -> None:
-        self.space = space
+    def __init__(
+        self, space: MixedPrecisionPTQ, stated: Mapping[str, Any], number_format: str
+    ) -> None:
+        self.space, self.stated = space, stated
         self.number_format = number_format
         rows = space.context.first_batches(LOADER, MOST_ROWS)
         self.rows = sum(len(labels) for _, labels in rows)
         self.start = self.losses(self.candidate({}))
 
-    def of(
-        self, layers: Sequence[str], widths: Sequence[int]
-    ) -> tuple[Measured, list[LayerAtWidth]]:
-        """The network as it came, and every layer at every width."""
-        points = [self.point(layer, width) for layer in layers for width in widths]
-        return self.measured(), points
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Make the space again in another process."""
+        return make_measuring, (self.space.context, self.stated, self.number_format)
+
+    def evaluator(self) -> "Callable[[tuple[str, int]], LayerAtWidth]":
+        """Return what measures a layer at a width in this process."""
+        return lambda request: self.point(*request)
 
     def measured(self) -> Measured:
         """The network as it came."""
@@ -237,6 +252,19 @@ class Measuring:
             score=score, lost=lost, low=lost - half, high=lost + half,
             bits_saved=round(saved * elements), share_saved=saved / usual if usual else 0.0,
         )  # fmt: skip
+
+
+def make_measuring(
+    context: "SearchContext", stated: Mapping[str, Any], number_format: str
+) -> Measuring:
+    """Make the space of all layers and widths, and what measures in it.
+
+    Args:
+        stated: the table ``search_space``.
+    """
+    space = make_space(stated["name"], context, stated["setup"], stated["seed"])
+    assert isinstance(space, MixedPrecisionPTQ)
+    return Measuring(space, stated, number_format)
 
 
 def paired_difference(before: "Tensor", after: "Tensor") -> tuple[float, float]:

@@ -10,6 +10,7 @@ from chop.errors import UnknownNameError
 from chop.logger import quietly
 from chop.results.sensitivity import Sensitivity
 from chop.runs import SENSITIVITY, SOFTWARE
+from chop.search.engines import EngineChoice
 from chop.verbs.common.rows import (
     in_one_word,
     module_of,
@@ -24,6 +25,8 @@ from chop.verbs.sensitivity.layers import sensitivity as measure
 
 CONTEXT = ("seed", "accelerator", "load_name", "load_type", "cf_args")
 """Settings of the run that `sensitivity` takes beside its own."""
+ENGINE = {"n_jobs": "slots", "engine": "name", "address": "address"}
+"""Settings of what measures, and what `EngineChoice` calls them."""
 
 
 def sensitivity(  # noqa: PLR0913  # all but the first by name
@@ -50,16 +53,19 @@ def sensitivity(  # noqa: PLR0913  # all but the first by name
         project: a folder to write layers.csv, layers.json and search.toml to; by default
             ``mase_output/<class of the model>``.
         task, verbose: as for `chop.train`.
-        settings: as for `chop.actions.search`: seed, accelerator, load, load_type.
+        settings: as for `chop.actions.search`: seed, accelerator, load, load_type; and n_jobs,
+            engine and address, as ``ch sensitivity`` has them.
     """
     module = module_of(model, "sensitivity")
     folder = project_of(project, module) / SOFTWARE / SENSITIVITY
     given = in_one_word("sensitivity", {"format": format, **settings})
-    if unknown := [name for name in given if name not in ("format", *CONTEXT)]:
-        raise UnknownNameError("setting", unknown[0], CONTEXT, "sensitivity")
+    known = (*ENGINE, *CONTEXT)
+    if unknown := [name for name in given if name not in ("format", *known)]:
+        raise UnknownNameError("setting", unknown[0], known, "sensitivity")
+    engine = EngineChoice(**{ENGINE[name]: given.pop(name) for name in ENGINE if name in given})
     with quietly(not verbose), one_line("sensitivity"):
         what = prepare(searchable(module), splits(train=train, val=val), task, cast=True)
         return measure(
             what.model, None, what.rows, widths=widths, save_dir=folder, task=what.task.name,
-            number_format=given.pop("format", "integer"), pretrained=True, **given,
+            number_format=given.pop("format", "integer"), pretrained=True, engine=engine, **given,
         )  # fmt: skip

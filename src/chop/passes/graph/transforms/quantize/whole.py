@@ -27,6 +27,7 @@ from chop.passes.graph.transforms.folding import NORMS, fold_normalisation_trans
 from chop.passes.graph.transforms.quantize.one_line import product_operations
 from chop.passes.graph.transforms.quantize.plan import DefaultRule, Plan, QuantizeArgs, make_plan
 from chop.passes.graph.transforms.quantize.quantize import apply_plan, quantize_by_plan
+from chop.passes.graph.transforms.recognition import recognise
 
 logger = logging.getLogger("chop")
 LISTED = 5
@@ -47,6 +48,8 @@ def quantize_whole_transform_pass(graph: MaseGraph, args: QuantizeArgs) -> tuple
     reason (`in_float`), which is empty if the network is whole in integers.
     """
     folded: Info = {}
+    if args.by != "type" or not args.model_extra:  # rules for operations are for what is written
+        recognise(graph)
     if not names_norms(graph, args):
         graph, folded = fold_normalisation_transform_pass(graph)
     left = without_integers(graph)
