@@ -35,6 +35,7 @@ BEST_CHECKPOINT, LAST_CHECKPOINT = "best.ckpt", "last.ckpt"
 TRAINING_LOG, LEARNING_CURVES = "training_log.csv", "learning_curves.png"
 GRAPH, GRAPH_FILE = "transformed_ckpt", "graph.json"
 EXPORT, MANIFEST = "export_{}", "manifest.json"
+AGREEMENT_FILE, AGREEMENT_TABLE = "agreement.json", "agreement.csv"
 # In the folder of tests:
 TEST_RESULTS = "test_results.json"
 # In the folder of a search: its study, or which study of a database it is, and its results.
@@ -186,6 +187,11 @@ class RunFolder:
     def exports(self) -> list[Path]:
         """Manifests of exports, beside the graphs."""
         return self._found(f"*/{EXPORT.format('*')}/{MANIFEST}")
+
+    @cached_property
+    def agreements(self) -> list[Path]:
+        """Folders of exports that were compared node by node."""
+        return [each.parent for each in self.exports if (each.parent / AGREEMENT_FILE).is_file()]
 
     @cached_property
     def searches(self) -> list[Path]:

@@ -269,7 +269,7 @@ class Simulation:
             nodes = {name: twins[node] for name, node in nodes.items()}
             values = {twins[node]: name for node, name in values.items()}
             graph = twin
-        self.graph, self._values, self._nodes = graph, values, nodes
+        self.graph, self.values, self._nodes = graph, values, nodes
 
     def refuse_differences(self, numbers: Mapping[str, Tensor], outputs: Iterable[Tensor]) -> None:
         """Raise if the graph does not compute for rows what the engine does.
@@ -290,8 +290,8 @@ class Simulation:
             if differs.any():
                 first = int(differs.int().argmax())
                 row = {name: rows[first : first + 1] for name, rows in inputs.items()}
-                results = self._results(row, set(self._values))
-                node = differing_node(self.program, self._values, results, row) or "its outputs"
+                results = self.results(row, set(self.values))
+                node = differing_node(self.program, self.values, results, row) or "its outputs"
                 raise BrokenPromiseError(
                     f"the graph, simulated in {type_name(self.dtype)}, differs from its integers "
                     f"in {node} on {int(differs.sum())} of {len(differs)} rows, the first is row "
@@ -299,7 +299,7 @@ class Simulation:
                 )
             done += len(differs)
 
-    def _results(
+    def results(
         self, inputs: Mapping[str, Tensor], wanted: AbstractSet[fx.Node]
     ) -> dict[fx.Node, Any]:
         """The results of some nodes for rows."""
@@ -329,10 +329,10 @@ class Simulation:
         """The results of the simulation for the outputs of the program."""
         if self.program.tail:
             nodes = [self._nodes[name] for name in self.program.outputs]
-            results = self._results(inputs, set(nodes))
+            results = self.results(inputs, set(nodes))
             return [results[node] for node in nodes]
         last = next(node for node in self.graph.nodes if node.op == "output")
-        return tensors_beside(self._symbols, self._results(inputs, {last})[last])
+        return tensors_beside(self._symbols, self.results(inputs, {last})[last])
 
 
 def type_name(dtype: torch.dtype) -> str:

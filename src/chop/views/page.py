@@ -70,6 +70,10 @@ def _parts(run: RunFolder, problems: list[str]) -> Parts:
 
         yield "Hardware", partial(hardware_section, run)
         yield "Exports", partial(exports_section, run)
+    if run.agreements:
+        from chop.views.sections.agreement import agreement_section
+
+        yield "Node by node", partial(agreement_section, run.agreements[0])
     if run.graphs or run.front_graphs:
         yield from _graph(run, problems)
     yield "Learning curves", lambda: learning_curves(run)

@@ -49,6 +49,13 @@ class ExportRequest:
     cut_tail: Annotated[
         bool, Option("drop floating-point operations at the end, such as a softmax", GROUP)
     ] = False
+    agreement: Annotated[
+        bool,
+        Option(
+            "compare node by node: noise against float, and the codes of simulation, C and ONNX",
+            GROUP,
+        ),
+    ] = False
     stages: Annotated[
         int | None,
         Option(
@@ -138,14 +145,20 @@ def export_saved(request: ExportRequest) -> "Exported":
         return export_graph(
             str(request.load_name), str(request.to), request.output, rows=request.rows,
             verify=request.verify, load_type=request.load_type, imports=request.imports,
-            cut_tail=request.cut_tail, **given,
+            cut_tail=request.cut_tail, agreement=request.agreement, **given,
         )  # fmt: skip
 
 
 def show_export(done: "Exported", request: ExportRequest) -> str:
     """Return where the files are and what was checked, for a terminal."""
     folder, said = printable(str(done.folder)), "\n".join(map(printable, done.said))
-    return f"{folder}\n" if request.quiet else f"Exported: {folder}, {said}\n"
+    if request.quiet:
+        return f"{folder}\n"
+    if request.agreement:
+        from chop.results.agreement import AgreementByNode
+
+        said += f"\n{AgreementByNode.load(done.folder)}"
+    return f"Exported: {folder}, {said}\n"
 
 
 add_verb(

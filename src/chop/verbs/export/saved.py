@@ -28,6 +28,7 @@ from chop.lowering.stored import PROGRAM
 from chop.passes import PASSES
 from chop.runs import BEST_SETTINGS, EXPORT, FRONT_GRAPHS, SOFTWARE, open_run
 from chop.verbs.common import session
+from chop.verbs.export.agreement import compare_nodes
 from chop.verbs.transform import passes as transforming
 
 ROWS = 2000
@@ -44,6 +45,7 @@ def export(  # noqa: PLR0913  (each is a flag of the command)
     load_type: str = "mz",
     imports: Sequence[str] = (),
     cut_tail: bool = False,
+    agreement: bool = False,
     **settings: Any,
 ) -> Exported:
     """Write what was saved in another form, checked against the engine, as the graph is.
@@ -61,8 +63,8 @@ def export(  # noqa: PLR0913  (each is a flag of the command)
             simulator is there for is then not checked at all, and the manifest says so.
         verify: check in any case, or fail.
         to, cut_tail: as for `chop.export.export`.
-        settings: the options of the target, such as the fields of
-            `chop.export.verilog.target.Hardware` for ``"verilog"``.
+        agreement: compare node by node, too, into agreement.json.
+        settings: options of the target, as in `chop.export.verilog.target.Hardware`.
         load_type: ``mz`` a graph, ``qonnx`` an ONNX file with Quant nodes.
         imports: files of yours that settings need, such as ``my_net.py:Net``; they are run.
     """
@@ -72,14 +74,17 @@ def export(  # noqa: PLR0913  (each is a flag of the command)
     notes = {}
     if rows is None and not verify and (reason := EXPORT_TARGETS[to].missing()) is not None:
         notes["file"] = reason
-    graph, data = loaded(place, load_type, imports)
+    graph, data = loaded(place, load_type, imports, needs_graph=agreement)
     most = ROWS if rows is None else rows
     inputs, notes["real"] = known_rows(graph, place, data, most)
     target = folder_beside(place, to) if output is None else output
-    return export_graph(
+    done = export_graph(
         graph, to, target, rows=rows, inputs=inputs, cut_tail=cut_tail,
         source=str(place.resolve()), notes=notes, **settings,
     )  # fmt: skip
+    if agreement and isinstance(graph, MaseGraph):
+        compare_nodes(graph, inputs).save(done.folder)
+    return done
 
 
 def known_rows(
@@ -186,7 +191,7 @@ def named_in(settings: Path) -> Path:
 
 
 def loaded(
-    path: Path, load_type: str, imports: Sequence[str] = ()
+    path: Path, load_type: str, imports: Sequence[str] = (), *, needs_graph: bool = False
 ) -> tuple[MaseGraph | IntegerProgram, Any]:
     """The graph or the integer program in a folder, or the graph that settings make.
 
@@ -195,6 +200,8 @@ def loaded(
     if path.suffix == SETTINGS:
         return made_by(path, imports)
     is_program = (path / PROGRAM).is_file()
+    if is_program and needs_graph:
+        raise ConfigError(f"export: --agreement needs a graph, and {path} is an integer program")
     return load_program(path) if is_program else load_graph(path, load_type), None
 
 

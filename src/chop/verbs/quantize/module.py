@@ -3,7 +3,7 @@
 import copy
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -33,9 +33,11 @@ from chop.passes.graph.transforms.quantize.untraced import (
     quantize_without_graph,
 )
 from chop.passes.graph.transforms.quantize.whole import in_words
+from chop.results.agreement import AgreementByNode
 from chop.tables import Table
 from chop.validation import parse
 from chop.verbs.common.rows import in_one_word, one_line
+from chop.verbs.export.agreement import FORMS, compare_nodes
 
 logger = logging.getLogger("chop")
 MOST_BATCHES = 1024  # of an iterator, which can be read only once and so is kept
@@ -61,6 +63,15 @@ class Quantized:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.model(*args, **kwargs)
+
+    def agreement(self, rows: Any, forms: Sequence[str] = FORMS) -> AgreementByNode:
+        """Return node by node the noise against floating point, and which forms are equal.
+
+        Args:
+            rows: a tensor or a dictionary of inputs by name.
+            forms: export targets to write and run beside the simulation.
+        """
+        return compare_nodes(self.graph, named(rows, self.model), forms)
 
     def __repr__(self) -> str:
         kinds = ", ".join(f"{name}: {kind}" for name, kind in self.info["quantized"].items())
