@@ -40,7 +40,7 @@ from chop.export.verilog.target import AS_USUAL, fitting_netlist
 RESULTS = Path(__file__).parent / "results"
 FORMS = ("integer", "c", "onnx", "qonnx")
 CALIBRATION, WIDTH = 64, 8
-MOST_LUTS = 10_000
+MOST_LUTS = 2_000
 """Beyond, only a lower bound is given: a netlist of more takes minutes."""
 HEADERS = (
     "network", "rows", "MACs in integers", *FORMS, "circuit, LUTs", "error", "whole, or why not",

@@ -48,7 +48,7 @@ from chop.search.spaces.measure import Measure
 from chop.search.spaces.space import SearchContext, every, make_space, walk
 from chop.search.strategy import Search
 from chop.search.study.storage import Place, open_store
-from chop.training.metrics import evaluate
+from chop.training.metrics import evaluate_model
 
 WIDTHS = [2, 3, 4, 5, 6, 7, 8]
 ROWS, IMAGES = 512, 64
@@ -124,7 +124,7 @@ def plain_rate(found: SearchContext, search: dict[str, Any], trials: int) -> flo
         twin, _ = add_common_metadata_analysis_pass(twin, {"dummy_in": found.dummy_in})
         twin, _ = add_software_metadata_analysis_pass(twin)
         twin, _ = quantize_transform_pass(twin, {"by": "name", **chosen})
-        result = evaluate(twin.model, islice(found.data_module.val_dataloader(), 1))
+        result = evaluate_model(twin.model, islice(found.data_module.val_dataloader(), 1))
         _, bits = calculate_avg_bits_mg_analysis_pass(twin)
         return result.accuracy, 0.2 * bits["w_avg_bit"]
 

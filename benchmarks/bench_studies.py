@@ -23,7 +23,7 @@ from chop.dataset import MaseDataModule
 from chop.models import get_model, get_model_info
 from chop.search.spaces.space import Candidate, SearchContext
 from chop.search.sweeps.trainings import Repeats, Rows, fresh_weights, with_batch_size
-from chop.training.metrics import evaluate
+from chop.training.metrics import evaluate_model
 
 RESULTS = Path(__file__).parent / "results" / "studies.jsonl"
 SETTINGS = ((256, 1), (256, 10), (1024, 10), (64, 10))
@@ -42,8 +42,8 @@ def bare(context: SearchContext, config: dict[str, Any], seed: int) -> float:
             optimiser.zero_grad(set_to_none=True)
             F.cross_entropy(model(features), labels).backward()
             optimiser.step()
-        evaluate(model, data.val_dataloader())
-    evaluate(model, context.batches("val_dataloader", None))
+        evaluate_model(model, data.val_dataloader())
+    evaluate_model(model, context.batches("val_dataloader", None))
     return time.perf_counter() - began
 
 

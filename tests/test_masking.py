@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from chop import cli
-from chop.config.layers import Layers, settings_table
+from chop.config.layers import Layers, layers_table
 from chop.errors import ConfigError
 from chop.logger import CurrentStdout, get_logger, only_results
-from chop.markup import escaped
-from chop.masking import masked, masked_url, printable, without_secrets
+from chop.markup import escape
+from chop.masking import mask_passwords, masked_url, printable, without_secrets
 from chop.runs import write_record
 from chop.search.config import parse_search
 from chop.search.study.storage import Place, open_store, shown
@@ -77,13 +77,13 @@ def test_a_url_is_shown_without_its_password(url: str) -> None:
     ],
 )
 def test_all_but_the_password_stays(url: str, expected: str) -> None:
-    assert masked(url) == expected
+    assert mask_passwords(url) == expected
 
 
 @pytest.mark.parametrize("unit", ["a=", "a%3D", "%25", "://a:", "password=", "a='", "a=%25 "])
 def test_long_texts_take_no_longer_than_their_length(unit: str) -> None:
     text = f"x={unit * 20_000}"
-    assert len(masked(text)) <= len(text)
+    assert len(mask_passwords(text)) <= len(text)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_long_texts_take_no_longer_than_their_length(unit: str) -> None:
     ],
 )
 def test_what_is_no_password_is_shown(text: str) -> None:
-    assert masked(text) == text
+    assert mask_passwords(text) == text
 
 
 class Broken(Exception):
@@ -121,12 +121,12 @@ def _as_settings(url: str, folder: Path) -> str:
     record = layers.record(["ch", "search", "--load", url, f"--load={url}"])
     written = write_record(folder, "search", record).read_text()
     assert json.loads(written)["command"][:2] == ["ch", "search"]
-    table = settings_table(layers, colour=False)
+    table = layers_table(layers, colour=False)
     return "".join(line.replace("|", "").replace(" ", "") for line in table.split("\n")) + written
 
 
 def _as_a_page(url: str, _: Path) -> str:
-    return escaped(f"ch search {url}")
+    return escape(f"ch search {url}")
 
 
 PLACES: list[Callable[[str, Path], str]] = [_as_an_error, _as_a_message, _as_settings, _as_a_page]

@@ -27,7 +27,7 @@ Traits = dict[str, dict[str, dict[str, Any]]]
 """Topic, name and what else an entry says of itself; without entries that say nothing."""
 
 
-def stored() -> Catalogue:
+def read_catalogue() -> Catalogue:
     """Topic, name and description of everything that comes with the package."""
     content = _content()
     return {topic: content[topic] for topic in TOPICS}
@@ -46,7 +46,7 @@ def _content() -> dict[str, Any]:
 
 
 def live() -> Catalogue:
-    """As `stored`, read off the registries, with what a user's files have added."""
+    """As `read_catalogue`, read off the registries, with what a user's files have added."""
     return {topic: registry.descriptions() for topic, registry in _registries().items()}
 
 

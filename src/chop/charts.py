@@ -117,7 +117,7 @@ def write_png(
     return path
 
 
-def embedded(picture: Path, words: str) -> str:
+def embed_picture(picture: Path, words: str) -> str:
     """A picture as markup that holds all of it, for notebooks; nothing if there is no such file.
 
     Args:

@@ -16,7 +16,7 @@ from typing import Any
 from chop.config.command_line import action_help, check_options, main_help, parse_arguments
 from chop.config.verb import Verb, verbs
 from chop.errors import FULL_DISK, ChopError, ConfigError, UnknownNameError
-from chop.masking import masked, printable
+from chop.masking import mask_passwords, printable
 
 OK, BUG, MISTAKE, INTERRUPTED = 0, 1, 2, 130
 LONGEST = 500  # characters of a message; --debug shows all of it
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = "--debug" in arguments
     make_writable()
     try:
-        with flushed():
+        with flush_output():
             return _run(arguments)
     except KeyboardInterrupt as error:
         code = getattr(error, "exit_code", INTERRUPTED)
@@ -53,8 +53,8 @@ def _complain(message: str, code: int, debug: bool) -> int:
     if debug:
         import traceback
 
-        sys.stderr.write(masked(traceback.format_exc()))
-    sys.stderr.write(f"ch: {_line(masked(message))}\n")
+        sys.stderr.write(mask_passwords(traceback.format_exc()))
+    sys.stderr.write(f"ch: {_line(mask_passwords(message))}\n")
     return code
 
 
@@ -118,26 +118,26 @@ def _as_info(action: str | None, options: dict[str, Any]) -> dict[str, Any]:
 
 def _act(verb: Verb, options: dict[str, Any], command: list[str]) -> int:
     """Run a verb on a model, with the settings of all layers, and keep a record of them."""
-    from chop.config.layers import Layers, settings_table, spelled_out, wants_colour
+    from chop.config.layers import Layers, layers_table, spelled_out, wants_colour
     from chop.logger import only_results
     from chop.verbs.common.project import with_project
-    from chop.verbs.common.session import check, run_verb
+    from chop.verbs.common.session import check_model_and_dataset, run_verb
 
     layers = Layers.read(options.pop("config", None), spelled_out(options), verb.request)
     layers = with_project(verb.name, layers)
     config = layers.config
-    check(config)
+    check_model_and_dataset(config)
     with _profiling(config.profile), only_results(config.quiet):
         colour = wants_colour(sys.stdout)
         room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        table = settings_table(layers, colour=colour, complete=config.verbose, room=room)
-        sys.stdout.write(table + "\n" + _taken(layers.project))
+        table = layers_table(layers, colour=colour, complete=config.verbose, room=room)
+        sys.stdout.write(table + "\n" + _project_note(layers.project))
         sys.stdout.flush()
         run_verb(verb, config, layers.record(command), fetch=layers.names_model)
     return OK
 
 
-def _taken(known: Mapping[str, Any]) -> str:
+def _project_note(known: Mapping[str, Any]) -> str:
     """A line about settings that were taken from a project."""
     shown = [f"{name} {value}" for name, value in known.items() if name in ("model", "dataset")]
     said = f"From project {known.get('project', '')}: {', '.join(shown)}"
@@ -179,7 +179,7 @@ def make_writable() -> None:
 
 
 @contextlib.contextmanager
-def flushed() -> Iterator[None]:
+def flush_output() -> Iterator[None]:
     """See to it that what was said has arrived when the block ends, ``--help`` included."""
     try:
         yield

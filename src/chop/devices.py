@@ -118,7 +118,7 @@ def require_compiler() -> None:
 
 
 @contextlib.contextmanager
-def compiled(model: nn.Module, wanted: bool) -> Iterator[None]:
+def compile_calls(model: nn.Module, wanted: bool) -> Iterator[None]:
     """Calls of `model` run what torch makes of it; afterwards it is as it was.
 
     There is a program for each batch size, so that what is computed does not depend on the sizes

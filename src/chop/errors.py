@@ -19,7 +19,7 @@ import difflib
 import errno
 from collections.abc import Iterable
 
-from chop.masking import masked
+from chop.masking import mask_passwords
 
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 """What the system says when nothing more can be written."""
@@ -29,7 +29,7 @@ class ChopError(Exception):
     """The user can mend this; the message says how, in one line."""
 
     def __str__(self) -> str:
-        return masked(" ".join(str(part) for part in self.args))
+        return mask_passwords(" ".join(str(part) for part in self.args))
 
 
 class ConfigError(ChopError):

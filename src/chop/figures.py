@@ -49,7 +49,7 @@ def metrics_line(metrics: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {number(value)}" for name, value in metrics.items())
 
 
-def counted(count: int, thing: str) -> str:
+def quantity(count: int, thing: str) -> str:
     """Return how many of a thing there are: ``1 run``, ``2 runs``."""
     return f"{number(count)} {thing}" + ("" if count == 1 else "s")
 

@@ -99,7 +99,7 @@ def write_folder(name: Callable[[], Path], fill: Callable[[Path], object]) -> Pa
     """
     wanted = name()
     writable_folder(wanted.parent)
-    whole = wanted.with_name(_hidden(wanted))
+    whole = wanted.with_name(_hidden_name(wanted))
     try:
         whole.mkdir()
         fill(whole)
@@ -145,7 +145,7 @@ def one_at_a_time(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def filled(folder: Path) -> Iterator[None]:
+def remove_if_empty(folder: Path) -> Iterator[None]:
     """Remove a folder that the block has failed to put anything in."""
     try:
         yield
@@ -156,12 +156,12 @@ def filled(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def held(path: Path) -> Iterator[bool]:
+def hold(path: Path) -> Iterator[bool]:
     """Whether this process, and no other, has `path` as its own while the block runs.
 
     The lock is the kernel's, so it goes when its holder is killed; the empty file may stay.
     """
-    descriptor = _locked(path)
+    descriptor = _lock(path)
     try:
         yield descriptor is not None
     finally:
@@ -170,7 +170,7 @@ def held(path: Path) -> Iterator[bool]:
             os.close(descriptor)
 
 
-def _locked(path: Path) -> int | None:
+def _lock(path: Path) -> int | None:
     """A descriptor of the locked file; None if somebody else holds it."""
     if fcntl is None:
         return os.open(path, os.O_RDWR | os.O_CREAT)
@@ -309,7 +309,7 @@ def _digest_with_blank(stream: BinaryIO, place: int) -> str:
     return digest.hexdigest()
 
 
-def _hidden(path: Path) -> str:
+def _hidden_name(path: Path) -> str:
     """A name of its own for what is to become `path`."""
     return f".{path.name}.{uuid.uuid4().hex[:8]}.tmp"
 
@@ -317,7 +317,7 @@ def _hidden(path: Path) -> str:
 @contextlib.contextmanager
 def _temporary(path: Path) -> Iterator[Path]:
     """A name beside `path` that is free when the block ends, and one line if it cannot be used."""
-    temporary = path.with_name(_hidden(path))
+    temporary = path.with_name(_hidden_name(path))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Iterator
 from typing import TextIO
 
-from chop.masking import masked, printable
+from chop.masking import mask_passwords, printable
 
 root_logger = logging.getLogger("chop")
 LEVELS = ("debug", "info", "warning", "error", "critical")
@@ -44,7 +44,7 @@ class Masked(logging.Formatter):
                 single_line(value, place) if place["kind"] == "s" else value
                 for value, place in zip(record.args, places, strict=False)
             )
-        return printable(masked(super().format(shown)), keep=LINE_ENDS)
+        return printable(mask_passwords(super().format(shown)), keep=LINE_ENDS)
 
 
 def single_line(value: object, place: re.Match[str]) -> object:

@@ -31,7 +31,7 @@ DEEPEST = 4
 """How many times a value may be percent-encoded."""
 
 
-def masked(text: str) -> str:
+def mask_passwords(text: str) -> str:
     """`text` without the passwords that its URLs and connection strings hold."""
     if "=" not in text and "://" not in text and "%3" not in text:
         return text  # nearly every text there is
@@ -41,7 +41,7 @@ def masked(text: str) -> str:
 
 def masked_url(url: str) -> str:
     """The same for a text that is one URL as a whole, although there may be spaces in it."""
-    return masked(_without_spaces(url))
+    return mask_passwords(_without_spaces(url))
 
 
 def _without_spaces(url: str) -> str:
@@ -51,7 +51,7 @@ def _without_spaces(url: str) -> str:
 def masked_values(value: Any) -> Any:
     """A setting, or a table of them, as it may be shown and stored."""
     if isinstance(value, str):
-        return masked_url(value) if URL.match(value) else masked(value)
+        return masked_url(value) if URL.match(value) else mask_passwords(value)
     if isinstance(value, dict):
         return {name: masked_values(each) for name, each in value.items()}
     if isinstance(value, list):
@@ -69,7 +69,7 @@ def without_secrets(message: str, url: str) -> str:
     for piece in sorted(pieces, key=len, reverse=True):
         if len(piece) >= SHORTEST_PIECE:
             message = message.replace(piece, HIDDEN)
-    return masked(message)
+    return mask_passwords(message)
 
 
 def _pieces(text: str, encoded: bool = True) -> Iterator[tuple[bool, str]]:

@@ -19,7 +19,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from chop.errors import ChopError, ConfigError, DataError, OutputError
-from chop.files import check_nameable, create, held, one_at_a_time, writable_folder, write_text
+from chop.files import check_nameable, create, hold, one_at_a_time, writable_folder, write_text
 from chop.preprocessing import Preprocessing, from_plain
 from chop.validation import parse
 
@@ -35,6 +35,7 @@ BEST_CHECKPOINT, LAST_CHECKPOINT = "best.ckpt", "last.ckpt"
 TRAINING_LOG, LEARNING_CURVES = "training_log.csv", "learning_curves.png"
 GRAPH, GRAPH_FILE = "transformed_ckpt", "graph.json"
 EXPORT, MANIFEST = "export_{}", "manifest.json"
+AGREEMENT_FILE, AGREEMENT_TABLE = "agreement.json", "agreement.csv"
 # In the folder of tests:
 TEST_RESULTS = "test_results.json"
 # In the folder of a search: its study, or which study of a database it is, and its results.
@@ -59,14 +60,14 @@ VERSION = re.compile(r"-v(\d+)$")
 """Nothing is overwritten: ``best.ckpt`` is followed by ``best-v1.ckpt``, folders likewise."""
 
 
-def numbered(name: str, number: int) -> str:
+def version_name(name: str, number: int) -> str:
     """The name of a version; the first, 0, has the name itself."""
     return f"{name}-v{number}" if number else name
 
 
 def nth(path: Path, number: int) -> Path:
     """A version of a file or folder."""
-    return with_suffix(path, numbered("", number))
+    return with_suffix(path, version_name("", number))
 
 
 def with_suffix(path: Path, suffix: str) -> Path:
@@ -87,19 +88,19 @@ def latest(path: Path) -> Path:
     return nth(path, max(numbers, default=0))
 
 
-def every(name: str) -> str:
+def version_pattern(name: str) -> str:
     """A pattern that finds all versions of a name."""
     return f"{Path(name).stem}*{Path(name).suffix}"
 
 
-def versioned(path: Path) -> Path:
+def free_version(path: Path) -> Path:
     """The first version of a file or folder that does not exist yet."""
     return next(each for n in itertools.count() if not (each := nth(path, n)).exists())
 
 
 def write_new(path: Path, text: str) -> Path:
     """Write a text file as a new version, even if two try at once; the name it got."""
-    while not create(target := versioned(path), text):  # somebody was faster
+    while not create(target := free_version(path), text):  # somebody was faster
         pass
     return target
 
@@ -109,7 +110,7 @@ def new_folder(path: Path) -> Path:
     writable_folder(path.parent)
     while True:
         with contextlib.suppress(FileExistsError):  # somebody was faster
-            folder = versioned(path)
+            folder = free_version(path)
             folder.mkdir()
             return folder
 
@@ -143,8 +144,8 @@ def own_suffix(folder: Path, last: Path | None, resume: bool) -> Iterator[str]:
     numbers = itertools.count() if not resume else [version_of(last) if last else 0]
     for number in numbers:
         names = [nth(folder / name, number) for name in (BEST_CHECKPOINT, LAST_CHECKPOINT)]
-        suffix = numbered("", number)
-        with held(folder / f".run{suffix}.lock") as is_ours:
+        suffix = version_name("", number)
+        with hold(folder / f".run{suffix}.lock") as is_ours:
             if is_ours and (resume or not any(name.exists() for name in names)):
                 yield suffix
                 return
@@ -164,22 +165,22 @@ class RunFolder:
 
     @cached_property
     def training_logs(self) -> list[Path]:
-        return self._found(f"{TRAINING}/{every(TRAINING_LOG)}")
+        return self._found(f"{TRAINING}/{version_pattern(TRAINING_LOG)}")
 
     @cached_property
     def test_results(self) -> list[Path]:
-        return self._found(f"{TESTS}/{every(TEST_RESULTS)}")
+        return self._found(f"{TESTS}/{version_pattern(TEST_RESULTS)}")
 
     @cached_property
     def graphs(self) -> list[Path]:
         """Folders of saved graphs, those that were transformed first."""
-        places = (f"{each}/{every(GRAPH)}/{GRAPH_FILE}" for each in (TRANSFORM, TRAINING))
+        places = (f"{each}/{version_pattern(GRAPH)}/{GRAPH_FILE}" for each in (TRANSFORM, TRAINING))
         return [path.parent for place in places for path in self._found(place)]
 
     @cached_property
     def front_graphs(self) -> list[Path]:
         """Folders of the graphs of fronts that were learned."""
-        found = self._found(f"{every(SEARCH)}/{FRONT_GRAPHS}/*/{GRAPH_FILE}")
+        found = self._found(f"{version_pattern(SEARCH)}/{FRONT_GRAPHS}/*/{GRAPH_FILE}")
         return [path.parent for path in found]
 
     @cached_property
@@ -188,29 +189,36 @@ class RunFolder:
         return self._found(f"*/{EXPORT.format('*')}/{MANIFEST}")
 
     @cached_property
+    def agreements(self) -> list[Path]:
+        """Folders of exports that were compared node by node."""
+        return [each.parent for each in self.exports if (each.parent / AGREEMENT_FILE).is_file()]
+
+    @cached_property
     def searches(self) -> list[Path]:
         """Folders of searches."""
-        return [path.parent for path in self._found(f"{every(SEARCH)}/{LOG}")]
+        return [path.parent for path in self._found(f"{version_pattern(SEARCH)}/{LOG}")]
 
     @cached_property
     def comparisons(self) -> list[Path]:
         """Comparisons of samplers."""
-        return self._found(f"{every(COMPARISON)}/{COMPARISON_FILE}")
+        return self._found(f"{version_pattern(COMPARISON)}/{COMPARISON_FILE}")
 
     @cached_property
     def sensitivities(self) -> list[Path]:
         """Folders of what layers lose by themselves."""
-        return [path.parent for path in self._found(f"{every(SENSITIVITY)}/{LAYERS_FILE}")]
+        return [
+            path.parent for path in self._found(f"{version_pattern(SENSITIVITY)}/{LAYERS_FILE}")
+        ]
 
     @cached_property
     def best_checkpoints(self) -> list[Path]:
         """The best checkpoints of training runs."""
-        return self._found(f"{TRAINING}/{every(BEST_CHECKPOINT)}")
+        return self._found(f"{TRAINING}/{version_pattern(BEST_CHECKPOINT)}")
 
     @cached_property
     def checkpoints(self) -> list[Path]:
         """The last checkpoints of training runs."""
-        return self._found(f"{TRAINING}/{every(LAST_CHECKPOINT)}")
+        return self._found(f"{TRAINING}/{version_pattern(LAST_CHECKPOINT)}")
 
     @cached_property
     def records(self) -> list[Path]:

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from chop.markup import Markup, escaped, tag
+from chop.markup import Markup, escape, tag
 
 NO_VALUE = "-"
 
 
 @dataclass(frozen=True)
-class Table:
+class ResultTable:
     """Rows under headers; a cell that is None says nothing.
 
     Args:
@@ -34,20 +34,20 @@ class Table:
     @classmethod
     def of_columns(
         cls, columns: Mapping[str, Sequence[object]], label: str = "", spare: Sequence[str] = ()
-    ) -> "Table":
+    ) -> "ResultTable":
         """Return the table of columns by their names."""
         return cls(list(columns), list(zip(*columns.values(), strict=True)), label, 1, spare)
 
-    def without(self, name: object) -> "Table":
+    def without(self, name: object) -> "ResultTable":
         """Return the table without one of its columns."""
-        return self._chosen([place for place, each in enumerate(self.headers) if each != name])
+        return self._select([place for place, each in enumerate(self.headers) if each != name])
 
-    def filled(self) -> "Table":
+    def filled(self) -> "ResultTable":
         """Return the table without the columns in which no row says anything."""
         places = range(len(self.headers))
-        return self._chosen([place for place in places if any(row[place] for row in self.rows)])
+        return self._select([place for place in places if any(row[place] for row in self.rows)])
 
-    def _chosen(self, places: Sequence[int]) -> "Table":
+    def _select(self, places: Sequence[int]) -> "ResultTable":
         return replace(
             self,
             headers=[self.headers[place] for place in places],
@@ -91,7 +91,7 @@ def _cell(value: object, kind: str | None, name: str | None) -> Markup:
     """Return a cell; `name` is that of its column, for cards, which have no head."""
     if not (isinstance(value, Markup) and value.startswith(("<td", "<th"))):
         return tag("td", value, class_=kind, data_label=name)
-    labelled = "" if name is None else f' data-label="{escaped(name)}"'
+    labelled = "" if name is None else f' data-label="{escape(name)}"'
     return Markup(f"{value[:3]}{labelled}{value[3:]}")
 
 

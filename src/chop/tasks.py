@@ -96,7 +96,7 @@ def as_rows(values: "Tensor") -> "Tensor":
     return values[:, None] if values.ndim == 1 else values
 
 
-def restored(outputs: "Tensor", targets: Targets | None) -> "Tensor":
+def restore_units(outputs: "Tensor", targets: Targets | None) -> "Tensor":
     """What a network gives, one row for each row, in the units of the labels."""
     rows = as_rows(outputs)
     return rows if targets is None else targets.restored(rows)
@@ -122,7 +122,7 @@ def numbers_predicted(outputs: "Tensor", known: Preprocessing | None) -> Columns
     targets = None if known is None else known.targets
     columns = [
         [f"{value:.7g}" for value in each]
-        for each in restored(outputs.double(), targets).t().tolist()
+        for each in restore_units(outputs.double(), targets).t().tolist()
     ]
     if len(columns) == 1:
         return {PREDICTION: columns[0]}

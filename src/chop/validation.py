@@ -41,7 +41,7 @@ def first_problem(error: ValidationError, schema: type) -> str:
     problem = next((found for found in problems if found["type"] in UNKNOWN_KEY), problems[0])
     path = problem["loc"]
     if problem["type"] in UNKNOWN_KEY:
-        inside = f"{dotted(path[:-1])}: " if path[:-1] else ""
+        inside = f"{toml_path(path[:-1])}: " if path[:-1] else ""
         known = field_names(schema, path[:-1])
         return f"{inside}unknown key {path[-1]!r}: {suggestion(str(path[-1]), known)}"
     message = problem["msg"].removeprefix("Value error, ")
@@ -54,10 +54,10 @@ def first_problem(error: ValidationError, schema: type) -> str:
     given = problem["input"]
     # Masked before it is cut: half a URL no longer tells that it holds a password.
     shown = "" if problem["type"] == "missing" else f" (got {masked_values(given)!r:.60})"
-    return f"{dotted(path)}: {message}{shown}"
+    return f"{toml_path(path)}: {message}{shown}"
 
 
-def dotted(path: Iterable[int | str]) -> str:
+def toml_path(path: Iterable[int | str]) -> str:
     """The place of a value as it is written in TOML: ``weight.sparsity``."""
     return ".".join(str(step) for step in path)
 

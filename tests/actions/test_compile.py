@@ -11,7 +11,7 @@ from torch.utils.data import TensorDataset
 
 from chop.actions import test as evaluate
 from chop.actions import train
-from chop.devices import compiled
+from chop.devices import compile_calls
 from chop.errors import ConfigError
 
 FEATURES = torch.linspace(-2, 2, 40 * 4).reshape(40, 4).sin()
@@ -84,7 +84,7 @@ def test_without_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(ConfigError, match="C\\+\\+ compiler, and 'no-such-compiler' was not found"):
         train(network(), data_module=loaders(), save_path=tmp_path / "run", compile=True)
     assert not (tmp_path / "run").exists()
-    with pytest.raises(ConfigError, match="was not found"), compiled(network(), wanted=True):
+    with pytest.raises(ConfigError, match="was not found"), compile_calls(network(), wanted=True):
         pass
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chop.catalogue import stored
+from chop.catalogue import read_catalogue
 from chop.cli import main
 from chop.config.layers import write_toml
 from chop.config.verb import verbs
@@ -101,7 +101,7 @@ def unchecked(words: list[str]) -> list[str]:
 
 
 def test_all_registered_models_are_here_or_too_large() -> None:
-    assert ROWS.keys() | TOO_LARGE == stored()["models"].keys()
+    assert ROWS.keys() | TOO_LARGE == read_catalogue()["models"].keys()
 
 
 @pytest.mark.parametrize("model", ROWS)

@@ -25,7 +25,7 @@ from chop.passes.graph.interface import load_mase_graph
 from chop.preprocessing import Preprocessing, Targets, from_plain, preprocessing_of, targets_of
 from chop.runs import RunFolder
 from chop.tasks import TASKS, classes_predicted, numbers_predicted, task_of
-from chop.training.metrics import evaluate
+from chop.training.metrics import evaluate_model
 from chop.training.results import RegressionEvaluation, RegressionTally
 from chop.views.sections import run as sections
 
@@ -243,9 +243,9 @@ def test_loaders_of_real_numbers_from_python_to_a_front(
     )  # fmt: skip
     assert list(front.metrics) == ["mae", "ebops"]
     assert front[0].metrics["mae"] == min(point.metrics["mae"] for point in front)
-    assert front[0].test == evaluate(front[0].model, test).measured
+    assert front[0].test == evaluate_model(front[0].model, test).measured
     assert front[0].test_accuracy is None
-    assert front.start.chosen_by == evaluate(model, val).measured  # type: ignore[union-attr]
+    assert front.start.chosen_by == evaluate_model(model, val).measured  # type: ignore[union-attr]
     assert "test mae" in repr(front)
     assert "test mae" in front._repr_html_()
     done = front[0].export("c", tmp_path / "c")
@@ -362,7 +362,7 @@ def test_the_page_speaks_of_errors(tmp_path: Path) -> None:
     folder = tmp_path / "p" / "software"
     model, _ = trained(folder / "training_ckpts", data)
     actions.test(model, data_module=data, task="regression", save_path=folder / "checkpoints")
-    parts = (sections.learning_curves, sections.tested)
+    parts = (sections.learning_curves, sections.test_section)
     curves, results = (part(RunFolder(tmp_path / "p", folder)) for part in parts)
     assert curves is not None
     assert results is not None

@@ -114,11 +114,11 @@ def test_ch_transform_makes_the_best_configuration(
     assert ch(tmp_path, "transform", folder / "best_0.toml") == 0
     capsys.readouterr()
     from chop.loading.networks import load_model
-    from chop.training.metrics import evaluate
+    from chop.training.metrics import evaluate_model
 
     saved = load_model(tmp_path / "out" / "software" / "transform" / "transformed_ckpt", "mz")
     data = MaseDataModule("jsc-sim", batch_size=512)
-    result = evaluate(saved, [next(iter(data.val_dataloader()))])
+    result = evaluate_model(saved, [next(iter(data.val_dataloader()))])
     entry = best["0"]["software_metrics"]
     assert entry == {"loss": round(result.loss, 10), "accuracy": round(result.accuracy, 10)}
 

@@ -22,7 +22,7 @@ from chop.models import get_model_info
 from chop.training.metrics import (
     Evaluation,
     accuracy,
-    evaluate,
+    evaluate_model,
     summed_loss,
 )
 
@@ -105,7 +105,7 @@ def test_rows_are_where_the_model_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
     meta = torch.device("meta")
     monkeypatch.setattr("chop.training.job.device_of", lambda accelerator: meta)
-    monkeypatch.setattr("chop.training.job.evaluate", look)
+    monkeypatch.setattr("chop.training.job.evaluate_model", look)
     model = Fixed()
     run(model)
     assert set(seen.values()) == {meta}
@@ -149,10 +149,10 @@ def test_the_numbers_are_those_of_torch(tmp_path: Path) -> None:
 def test_evaluate_leaves_the_mode_of_the_model_alone() -> None:
     model = bench.dropout_model().train()
     batches = list(MaseDataModule("toy_tiny", 2048).test_dataloader())
-    assert evaluate(model, batches).loss == evaluate(model, batches).loss
+    assert evaluate_model(model, batches).loss == evaluate_model(model, batches).loss
     assert model.training
     with pytest.raises(DataError, match="no rows"):
-        evaluate(model, [])
+        evaluate_model(model, [])
 
 
 def test_accuracy_is_the_fraction_right() -> None:

@@ -16,7 +16,7 @@ from chop.lowering import program
 from chop.models import get_model, get_model_info
 from chop.search.front import verification
 from chop.search.front.accuracy import Judge
-from chop.training.metrics import evaluate
+from chop.training.metrics import evaluate_model
 from chop.views.sections.search import search_section
 
 LINEAR = "seq_blocks_2"
@@ -149,7 +149,7 @@ def test_the_front_and_the_float_network_are_tested_when_the_search_is_over(
     torch.manual_seed(0)
     model, data = get_model("jsc-tiny"), MaseDataModule("jsc-sim", batch_size=1024)
     data.setup()
-    tested = evaluate(model, data.test_dataloader())
+    tested = evaluate_model(model, data.test_dataloader())
     assert result.start.test == Measured.of(tested.right, 20_000)
     assert json.loads((tmp_path / "search.json").read_text())["start"]["test"] == (
         result.start.test.model_dump()

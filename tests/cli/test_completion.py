@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from chop.catalogue import TOPICS, stored
+from chop.catalogue import TOPICS, read_catalogue
 from chop.cli import main
 from chop.config.command_line import action_help
 from chop.config.verb import flags_of, options, verbs
@@ -24,7 +24,7 @@ def bash(tmp_path: Path) -> Complete:
     if shell is None:
         pytest.skip("bash is not installed")
     script = tmp_path / "completion.bash"
-    script.write_text(completion_script("bash", stored()))
+    script.write_text(completion_script("bash", read_catalogue()))
 
     def complete(*words: str) -> list[str]:
         quoted = " ".join(f"'{word}'" for word in ("ch", *words))
@@ -55,8 +55,8 @@ def test_bash_offers_the_commands(bash: Complete) -> None:
 
 @pytest.mark.parametrize("command", RUNS)
 def test_bash_offers_models_then_data_sets(bash: Complete, command: str) -> None:
-    assert bash(command, "") == list(stored()["models"])
-    assert bash(command, "jsc-tiny", "") == list(stored()["datasets"])
+    assert bash(command, "") == list(read_catalogue()["models"])
+    assert bash(command, "jsc-tiny", "") == list(read_catalogue()["datasets"])
     assert bash(command, "jsc-tiny", "jsc-sim", "") == []
 
 
@@ -70,7 +70,7 @@ def test_bash_does_not_count_options_as_words(bash: Complete) -> None:
 @pytest.mark.parametrize("topic", TOPICS)
 def test_bash_offers_what_there_is_of_a_topic(bash: Complete, topic: str) -> None:
     assert bash("info", topic[:3]) == [topic]
-    assert set(stored()[topic]) <= set(bash("info", topic, ""))
+    assert set(read_catalogue()[topic]) <= set(bash("info", topic, ""))
 
 
 @pytest.mark.parametrize("name", [name for name, each in options().items() if each.choices])
@@ -108,7 +108,7 @@ def test_the_script_is_valid_in_its_shell(shell: str, tmp_path: Path) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
     script = tmp_path / "script"
-    script.write_text(completion_script(shell, stored()))
+    script.write_text(completion_script(shell, read_catalogue()))
     done = subprocess.run([shell, "-n", str(script)], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -127,7 +127,7 @@ def test_fish_completes(line: str, expected: list[str], tmp_path: Path) -> None:
     if shutil.which("fish") is None:
         pytest.skip("fish is not installed")
     script = tmp_path / "ch.fish"
-    script.write_text(completion_script("fish", stored()))
+    script.write_text(completion_script("fish", read_catalogue()))
     ask = f"source {script}; complete -C '{line}'"
     done = subprocess.run(["fish", "-c", ask], capture_output=True, text=True, check=True)
     assert sorted(each.partition("\t")[0] for each in done.stdout.splitlines()) == expected
@@ -146,7 +146,7 @@ def test_every_script_names_every_flag(shell: str, capsys: pytest.CaptureFixture
         if flag.startswith("--") and each.help != "==SUPPRESS=="
     }
     assert [flag for flag in flags if f"{dashes}{flag[2:]}" not in script] == []
-    names = [name for topic in stored().values() for name in topic]
+    names = [name for topic in read_catalogue().values() for name in topic]
     assert [name for name in names if name not in script] == []
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from chop.verbs import doctor as module
-from chop.verbs.doctor import Requirement, doctor, found, numbers, requirements
+from chop.verbs.doctor import Requirement, doctor, find_package, numbers, requirements
 
 
 def state_of(text: str, name: str) -> str:
@@ -100,7 +100,7 @@ def test_versions_are_compared_by_number(version: str, expected: list[int]) -> N
 
 def test_ten_is_more_than_nine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "version", lambda name: "2.10")
-    assert found(Requirement("x", "2.9", ""), "").state == "ok"
+    assert find_package(Requirement("x", "2.9", ""), "").state == "ok"
 
 
 def test_what_exports_need(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ def test_every_entry_is_listed(topic: str, capsys: pytest.CaptureFixture[str]) -
     text = capsys.readouterr().out
     assert text.split()[:2] == [topic, "description"]
     listed = [line.split()[0] for line in text.splitlines()[2:] if line[0] != " "]
-    assert listed == sorted(catalogue.stored()[topic])
+    assert listed == sorted(catalogue.read_catalogue()[topic])
     assert set(listed) <= set(catalogue.live()[topic])  # to which other tests may have added
 
 
@@ -112,8 +112,8 @@ def test_traits_stand_below_the_description(
 
 @pytest.mark.parametrize("columns", [60, 80, 120])
 def test_all_topics_fit_on_one_screen(columns: int) -> None:
-    known, traits = catalogue.stored(), catalogue.stored_traits()
-    lines = info.overview(known, traits, columns).splitlines()
+    known, traits = catalogue.read_catalogue(), catalogue.stored_traits()
+    lines = info.topics_overview(known, traits, columns).splitlines()
     assert len(lines) <= 3 + 2 * len(known) + 4
     assert max(map(len, lines[1:-1])) <= columns
     heads = [line.split()[0] for line in lines[1:-2] if line[0] != " "]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from chop.catalogue import stored
+from chop.catalogue import read_catalogue
 from chop.cli import main
 from chop.logger import RESULT, get_logger, only_results
 
@@ -110,7 +110,7 @@ def test_mistakes_are_told_all_the_same(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_info_and_doctor_and_report(ran: Ran, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info", "samplers", "--quiet"]) == 0
-    assert capsys.readouterr().out.splitlines() == list(stored()["samplers"])
+    assert capsys.readouterr().out.splitlines() == list(read_catalogue()["samplers"])
     assert main(["doctor", "--quiet"]) == 0
     rows = [line for line in capsys.readouterr().out.splitlines() if line]
     assert all("install" in row or "export" in row for row in rows)

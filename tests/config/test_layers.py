@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from chop.config.command_line import parse_arguments
-from chop.config.layers import GREY, Layers, checked_argument, settings_table, wants_colour
+from chop.config.layers import GREY, Layers, checked_argument, layers_table, wants_colour
 from chop.config.run import REMOVED, RunConfig
 from chop.config.verb import flags_of, settings
 from chop.errors import ChopError
@@ -153,7 +153,7 @@ def test_options_may_stand_between_the_names() -> None:
 
 def test_the_table_is_the_labs_table(tmp_path: Path) -> None:
     given = layers(tmp_path, "batch_size = 512", "--cpu", "0", "--project-dir", "/a" * 20)
-    lines = settings_table(given, colour=False).splitlines()
+    lines = layers_table(given, colour=False).splitlines()
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if "|" in line]
     assert cells[0] == ["Name", "Default", "Config. File", "Manual Override", "Effective"]
     names = [row[0] for row in cells[1:] if row[0]]
@@ -166,16 +166,16 @@ def test_the_table_is_the_labs_table(tmp_path: Path) -> None:
 
 
 def test_the_file_column_is_there_only_with_a_file() -> None:
-    header = settings_table(Layers.read(None, {}), colour=False).splitlines()[1]
+    header = layers_table(Layers.read(None, {}), colour=False).splitlines()[1]
     assert header.split() == ["|", "Name", "|", "Default", "|", "Manual", "Override", "|",
                               "Effective", "|"]  # fmt: skip
 
 
 def test_values_that_lost_are_grey_on_a_terminal_only(tmp_path: Path) -> None:
     given = layers(tmp_path, "batch_size = 512\nseed = 7", "--batch-size", "128")
-    grey = re.findall(re.escape(GREY) + r"(\S+)\033\[0m", settings_table(given, colour=True))
+    grey = re.findall(re.escape(GREY) + r"(\S+)\033\[0m", layers_table(given, colour=True))
     assert grey == ["128", "512", "0"]
-    assert "\033" not in settings_table(given, colour=False)
+    assert "\033" not in layers_table(given, colour=False)
     assert not wants_colour(io.StringIO())
 
 

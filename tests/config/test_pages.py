@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from chop.catalogue import stored
+from chop.catalogue import read_catalogue
 from chop.config.command_line import build_parser
 from chop.config.pages import cli_page, toml_page
 from chop.config.schema import stored_schema, values_of
@@ -58,7 +58,7 @@ def test_every_key_of_a_rule_is_an_operand_and_a_field_of_the_page() -> None:
     rule = stored_schema()["definitions"]["quantize_config"]["properties"]
     stated = {f"{operand}_{field}" for operand in named for field in named}
     assert set(rule) - stated == {"name", "bypass"}
-    assert set(stored()["formats"]) <= named
+    assert set(read_catalogue()["formats"]) <= named
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from toml_checker import fits, problems
 
-from chop.config.layers import checked, na_to_none
-from chop.config.schema import stored, stored_schema
+from chop.config.layers import check_setting_value, na_to_none
+from chop.config.schema import read_schema, stored_schema
 from chop.config.verb import settings
 from chop.errors import ChopError
 
@@ -29,7 +29,7 @@ TABLES = ("passes", "train", "search", "cf_args")
 
 def accepted(name: str, value: Any) -> bool:
     try:
-        checked(name, na_to_none(value), name, name)
+        check_setting_value(name, na_to_none(value), name, name)
     except ChopError:
         return False
     return True
@@ -38,7 +38,7 @@ def accepted(name: str, value: Any) -> bool:
 def test_the_stored_schema_is_what_the_code_says() -> None:
     from chop.verbs.schema.document import schema_text
 
-    assert stored() == schema_text(), "run: make catalogue"
+    assert read_schema() == schema_text(), "run: make catalogue"
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").rglob("*.toml")), ids=lambda p: p.name)
@@ -143,14 +143,14 @@ def code_accepts(tables: dict[str, Any]) -> bool:
     from chop.nn.quant_config import parse_quant_config
     from chop.ops.table import OPS
     from chop.search.config import parse_search
-    from chop.verbs.transform.passes import PASSES, check
+    from chop.verbs.transform.passes import PASSES, check_transform
 
     tables = na_to_none(tables)
     try:
         for name, value in tables.items():
             setting_named(name, "file")
-            checked(name, value, name, name)
-        check(RunConfig(passes=tables["passes"]))
+            check_setting_value(name, value, name, name)
+        check_transform(RunConfig(passes=tables["passes"]))
         args: Any = PASSES["quantize"].parse(tables["passes"]["quantize"])
         for key, config in args.configs():
             if key in OPS and config.get("name"):

@@ -10,7 +10,7 @@ from jet_files import JetFiles
 
 import chop.dataset.physical.jsc as jsc
 from chop.dataset import MaseDataModule
-from chop.dataset.download import fetch, has_md5, recorded
+from chop.dataset.download import checksum_file, fetch, has_md5
 from chop.dataset.vision import mnist
 from chop.errors import DataError
 
@@ -89,7 +89,7 @@ def test_a_whole_file_is_fetched_once(server: Server, tmp_path: Path) -> None:
     for _ in range(2):
         assert fetch(server.url, target, anything).read_bytes() == CONTENT
     assert len(server.asked) == 1
-    assert len(recorded(target).read_text()) == 64
+    assert len(checksum_file(target).read_text()) == 64
     assert not target.with_name("data.h5.part").exists()
 
 

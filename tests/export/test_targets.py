@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from lowering_nets import example
 
-from chop.catalogue import stored
+from chop.catalogue import read_catalogue
 from chop.errors import ConfigError
 from chop.export import EXPORT_TARGETS, export, export_target
 from chop.export.targets import ExportTarget, TargetOptions, WrittenFiles, target_options
@@ -45,7 +45,7 @@ def test_a_step_that_a_writer_lacks_is_named() -> None:
 
 
 def test_all_targets_are_in_the_catalogue_with_a_line_each() -> None:
-    assert stored()["targets"] == EXPORT_TARGETS.descriptions()
+    assert read_catalogue()["targets"] == EXPORT_TARGETS.descriptions()
     assert all(EXPORT_TARGETS.descriptions().values())
 
 

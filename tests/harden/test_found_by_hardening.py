@@ -18,7 +18,7 @@ from chop.cli import lacking
 from chop.dataset import MaseDataModule
 from chop.dataset.data_module import TensorLoader
 from chop.errors import OutputError
-from chop.files import filled, held, replacing, write_text
+from chop.files import hold, remove_if_empty, replacing, write_text
 from chop.models import get_model, get_model_info
 from chop.results.trials import log_json, table_csv
 from chop.runs import new_folder, own_suffix, write_new
@@ -154,11 +154,11 @@ def test_a_file_system_without_links(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_name_is_held_by_one_and_free_again(tmp_path: Path) -> None:
     path = tmp_path / "lock"
-    with held(path) as ours:
+    with hold(path) as ours:
         assert ours
-        with held(path) as theirs:
+        with hold(path) as theirs:
             assert not theirs
-    with held(path) as ours:
+    with hold(path) as ours:
         assert ours
     assert not path.exists()
 
@@ -166,7 +166,7 @@ def test_a_name_is_held_by_one_and_free_again(tmp_path: Path) -> None:
 def test_a_folder_that_stays_empty_goes(tmp_path: Path) -> None:
     for name in ("empty", "used"):
         folder = new_folder(tmp_path / name)
-        with pytest.raises(RuntimeError), filled(folder):
+        with pytest.raises(RuntimeError), remove_if_empty(folder):
             if name == "used":
                 (folder / "file").touch()
             raise RuntimeError

@@ -166,7 +166,7 @@ def written_sensitivity(folder: Path) -> Path | None:
         high=0.1, bits_saved=280, share_saved=0.9,
     )  # fmt: skip
     found = Sensitivity(start=start, points=(point,), search={"strategy": {"name": "optuna"}})
-    return one_by_one.written(found, folder, {}).folder
+    return one_by_one.write_sensitivity(found, folder, {}).folder
 
 
 @pytest.mark.parametrize("write", [written_export, written_sensitivity])

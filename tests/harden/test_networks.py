@@ -14,7 +14,7 @@ import harden.network_checks
 from chop.errors import ConfigError
 from chop.files import read_safetensors, write_safetensors
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.ir.graph.recorder import undisturbed
+from chop.ir.graph.recorder import preserve_model
 from chop.nn.decomposed import DecomposedAttention
 from chop.nn.quant_config import parse_quant_config
 from chop.ops.table import OPS
@@ -292,5 +292,5 @@ def test_embeddings_with_a_largest_norm_are_left_as_they_are() -> None:
     for by, key in (("type", "embedding"), ("name", "table")):
         with pytest.raises(ConfigError, match="cannot be quantised"):
             quantize_transform_pass(graph, {"by": by, key: {"config": INTEGER}})
-    with undisturbed(model):
+    with preserve_model(model):
         assert bool((model.table(x).norm(dim=-1) <= 0.5001).all())

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from chop.errors import GraphError
 from chop.ir.graph.mase_graph import MaseGraph, MaseTracer
-from chop.ir.graph.recorder import run_graph, undisturbed
+from chop.ir.graph.recorder import preserve_model, run_graph
 from chop.passes.graph import add_common_metadata_analysis_pass, init_metadata_analysis_pass
 
 
@@ -231,7 +231,7 @@ def test_an_untouched_tensor_is_not_written_to() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
     loss = model(torch.randn(3, 4)).sum()
     versions = [value._version for value in (*model.parameters(), *model.buffers())]
-    with undisturbed(model):
+    with preserve_model(model):
         model(torch.randn(3, 4))
     assert [value._version for value in (*model.parameters(), *model.buffers())] == versions
     loss.backward()

@@ -8,7 +8,7 @@ from torch import Tensor, fx, nn
 
 from chop.errors import GraphError
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.ir.graph.recorder import meta_twin, run_graph, undisturbed
+from chop.ir.graph.recorder import meta_twin, preserve_model, run_graph
 
 
 class Two(nn.Module):
@@ -51,7 +51,7 @@ def test_inference_mode_around_a_run_changes_nothing(graph: MaseGraph) -> None:
 
 def test_modes_are_restored_after_an_error() -> None:
     model = nn.Sequential(nn.BatchNorm1d(4))
-    with pytest.raises(ZeroDivisionError), undisturbed(model):
+    with pytest.raises(ZeroDivisionError), preserve_model(model):
         assert not model.training
         assert not torch.is_grad_enabled()
         raise ZeroDivisionError

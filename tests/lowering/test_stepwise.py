@@ -77,6 +77,7 @@ class Everything(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.words = nn.Embedding(9, 12, padding_idx=0)
+        self.places = nn.Embedding(4, 12)
         self.norm = nn.LayerNorm(12)
         self.mix = nn.Linear(12, 36)
         self.rms = nn.RMSNorm(12)
@@ -86,7 +87,7 @@ class Everything(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         seen = (x != 0)[:, None, None, :]
-        vectors = self.norm(self.words(x))
+        vectors = self.norm(self.words(x) + self.places(torch.arange(x.shape[1])))
         q, k, v = self.mix(vectors).unflatten(-1, (3, 2, 6)).permute(2, 0, 3, 1, 4)
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
         mixed = F.scaled_dot_product_attention(mixed, k, v, is_causal=True)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from chop.ops.listing import markdown, write_page
+from chop.ops.listing import markdown, write_listing
 from chop.ops.table import OPS
 
 PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
@@ -10,7 +10,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
 
 def test_the_page_is_up_to_date(tmp_path: Path) -> None:
     assert PAGE.read_text(encoding="utf-8") == markdown()
-    write_page(str(tmp_path / "page.md"))
+    write_listing(str(tmp_path / "page.md"))
     assert (tmp_path / "page.md").read_text(encoding="utf-8") == markdown()
 
 

@@ -171,7 +171,7 @@ def test_a_bug_of_ours_is_not_taken_for_damage(
     def buggy(*_: Any) -> None:
         raise KeyError("oops")
 
-    monkeypatch.setattr("chop.views.sections.run.charts", buggy)
+    monkeypatch.setattr("chop.views.sections.run.training_charts", buggy)
     with pytest.raises(KeyError):
         report(tmp_path / "p")
     assert main(["report", str(tmp_path / "p")]) == 1

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from report_pages import Page, logged, put
 
 from chop.figures import number
-from chop.markup import Markup, escaped, tag
+from chop.markup import Markup, escape, tag
 from chop.numerics import FORMATS
 from chop.results.front import SearchResult
 from chop.results.front_charts import choices_of, importances, varied_choices
@@ -25,11 +25,11 @@ from chop.views.sections.graph import (
     bit_colour,
     error_colour,
     picture,
-    placed,
-    shown,
+    place_nodes,
+    statistic_text,
     together,
 )
-from chop.views.sections.search import MOST_POINTS, charts, json_block, plot_data, thinned
+from chop.views.sections.search import MOST_POINTS, json_block, plot_data, search_charts, thin_out
 from chop.views.svg import Axis, nice_ticks
 
 
@@ -82,7 +82,7 @@ def test_text_never_becomes_markup(words: str, attribute: str) -> None:
     page = Page(tag("p", words, title=attribute))
     assert [name for name, _ in page.tags] == ["p"]
     assert list(page.tags[0][1]) == ["title"]
-    assert escaped(Markup("<b>")) == "<b>"
+    assert escape(Markup("<b>")) == "<b>"
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def node(name: str, *inputs: str) -> NodeFacts:
 
 def test_a_node_is_below_all_that_it_reads() -> None:
     nodes = [node("x"), node("a", "x"), node("b", "x"), node("c", "a", "b"), node("d", "c", "x")]
-    assert placed(nodes) == {"x": (0, 0), "a": (1, 0), "b": (1, 1), "c": (2, 0), "d": (3, 0)}
+    assert place_nodes(nodes) == {"x": (0, 0), "a": (1, 0), "b": (1, 1), "c": (2, 0), "d": (3, 0)}
     page = Page(picture(nodes))
     assert [attrs["class"] for tag_, attrs in page.tags if tag_ == "path"] == ["edge"] * 6
 
@@ -117,7 +117,7 @@ def test_a_node_is_below_all_that_it_reads() -> None:
      ([[1, 2], [3, 4]], "1 … 4 (4 values)")],
 )  # fmt: skip
 def test_statistics_in_a_few_characters(value: object, words: str) -> None:
-    assert shown(value) == words
+    assert statistic_text(value) == words
 
 
 def make_search(count: int, front: list[int], **problem: object) -> SearchResult:
@@ -149,15 +149,15 @@ def test_the_choice_that_decides_matters_most() -> None:
     ("count", "words"), [(7, "8 complete trials are needed"), (8, "variance between 8 trials")]
 )
 def test_the_page_says_what_the_shares_are_or_why_there_are_none(count: int, words: str) -> None:
-    shown = charts(make_search(count, [1]))
+    shown = search_charts(make_search(count, [1]))
     assert words in shown
     assert ("What matters for" in shown) == (count == 8)
 
 
 def test_large_searches_keep_the_page_small() -> None:
     search = make_search(50_000, [1, 49_999])
-    assert {1, 49_999} <= {trial.number for trial in thinned(search)}
-    assert len(thinned(search)) <= MOST_POINTS
+    assert {1, 49_999} <= {trial.number for trial in thin_out(search)}
+    assert len(thin_out(search)) <= MOST_POINTS
     block = json_block(plot_data(search, ["accuracy", "noise"]), "x")
     assert len(block) < 400_000
 

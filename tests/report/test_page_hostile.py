@@ -5,7 +5,7 @@ from pathlib import Path
 
 from report_pages import HOSTILE, Page, a_result, logged, put
 
-from chop.markup import escaped
+from chop.markup import escape
 from chop.verbs.report import report
 
 
@@ -64,4 +64,4 @@ def test_a_graph_that_was_tampered_with_is_refused(run_folder: Path, tmp_path: P
 
 
 def test_no_mark_turns_text_round() -> None:
-    assert escaped("a\u202eb\u2066c\x9b") == "a\ufffdb\ufffdc\ufffd"
+    assert escape("a\u202eb\u2066c\x9b") == "a\ufffdb\ufffdc\ufffd"

@@ -9,7 +9,7 @@ import pytest
 from report_pages import logged, page_of, put
 
 from chop.verbs.report import report
-from chop.views.sections.sweep import StudiedSetting, read_study, varied_names
+from chop.views.sections.sweep import StudiedSetting, read_studied_settings, varied_names
 
 
 def training(size: int, accuracy: float, **changes: Any) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def test_settings_with_mean_and_spread_the_best_first(study: Path) -> None:
 
 
 def test_curves_are_means_over_the_trainings(study: Path) -> None:
-    settings = read_study(study)
+    settings = read_studied_settings(study)
     assert varied_names(settings) == ["batch_size"]
     by_size = {each.config["batch_size"]: each for each in settings}
     assert by_size[64].curve("val_acc_epoch", max) == [(0, 0.8), (1, 0.9)]

@@ -26,7 +26,7 @@ from chop.search.spaces.space import (
     every,
     make_space,
 )
-from chop.training.metrics import evaluate
+from chop.training.metrics import evaluate_model
 
 
 class Oracle(nn.Module):
@@ -102,7 +102,7 @@ def ptq(context: SearchContext, seed: dict[str, Any], by: str = "type") -> Mixed
 def plain_metrics(space: MixedPrecisionPTQ, config: dict[str, Any]) -> tuple[float, float, float]:
     """Loss, accuracy and width of a graph that the quantise pass made for this purpose alone."""
     candidate = Candidate(space.context, config, lambda: space.quantised(config))
-    result = evaluate(candidate.model, space.context.batches("val_dataloader", 128))
+    result = evaluate_model(candidate.model, space.context.batches("val_dataloader", 128))
     return result.loss, result.accuracy, candidate.parameter_width()
 
 
@@ -208,7 +208,7 @@ def test_a_node_sampled_na_is_float_again(context: SearchContext) -> None:
     assert coarse != before
     assert fast_metrics(space, unquantised) == before
     assert before[2] == 32
-    float_result = evaluate(context.pristine().eval(), context.batches("val_dataloader", 128))
+    float_result = evaluate_model(context.pristine().eval(), context.batches("val_dataloader", 128))
     assert before[:2] == (float_result.loss, float_result.accuracy)
 
 

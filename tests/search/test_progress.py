@@ -8,7 +8,7 @@ import rich
 from rich.console import Console
 from search_cases import Searcher
 
-from chop.views.progress import Bar, Lines
+from chop.views.progress import SearchBar, SearchLines
 
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -18,7 +18,7 @@ def test_the_ends_of_the_front_are_as_measured_and_not_as_scaled(search_with: Se
     trials = [each.user_attrs for each in store.counted()]
     bits = min(each["hardware_metrics"]["average_bitwidth"] for each in trials)
     right = max(each["software_metrics"]["accuracy"] for each in trials)
-    shown = Lines(18, ["accuracy", "average_bitwidth"]).best(store)
+    shown = SearchLines(18, ["accuracy", "average_bitwidth"]).best(store)
     assert shown.endswith(f"best accuracy {right:.4g}, average_bitwidth {bits:.4g}")
 
 
@@ -30,7 +30,7 @@ def test_a_narrow_terminal_costs_facts_before_the_bar(
     store = search_with(sampler="brute").store
     screen = io.StringIO()
     monkeypatch.setattr(rich, "_console", Console(file=screen, force_terminal=True))
-    with Bar(18, ["accuracy", "average_bitwidth"]) as bar:
+    with SearchBar(18, ["accuracy", "average_bitwidth"]) as bar:
         bar(store)
     lines = [line for line in re.split(r"[\r\n]", ANSI.sub("", screen.getvalue())) if line]
     assert all(len(line) <= columns for line in lines)
@@ -46,7 +46,7 @@ def test_several_slots_say_how_many_are_at_work(
     assert search.trials.words == ""
     monkeypatch.setattr(search.trials.engine, "slots", 4)
     assert search.trials.words == "4 slots, 0 in flight"
-    lines = Lines(18, ["accuracy", "average_bitwidth"])
+    lines = SearchLines(18, ["accuracy", "average_bitwidth"])
     lines.every = 0.0
     lines._done_before = 0
     with caplog.at_level("INFO", logger="chop"):

@@ -15,7 +15,7 @@ from chop.search.runners import HW_RUNNERS, SW_RUNNERS, RunnerArgs, hardware_run
 from chop.search.spaces.measure import Measure
 from chop.search.spaces.mixed_precision import MixedPrecisionPTQ
 from chop.search.spaces.space import Candidate, SearchContext, every, make_space
-from chop.training.metrics import evaluate
+from chop.training.metrics import evaluate_model
 
 LINEAR = {
     "name": ["integer"], "data_in_width": [8], "weight_width": [4], "bias_width": [8],
@@ -46,7 +46,7 @@ def hardware(name: str, candidate: Candidate, **args: Any) -> dict[str, float]:
 
 def test_accuracy_is_that_of_training(candidate: Candidate, context: SearchContext) -> None:
     found = software("basic_evaluation", candidate, data_loader="test_dataloader", num_samples=200)
-    result = evaluate(candidate.model, context.batches("test_dataloader", 200))
+    result = evaluate_model(candidate.model, context.batches("test_dataloader", 200))
     assert found == {"loss": result.loss, "accuracy": result.accuracy}
     assert result.rows == 200
 

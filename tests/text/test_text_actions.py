@@ -12,7 +12,7 @@ from warm import python
 from chop.cli import main
 from chop.dataset import MaseDataModule
 from chop.models import get_model
-from chop.training.metrics import TokenEvaluation, evaluate, perplexity
+from chop.training.metrics import TokenEvaluation, evaluate_model, perplexity
 
 try:
     import transformers
@@ -209,7 +209,7 @@ def test_perplexity_is_of_the_tokens_that_are_asked_for() -> None:
     data = MaseDataModule("agreement-lm", batch_size=50)
     model = get_model("decoder-tiny", "lm", data.dataset_info)
     batches = [next(iter(data.test_dataloader()))]
-    found = evaluate(model, batches)
+    found = evaluate_model(model, batches)
     tokens, labels = batches[0]
     with torch.no_grad():
         scores = torch.log_softmax(model(tokens), -1)

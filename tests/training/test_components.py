@@ -16,7 +16,7 @@ from chop.training.batches import normalisable
 from chop.training.checkpoint import random_state, restore_random_state
 from chop.training.job import make_logger
 from chop.training.optimisers import make_optimiser, step_function
-from chop.training.report import Bar
+from chop.training.report import TrainingBar
 from chop.training.settings import TrainingSettings
 
 
@@ -124,7 +124,7 @@ def test_small_networks_get_one_thread() -> None:
 
 def test_the_bar_shows_the_names_of_the_labs() -> None:
     screen = io.StringIO()
-    bar = Bar(Console(file=screen, force_terminal=True, width=160))
+    bar = TrainingBar(Console(file=screen, force_terminal=True, width=160))
     bar.start(4, 10)
     bar.advance(10, {"train_acc_step": 0.5})
     bar.end({"train_acc_step": 0.5, "val_acc_epoch": 0.25, "val_loss_epoch": 1.5})
@@ -137,7 +137,7 @@ def test_the_bar_shows_the_names_of_the_labs() -> None:
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
 def test_an_epoch_is_one_line_that_fits(width: int) -> None:
     screen = io.StringIO()
-    bar = Bar(Console(file=screen, width=width))
+    bar = TrainingBar(Console(file=screen, width=width))
     bar.start(12, 3084)
     metrics = {"train_acc_step": 0.5, "val_acc_epoch": 0.25, "val_loss_epoch": 1.5}
     bar.advance(3084, metrics)

@@ -75,7 +75,7 @@ class Parser(argparse.ArgumentParser):
         if "explicit argument" in problem:
             raise ConfigError(f"{flag} takes no value: leave out ={problem.rpartition(' ')[2]}")
         if problem == "expected one argument":
-            raise ConfigError(f"{flag}: a value must follow: {_expected(flag)}")
+            raise ConfigError(f"{flag}: a value must follow: {_expected_value(flag)}")
         raise ConfigError(message.removeprefix("argument "))
 
 
@@ -89,7 +89,7 @@ def parse_arguments(arguments: Sequence[str]) -> dict[str, Any]:
         by_name, surplus = named_words(verb, words)
         given, unknown = given | by_name, [*surplus, *unknown]
     for argument in unknown:
-        raise ConfigError(_unknown(argument, verb))
+        raise ConfigError(_unknown_argument(argument, verb))
     return given if action is None else {"action": action} | given
 
 
@@ -201,14 +201,14 @@ def _add_information(group: Any) -> None:
     group.add_argument("--info", nargs="?", const="all", metavar="TOPIC", help=said[2])
 
 
-def _expected(flag: str) -> str:
+def _expected_value(flag: str) -> str:
     """What may follow a flag."""
     words = {"N": "a whole number", "X": "a number", "PATH": "a path", "FOLDER": "a folder"}
     setting = next(each for each in options().values() if flag in flags_of(each))
     return " or ".join(setting.choices) or words.get(value_of(setting), "a text")
 
 
-def _unknown(argument: str, verb: Verb | None) -> str:
+def _unknown_argument(argument: str, verb: Verb | None) -> str:
     """One line for an argument that means nothing."""
     if not argument.startswith("-"):
         usage = USAGE if verb is None else f"{verb.name} {verb.usage}".rstrip()

@@ -50,19 +50,19 @@ def write_toml(path: Path, tables: dict[str, Any], comment: str = "") -> None:
 
 def na_to_none(value: Any) -> Any:
     """A copy in which every "NA" is none."""
-    return _replaced(value, NOTHING, None)
+    return _replace_value(value, NOTHING, None)
 
 
 def none_to_na(value: Any) -> Any:
     """A copy in which every none is "NA"."""
-    return _replaced(value, None, NOTHING)
+    return _replace_value(value, None, NOTHING)
 
 
-def _replaced(value: Any, old: object, new: object) -> Any:
+def _replace_value(value: Any, old: object, new: object) -> Any:
     if isinstance(value, dict):
-        return {key: _replaced(item, old, new) for key, item in value.items()}
+        return {key: _replace_value(item, old, new) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_replaced(item, old, new) for item in value]
+        return [_replace_value(item, old, new) for item in value]
     return new if value == old and type(value) is type(old) else value
 
 
@@ -238,17 +238,20 @@ def checked_file(path: Path) -> dict[str, Any]:
     """The settings in a file, each of its right type."""
     values = read_toml(path)
     return {
-        name: checked(name, value, f"{path}: {name}", str(path)) for name, value in values.items()
+        name: check_setting_value(name, value, f"{path}: {name}", str(path))
+        for name, value in values.items()
     }
 
 
 def checked_argument(name: str, text: Any) -> Any:
     """What an option on the command line was given, as the value it stands for."""
     where = main_flag(options()[name]) or name
-    return checked(name, None if text == NOTHING else text, where, where, strict=False)
+    return check_setting_value(name, None if text == NOTHING else text, where, where, strict=False)
 
 
-def checked(name: str, value: Any, where: str, owner: str, *, strict: bool = True) -> Any:
+def check_setting_value(
+    name: str, value: Any, where: str, owner: str, *, strict: bool = True
+) -> Any:
     """`value` as setting `name` holds it.
 
     Args:
@@ -266,7 +269,7 @@ def checked(name: str, value: Any, where: str, owner: str, *, strict: bool = Tru
         raise ConfigError(
             f"{where}: no choice {value!r}: {suggestion(str(value), setting.choices)}"
         )
-    typed = _typed(setting, value, where, strict)
+    typed = _parse_value(setting, value, where, strict)
     if setting.option.names in ("file", "folder"):
         for path in typed if isinstance(typed, list) else [typed]:
             check_nameable(path, where)
@@ -283,7 +286,7 @@ def setting_named(name: str, owner: str) -> Setting:
     return known[name]
 
 
-def settings_table(
+def layers_table(
     layers: Layers, *, colour: bool, complete: bool = True, room: int | None = None
 ) -> str:
     """The table that shows who set what; values that lost are grey where colours are wanted.
@@ -294,7 +297,7 @@ def settings_table(
     """
     given = [row for row in layers.rows() if complete or _is_changed(row)]
     for width in COLUMN_WIDTHS:
-        table = _table(layers, [_shown(row, width, colour=colour) for row in given])
+        table = _table(layers, [_render_row(row, width, colour=colour) for row in given])
         if room is None or len(table.partition("\n")[0]) <= room:
             break
     return table
@@ -311,7 +314,7 @@ def _table(layers: Layers, rows: list[list[str]]) -> str:
 
     headers = ["Name", "Default", "Config. File", "Manual Override", "Effective"]
     if layers.file_name is None:
-        headers, rows = _without(2, headers), [_without(2, row) for row in rows]
+        headers, rows = _drop_column(2, headers), [_drop_column(2, row) for row in rows]
     return tabulate(
         rows,
         headers,
@@ -326,7 +329,7 @@ def wants_colour(stream: Any) -> bool:
     return bool(stream.isatty()) and "NO_COLOR" not in os.environ
 
 
-def _typed(setting: Setting, value: Any, where: str, strict: bool) -> Any:
+def _parse_value(setting: Setting, value: Any, where: str, strict: bool) -> Any:
     from pydantic import ValidationError
 
     from chop.validation import first_problem
@@ -352,20 +355,20 @@ def _adapter(name: str) -> Any:
     return TypeAdapter(annotation)
 
 
-def _shown(row: list[Any], width: int, *, colour: bool) -> list[str]:
+def _render_row(row: list[Any], width: int, *, colour: bool) -> list[str]:
     """The row as text; with colours, every given value but the winning one is grey."""
     given = [place for place, value in enumerate(row[:-1]) if value != ""]
     lost = given[1:-1] if colour else []  # the first is the name
     values = enumerate(row[1:], start=1)
     texts = ((at, printable(str(each))) for at, each in values)
-    return [str(row[0]), *(_wrapped(each, width, grey=at in lost) for at, each in texts)]
+    return [str(row[0]), *(_wrap(each, width, grey=at in lost) for at, each in texts)]
 
 
-def _wrapped(text: str, width: int, *, grey: bool) -> str:
+def _wrap(text: str, width: int, *, grey: bool) -> str:
     # Not left to tabulate: its own wrapping turns the text "False" into True.
     lines = textwrap.wrap(text, width) or [""]
     return "\n".join(f"{GREY}{line}{PLAIN}" if grey else line for line in lines)
 
 
-def _without(place: int, row: list[Any]) -> list[Any]:
+def _drop_column(place: int, row: list[Any]) -> list[Any]:
     return row[:place] + row[place + 1 :]

@@ -152,7 +152,7 @@ def toml_page(schema: Schema) -> str:
     for name, table in tables["search"]["properties"].items():
         parts += _section(f"search.{name}", table)
     parts += [f"## `[cf_args]`\n\n{sentence(tables['cf_args']['description'])}\n"]
-    parts += list(_shared(schema))
+    parts += list(_shared_tables(schema))
     return "\n".join(parts)
 
 
@@ -184,7 +184,7 @@ def _section(path: str, table: Schema, when: str = "") -> Iterator[str]:
             yield from _section(f"{path}.{key}", inner, f' with `name = "{name}"`')
 
 
-def _shared(schema: Schema) -> Iterator[str]:
+def _shared_tables(schema: Schema) -> Iterator[str]:
     """Tables that stand in many places: metrics, and configurations of operations."""
     definitions = schema["definitions"]
     strategy = schema["properties"]["search"]["properties"]["strategy"]["properties"]

@@ -36,7 +36,7 @@ Row = tuple[str, str, str, str]
 """Key, values, default and meaning."""
 
 
-def stored() -> str:
+def read_schema() -> str:
     """The schema that comes with the package, as text."""
     return FILE.read_text(encoding="utf-8")
 
@@ -77,7 +77,7 @@ def _value_schema(setting: Setting) -> Schema:
 
 def stored_schema() -> Schema:
     """The schema that comes with the package."""
-    schema: Schema = json.loads(stored())
+    schema: Schema = json.loads(read_schema())
     return schema
 
 
@@ -91,12 +91,12 @@ def key_rows(table: Schema) -> Iterator[Row]:
         yield key, values_of(schema), default, schema.get("description", "")
 
 
-def all_rows(table: Schema, within: str = "") -> Iterator[Row]:
+def nested_key_rows(table: Schema, within: str = "") -> Iterator[Row]:
     """The keys of a table and, with dots, of the tables within it."""
     for key, values, default, meaning in key_rows(table):
         yield within + key, values, default, meaning
     for key, schema in table.get("properties", {}).items():
-        yield from all_rows(table_in(schema), f"{within}{key}.")
+        yield from nested_key_rows(table_in(schema), f"{within}{key}.")
 
 
 def table_in(schema: Schema) -> Schema:
@@ -118,10 +118,10 @@ def values_of(schema: Schema) -> str:
         return " or ".join(dict.fromkeys(values_of(each) for each in schema["anyOf"]))
     if "enum" in schema:
         return ", ".join(json.dumps(value) for value in schema["enum"])
-    return _typed(schema)
+    return _type_words(schema)
 
 
-def _typed(schema: Schema) -> str:
+def _type_words(schema: Schema) -> str:
     kind = schema.get("type", "")
     words = WORDS.get(kind, "anything")
     if kind == "array" and schema.get("items"):

@@ -26,8 +26,8 @@ class Verb:
 
     Args:
         request: its class; the docstring is the help of the verb.
-        home: the module of a verb that runs on a model: it has `run(session)`, and `check(request)`
-            to refuse mistakes before a model is built.
+        home: the module of a verb that runs on a model: it has `run_<verb>(session)`, and
+            `check_<verb>(request)` to refuse mistakes before a model is built.
         function: what any other verb does with a request.
         quiet: what is shown with ``--quiet``.
         place: where it stands among the others.
@@ -86,6 +86,16 @@ class Verb:
         module, _, function = self.python.partition(":")
         found: Callable[..., Any] = getattr(import_module(module), function)
         return found
+
+    @property
+    def work(self) -> Callable[[Any], Any]:
+        """The function of its home that runs it in a session."""
+        found: Callable[[Any], Any] = getattr(import_module(self.home), f"run_{self.name}")
+        return found
+
+    def refuse_mistakes(self, request: Any) -> None:
+        """Check a request as its home does, if that has anything to check."""
+        getattr(import_module(self.home), f"check_{self.name}", lambda _: None)(request)
 
     def __call__(self, *values: Any, **named: Any) -> Any:
         """Do what the fields of a request say."""

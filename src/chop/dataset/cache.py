@@ -34,7 +34,7 @@ SETTLED_NS = 2_000_000_000
 clock that dates changes, so its hash is not kept."""
 
 
-def cached(
+def load_or_build(
     request: DatasetRequest,
     key: Mapping[str, object],
     build: Callable[[], Splits],
@@ -57,15 +57,15 @@ def cached(
     whole = dict(key) | ({} if asked is None else {"preprocessing": asked.digest})
     name = hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:32]
     folder = request.cache_dir / "preprocessed" / request.name / name
-    with locked(folder.with_name(f"{name}.lock")):
-        if request.use_cache and (found := _opened(folder)) is not None:
+    with hold_lock(folder.with_name(f"{name}.lock")):
+        if request.use_cache and (found := _open_rows(folder)) is not None:
             return replace(found, source=f"{found.source}, read from {origin}")
         built = build()
         for path, stated in sources.items():
             if file_sha256(path, request.cache_dir, trust=False) != stated:
                 raise DataError(f"{path}: has changed while it was read; start again")
         _store(folder, built)
-        stored = _opened(folder)
+        stored = _open_rows(folder)
     if stored is None:
         raise DataError(f"{folder}: what was just written there cannot be read back")
     return replace(stored, source=f"{stored.source}, read from {origin}")
@@ -109,7 +109,7 @@ def file_sha256(path: Path, cache_dir: Path, *, trust: bool = True) -> str:
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
+def hold_lock(path: Path) -> Iterator[None]:
     """Hold a lock, so that of several runs that start together one does the work."""
     with _writing(path.parent):
         handle = path.open("a")
@@ -154,17 +154,17 @@ def _store(folder: Path, splits: Splits) -> None:
             about["preprocessing"] = splits.preprocessing and splits.preprocessing.as_plain()
             names = {name: getattr(splits, name) for name in ("class_names", "feature_names")}
             sums = {"checksums": {file.name: _checksum(file) for file in fresh.iterdir()}}
-            (fresh / ABOUT).write_text(_sealed(about | names | sums), encoding="utf-8")
+            (fresh / ABOUT).write_text(_seal(about | names | sums), encoding="utf-8")
             shutil.rmtree(folder, ignore_errors=True)
             fresh.replace(folder)
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
 
 
-def _opened(folder: Path) -> Splits | None:
+def _open_rows(folder: Path) -> Splits | None:
     """The rows in a cache folder; None if there are none or they are damaged."""
     try:
-        about = _unsealed(regular(folder / ABOUT).read_text(encoding="utf-8"))
+        about = _unseal(regular(folder / ABOUT).read_text(encoding="utf-8"))
         for name, checksum in about["checksums"].items():
             if _checksum(regular(folder / name)) != checksum:
                 return None
@@ -176,7 +176,7 @@ def _opened(folder: Path) -> Splits | None:
             **names,
         )
         parts: dict[str, Any] = {
-            split: StoredRows(*(_mapped(folder / f"{split}_{kind}.npy") for kind in "xy"))
+            split: StoredRows(*(_map_array(folder / f"{split}_{kind}.npy") for kind in "xy"))
             for split in sorted(file.name[: -len("_x.npy")] for file in folder.glob("*_x.npy"))
         }
         return replace(splits, **parts) if parts else None
@@ -186,12 +186,12 @@ def _opened(folder: Path) -> Splits | None:
         return None
 
 
-def _sealed(content: dict[str, Any]) -> str:
+def _seal(content: dict[str, Any]) -> str:
     """A dictionary as text that holds its own checksum."""
     return json.dumps({**content, "checksum": zlib.crc32(json.dumps(content).encode())})
 
 
-def _unsealed(text: str) -> dict[str, Any]:
+def _unseal(text: str) -> dict[str, Any]:
     """The dictionary in a text; ValueError if it is not what was written."""
     content: dict[str, Any] = json.loads(text)
     if content.pop("checksum") != zlib.crc32(json.dumps(content).encode()):
@@ -216,7 +216,7 @@ def _checksum(file: Path) -> int:
     return checksum
 
 
-def _mapped(file: Path) -> NDArray[Any]:
+def _map_array(file: Path) -> NDArray[Any]:
     # Copy on write: torch warns about read-only memory, and the file must not change.
     array: NDArray[Any] = np.load(file, mmap_mode="c", allow_pickle=False)
     return array

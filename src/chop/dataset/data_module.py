@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler, TensorDataset
 
 from chop.dataset.augmentation import Augmentation
-from chop.dataset.info import DATASETS, DatasetEntry, MaseDatasetInfo, completed
-from chop.dataset.preprocess import rescaled
-from chop.dataset.rows import DatasetRequest, Splits, StoredRows, checked, default_cache_dir
+from chop.dataset.info import DATASETS, DatasetEntry, MaseDatasetInfo, complete_info
+from chop.dataset.preprocess import rescale_splits
+from chop.dataset.rows import DatasetRequest, Splits, StoredRows, check_splits, default_cache_dir
 from chop.errors import ConfigError, DataError, UnknownNameError
 from chop.preprocessing import Preprocessing
 from chop.tasks import NUMBERS, task_named
@@ -31,7 +31,7 @@ def permutation(rows: int, seed: int, epoch: int) -> Tensor:
     return torch.randperm(rows, generator=generator)
 
 
-class Epochs:
+class EpochCounter:
     """Which epoch an iteration belongs to: the next one each time, or the one that was set."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Epochs:
         self._begun = True
 
 
-class TensorLoader(Epochs):
+class TensorLoader(EpochCounter):
     """Batches `(x, y)` of rows that sit in memory, cut as slices and not row by row.
 
     A shuffled loader has a fresh order in every epoch. The first iteration is epoch 0 and each
@@ -92,9 +92,9 @@ class TensorLoader(Epochs):
         self.begin()
         epoch = self.epoch
         batches = enumerate(self._batches(self.order()))
-        return ((self.augmented(x, epoch, number), y) for number, (x, y) in batches)
+        return ((self.augment(x, epoch, number), y) for number, (x, y) in batches)
 
-    def augmented(self, images: Tensor, epoch: int, batch: int) -> Tensor:
+    def augment(self, images: Tensor, epoch: int, batch: int) -> Tensor:
         """Return the rows of a batch, changed where pictures are to be changed in training."""
         how = self.augmentation
         return images if how is None else how.apply(images, self.seed, epoch, batch)
@@ -128,7 +128,7 @@ class TensorLoader(Epochs):
         return self.features.index_select(0, chosen), self.labels.index_select(0, chosen)
 
 
-class EpochSampler(Epochs, Sampler[int]):
+class EpochSampler(EpochCounter, Sampler[int]):
     """The shuffled order of a `TensorLoader` for data sets that serve one row at a time."""
 
     def __init__(self, rows: Sized, seed: int) -> None:
@@ -177,7 +177,7 @@ def make_loader(
         return loader
     if augmentation is not None:
         raise ConfigError("--augment changes pictures in memory; these rows come one by one")
-    assert isinstance(dataset, Sized)  # `checked` made sure
+    assert isinstance(dataset, Sized)  # `check_splits` made sure
     sampler = EpochSampler(dataset, seed) if shuffle else None
     return DataLoader(
         dataset,
@@ -262,7 +262,7 @@ class MaseDataModule:
         """Open the rows of every split; `stage` is accepted as Lightning passes it."""
         if self._splits is None:
             where, tokens = f"data set {self.name!r}", self._entry.info.tokens
-            splits = checked(
+            splits = check_splits(
                 self._entry.load(self.request), where, tokens=tokens,
                 regression=self.request.regression,
             )  # fmt: skip
@@ -274,7 +274,7 @@ class MaseDataModule:
         wanted, done = self.request.preprocessing, self.request.taken_as or splits.preprocessing
         if wanted is None or done is None:
             return splits
-        return rescaled(splits, done, wanted)
+        return rescale_splits(splits, done, wanted)
 
     def scaled_as(
         self, wanted: Preprocessing, taken_as: Preprocessing | None = None
@@ -330,7 +330,7 @@ class MaseDataModule:
         """The facts about the data set; reads the rows if only they can tell."""
         if self._splits is None and self._entry.info.complete:
             return self._entry.info
-        return completed(self._entry.info, self.splits)
+        return complete_info(self._entry.info, self.splits)
 
     @property
     def source(self) -> str:

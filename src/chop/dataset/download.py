@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
-from chop.dataset.cache import locked
+from chop.dataset.cache import hold_lock
 from chop.errors import DataError
 
 TIMEOUT = 30  # seconds without a byte
@@ -42,7 +42,7 @@ def fetch(url: str, target: Path, verify: Callable[[Path], None]) -> Path:
         return target
     if not _may_fetch.get():
         raise DataError(f"{url}: is fetched only where the data set is named")
-    with locked(target.with_name(f"{target.name}.lock")):
+    with hold_lock(target.with_name(f"{target.name}.lock")):
         if target.exists():
             return target
         part = target.with_name(f"{target.name}.part")
@@ -57,12 +57,12 @@ def fetch(url: str, target: Path, verify: Callable[[Path], None]) -> Path:
             raise DataError(f"{url}: what it sent is not the data: {error}") from None
         with part.open("rb") as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        recorded(target).write_text(digest, encoding="utf-8")
+        checksum_file(target).write_text(digest, encoding="utf-8")
         part.replace(target)
     return target
 
 
-def recorded(target: Path) -> Path:
+def checksum_file(target: Path) -> Path:
     """The file that holds the SHA-256 of a fetched file, for comparison later."""
     return target.with_name(f"{target.name}.sha256")
 

@@ -137,7 +137,7 @@ def register_dataset(
     return add
 
 
-def completed(info: MaseDatasetInfo, splits: Splits) -> MaseDatasetInfo:
+def complete_info(info: MaseDatasetInfo, splits: Splits) -> MaseDatasetInfo:
     """`info` with what only the rows could tell: splits, sizes and names."""
     found = splits.facts()
     info = replace(info, regression=info.regression or "num_targets" in found)

@@ -166,14 +166,14 @@ def _with_classes_of(data: MaseDataModule, trained: tuple[str, ...]) -> MaseData
     if rows == trained or not rows or not trained:
         return data
     if data.request.path is not None and set(rows) <= set(trained):
-        logger.info("The classes of the rows are numbered as in training: %s", _listed(trained))
+        logger.info("The classes of the rows are numbered as in training: %s", _list_names(trained))
         return data.with_classes(trained)
-    shown = f"{_listed(rows)}; in training {_listed(trained)}"
+    shown = f"{_list_names(rows)}; in training {_list_names(trained)}"
     logger.warning("The rows have other classes than the model was trained on (%s)", shown)
     return data
 
 
-def _listed(names: tuple[str, ...]) -> str:
+def _list_names(names: tuple[str, ...]) -> str:
     """Some names of classes, which come from files, for a message."""
     return printable(", ".join(names[:SHOWN])) + (", …" if len(names) > SHOWN else "")
 

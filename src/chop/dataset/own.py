@@ -13,17 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from chop.dataset.cache import cached, file_sha256
+from chop.dataset.cache import file_sha256, load_or_build
 from chop.dataset.info import DatasetSource, MaseDatasetInfo, register_dataset
 from chop.dataset.preprocess import standardise, target_scaling
 from chop.dataset.rows import (
     DatasetRequest,
     Splits,
-    paired,
+    pair_splits,
     rows_fingerprint,
     seeded_split,
 )
-from chop.dataset.tables import Table, Wanted, class_indices, read_table
+from chop.dataset.tables import LabelledTable, Wanted, class_indices, read_table
 from chop.dataset.tables.growing import entries_at, picked_rows
 from chop.errors import ConfigError, DataError, UnknownNameError
 
@@ -31,7 +31,7 @@ LEAST_ROWS = 10
 STEPS = "own-1"  # part of the cache key: another number where the steps below change
 
 
-def own(kind: str, request: DatasetRequest) -> Splits:
+def read_own_file(kind: str, request: DatasetRequest) -> Splits:
     """The rows of a file in one format, split by the seed and standardised on the training part."""
     path = request.path
     if path is None:
@@ -49,10 +49,10 @@ def own(kind: str, request: DatasetRequest) -> Splits:
     }
     key |= {"targets": True} if request.regression else {}
     key |= {"classes": list(request.class_names)} if request.class_names else {}
-    return cached(request, key, partial(_prepared, kind, request), path, {path: digest})
+    return load_or_build(request, key, partial(_prepare_table, kind, request), path, {path: digest})
 
 
-def _prepared(kind: str, request: DatasetRequest) -> Splits:
+def _prepare_table(kind: str, request: DatasetRequest) -> Splits:
     path, folder = request.path, request.cache_dir
     assert path is not None
     table = read_table(path, kind, Wanted(request.label_column, request.regression), folder)
@@ -74,7 +74,7 @@ def _prepared(kind: str, request: DatasetRequest) -> Splits:
     if request.regression and done.targets is None:
         done = replace(done, targets=target_scaling(of_parts[0], table.target_names))
     return Splits(
-        *paired(parts, of_parts),
+        *pair_splits(parts, of_parts),
         source=f"{kind}: {len(labels):,} rows, split by seed {request.seed}",
         fingerprint=fingerprint,
         class_names=class_names,
@@ -83,7 +83,7 @@ def _prepared(kind: str, request: DatasetRequest) -> Splits:
     )
 
 
-def _labels(table: Table, request: DatasetRequest) -> tuple[NDArray[Any], tuple[str, ...]]:
+def _labels(table: LabelledTable, request: DatasetRequest) -> tuple[NDArray[Any], tuple[str, ...]]:
     """Targets as they are, or classes as indices with their names."""
     if table.classes is None:
         return table.labels, ()
@@ -101,7 +101,7 @@ LINES = {
 }
 
 for _kind, _line in LINES.items():
-    register_dataset(_kind, description=_line)(partial(own, _kind))
+    register_dataset(_kind, description=_line)(partial(read_own_file, _kind))
 
 
 LOADERS = {

@@ -155,7 +155,7 @@ def stage_of(look: Look, how: Preprocessing) -> Preprocessing | None:
     return nearest if distances[nearest] <= NEAR else None
 
 
-def rescaled(splits: Splits, done: Preprocessing, wanted: Preprocessing) -> Splits:
+def rescale_splits(splits: Splits, done: Preprocessing, wanted: Preprocessing) -> Splits:
     """The rows of all splits scaled as `wanted`, which were scaled as `done`."""
     parts: dict[str, Any] = {
         split: _rescaled_dataset(part, done, wanted) for split, part in splits.datasets().items()
@@ -207,11 +207,11 @@ def rescaled_rows(rows: Tensor, done: Preprocessing, wanted: Preprocessing) -> T
         scale_rows(values, replace(wanted, divisor=1.0))
     else:
         for part in chunks_of(values):  # a whole float64 copy may not fit
-            part[:] = _composed(part, done, wanted)
+            part[:] = _compose(part, done, wanted)
     return torch.from_numpy(values)
 
 
-def _composed(rows: NDArray[np.float32], done: Preprocessing, wanted: Preprocessing) -> Reals:
+def _compose(rows: NDArray[np.float32], done: Preprocessing, wanted: Preprocessing) -> Reals:
     shape = (1, -1, *[1] * (rows.ndim - 2))
     before, scale = (np.array(each).reshape(shape) for each in (done.mean, done.scale))
     mean, deviation = (np.array(each).reshape(shape) for each in (wanted.mean, wanted.scale))

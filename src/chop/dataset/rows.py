@@ -133,13 +133,13 @@ def _size(features: Tensor) -> dict[str, Any]:
     return {"num_features": shape[0]} if len(shape) == 1 else {"image_size": shape}
 
 
-def paired(features: Iterable[Any], labels: Iterable[Any]) -> tuple[Rows, Rows, Rows]:
+def pair_splits(features: Iterable[Any], labels: Iterable[Any]) -> tuple[Rows, Rows, Rows]:
     """Features and labels of the training, validation and test rows, brought together."""
     train, validation, test = zip(features, labels, strict=True)
     return train, validation, test
 
 
-def checked(
+def check_splits(
     splits: Splits, where: str, *, tokens: bool = False, regression: bool = False
 ) -> Splits:
     """`splits` with every `(features, labels)` pair as tensors that fit together.

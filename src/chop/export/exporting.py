@@ -23,7 +23,7 @@ from chop.files import nothing_left_behind, write_folder, write_text
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.lowering import IntegerProgram, analyse
 from chop.lowering.program import Value
-from chop.runs import MANIFEST, versioned
+from chop.runs import MANIFEST, free_version
 
 logger = logging.getLogger("chop")
 
@@ -168,7 +168,7 @@ def move_files(files: Path, wanted: Path) -> Path:
     """Copy all files to the wanted folder or the next version of it; return that folder."""
     with nothing_left_behind(wanted.parent):
         try:
-            name = partial(versioned, wanted)
+            name = partial(free_version, wanted)
             return write_folder(name, partial(shutil.copytree, files, dirs_exist_ok=True))
         except (OSError, shutil.Error) as error:
             reason = getattr(error, "strerror", None) or error

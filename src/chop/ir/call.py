@@ -165,7 +165,7 @@ class NodeCall:
         return writes_in_place(self.node) or bool(self.arguments.get("inplace"))
 
     @property
-    def overwritten(self) -> list[fx.Node]:
+    def overwritten_nodes(self) -> list[fx.Node]:
         """The node whose result this one overwrites, and those that may share its memory.
 
         What only moves values may give a view of what it reads. Empty unless the node is in place.

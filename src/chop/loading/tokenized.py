@@ -74,7 +74,7 @@ def get_tokenized_dataset(
     path = Path(dataset).expanduser()
     texts = _files(path) if path.exists() else _from_hub(str(dataset))
     rows = {
-        split: _tokenized(split, *columns, tokenizer, max_token_len)
+        split: _tokenize(split, *columns, tokenizer, max_token_len)
         for split, columns in texts.items()
     }
     return (rows, tokenizer) if return_tokenizer else rows
@@ -139,7 +139,7 @@ def _from_hub(name: str) -> Texts:
     return {split: (list(part[TEXT]), list(part[LABEL])) for split, part in found.items()}
 
 
-def _tokenized(
+def _tokenize(
     split: str, texts: list[str], labels: list[Any], tokenizer: Any, longest: int
 ) -> TokenizedRows:
     try:

@@ -22,10 +22,10 @@ def import_user_code(names: list[str]) -> list[ModuleType]:
 
     ``my_net.py:Net`` also makes `Net` of that file a model, which needs no decorator.
     """
-    return [_imported(name) for name in names]
+    return [_import_named(name) for name in names]
 
 
-def _imported(name: str) -> ModuleType:
+def _import_named(name: str) -> ModuleType:
     path, _, model = name.rpartition(":")
     if path.endswith(".py"):
         return _import_model(path, model)

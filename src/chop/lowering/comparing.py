@@ -11,7 +11,7 @@ from torch import Tensor, fx, nn
 
 from chop.errors import GraphError
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.ir.graph.recorder import Recorder, run_graph, undisturbed
+from chop.ir.graph.recorder import Recorder, preserve_model, run_graph
 from chop.lowering import program as steps
 from chop.lowering.engine import Engine
 from chop.lowering.exactness import EXACT, Exactness, analyse
@@ -226,7 +226,7 @@ def compare_with_integers(model: nn.Module, features: Tensor) -> Agreement:
     both = InIntegers(model, features[:1])
     nothing = both.agreement
     most = rows_at_once(features[0].numel())
-    with undisturbed(both.model):
+    with preserve_model(both.model):
         for size, rows in (*FEW.items(), (most, len(features))):
             both.agreement = nothing
             for batch in torch.split(features[:rows], size):
@@ -269,7 +269,7 @@ class Simulation:
             nodes = {name: twins[node] for name, node in nodes.items()}
             values = {twins[node]: name for node, name in values.items()}
             graph = twin
-        self.graph, self._values, self._nodes = graph, values, nodes
+        self.graph, self.values, self._nodes = graph, values, nodes
 
     def refuse_differences(self, numbers: Mapping[str, Tensor], outputs: Iterable[Tensor]) -> None:
         """Raise if the graph does not compute for rows what the engine does.
@@ -290,8 +290,8 @@ class Simulation:
             if differs.any():
                 first = int(differs.int().argmax())
                 row = {name: rows[first : first + 1] for name, rows in inputs.items()}
-                results = self._results(row, set(self._values))
-                node = differing_node(self.program, self._values, results, row) or "its outputs"
+                results = self.results(row, set(self.values))
+                node = differing_node(self.program, self.values, results, row) or "its outputs"
                 raise BrokenPromiseError(
                     f"the graph, simulated in {type_name(self.dtype)}, differs from its integers "
                     f"in {node} on {int(differs.sum())} of {len(differs)} rows, the first is row "
@@ -299,7 +299,7 @@ class Simulation:
                 )
             done += len(differs)
 
-    def _results(
+    def results(
         self, inputs: Mapping[str, Tensor], wanted: AbstractSet[fx.Node]
     ) -> dict[fx.Node, Any]:
         """The results of some nodes for rows."""
@@ -329,10 +329,10 @@ class Simulation:
         """The results of the simulation for the outputs of the program."""
         if self.program.tail:
             nodes = [self._nodes[name] for name in self.program.outputs]
-            results = self._results(inputs, set(nodes))
+            results = self.results(inputs, set(nodes))
             return [results[node] for node in nodes]
         last = next(node for node in self.graph.nodes if node.op == "output")
-        return tensors_beside(self._symbols, self._results(inputs, {last})[last])
+        return tensors_beside(self._symbols, self.results(inputs, {last})[last])
 
 
 def type_name(dtype: torch.dtype) -> str:

@@ -180,7 +180,7 @@ class Lowering:
             return self.execute(call)
         result = self.lower_call(call)
         if call.in_place:
-            source, *others = call.overwritten
+            source, *others = call.overwritten_nodes
             if any(len(each.users) > 1 for each in others):
                 raise LoweringError(
                     f"{node.name} writes in place into memory that others read: take inplace out"

@@ -79,7 +79,7 @@ def from_file(source: str | os.PathLike[str]) -> nn.Module:
             config = transformers.AutoConfig.from_pretrained(file, **LOCAL)
             cls = class_for(config)
             has_weights = path.is_dir() and weights_in(folder)
-            model = _trained(cls, folder, config) if has_weights else cls(config)
+            model = _load_weights(cls, folder, config) if has_weights else cls(config)
     except (OSError, ValueError, RuntimeError, TypeError, KeyError) as error:
         raise CheckpointError(f"{file}: {reason_of(error)}") from error
     if path.is_dir() and not has_weights:
@@ -219,7 +219,7 @@ def by_name(
             if not pretrained:
                 return TokenModel(auto.from_config(config))
             weights_in(source)
-            return TokenModel(_trained(auto, source, config, ignore_mismatched_sizes=True))
+            return TokenModel(_load_weights(auto, source, config, ignore_mismatched_sizes=True))
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         raise ConfigError(f"{name}: {reason_of(error)}; {HUB}FOLDER names a local one") from error
 
@@ -236,7 +236,7 @@ def _place(name: str, files: Sequence[str], fetch: bool) -> Path:
     return path
 
 
-def _trained(cls: Any, source: Path, config: Any, **more: Any) -> Any:
+def _load_weights(cls: Any, source: Path, config: Any, **more: Any) -> Any:
     """A model with its weights; which of them are new is said once."""
     model, found = cls.from_pretrained(
         source, config=config, use_safetensors=True, output_loading_info=True, **LOCAL, **more

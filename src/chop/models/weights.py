@@ -71,7 +71,7 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Any:
             warnings.filterwarnings("ignore", message="Detected pickle protocol")
             return torch.load(path, map_location="cpu", weights_only=True)
     except UNREADABLE as error:
-        raise _damaged(path, error) from None
+        raise _damage_error(path, error) from None
     except Exception as error:  # noqa: BLE001  # torch's refusal has no name of torch's own
         named = re.search(r"GLOBAL (\S+)", str(error))
         found = f"it names {named[1][:80]}" if named else "it makes no sense to torch"
@@ -122,7 +122,7 @@ def _check_archive(path: Path) -> None:
             bad = archive.testzip()
             folders = [one.filename for one in archive.infolist() if one.external_attr & FOLDER]
     except UNREADABLE as error:
-        raise _damaged(path, error) from None
+        raise _damage_error(path, error) from None
     if bad is not None:
         raise CheckpointError(f"{path}: is damaged: the checksum of {bad} is wrong")
     if folders:
@@ -166,10 +166,10 @@ def _read_safetensors(path: Path) -> StateDict:
     try:
         return read_safetensors(path)
     except (SafetensorError, *UNREADABLE) as error:
-        raise _damaged(path, error) from None
+        raise _damage_error(path, error) from None
 
 
-def _damaged(path: str | os.PathLike[str], error: Exception) -> CheckpointError:
+def _damage_error(path: str | os.PathLike[str], error: Exception) -> CheckpointError:
     said = "" if isinstance(error, ASTRAY) else str(error).partition("\n")[0]
     reason = said or "it breaks off or makes no sense"
     return CheckpointError(f"{path}: is damaged or not a file of weights ({reason[:120]})")

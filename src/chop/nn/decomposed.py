@@ -43,7 +43,7 @@ class DecomposedAttention(nn.MultiheadAttention):
             parts = whole.chunk(3, -1)
             q, k, v = (self.split(parts[place]) for place in range(3))
         else:
-            q, k, v = (self.projected(x, place) for place, x in enumerate((query, key, value)))
+            q, k, v = (self.project(x, place) for place, x in enumerate((query, key, value)))
         k, v = self.with_extra(k, self.bias_k), self.with_extra(v, self.bias_v)
         mask = self.mask(attn_mask, key_padding_mask, q)
         weights = None
@@ -65,7 +65,7 @@ class DecomposedAttention(nn.MultiheadAttention):
         """The batch first, if there is one."""
         return x if self.batch_first else x.transpose(0, -2)
 
-    def projected(self, x: Tensor, place: int) -> Tensor:
+    def project(self, x: Tensor, place: int) -> Tensor:
         """Queries, keys or values (0, 1, 2) of each head."""
         rows = slice(place * self.embed_dim, (place + 1) * self.embed_dim)
         if self._qkv_same_embed_dim:

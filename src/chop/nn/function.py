@@ -64,7 +64,7 @@ class QuantizedFunction:
     def config(self, config: Mapping[str, Any] | QuantConfig) -> QuantConfig:
         """The typed configuration; a dictionary that was seen before is not parsed again."""
         if isinstance(config, QuantConfig):
-            return self.checked(config)
+            return self.check_format(config)
         if torch.compiler.is_compiling():
             self.parse(config)
         key = repr(config)  # generated code makes a new dictionary at each call
@@ -80,9 +80,9 @@ class QuantizedFunction:
             if len(self.parsed) >= CONFIGS_KEPT:
                 self.parsed.clear()
             named = {"name": self.format_name} | dict(config)
-            self.parsed[key] = self.checked(parse_quant_config(self.op, named, self.name))
+            self.parsed[key] = self.check_format(parse_quant_config(self.op, named, self.name))
 
-    def checked(self, quant: QuantConfig) -> QuantConfig:
+    def check_format(self, quant: QuantConfig) -> QuantConfig:
         """The configuration itself, unless it is meant for another format."""
         if quant.name != self.format_name and quant.format is not FORMATS[self.format_name]:
             raise ConfigError(f"{self.name} cannot take the format {quant.name!r}")

@@ -166,7 +166,7 @@ def quantize_untraced(
     for name, module in [*model.named_modules(remove_duplicate=False)]:
         if any(name.startswith(f"{outer}.") for outer in layers):
             continue
-        quantised = made.get(module) or _quantised(module, name, choose)
+        quantised = made.get(module) or _quantise(module, name, choose)
         if quantised is None:
             continue
         made[module] = layers[name] = quantised
@@ -187,7 +187,7 @@ def quantize_untraced(
     return model, rounding, layers
 
 
-def _quantised(module: nn.Module, name: str, choose: Chooser) -> QuantizedModule | None:
+def _quantise(module: nn.Module, name: str, choose: Chooser) -> QuantizedModule | None:
     op = op_of_module(module)
     if op is None or op.module is None or not op.quantizable or any(module.children()):
         return None

@@ -164,7 +164,7 @@ class NumberFormat(BaseModel):
                 "give it a number"
             )
 
-    def rescaled(self, number: Any) -> Self:
+    def with_scale(self, number: Any) -> Self:
         """The format with this number as its scale; None stands for the default."""
         assert self.scale_field is not None
         return self.model_copy(update={self.scale_field: number})

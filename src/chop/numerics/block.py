@@ -75,10 +75,10 @@ class BlockFormat(GridFormat):
     def _round_piece(self, x: Tensor, out: Tensor, dtype: torch.dtype) -> None:
         blocks = self.blocks(x.shape)
         cut = blocks.cut(x)
-        elements = torch.empty_like(cut) if blocks.padded else out.view(cut.shape)
+        elements = torch.empty_like(cut) if blocks.is_padded else out.view(cut.shape)
         scales = self._divide(cut, elements, dtype)
         elements.mul_(scales.to(x.dtype))
-        if blocks.padded:
+        if blocks.is_padded:
             out.copy_(blocks.join(elements))
 
     def encode(self, x: Tensor) -> Encoded:

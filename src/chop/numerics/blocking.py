@@ -24,7 +24,7 @@ class Blocks:
         return tuple(-(-n // b) for n, b in zip(self.shape, self.size, strict=True))
 
     @cached_property
-    def padded(self) -> bool:
+    def is_padded(self) -> bool:
         """The blocks reach beyond the tensor."""
         return any(n % b for n, b in zip(self.shape, self.size, strict=True))
 

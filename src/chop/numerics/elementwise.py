@@ -142,7 +142,7 @@ class Integer(ElementFormat):
         return float(self.width.array.mean()) if isinstance(self.width, IntTensor) else self.width
 
     def require_shape(self, shape: Sequence[int]) -> None:
-        grid = (self.rescaled(None) if self.is_open else self).grid
+        grid = (self.with_scale(None) if self.is_open else self).grid
         if isinstance(grid, GranularGrid):
             grid.require_shape(shape)
 

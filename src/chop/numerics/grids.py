@@ -343,7 +343,7 @@ class GridFormat(NumberFormat):
 
     @property
     def element_bits(self) -> int:
-        return (self.rescaled(None) if self.is_open else self).grid.bits
+        return (self.with_scale(None) if self.is_open else self).grid.bits
 
     @cached_property
     def _roundings(self) -> dict[torch.dtype, Rounding]:

@@ -124,7 +124,7 @@ class Granular:
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
         return core_schema.no_info_wrap_validator_function(
-            self._checked,
+            self._check,
             handler.generate_schema(self.kind),
             serialization=core_schema.plain_serializer_function_ser_schema(as_lists),
         )
@@ -138,7 +138,7 @@ class Granular:
         inner = {"anyOf": [one, {"type": "array"}]}
         return {"anyOf": [handler(core), {"type": "array", "items": inner, "minItems": 1}]}
 
-    def _checked(self, value: Any, plain: Callable[[Any], Any]) -> Any:
+    def _check(self, value: Any, plain: Callable[[Any], Any]) -> Any:
         if not isinstance(value, ARRAYS):
             return plain(value)
         array = value.array if isinstance(value, IntTensor) else IntTensor(value).array

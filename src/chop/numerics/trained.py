@@ -196,7 +196,7 @@ class TrainedQuantizer(Quantizer):
         rounded: Tensor = Rounded.apply(x, scale, scale.detach().reciprocal())  # type: ignore[no-untyped-call]
         return rounded
 
-    def _evaluated(self, x: Tensor, codes: Codes) -> Tensor:
+    def _round_in_evaluation(self, x: Tensor, codes: Codes) -> Tensor:
         """`x` as evaluation sees it, exactly as the frozen format rounds it."""
         scale = codes_per_unit(self.frac_width)
         rounded: Tensor = Rounded.apply(x, scale, scale.reciprocal(), codes)  # type: ignore[no-untyped-call]
@@ -231,7 +231,7 @@ class TrainedParameter(TrainedQuantizer):
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training:
-            return self._evaluated(x, Codes())
+            return self._round_in_evaluation(x, Codes())
         if self.given is not None:
             rounded: Tensor = self.given
             return rounded
@@ -274,7 +274,9 @@ class TrainedData(TrainedQuantizer):
             if self.watching is None:
                 self.see(x)
             return self._trained(x)
-        return self._evaluated(x, Codes() if self.watching else Codes(*self.code_limits(x.dtype)))
+        return self._round_in_evaluation(
+            x, Codes() if self.watching else Codes(*self.code_limits(x.dtype))
+        )
 
     @property
     def seen(self) -> bool:

@@ -57,7 +57,7 @@ def markdown() -> str:
     return HEAD + "".join(f"| {' | '.join(page_row(op))} |\n" for op in OPS.values())
 
 
-def write_page(path: str) -> None:
+def write_listing(path: str) -> None:
     """Write the page."""
     Path(path).write_text(markdown(), encoding="utf-8")
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from optuna.study import Study
 
-from chop.charts import embedded
+from chop.charts import embed_picture
 from chop.errors import DataError
 from chop.figures import ACCURACY, Measured, metrics_line, number
 from chop.files import write_pieces, write_text
@@ -43,7 +43,7 @@ from chop.search.front.accuracy import UNKNOWN, Accuracies, Judged, Start
 from chop.search.front.hypervolume import best_of
 from chop.search.front.verification import Marks, rows_to_compare
 from chop.search.study.trial import SearchDescription, Trial
-from chop.tables import Table
+from chop.tables import ResultTable
 from chop.validation import parse
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ class SearchResult(Sequence["Network"]):
             return list(range(last + 1))
         return [round(last * step / (most - 1)) for step in range(most)]
 
-    def rows(self, places: Sequence[int] | None = None) -> Table:
+    def rows(self, places: Sequence[int] | None = None) -> ResultTable:
         """Return the front as a table: all its points, or those at some places."""
         chosen = range(len(self.best)) if places is None else places
         columns = self.columns([self.best[place] for place in chosen], self.metrics)
@@ -232,7 +232,7 @@ class SearchResult(Sequence["Network"]):
         spare = ["trial", "verified", *reversed(self.metrics[2:]), f"{TEST}{self.tested_metric}"]
         stays = {name: each for name, each in columns.items()
                  if name in self.metrics or name == "trial" or any(each)}  # fmt: skip
-        return Table.of_columns({"": [*head, *names], **stays}, "The front", spare)
+        return ResultTable.of_columns({"": [*head, *names], **stays}, "The front", spare)
 
     def text(self, width: int) -> str:
         """Return the front for a terminal: some rows of it, as many columns as fit."""
@@ -248,7 +248,7 @@ class SearchResult(Sequence["Network"]):
 
     def _repr_html_(self) -> str:
         """Return the table and the picture, for notebooks."""
-        return self.rows().html() + embedded(self.folder / FRONT_PICTURE, "The front")
+        return self.rows().html() + embed_picture(self.folder / FRONT_PICTURE, "The front")
 
     @overload
     def __getitem__(self, place: int) -> "Network": ...

@@ -14,7 +14,7 @@ from chop.errors import DataError
 from chop.figures import SCORES, Measured, is_usable
 from chop.files import write_text
 from chop.runs import LAYERS_FILE, LAYERS_TABLE, Count, read_stored
-from chop.tables import Table, as_csv
+from chop.tables import ResultTable, as_csv
 from chop.tasks import CLASSES, NUMBERS
 
 TOLERATED = {CLASSES.decides: 0.005, NUMBERS.decides: 0.02}
@@ -130,10 +130,10 @@ class Sensitivity(BaseModel):
             found = width
         return found
 
-    def rows(self, *, with_intervals: bool = True, longest: int | None = None) -> Table:
+    def rows(self, *, with_intervals: bool = True, longest: int | None = None) -> ResultTable:
         """Return a row for each layer; names of layers may be cut to so many characters."""
         heads = ["layer with bits:", *map(str, self.widths), "enough", "saves"]
-        return Table(heads, list(self._rows(with_intervals, longest)), "Each layer alone")
+        return ResultTable(heads, list(self._rows(with_intervals, longest)), "Each layer alone")
 
     def _rows(self, with_intervals: bool, longest: int | None) -> Iterator[list[str]]:
         for layer, found in self.layers.items():

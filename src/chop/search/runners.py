@@ -36,7 +36,7 @@ from chop.search.spaces.measure import RunnerParts
 from chop.search.spaces.space import Candidate, SearchContext
 from chop.search.study.trial import Metrics
 from chop.tasks import NUMBERS, task_named
-from chop.training.metrics import asked, evaluate, perplexity, summed_loss
+from chop.training.metrics import evaluate_model, labelled_predictions, perplexity, summed_loss
 from chop.training.results import RegressionTally, Result
 from chop.training.settings import TrainingSettings
 from chop.validation import parse
@@ -185,7 +185,7 @@ def evaluated(candidate: Candidate, args: EvaluationArgs) -> tuple[float, float]
     no_gradients = torch.inference_mode() if candidate.context.eval_mode else torch.no_grad()
     with no_gradients:
         for scores, labels in candidate.predictions(args.data_loader, args.num_samples):
-            scores, labels = asked(scores, labels)
+            scores, labels = labelled_predictions(scores, labels)
             # The sums of `chop.training.metrics.Tally` without its table of classes, which takes
             # longer than a small network does; a test holds that the two agree to the last bit.
             loss += float(summed_loss(scores, labels))
@@ -298,7 +298,7 @@ def trained(candidate: Candidate, args: TrainArgs) -> Result:
         fit_in_memory(Job(candidate.model, context.data_module, Path(), task=task), settings)
     batches = context.batches(args.data_loader, args.num_samples)
     device = context.device
-    return evaluate(candidate.model.to(device), batches, device, context.targets)
+    return evaluate_model(candidate.model.to(device), batches, device, context.targets)
 
 
 class BitwidthArgs(RunnerArgs):

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, DistributedSampler, SequentialSampler
 
 from chop.dataset.data_module import TensorLoader
 from chop.errors import DataError
-from chop.ir.graph.recorder import undisturbed
+from chop.ir.graph.recorder import preserve_model
 
 Batch = tuple[Tensor, Tensor]
 
@@ -124,7 +124,7 @@ def _varies(row: Tensor, model: nn.Module, layers: list[_BatchNorm]) -> bool:
 
     hooks = [layer.register_forward_pre_hook(look) for layer in layers]
     try:
-        with undisturbed(model):
+        with preserve_model(model):
             model(row)
     finally:
         for hook in hooks:
@@ -171,7 +171,7 @@ def _tensor_share(
     rows = torch.cat([rows, rows[:spare]])  # the first rows once more make the shares equal
     for number, chosen in enumerate(torch.split(rows[rank::processes], loader.batch_size)):
         batch = number * processes + rank
-        yield loader.augmented(loader.features[chosen], epoch, batch), loader.labels[chosen]
+        yield loader.augment(loader.features[chosen], epoch, batch), loader.labels[chosen]
 
 
 def _split_loader(loader: DataLoader[Any], sampler: Iterable[int]) -> DataLoader[Any]:

@@ -1,7 +1,8 @@
 """The engine of Lightning: several devices, and mixed precision.
 
 Lightning starts the further processes of a run, finds devices, nodes and clusters, adds up
-gradients and scales losses. The loop over the batches is ours: an `Engine` is asked for each step.
+gradients and scales losses. The loop over the batches is ours: a `TrainingEngine` is asked for
+each step.
 """
 
 import contextlib
@@ -21,7 +22,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor, distributed, nn, optim
 
 from chop.errors import ConfigError, TrainingError
-from chop.training.loop import Call, Engine
+from chop.training.loop import Call, TrainingEngine
 from chop.training.settings import TrainingSettings
 
 FABRIC_PRECISION: dict[str, Any] = {"32": "32-true", "64": "64-true"}
@@ -32,7 +33,7 @@ UNCONNECTED = ("gloo/", "NCCL", "Connection closed by peer", "Connection reset b
 """Parts of the errors that torch raises when another process of the run is gone."""
 
 
-class FabricEngine(Engine):
+class FabricEngine(TrainingEngine):
     """Computes steps with Lightning Fabric."""
 
     def __init__(self, settings: TrainingSettings) -> None:
@@ -139,7 +140,7 @@ def _end_with(first: int) -> None:
 
 
 @contextlib.contextmanager
-def connected() -> Iterator[None]:
+def report_lost_peers() -> Iterator[None]:
     """Say in one line that another process of the run is gone."""
     try:
         yield

@@ -14,9 +14,9 @@ from typing import Any
 from tabulate import tabulate
 from torch import Tensor, nn
 
-from chop.charts import embedded
+from chop.charts import embed_picture
 from chop.dataset.inputs import remember_rows, rows_for
-from chop.devices import compiled, device_of, require_compiler, using_threads
+from chop.devices import compile_calls, device_of, require_compiler, using_threads
 from chop.errors import ConfigError, TrainingError
 from chop.files import writable_folder
 from chop.logger import get_logger
@@ -35,8 +35,8 @@ from chop.training.job import (
     on_this_machine,
     one_line_if_full,
 )
-from chop.training.loop import Engine, Loop, Part, load_trained, restore_parts
-from chop.training.metrics import feature_summary, kept, misfit, parameter_summary
+from chop.training.loop import Loop, Part, TrainingEngine, load_trained, restore_parts
+from chop.training.metrics import feature_summary, misfit, parameter_summary, reduce_scores
 from chop.training.optimisers import make_optimiser, parameter_groups
 from chop.training.parts import (
     TRAIN_LOSS,
@@ -50,7 +50,7 @@ from chop.training.parts import (
     WidthTraining,
     check_cost,
 )
-from chop.training.report import Report, Silent, draw_curves, make_progress
+from chop.training.report import Report, Silent, draw_curves, make_training_progress
 from chop.training.settings import CostSettings, TrainingSettings
 
 logger = get_logger("chop")
@@ -78,7 +78,7 @@ class TrainingResult:
     def _repr_html_(self) -> str:
         """The best and the last epoch as a table, and the curves, for notebooks."""
         table = tabulate(self.rows(), "keys", "html", disable_numparse=True)
-        return table + (embedded(self.curves, "Learning curves") if self.curves else "")
+        return table + (embed_picture(self.curves, "Learning curves") if self.curves else "")
 
     def rows(self) -> list[dict[str, str]]:
         """The metrics of the best and of the last epoch, in words."""
@@ -107,7 +107,7 @@ def fit(job: Job, settings: TrainingSettings) -> TrainingResult:
     last = newest(job.folder) if resume else None
     writes = is_first_process()  # the others write nothing
     with own_suffix(job.folder, last, resume) if writes else contextlib.nullcontext("") as suffix:
-        resumed = _resumed(job, settings, last) if resume else None
+        resumed = _resume(job, settings, last) if resume else None
         return _fit(_with_rows(job, resumed), settings, resumed, suffix)
 
 
@@ -139,7 +139,7 @@ def _fit(
     job: Job, settings: TrainingSettings, resumed: Resumed | None, suffix: str
 ) -> TrainingResult:
     report = Report(
-        make_progress(shown=is_first_process()),
+        make_training_progress(shown=is_first_process()),
         job.logger,
         job.record,
         with_suffix(job.folder / TRAINING_LOG, suffix) if is_first_process() else None,
@@ -151,7 +151,7 @@ def _fit(
     known = preprocessing_of(job.model)
     result = TrainingResult(checkpoints.best, checkpoints.last, report.history, known, curves)
     keepers = [*_early_stopping(settings, monitor), checkpoints]
-    if resumed is not None and _finished(job.model, keepers, settings, resumed):
+    if resumed is not None and _is_finished(job.model, keepers, settings, resumed):
         logger.info("Nothing is left to train: %d epochs are done", resumed.epoch)
         if is_first_process() and not curves.exists():  # killed after its last epoch
             draw_curves(report.history, curves, job.name)
@@ -197,7 +197,7 @@ def _run(
             loop = _make_loop(job, settings, report, keepers, loader, engine)
             if resumed is not None:
                 loop.restore(resumed)
-            with compiled(job.model, settings.compile):
+            with compile_calls(job.model, settings.compile):
                 loop.run(settings.max_epochs)
     except TrainingError:
         if is_first_process():
@@ -216,7 +216,7 @@ def _make_loop(  # what a run consists of
     report: Report,
     keepers: Sequence[Part],
     loader: Any,
-    engine: Engine,
+    engine: TrainingEngine,
 ) -> Loop:
     model, known = job.model, preprocessing_of(job.model)
     report.targets = targets = targets_of(model)
@@ -250,7 +250,7 @@ def _make_loop(  # what a run consists of
     rows = SharedRows(Epochs(loader, settings.seed, even=True), engine.rank, engine.processes)
     return Loop(
         model, make_optimiser(model, settings), rows, loss, parts,
-        engine=engine, keep=kept, facts=facts,
+        engine=engine, keep=reduce_scores, facts=facts,
         accumulate=settings.accumulate_grad_batches, step_limit=settings.step_limit,
     )  # fmt: skip
 
@@ -269,17 +269,17 @@ def _widths(model: nn.Module, settings: TrainingSettings) -> list[WidthTraining]
 
 
 @contextlib.contextmanager
-def _engine(settings: TrainingSettings) -> Iterator[Engine]:
+def _engine(settings: TrainingSettings) -> Iterator[TrainingEngine]:
     """The engine that the devices and the precision of a run need; Lightning only if it must."""
     if settings.processes == 1 and not settings.precision.endswith("mixed"):
         device = device_of(settings.accelerator)
         if settings.accelerator not in ("auto", "cpu") and device.type == "cpu":
             raise ConfigError(f"accelerator {settings.accelerator!r}: this machine has none")
-        yield Engine(device, double=settings.precision == "64")
+        yield TrainingEngine(device, double=settings.precision == "64")
         return
-    from chop.training.distributed import FabricEngine, connected, quiet_lightning
+    from chop.training.distributed import FabricEngine, quiet_lightning, report_lost_peers
 
-    with quiet_lightning(), connected():
+    with quiet_lightning(), report_lost_peers():
         yield FabricEngine(settings)
 
 
@@ -309,7 +309,7 @@ def _logging(job: Job, settings: TrainingSettings) -> Iterator[None]:
         job.logger.finalize(status)
 
 
-def _resumed(job: Job, settings: TrainingSettings, last: Path | None) -> Resumed | None:
+def _resume(job: Job, settings: TrainingSettings, last: Path | None) -> Resumed | None:
     if last is None:
         logger.warning(
             "No run in %s has finished an epoch; starting from the beginning", job.folder
@@ -320,7 +320,7 @@ def _resumed(job: Job, settings: TrainingSettings, last: Path | None) -> Resumed
     return resumed
 
 
-def _finished(
+def _is_finished(
     model: nn.Module, keepers: Sequence[Part], settings: TrainingSettings, resumed: Resumed
 ) -> bool:
     """Return whether a run has nothing left to train; if so, the model has its weights."""

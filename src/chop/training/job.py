@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from chop.dataset.inputs import rows_for, targets_for
-from chop.devices import compiled, device_of, forward_operations, using_threads
+from chop.devices import compile_calls, device_of, forward_operations, using_threads
 from chop.errors import (
     FULL_DISK,
     ConfigError,
@@ -33,7 +33,7 @@ from chop.preprocessing import Targets
 from chop.runs import TENSORBOARD
 from chop.tasks import CLASSES, NUMBERS, Task, as_rows
 from chop.training.batches import Batch, Epochs, move_batches, normalisable
-from chop.training.metrics import evaluate, evaluating
+from chop.training.metrics import evaluate_model, evaluating
 from chop.training.results import Result
 from chop.training.settings import TrainingSettings
 
@@ -172,8 +172,8 @@ def evaluate_job(
         if exact:
             result = evaluate_in_integers(model, batches, settings, targets)
         else:
-            with compiled(model, settings.compile):
-                result = evaluate(model, batches, device_of(settings.accelerator), targets)
+            with compile_calls(model, settings.compile):
+                result = evaluate_model(model, batches, device_of(settings.accelerator), targets)
     if not math.isfinite(result.loss):
         raise TrainingError(
             f"the {split} loss is {result.loss}: some "
@@ -202,7 +202,7 @@ def evaluate_in_integers(
     except GraphError as error:
         raise ConfigError(f"exact: the network cannot be tested in integers: {error}") from None
     everything, device = chain([first], batches), device_of(settings.accelerator)
-    result: Any = evaluate(integers, everything, device, targets)
+    result: Any = evaluate_model(integers, everything, device, targets)
     found: Result = replace(result, agreement=integers.agreement)
     return found
 

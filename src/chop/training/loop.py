@@ -2,7 +2,8 @@
 
 A `Loop` takes the steps of an epoch. All else is a `Part` that is given to it and called at fixed
 moments: learning rates, the cost of bits, validation, reports, checkpoints, the end by patience.
-An `Engine` computes a step; one with several devices or mixed precision is in `distributed`.
+A `TrainingEngine` computes a step; one with several devices or mixed precision is in
+`distributed`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -48,7 +49,7 @@ class Source(Protocol):
         """The batches of an epoch, if their number is known."""
 
 
-class Engine:
+class TrainingEngine:
     """Computes steps in this process, on one device, in single or double precision."""
 
     rank, processes = 0, 1
@@ -165,7 +166,7 @@ class Loop:
     source: Source
     loss: Loss
     parts: Sequence[Part]
-    engine: Engine = None  # type: ignore[assignment]  # see __post_init__
+    engine: TrainingEngine = None  # type: ignore[assignment]  # see __post_init__
     keep: Callable[[Tensor, Tensor], Outcome] | None = None
     facts: Callable[[], dict[str, Any]] = dict
     accumulate: int = 1
@@ -181,7 +182,7 @@ class Loop:
     _epoch_state: dict[str, Any] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        self.engine = self.engine or Engine(next(self.model.parameters()).device)
+        self.engine = self.engine or TrainingEngine(next(self.model.parameters()).device)
 
     def run(self, epochs: int) -> None:
         """Train until so many epochs are done, or until something ends it."""
@@ -206,7 +207,7 @@ class Loop:
         steps = groups(self.source.batches(self.epoch, self.model), self.accumulate)
         self.steps_into_epoch = 0 if resumed is None else skip_done(resumed, steps)
         left = None if self.step_limit is None else self.step_limit - self.step
-        self.expected_steps = self._expected(left)
+        self.expected_steps = self._expected_columns(left)
         self.model.train()
         for part in self.parts:
             part.begin_epoch(self)
@@ -216,7 +217,7 @@ class Loop:
         if not self.is_cut_short:
             self.steps_into_epoch = 0
 
-    def _expected(self, left: int | None) -> int | None:
+    def _expected_columns(self, left: int | None) -> int | None:
         batches = self.source.steps
         if batches is None:
             return left

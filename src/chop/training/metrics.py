@@ -15,14 +15,14 @@ from chop.errors import DataError
 from chop.figures import wilson_interval
 from chop.masking import printable
 from chop.preprocessing import Preprocessing, Targets, targets_of
-from chop.tasks import CLASSES, IGNORED, NUMBERS, TOKENS, Task, as_rows, restored, task_of
+from chop.tasks import CLASSES, IGNORED, NUMBERS, TOKENS, Task, as_rows, restore_units, task_of
 from chop.training.results import AnyTally, RegressionTally, Result
 
 if TYPE_CHECKING:
     from chop.lowering import Agreement
 
 
-def asked(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+def labelled_predictions(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """One row of scores and one label for each prediction that is asked for.
 
     Those of a classifier are that already; of a language model, each token that has a label.
@@ -37,9 +37,9 @@ def accuracy(logits: Tensor, labels: Tensor) -> Tensor:
     """The fraction of predictions that are right (micro accuracy).
 
     Args:
-        logits: scores, the largest of which is what is predicted, or predictions as `kept`.
+        logits: scores, the largest of which is predicted, or predictions as of `reduce_scores`.
     """
-    logits, labels = asked(logits, labels)
+    logits, labels = labelled_predictions(logits, labels)
     predicted = logits if logits.ndim == 1 else logits.argmax(dim=1)
     return (predicted == labels).float().mean()
 
@@ -48,10 +48,10 @@ def score(outputs: Tensor, labels: Tensor, targets: Targets | None = None) -> Te
     """What decides of a task for some rows: the accuracy, or the mean absolute error."""
     if not labels.is_floating_point():
         return accuracy(outputs, labels)
-    return (restored(outputs.to(labels.dtype), targets) - as_rows(labels)).abs().mean()
+    return (restore_units(outputs.to(labels.dtype), targets) - as_rows(labels)).abs().mean()
 
 
-def kept(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+def reduce_scores(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """What is kept of a step to tell its score later: of many tokens not all their scores."""
     if logits.ndim == 2 or labels.is_floating_point():
         return logits, labels
@@ -214,7 +214,7 @@ class Tally:
             self.loss = torch.zeros((), dtype=exact, device=logits.device)
             size = self.classes**2 if by_class else 2
             self.pairs = torch.zeros(size, dtype=torch.int64, device=logits.device)
-        logits, labels = asked(logits, labels)
+        logits, labels = labelled_predictions(logits, labels)
         self.loss += summed_loss(logits, labels)
         found = logits.argmax(dim=1)
         places = labels * self.classes + found if by_class else (found == labels).long()
@@ -283,7 +283,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def evaluate(
+def evaluate_model(
     model: nn.Module,
     batches: Iterable[tuple[Tensor, Tensor]],
     device: torch.device | str = "cpu",

@@ -161,7 +161,7 @@ class SharedBuffers(Part):
         loop.engine.share_buffers(loop.model)
 
 
-def monitored(loop: Loop, name: str) -> float:
+def monitored_loss(loop: Loop, name: str) -> float:
     """A loss of this epoch in the precision of the training: smaller differences do not count."""
     dtype = torch.float64 if loop.engine.double else torch.float32
     return float(torch.tensor(loop.metrics[name], dtype=dtype))
@@ -181,7 +181,7 @@ class EarlyStopping(Part):
         return self.waited >= self.patience
 
     def end_epoch(self, loop: Loop) -> None:
-        loss = monitored(loop, self.monitor)
+        loss = monitored_loss(loop, self.monitor)
         self.best, self.waited = (loss, 0) if loss < self.best else (self.best, self.waited + 1)
         if self.is_over:
             self.stopped, loop.has_ended = loop.epoch, True
@@ -221,7 +221,7 @@ class BestAndLast(Part):
         self.best_loss = math.inf
 
     def end_epoch(self, loop: Loop) -> None:
-        loss = monitored(loop, self.monitor)
+        loss = monitored_loss(loop, self.monitor)
         if loss < self.best_loss:
             self.best_loss = loss
             loop.save(self.best)

@@ -30,7 +30,7 @@ REFRESH_SECONDS = 0.25
 Metrics = dict[str, float]
 
 
-class Progress(Protocol):
+class TrainingProgress(Protocol):
     """What a training loop tells of its progress."""
 
     def start(self, epoch: int, steps: int | None) -> None: ...
@@ -58,7 +58,7 @@ class Silent:
         pass
 
 
-class Lines(Silent):
+class TrainingLines(Silent):
     """One line when an epoch is done."""
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class Lines(Silent):
         )
 
 
-class Bar:
+class TrainingBar:
     """A bar that is drawn a few times a second."""
 
     def __init__(self, console: "Console | None" = None) -> None:
@@ -134,7 +134,7 @@ class Bar:
         task = self._bar.tasks[0]
         rate = (task.completed + steps) / (time.perf_counter() - self._began)
         room = self._console.width - self._taken
-        facts = fitting(metrics, room)
+        facts = fit_metrics(metrics, room)
         speed = f"{rate:.0f}it/s, {facts}" if facts else f"{rate:.0f}it/s"
         self._bar.update(task.id, advance=steps, facts=speed if len(speed) <= room else facts)
         if refresh:
@@ -157,7 +157,7 @@ IMPORTANT = (
 """What a narrow line shows first; the others follow as far as they fit."""
 
 
-def fitting(metrics: Metrics, room: int) -> str:
+def fit_metrics(metrics: Metrics, room: int) -> str:
     """As many metrics as fit into so many characters, the important ones first."""
     kept: Metrics = {}
     for name in dict.fromkeys((*IMPORTANT, *metrics)):
@@ -166,11 +166,11 @@ def fitting(metrics: Metrics, room: int) -> str:
     return shown_metrics(kept)
 
 
-def make_progress(*, shown: bool) -> Progress:
+def make_training_progress(*, shown: bool) -> TrainingProgress:
     """The kind of progress that fits where the output goes."""
     if not shown:
         return Silent()
-    return Bar() if sys.stdout.isatty() else Lines()
+    return TrainingBar() if sys.stdout.isatty() else TrainingLines()
 
 
 COLUMNS = (
@@ -225,7 +225,7 @@ class Report:
 
     def __init__(
         self,
-        progress: Progress,
+        progress: TrainingProgress,
         logger: "Logger | None" = None,
         record: dict[str, Any] | None = None,
         table: Path | None = None,

@@ -16,7 +16,7 @@ from torch import Tensor
 from chop.figures import Z_95, Measured, score_text
 from chop.masking import printable
 from chop.preprocessing import Targets
-from chop.tasks import NUMBERS, Task, as_rows, restored
+from chop.tasks import NUMBERS, Task, as_rows, restore_units
 
 if TYPE_CHECKING:
     from chop.lowering import Agreement
@@ -220,7 +220,7 @@ class RegressionTally:
         """Count one batch."""
         exact = torch.float32 if outputs.is_mps else torch.float64  # mps has no doubles
         labels = as_rows(labels).to(exact)
-        errors = restored(outputs.to(exact), self.targets) - labels
+        errors = restore_units(outputs.to(exact), self.targets) - labels
         # Of labels far from zero the variance would be a difference of two large numbers.
         away = labels if self.targets is None else labels - labels.new_tensor(self.targets.mean)
         parts = torch.stack([errors.abs(), errors.square(), away, away.square()])

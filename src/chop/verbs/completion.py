@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from chop.catalogue import stored
+from chop.catalogue import read_catalogue
 from chop.config.command_line import action_help, main_help
 from chop.config.option import Word
 from chop.config.run import Debug, Quiet
@@ -78,7 +78,7 @@ def script_for(request: CompletionRequest) -> str:
         raise ConfigError(f"no shell is named: write ch completion {'|'.join(SHELLS)}")
     if request.shell not in SHELLS:
         raise UnknownNameError("shell", request.shell, SHELLS)
-    return completion_script(request.shell, stored())
+    return completion_script(request.shell, read_catalogue())
 
 
 add_verb(

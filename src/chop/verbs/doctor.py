@@ -78,11 +78,11 @@ def doctor(*, missing_only: bool = False) -> str:
         "Extras": extras,
         "Data": data,
     }
-    findings = {title: list(_guarded(title, look)) for title, look in groups.items()}
-    return missing(findings) if missing_only else render(findings)
+    findings = {title: list(_guard(title, look)) for title, look in groups.items()}
+    return missing(findings) if missing_only else render_findings(findings)
 
 
-def _guarded(title: str, look: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+def _guard(title: str, look: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
     """What a look finds; if it cannot be finished, that is a finding too."""
     try:
         yield from look()
@@ -97,7 +97,7 @@ def machine() -> Iterator[Finding]:
     yield Finding("system", NOTE, platform.platform())
     yield Finding("cores", NOTE, f"{usable_cores()} usable, of {os.cpu_count()}")
     yield Finding("memory", NOTE, memory())
-    yield from _guarded("devices", devices)
+    yield from _guard("devices", devices)
     yield compiler()
     yield circuits()
 
@@ -175,10 +175,10 @@ def packages() -> Iterator[Finding]:
         yield Finding(PROJECT, MISSING, "runs from a folder, not installed", "pip install -e .")
         return
     for each in needed:
-        yield found(each, each.remedy)
+        yield find_package(each, each.remedy)
 
 
-def found(wanted: Requirement, remedy: str, purpose: str = "") -> Finding:
+def find_package(wanted: Requirement, remedy: str, purpose: str = "") -> Finding:
     """Whether a package is there and new enough."""
     words = f" ({purpose})" if purpose else ""
     try:
@@ -203,12 +203,12 @@ def extras() -> Iterator[Finding]:
     except PackageNotFoundError:
         optional = []
     for each in optional:
-        yield found(each, each.remedy, f"extra {each.extra}")
-    yield from _guarded("torchvision", torchvision)
+        yield find_package(each, each.remedy, f"extra {each.extra}")
+    yield from _guard("torchvision", torchvision)
     named = {each.name for each in optional}
     for name, (purpose, line) in OTHERS.items():
         if name not in named:
-            yield found(Requirement(name, "", ""), line, purpose)
+            yield find_package(Requirement(name, "", ""), line, purpose)
 
 
 def torchvision() -> Iterator[Finding]:
@@ -228,12 +228,12 @@ def torchvision() -> Iterator[Finding]:
 
 def data() -> Iterator[Finding]:
     """The cache and the data sets that need files."""
-    yield from _guarded("jsc-sim", simulated_jets)
+    yield from _guard("jsc-sim", simulated_jets)
     from chop.dataset.rows import default_cache_dir
 
     folder = default_cache_dir()
     yield cache(folder)
-    yield from _guarded("jsc", lambda: jets(folder))
+    yield from _guard("jsc", lambda: jets(folder))
 
 
 def simulated_jets() -> Iterator[Finding]:
@@ -280,7 +280,7 @@ def jets(folder: Path) -> Iterator[Finding]:
     yield Finding("jsc", MISSING, detail, remedy)
 
 
-def render(findings: dict[str, list[Finding]]) -> str:
+def render_findings(findings: dict[str, list[Finding]]) -> str:
     """A table for each group, and at the end what to type for what is missing."""
     parts = []
     for title, group in findings.items():

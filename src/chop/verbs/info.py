@@ -42,9 +42,9 @@ def info(
         import_user_code(list(imports))
         known, traits = catalogue.live(), catalogue.live_traits()
     else:
-        known, traits = catalogue.stored(), catalogue.stored_traits()
+        known, traits = catalogue.read_catalogue(), catalogue.stored_traits()
     if topic is None and not names_only:
-        return overview(known, traits, shutil.get_terminal_size().columns)
+        return topics_overview(known, traits, shutil.get_terminal_size().columns)
     measured = metrics_in(traits)
     is_entry = any(topic in entries for entries in known.values())
     if topic == METRICS or (topic in measured and not is_entry):
@@ -90,7 +90,7 @@ def metrics_text(measured: dict[str, dict[str, str]], wanted: list[str], names_o
     return tabulate(rows, [METRICS, "measured by"], **PLAIN_TABLE) + "\n"
 
 
-def overview(entries: Catalogue, traits: Traits, columns: int) -> str:
+def topics_overview(entries: Catalogue, traits: Traits, columns: int) -> str:
     """All topics with their names, as many as fit on a screen of so many columns."""
     metrics = metrics_in(traits)
     plain = [name for name in metrics if name.rpartition("_")[0] not in metrics]  # no loss_spread
@@ -137,9 +137,9 @@ def _entry(name: str, topics: Catalogue, traits: Traits) -> str:
 def _pass_keys(name: str) -> str:
     from tabulate import tabulate
 
-    from chop.config.schema import all_rows, pass_table
+    from chop.config.schema import nested_key_rows, pass_table
 
-    rows = [[textwrap.fill(cell, 44) for cell in row] for row in all_rows(pass_table(name))]
+    rows = [[textwrap.fill(cell, 44) for cell in row] for row in nested_key_rows(pass_table(name))]
     headers = [f"[passes.{name}]", "values", "default", "meaning"]
     return f"\n{tabulate(rows, headers, **PLAIN_TABLE)}\n" if rows else ""
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from chop import __version__
 from chop.errors import ChopError
-from chop.markup import Markup, folded, joined, tag
+from chop.markup import Markup, details, join_markup, tag
 from chop.runs import TRAININGS, RunFolder
-from chop.tables import Table
+from chop.tables import ResultTable
 from chop.views.section import Section, Tile
-from chop.views.sections.run import learning_curves, overview, read_records, tested
+from chop.views.sections.run import learning_curves, overview, read_records, test_section
 
 MOST_SEARCHES = 4
 MOST_TILES = 6
@@ -41,7 +41,7 @@ def build_page(run: RunFolder) -> str:
             sections += [section] if section is not None else []
     if problems:
         rows = [(problem,) for problem in dict.fromkeys(problems)]
-        body = Table(("File and reason",), rows, "Files that could not be shown").html()
+        body = ResultTable(("File and reason",), rows, "Files that could not be shown").html()
         sections.append(Section("problems", "Could not be shown", body))
     return render(run.folder.name, sections)
 
@@ -60,7 +60,7 @@ def _parts(run: RunFolder, problems: list[str]) -> Parts:
         from chop.views.sections.comparison import comparison_section
 
         yield "Samplers compared", partial(comparison_section, run.comparisons[0])
-    yield "Test results", lambda: tested(run)
+    yield "Test results", lambda: test_section(run)
     if run.sensitivities:
         from chop.views.sections.sensitivity import sensitivity_section
 
@@ -70,6 +70,10 @@ def _parts(run: RunFolder, problems: list[str]) -> Parts:
 
         yield "Hardware", partial(hardware_section, run)
         yield "Exports", partial(exports_section, run)
+    if run.agreements:
+        from chop.views.sections.agreement import agreement_section
+
+        yield "Node by node", partial(agreement_section, run.agreements[0])
     if run.graphs or run.front_graphs:
         yield from _graph(run, problems)
     yield "Learning curves", lambda: learning_curves(run)
@@ -119,7 +123,7 @@ def render(name: str, sections: list[Section]) -> str:
     order = sorted(sections, key=lambda section: not section.comes_first)
     tiles = most_important(distinct([tile for section in order for tile in section.tiles]))
     notes = [section.note for section in sections if section.note is not None]
-    head = joined(
+    head = join_markup(
         [
             Markup('<meta charset="utf-8">'),
             Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
@@ -130,7 +134,7 @@ def render(name: str, sections: list[Section]) -> str:
     )
     links = [tag("li", tag("a", each.title, href=f"#{each.anchor}")) for each in sections]
     when = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
-    body = joined(
+    body = join_markup(
         [
             tag("a", "Skip to the content", href="#content", class_="skip"),
             _header(name, tiles, notes),
@@ -140,7 +144,7 @@ def render(name: str, sections: list[Section]) -> str:
             tag("script", Markup(script)),
         ]
     )
-    page = joined([tag("head", head), tag("body", body)])
+    page = join_markup([tag("head", head), tag("body", body)])
     return f"<!DOCTYPE html>\n{tag('html', page, lang='en')}\n"
 
 
@@ -190,7 +194,7 @@ def _section(section: Section) -> Markup:
     return tag(
         "section",
         tag("h2", section.title, id=heading),
-        folded("Commands, settings and data", section.body) if section.is_folded else section.body,
+        details("Commands, settings and data", section.body) if section.is_folded else section.body,
         id=section.anchor,
         aria_labelledby=heading,
     )

@@ -18,7 +18,7 @@ REFRESH = 0.25  # seconds
 LINES_EVERY = 10.0
 
 
-class Lines:
+class SearchLines:
     """A line of text every few seconds."""
 
     every = LINES_EVERY
@@ -33,7 +33,7 @@ class Lines:
         self._best: list[Trial] = []
         self._looked_at = 0
 
-    def __enter__(self) -> "Lines":
+    def __enter__(self) -> "SearchLines":
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -91,7 +91,7 @@ class Lines:
         return f"front of {len(best)}: best {shown}"
 
 
-class Bar(Lines):
+class SearchBar(SearchLines):
     """A bar that is drawn a few times a second."""
 
     every = REFRESH
@@ -109,7 +109,7 @@ class Bar(Lines):
         self._taken = len("Searching") + BAR + 2 * len(str(total)) + len(" / ") + len("   ")
         self._task = self._bar.add_task("search", total=total, facts="")
 
-    def __enter__(self) -> "Bar":
+    def __enter__(self) -> "SearchBar":
         self._bar.start()
         return self
 
@@ -121,16 +121,16 @@ class Bar(Lines):
     def show(self, store: Store, left: str) -> None:
         done: Any = len(store.done)
         room = self._bar.console.width - self._taken
-        facts = fitting([f"{left} left", *self.best(store).split(", "), *self.rate(store)], room)
+        facts = fit_facts([f"{left} left", *self.best(store).split(", "), *self.rate(store)], room)
         self._bar.update(self._task, completed=done, facts=facts)
 
 
-def fitting(facts: Sequence[str], room: int) -> str:
+def fit_facts(facts: Sequence[str], room: int) -> str:
     """As many of the facts as fit into so many characters, from the first on."""
     shown = [", ".join(facts[:count]) for count in range(len(facts), 0, -1)]
     return next((each for each in shown if len(each) <= room), "")
 
 
-def make_progress(total: int, metrics: list[str]) -> Lines:
+def make_search_progress(total: int, metrics: list[str]) -> SearchLines:
     """What fits the place where output goes."""
-    return Bar(total, metrics) if sys.stdout.isatty() else Lines(total, metrics)
+    return SearchBar(total, metrics) if sys.stdout.isatty() else SearchLines(total, metrics)

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from chop.charts import Band, BarChart, LineChart, Points
 from chop.figures import number
-from chop.markup import Markup, joined, tag
+from chop.markup import Markup, join_markup, tag
 
 COLOURS = 8
 SIZES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -82,7 +82,7 @@ class Frame:
         x, y = self.x, self.y
         base = HEIGHT - BOTTOM
         middle = (y.start + y.end) / 2
-        return joined(
+        return join_markup(
             [
                 *(line(LEFT, y.at(t), x.end, y.at(t), "grid") for t in y.ticks),
                 *(text(LEFT - 6, y.at(t) + 4, y.shown(t), "end") for t in y.ticks),
@@ -166,7 +166,7 @@ def line_chart(chart: LineChart, width: float = WIDTH) -> Markup:
     for place, (name, points) in enumerate(chart.series.items()):
         parts += _series(frame, place, name, points, chart)
     below = _swatches(chart) if len(chart.series) > 1 else None
-    return figure(chart.title, drawing(chart.title, joined(parts), width), below)
+    return figure(chart.title, drawing(chart.title, join_markup(parts), width), below)
 
 
 def _swatches(chart: LineChart) -> Markup:
@@ -229,7 +229,7 @@ def bar_chart(chart: BarChart) -> Markup:
         words = tag("title", f"{name}: {number(value)}")
         shown = f"{value:{chart.style}}" if chart.style else number(value, 3)
         parts += [
-            text(NAMES - 6, top + 13, shortened(name), "end"),
+            text(NAMES - 6, top + 13, shorten(name), "end"),
             tag("rect", words, x=NAMES, y=top, width=length, height=BAR, rx=2, class_="bar s0"),
             text(NAMES + length + 5, top + 13, shown, "start"),
         ]
@@ -237,10 +237,10 @@ def bar_chart(chart: BarChart) -> Markup:
         line(NAMES, 0, NAMES, height - 26, "axis"),
         text(NAMES + room / 2, height - 7, chart.x, class_="label"),
     ]
-    return figure(chart.title, drawing(chart.title, joined(parts), WIDTH, height))
+    return figure(chart.title, drawing(chart.title, join_markup(parts), WIDTH, height))
 
 
-def shortened(name: str, longest: int = LONGEST_NAME) -> str:
+def shorten(name: str, longest: int = LONGEST_NAME) -> str:
     """A name that fits; its end tells more than its middle."""
     if len(name) <= longest:
         return name

@@ -38,7 +38,7 @@ def facts(fmt: NumberFormat, x: Tensor) -> tuple[float, float]:
 
 def best_scale(fmt: NumberFormat, x: Tensor, method: str) -> int:
     """What a loop over all scales finds."""
-    found = {scale: facts(fmt.rescaled(scale), x) for scale in SCALES}
+    found = {scale: facts(fmt.with_scale(scale), x) for scale in SCALES}
     allowed = 0.05 if method == "percentile" else 0.0
     finest = max(scale for scale, (share, _) in found.items() if share <= allowed)
     if method != "mse":

@@ -30,7 +30,7 @@ from chop.search.spaces.measure import Measure
 from chop.search.spaces.space import SearchContext
 from chop.search.strategy import Search
 from chop.verbs.search import SearchRequest
-from chop.verbs.search.job import check, with_engine
+from chop.verbs.search.job import check_search, with_engine
 
 
 def test_without_ray_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,7 +56,7 @@ def test_engines_that_make_no_sense_are_refused(setup: dict[str, Any], said: str
 
 def test_the_command_line_names_the_engine() -> None:
     request = SearchRequest(engine="ray", address="auto", search=tables(n_jobs=2))
-    check(request)
+    check_search(request)
     setup = parse_search(with_engine(request)).strategy.setup
     assert setup.choice == EngineChoice("ray", 2, "auto")
     stated = RunConfig(search=tables(engine="ray", address="auto"))
@@ -66,8 +66,8 @@ def test_the_command_line_names_the_engine() -> None:
 def test_a_file_alone_does_not_name_a_cluster_elsewhere() -> None:
     search = tables(engine="ray", address="10.0.0.1:6379")
     with pytest.raises(ConfigError, match="if you trust '10.0.0.1:6379', add --address"):
-        check(SearchRequest(search=search))
-    check(SearchRequest(search=search, address="10.0.0.1:6379"))
+        check_search(SearchRequest(search=search))
+    check_search(SearchRequest(search=search, address="10.0.0.1:6379"))
 
 
 @pytest.mark.parametrize(

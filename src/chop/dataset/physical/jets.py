@@ -132,7 +132,7 @@ def _read_hdf5(path: Path) -> Jets:
             rows = slice(start, min(start + CHUNK_ROWS, len(columns)))
             features[rows] = columns.read(FEATURES, rows.start, rows.stop)
             labels[rows] = _from_one_hot(columns.read(ONE_HOT, rows.start, rows.stop), path)
-    return _checked(features, labels, "CERNBox", "HDF5", CERNBOX_ROWS, path)
+    return _check_jets(features, labels, "CERNBox", "HDF5", CERNBOX_ROWS, path)
 
 
 def _from_one_hot(one_hot: Floats, path: Path) -> Labels:
@@ -161,10 +161,10 @@ def _from_table(path: Path, kind: str) -> Jets:
         raise DataError(f"{path}: unknown classes {', '.join(unknown[:5])} in 'class'")
     labels = np.array([CLASSES.index(name) for name in names], np.int64)[table.labels]
     features = np.ascontiguousarray(table.features[:, [places[name] for name in FEATURES]])
-    return _checked(features, labels, "OpenML 42468", kind, OPENML_ROWS, path)
+    return _check_jets(features, labels, "OpenML 42468", kind, OPENML_ROWS, path)
 
 
-def _checked(
+def _check_jets(
     features: Floats, labels: Labels, origin: str, kind: str, expected: int, path: Path
 ) -> Jets:
     if len(labels) < 10:

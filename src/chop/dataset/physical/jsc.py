@@ -8,8 +8,8 @@ the cache keeps them apart by the SHA-256 of the file.
 from functools import partial
 from pathlib import Path
 
-from chop.dataset.cache import cached, file_sha256
-from chop.dataset.download import fetch, recorded
+from chop.dataset.cache import file_sha256, load_or_build
+from chop.dataset.download import checksum_file, fetch
 from chop.dataset.info import register_dataset
 from chop.dataset.physical.jets import CLASSES, FEATURES, check_cernbox, read_jets
 from chop.dataset.preprocess import standardise
@@ -19,7 +19,7 @@ from chop.dataset.rows import (
     carve_validation,
     distinct_rows,
     original_split,
-    paired,
+    pair_splits,
     rows_fingerprint,
 )
 from chop.errors import DataError
@@ -42,7 +42,7 @@ STEPS = "jsc-1"  # part of the cache key: another number where the steps below c
 def jsc(request: DatasetRequest) -> Splits:
     """Jet substructure classification: 16 features, 5 classes; CERNBox or OpenML 42468."""
     given = request.given_path
-    path = given or _downloaded(request)
+    path = given or _download(request)
     if not path.is_file():
         what = "is a folder; name the file" if path.is_dir() else "no such file"
         raise DataError(f"{path}: {what}")
@@ -50,10 +50,10 @@ def jsc(request: DatasetRequest) -> Splits:
     if not given:
         _check_unchanged(path, digest)
     key = {"steps": STEPS, "file": digest}
-    return cached(request, key, partial(_prepared, path, request), path, {path: digest})
+    return load_or_build(request, key, partial(_prepare, path, request), path, {path: digest})
 
 
-def _downloaded(request: DatasetRequest) -> Path:
+def _download(request: DatasetRequest) -> Path:
     """The CERNBox file in the cache, fetched if it is not there."""
     target = request.cache_dir / "downloads" / FILE_NAME
     try:
@@ -67,11 +67,11 @@ def _downloaded(request: DatasetRequest) -> Path:
 
 def _check_unchanged(path: Path, digest: str) -> None:
     """Refuse a fetched file that is no longer what was fetched."""
-    if recorded(path).exists() and recorded(path).read_text(encoding="utf-8") != digest:
+    if checksum_file(path).exists() and checksum_file(path).read_text(encoding="utf-8") != digest:
         raise DataError(f"{path}: has changed since it was fetched; delete it to fetch it again")
 
 
-def _prepared(path: Path, request: DatasetRequest) -> Splits:
+def _prepare(path: Path, request: DatasetRequest) -> Splits:
     """Duplicates dropped, split as the original does, a tenth set aside, standardised."""
     jets = read_jets(path)
     fingerprint = rows_fingerprint(jets.features, jets.labels)
@@ -81,7 +81,7 @@ def _prepared(path: Path, request: DatasetRequest) -> Splits:
     parts = [jets.features[rows] for rows in chosen]
     done = standardise(*parts, names=FEATURES, given=request.preprocessing)
     return Splits(
-        *paired(parts, (jets.labels[rows] for rows in chosen)),
+        *pair_splits(parts, (jets.labels[rows] for rows in chosen)),
         source=f"jsc: {jets.row_set}, {len(jets.labels) - len(kept):,} duplicates dropped",
         fingerprint=fingerprint,
         class_names=CLASSES,

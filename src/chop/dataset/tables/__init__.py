@@ -29,7 +29,7 @@ LISTED = 200
 
 
 @dataclass(frozen=True)
-class Table:
+class LabelledTable:
     """Rows of features and the class of each, as it is written in the file, or its targets."""
 
     features: Floats
@@ -72,7 +72,7 @@ OPENERS: dict[str, Callable[..., TableFile]] = {
 """What opens a file as a table, by the end of its name."""
 
 
-def read_table(path: Path, kind: str, wanted: Wanted, folder: Path) -> Table:
+def read_table(path: Path, kind: str, wanted: Wanted, folder: Path) -> LabelledTable:
     """Read the features and the labels of all rows.
 
     Args:
@@ -129,15 +129,15 @@ class _RowsOf:
             raise DataError(f"{self.path}: the label column has more than {MOST_CLASSES:,} classes")
         return np.array(places, np.int32)
 
-    def table(self, feature_names: tuple[str, ...], label_names: Sequence[str]) -> Table:
+    def table(self, feature_names: tuple[str, ...], label_names: Sequence[str]) -> LabelledTable:
         if not self.features.rows:
             raise DataError(f"{self.path}: has no rows")
         features, labels = self.features.array(), self.labels.array()
         if not features.size:
             raise DataError(f"{self.path}: has no rows of features")
         if self.numbers:
-            return Table(features, labels, feature_names, target_names=tuple(label_names))
-        return Table(features, labels, feature_names, np.array(list(self.classes)))
+            return LabelledTable(features, labels, feature_names, target_names=tuple(label_names))
+        return LabelledTable(features, labels, feature_names, np.array(list(self.classes)))
 
 
 def _numbers(piece: Piece, places: Sequence[int], table: TableFile) -> Floats:
@@ -160,7 +160,7 @@ def _numbers(piece: Piece, places: Sequence[int], table: TableFile) -> Floats:
     return found
 
 
-def _read_archive(archive: Archive, wanted: Wanted, folder: Path) -> Table:
+def _read_archive(archive: Archive, wanted: Wanted, folder: Path) -> LabelledTable:
     """Read an array of features and one of labels; pickled arrays are refused."""
     path, names = archive.path, list(archive.arrays)
     label = names[wanted.places(names, path, what="arrays")[0]]

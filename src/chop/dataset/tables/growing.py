@@ -76,11 +76,11 @@ def picked_rows(rows: NDArray[Any], places: Indices, folder: Path) -> NDArray[An
     found = GrowingRows(rows.dtype, folder)
     most = max(1, min(PICKED_ROWS, PICKED_BYTES // max(1, rows[:1].nbytes)))
     for start in range(0, len(places), most):
-        found.add(_picked(rows, places[start : start + most]))
+        found.add(_pick(rows, places[start : start + most]))
     return found.array()
 
 
-def _picked(rows: NDArray[Any], places: Indices) -> NDArray[Any]:
+def _pick(rows: NDArray[Any], places: Indices) -> NDArray[Any]:
     order = np.argsort(places)
     ascending = places[order]
     found = np.empty((len(places), *rows.shape[1:]), rows.dtype)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from chop.dataset.info import register_dataset
 from chop.dataset.rows import Splits
-from chop.dataset.toy.grammar import LENGTH, VOCABULARY, Sentence, distinct_sentences, padded
+from chop.dataset.toy.grammar import LENGTH, VOCABULARY, Sentence, distinct_sentences, pad_sentences
 from chop.tasks import IGNORED
 
 SEED = 17
@@ -44,7 +44,7 @@ def agreement() -> Splits:
 )
 def agreement_lm() -> Splits:
     """The right sentences of the same grammar, for predicting each next word."""
-    train, validation, test = (_continued(part) for part in _sentences())
+    train, validation, test = (_next_tokens(part) for part in _sentences())
     source = f"agreement-lm: {sum(SIZES):,} sentences of a small grammar, made here"
     return Splits(train, validation, test, source=source, class_names=VOCABULARY)
 
@@ -59,14 +59,14 @@ def _sentences() -> tuple[list[Sentence], ...]:
 
 def _both(sentences: list[Sentence], seed: int) -> Rows:
     """Each sentence and its twin in a mixed order: a bag of words is as often right as wrong."""
-    tokens = padded([each.words for each in sentences] + [each.twin for each in sentences])
+    tokens = pad_sentences([each.words for each in sentences] + [each.twin for each in sentences])
     labels = np.repeat([1, 0], len(sentences))
     order = np.random.RandomState(seed).permutation(len(labels))
     return tokens[order], labels[order]
 
 
-def _continued(sentences: list[Sentence]) -> Rows:
+def _next_tokens(sentences: list[Sentence]) -> Rows:
     """All tokens but the last, and for each the one that follows; padding is not asked for."""
-    tokens = padded([each.words for each in sentences])
+    tokens = pad_sentences([each.words for each in sentences])
     following = tokens[:, 1:]
     return tokens[:, :-1], np.where(following == 0, IGNORED, following)

@@ -10,7 +10,7 @@ from chop.dataset.preprocess import standardise, target_scaling
 from chop.dataset.rows import (
     DatasetRequest,
     Splits,
-    paired,
+    pair_splits,
     rows_fingerprint,
 )
 
@@ -47,7 +47,7 @@ def friedman(request: DatasetRequest) -> Splits:
     if done.targets is None:
         done = replace(done, targets=target_scaling(labels[0], (TARGET,)))
     return Splits(
-        *paired(parts, labels),
+        *pair_splits(parts, labels),
         source=f"friedman: {ends[-1]:,} rows of Friedman's formula, made here",
         fingerprint=fingerprint,
         feature_names=FEATURES,

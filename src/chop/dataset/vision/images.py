@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from chop.dataset.cache import cached, file_sha256
+from chop.dataset.cache import file_sha256, load_or_build
 from chop.dataset.download import fetch, has_md5
 from chop.dataset.preprocess import standardise
 from chop.dataset.rows import (
     DatasetRequest,
     Splits,
     carve_validation,
-    paired,
+    pair_splits,
     rows_fingerprint,
 )
 from chop.errors import DataError
@@ -35,7 +35,7 @@ class Images:
     brightest: float = 255.0
 
 
-def prepared(
+def prepare_splits(
     request: DatasetRequest, files: Sequence[Path], read: Callable[[], Images], origin: Path
 ) -> Splits:
     """The splits of an image data set, from the cache if its files were read before.
@@ -45,10 +45,10 @@ def prepared(
     """
     sources = {file: file_sha256(file, request.cache_dir) for file in files}
     key = {"steps": STEPS, "name": request.name, "files": list(sources.values())}
-    return cached(request, key, lambda: _splits(read(), request), origin, sources)
+    return load_or_build(request, key, lambda: _splits(read(), request), origin, sources)
 
 
-def fetched(
+def fetch_files(
     request: DatasetRequest, base: str, md5s: dict[str, str], where_to_get: str
 ) -> list[Path]:
     """The published files, fetched to the cache and compared with their published MD5 sums."""
@@ -70,7 +70,7 @@ def _splits(images: Images, request: DatasetRequest) -> Splits:
     labels = [images.train_labels[train], images.train_labels[validation], images.test_labels]
     counts = f"{len(images.train):,} training and {len(images.test):,} test images"
     return Splits(
-        *paired(parts, (each.astype(np.int64) for each in labels)),
+        *pair_splits(parts, (each.astype(np.int64) for each in labels)),
         source=f"{request.name}: {counts}",
         fingerprint=_fingerprint(images),
         preprocessing=done,

@@ -13,7 +13,7 @@ import numpy as np
 
 from chop.dataset.info import register_dataset
 from chop.dataset.rows import DatasetRequest, Splits
-from chop.dataset.vision.images import Images, Pixels, fetched, prepared
+from chop.dataset.vision.images import Images, Pixels, fetch_files, prepare_splits
 from chop.errors import DataError
 
 SIDE = 28
@@ -89,10 +89,10 @@ def _idx_splits(source: IdxSource, request: DatasetRequest) -> Splits:
         folder = source.installed
     if folder is None:
         md5s = dict(zip(FILES, source.md5s, strict=True))
-        files = fetched(request, source.base, md5s, source.base)
+        files = fetch_files(request, source.base, md5s, source.base)
     else:
         files = [_find(folder, name, request.name) for name in FILES]
-    return prepared(request, files, partial(_read, files), files[0].parent)
+    return prepare_splits(request, files, partial(_read, files), files[0].parent)
 
 
 def read_idx(path: Path, dimensions: int) -> Pixels:

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from chop.ir.graph.calling import bound_arguments, call_by_name, put_together, take_apart
 from chop.ir.graph.exported import in_evaluation, refusing_broken
-from chop.ir.graph.recorder import set_evaluation, undisturbed
+from chop.ir.graph.recorder import preserve_model, set_evaluation
 from chop.ir.graph.shapes import ShapedGraphModule
 
 WRITTEN_BY_FX = "eval_with_key"
@@ -44,7 +44,7 @@ def difference(
     """
     by_export = isinstance(graph, ShapedGraphModule)
     bound_arguments(model, {**given, **fixed})
-    with undisturbed(nn.ModuleList([model, graph])) as before:
+    with preserve_model(nn.ModuleList([model, graph])) as before:
         wanted = model_result(model, {**given, **fixed}, by_export)
         is_random = before.drew_random_numbers()
         before.restore()

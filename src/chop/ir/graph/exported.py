@@ -104,7 +104,7 @@ def refusing_broken(model: nn.Module) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def silent() -> Iterator[None]:
+def silence_torch() -> Iterator[None]:
     """Without what torch prints of an attempt that fails: its error says all that is needed."""
     talker = logging.getLogger("torch.fx.experimental.symbolic_shapes")
     level = talker.level
@@ -170,7 +170,7 @@ def export_call(call: FlatCall, free: Free, is_leaf: IsLeaf) -> tuple[fx.Graph, 
     shapes = {"tensors": tuple(map(free, call.tensors))}
     # Without this torch.export takes it that there are two rows or more, and does not say so.
     settings = export_settings.patch(backed_size_oblivious=True)  # type: ignore[attr-defined]
-    with settings, silent(), warnings.catch_warnings():
+    with settings, silence_torch(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of attributes that change, which are restored
         program = torch.export.export(
             ExportableCall(call), call.tensors, dynamic_shapes=shapes, strict=False

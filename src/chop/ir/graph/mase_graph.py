@@ -111,7 +111,7 @@ class MaseGraph:
     @classmethod
     def from_checkpoint(cls, fname: str | Path) -> "MaseGraph":
         """The graph that `export` or ``ch transform`` saved in a folder."""
-        graph: MaseGraph = _stored().load_mase_graph(fname)
+        graph: MaseGraph = _storage().load_mase_graph(fname)
         return graph
 
     def export(self, fname: str | Path, save_format: str = "full_model") -> Path:
@@ -124,7 +124,7 @@ class MaseGraph:
                 f"save_format must be 'full_model' (got {save_format!r}): the folder has the "
                 "weights by themselves in weights.safetensors"
             )
-        folder: Path = _stored().save_graph(self, Path(fname)).folder
+        folder: Path = _storage().save_graph(self, Path(fname)).folder
         return folder
 
     def draw(self, file: str | Path = "mase_graph.svg") -> Path:
@@ -180,7 +180,7 @@ class MaseGraph:
         return f"MaseGraph({type(self.model).__name__}, {len(self.nodes)} nodes)"
 
 
-def _stored() -> Any:
+def _storage() -> Any:
     """The room of saving and loading, which imports this module."""
     return import_module("chop.ir.stored")
 

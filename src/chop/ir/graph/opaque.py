@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch import fx, nn
 
 from chop.errors import GraphError
-from chop.ir.graph.recorder import Instead, Recorder, placeholder_values, undisturbed
+from chop.ir.graph.recorder import Instead, Recorder, placeholder_values, preserve_model
 from chop.ir.graph.tracing import MaseTracer, trace_by_export
 from chop.nn.decomposed import decompose
 from chop.nn.dispatched import ProductsSeen, ProductWatch, watched_products
@@ -30,7 +30,7 @@ def products_by_node(
         given: a value for each placeholder.
         instead: what computes some nodes in place of what they call.
     """
-    with undisturbed(model), watched_products() as watch:
+    with preserve_model(model), watched_products() as watch:
 
         def enter(node: fx.Node, *_: Any) -> None:
             watch.place = node

@@ -202,7 +202,7 @@ def same_bits(one: Tensor, other: Tensor) -> bool:
 
 
 @contextmanager
-def undisturbed(model: nn.Module) -> Iterator[ModelSnapshot]:
+def preserve_model(model: nn.Module) -> Iterator[ModelSnapshot]:
     """Evaluation mode without gradients; afterwards the model is as before, bit for bit.
 
     Modes are restored module by module, because parts of a model may be frozen on purpose.
@@ -253,7 +253,7 @@ class Recorder(fx.Interpreter):
 
     def run_undisturbed(self, inputs: list[Any]) -> Any:
         """Run the whole graph on copies: a first layer in place would overwrite the inputs."""
-        with undisturbed(self.module):
+        with preserve_model(self.module):
             return self.run_on_copies(inputs)
 
     def run_on_copies(self, inputs: list[Any]) -> Any:
@@ -299,7 +299,7 @@ def run_batches(
         instead: what computes some nodes in place of what they call.
     """
     recorder = Recorder(graph.model, instead=instead)
-    with undisturbed(graph.model):
+    with preserve_model(graph.model):
         for inputs in batches:
             given = placeholder_values(graph, inputs)
             graph.check_inputs(given)

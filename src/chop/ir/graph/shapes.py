@@ -80,10 +80,10 @@ class ShapedGraphModule(fx.GraphModule):
         known = [
             {key: n.meta[key] for key in (MADE_FOR, CONDITIONS) if key in n.meta} for n in inputs
         ]
-        return _shaped, (super().__reduce__(), known)
+        return _restore_shapes, (super().__reduce__(), known)
 
 
-def _shaped(reduced: tuple[Any, ...], known: list[dict[str, Any]]) -> fx.GraphModule:
+def _restore_shapes(reduced: tuple[Any, ...], known: list[dict[str, Any]]) -> fx.GraphModule:
     """A pickled graph again: torch leaves out what is known of the nodes."""
     make, args = reduced
     module: fx.GraphModule = make(*args)

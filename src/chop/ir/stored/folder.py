@@ -52,7 +52,7 @@ from chop.nn.quantized import QuantizedModule
 from chop.numerics import NumberFormat
 from chop.ops.op import parameter_roles
 from chop.preprocessing import from_plain as read_preprocessing
-from chop.runs import GRAPH_FILE, versioned
+from chop.runs import GRAPH_FILE, free_version
 
 logger = logging.getLogger("chop")
 Weights = Literal["float", "codes"]
@@ -242,7 +242,7 @@ def folder_to_fill(wanted: Path, replace: bool) -> Iterator[Target]:
             # A file in the place of the folder counts as taken, too.
             taken = wanted.is_file() or any((wanted / name).exists() for name in FILES)
             if taken and not replace:
-                target.final = versioned(wanted)
+                target.final = free_version(wanted)
             move_into_place(temporary, target.final)
     except OSError as error:
         raise OutputError(f"{wanted}: cannot be written: {error.strerror or error}") from None

@@ -20,7 +20,7 @@ Settings = dict[str, Any]
 def moved_out(record: GraphRecord, tensors: dict[str, Tensor]) -> GraphRecord:
     """The record with names in the place of what moves to `tensors`, equal contents once."""
 
-    def named(value: Any) -> Any:
+    def name_tensor(value: Any) -> Any:
         if not isinstance(value, ArrayValue):
             return value
         if value.array.size <= FEW:
@@ -29,7 +29,7 @@ def moved_out(record: GraphRecord, tensors: dict[str, Tensor]) -> GraphRecord:
         tensors[PREFIX + value.digest.hex()] = torch.from_numpy(numbers.copy())
         return {TAG: value.digest.hex()}
 
-    return _with_settings(record, named)
+    return _with_settings(record, name_tensor)
 
 
 def moved_in(
@@ -38,7 +38,7 @@ def moved_in(
     """The record with its tensors again, and the tensors that are left; errors are ValueErrors."""
     used: dict[str, ArrayValue] = {}
 
-    def found(value: Any) -> Any:
+    def find_tensor(value: Any) -> Any:
         if not isinstance(value, dict) or TAG not in value:
             return value
         name = f"{PREFIX}{value[TAG]}"
@@ -49,22 +49,22 @@ def moved_in(
             used[name] = FloatTensor(tensors[name]) if floats else IntTensor(tensors[name])
         return used[name]
 
-    record = _with_settings(record, found)
+    record = _with_settings(record, find_tensor)
     return record, {name: tensor for name, tensor in tensors.items() if name not in used}
 
 
 def _with_settings(record: GraphRecord, change: Callable[[Any], Any]) -> GraphRecord:
     """The record with every setting of a format changed."""
 
-    def changed(settings: Settings | None) -> Settings | None:
+    def change_settings(settings: Settings | None) -> Settings | None:
         return settings and {key: change(value) for key, value in settings.items()}
 
     layers = {
-        name: layer.model_copy(update={"quantized": changed(layer.quantized)})
+        name: layer.model_copy(update={"quantized": change_settings(layer.quantized)})
         for name, layer in record.layers.items()
     }
     packed = {
-        name: how.model_copy(update={"settings": changed(how.settings)})
+        name: how.model_copy(update={"settings": change_settings(how.settings)})
         for name, how in record.packed.items()
     }
     return record.model_copy(update={"layers": layers, "packed": packed})

@@ -296,7 +296,7 @@ def is_operator(overload: torch._ops.OpOverload) -> bool:
     name = schema.name.partition("::")[2]
     writes = any(argument.is_out for argument in schema.arguments)
     listed = computes(name) or name in OF_ATEN
-    return listed and not writes and full_name(schema) in _dispatched()
+    return listed and not writes and full_name(schema) in _operator_names()
 
 
 def full_name(schema: torch.FunctionSchema) -> str:
@@ -305,7 +305,7 @@ def full_name(schema: torch.FunctionSchema) -> str:
 
 
 @functools.cache
-def _dispatched() -> frozenset[str]:
+def _operator_names() -> frozenset[str]:
     return frozenset(torch._C._dispatch_get_all_op_names())
 
 
@@ -360,7 +360,7 @@ def _of_schemas(function: Any) -> set[str]:
         argument.name
         for schema in torch._C._jit_get_schemas_for_operator(f"aten::{spelt}")
         for argument in schema.arguments
-        if not argument.is_out and full_name(schema) in _dispatched()
+        if not argument.is_out and full_name(schema) in _operator_names()
     }
     made = {"requires_grad"} if {"dtype", "device"} <= names else set()
     return names | made | {alias for each in names for alias in ALIASES.get(each, ())}

@@ -16,7 +16,7 @@ from chop.lowering.from_graph import SymbolicCall
 from chop.lowering.program import Clamp, Codes, Shape, Table, Value
 from chop.lowering.ranges import codes, compact
 from chop.lowering.symbols import Exact, Float, Pending, Raw, Symbol, symbols_in
-from chop.ops.op import OPS, Reads, lowering
+from chop.ops.op import OPS, Reads, lowering, op_of_node
 
 UNLIMITED = 2**62
 VECTOR = 64
@@ -78,10 +78,13 @@ def rows_of_tables(call: SymbolicCall, placeholder: str) -> int:
     """The number of rows of the smallest table that an input chooses from."""
     found = []
     for node in call.lowering.graph.nodes:
-        other, source = NodeCall.of(node, call.modules), node
-        while source.all_input_nodes:
+        other = NodeCall.of(node, call.modules)
+        if other.op is not OPS["embedding"]:
+            continue
+        source = next(iter(node.all_input_nodes), node)
+        while (op := op_of_node(source, call.modules)) and op.reads in (Reads.MOVED, Reads.SAME):
             source = source.all_input_nodes[0]
-        if other.op is OPS["embedding"] and source.target == placeholder:
+        if source.target == placeholder:
             weight: Any = other.arguments.get("weight") if other.layer is None else None
             is_stored = weight is not None and weight.op == "get_attr"
             table: Any = other.layer if weight is None else call.lowering.results.get(weight)

@@ -20,7 +20,7 @@ Relu = Callable[[], nn.Module]
 IN_PLACE: Relu = partial(nn.ReLU, inplace=True)  # as the labs print them
 
 
-def normalised(sizes: list[int], relu: Relu) -> list[nn.Module]:
+def normalised_layers(sizes: list[int], relu: Relu) -> list[nn.Module]:
     """Batch normalisation, ReLU and a linear layer for each step from one size to the next."""
     layers: list[nn.Module] = []
     for before, after in pairwise(sizes):
@@ -46,7 +46,7 @@ class JSC_Tiny(SequentialBlocks):
 
     def __init__(self, info: DataInfo) -> None:
         features, classes = class_rows_of(info, "jsc-tiny", "ReLU")
-        super().__init__([*normalised([features, classes], IN_PLACE), IN_PLACE()])
+        super().__init__([*normalised_layers([features, classes], IN_PLACE), IN_PLACE()])
 
 
 @register_model("jsc-toy", **FACTS)
@@ -54,7 +54,7 @@ class JSC_Toy(SequentialBlocks):
     """Linear layers 16-8-8-5 with batch normalisation and a closing ReLU."""
 
     def __init__(self, info: DataInfo) -> None:
-        super().__init__(_closed(info, "jsc-toy", [8, 8], IN_PLACE))
+        super().__init__(_close_chain(info, "jsc-toy", [8, 8], IN_PLACE))
 
 
 @register_model("jsc-s", **FACTS)
@@ -62,7 +62,7 @@ class JSC_S(SequentialBlocks):
     """Linear layers 16-64-32-32-32-5 with batch normalisation and a closing ReLU."""
 
     def __init__(self, info: DataInfo) -> None:
-        super().__init__(_closed(info, "jsc-s", [64, 32, 32, 32], IN_PLACE))
+        super().__init__(_close_chain(info, "jsc-s", [64, 32, 32, 32], IN_PLACE))
 
 
 @register_model("jsc-new", **FACTS)
@@ -70,7 +70,7 @@ class JSC_New(SequentialBlocks):
     """Linear layers 16-8-64-5 with batch normalisation and a closing ReLU: 1,223 parameters."""
 
     def __init__(self, info: DataInfo) -> None:
-        super().__init__(_closed(info, "jsc-new", [8, 64], nn.ReLU))
+        super().__init__(_close_chain(info, "jsc-new", [8, 64], nn.ReLU))
 
 
 @register_model("jsc-tiny-x10", **FACTS)
@@ -79,7 +79,7 @@ class JSC_Tiny_x10(SequentialBlocks):
 
     def __init__(self, info: DataInfo) -> None:
         features, classes = rows_of(info, "jsc-tiny-x10")
-        super().__init__(normalised([features, 40, 25, classes], nn.ReLU))
+        super().__init__(normalised_layers([features, 40, 25, classes], nn.ReLU))
 
 
 @register_model("jsc-mlp", **FACTS)
@@ -94,8 +94,8 @@ class JSC_MLP(SequentialBlocks):
         super().__init__([*layers, nn.Linear(32, classes)])
 
 
-def _closed(info: DataInfo, name: str, hidden: list[int], relu: Relu) -> list[nn.Module]:
+def _close_chain(info: DataInfo, name: str, hidden: list[int], relu: Relu) -> list[nn.Module]:
     """A chain whose class scores are themselves normalised and cut off at 0."""
     features, classes = class_rows_of(info, name, "ReLU")
-    chain = normalised([features, *hidden, classes], relu)
+    chain = normalised_layers([features, *hidden, classes], relu)
     return [*chain, nn.BatchNorm1d(classes), relu()]

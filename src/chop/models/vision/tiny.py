@@ -54,14 +54,17 @@ class Residual(nn.Module):
         return joined
 
 
-def _normalised(conv: nn.Conv2d) -> list[nn.Module]:
+def _normalised_layers(conv: nn.Conv2d) -> list[nn.Module]:
     return [conv, nn.BatchNorm2d(conv.out_channels), nn.ReLU()]
 
 
 def _separable(channels_in: int, channels_out: int, stride: int) -> list[nn.Module]:
     """A convolution of each channel by itself, then one of all channels at each point."""
     depthwise = nn.Conv2d(channels_in, channels_in, 3, stride, padding=1, groups=channels_in)
-    return [*_normalised(depthwise), *_normalised(nn.Conv2d(channels_in, channels_out, 1))]
+    return [
+        *_normalised_layers(depthwise),
+        *_normalised_layers(nn.Conv2d(channels_in, channels_out, 1)),
+    ]
 
 
 def _classifier(body: Sequence[nn.Module], channels: int, outputs: int) -> nn.Sequential:
@@ -73,7 +76,7 @@ def _classifier(body: Sequence[nn.Module], channels: int, outputs: int) -> nn.Se
 def resnet8(info: DataInfo) -> nn.Module:
     """MLPerf Tiny's residual network for 32×32 pictures: 78,666 parameters with ten classes."""
     (channels, _, _), outputs = images_of(info, "resnet8")
-    stem = _normalised(nn.Conv2d(channels, 16, 3, padding=1))
+    stem = _normalised_layers(nn.Conv2d(channels, 16, 3, padding=1))
     blocks = (Residual(16, 16, 1), Residual(16, 32, 2), Residual(32, 64, 2))
     return _classifier([*stem, *blocks], 64, outputs)
 
@@ -85,14 +88,14 @@ def ds_cnn(info: DataInfo) -> nn.Module:
     first = nn.Conv2d(channels, 64, (10, 4), stride=2)
     pad = SamePad((10, 4), 2, (height, width))
     blocks = [layer for _ in range(4) for layer in _separable(64, 64, 1)]
-    return _classifier([pad, *_normalised(first), *blocks], 64, outputs)
+    return _classifier([pad, *_normalised_layers(first), *blocks], 64, outputs)
 
 
 @register_model("mobilenet-v1-025", model_source="vision_others", task_type="vision")
 def mobilenet_v1_025(info: DataInfo) -> nn.Module:
     """MLPerf Tiny's network that sees persons, on 3×96×96 pictures: 221,794 parameters."""
     (channels, _, _), outputs = images_of(info, "mobilenet-v1-025")
-    first = _normalised(nn.Conv2d(channels, 8, 3, stride=2, padding=1))
+    first = _normalised_layers(nn.Conv2d(channels, 8, 3, stride=2, padding=1))
     blocks = [layer for block in BLOCKS for layer in _separable(*block)]
     return _classifier([*first, *blocks], 256, outputs)
 

@@ -179,7 +179,7 @@ class QuantizedModule(nn.Module):
         return self
 
     def extra_repr(self) -> str:
-        formats = "bypass" if self.bypass else _shown(self._quant.operands)
+        formats = "bypass" if self.bypass else _formats_line(self._quant.operands)
         return "; ".join(filter(None, (super().extra_repr(), formats)))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -187,7 +187,7 @@ class QuantizedModule(nn.Module):
         return _blank, (self.op, self.fmt, self.base), state
 
 
-def _shown(operands: Mapping[str, NumberFormat]) -> str:
+def _formats_line(operands: Mapping[str, NumberFormat]) -> str:
     """Formats in a line, those that are equal together: ``data_in, weight: width=8``."""
     roles: dict[NumberFormat, list[str]] = {}
     for role, fmt in operands.items():

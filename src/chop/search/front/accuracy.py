@@ -17,7 +17,7 @@ from chop.nn.quantized import QuantizedModule
 from chop.search.spaces.space import SearchContext, SearchSpace
 from chop.search.study.trial import Trial
 from chop.tasks import IGNORED, NUMBERS, task_named
-from chop.training.metrics import evaluate
+from chop.training.metrics import evaluate_model
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -118,7 +118,7 @@ class Judge:
 
     def _measured(self, model: "nn.Module", batches: "Iterable[tuple[Tensor, Tensor]]") -> Measured:
         context = self.context
-        return evaluate(model, copies(batches), context.device, context.targets).measured
+        return evaluate_model(model, copies(batches), context.device, context.targets).measured
 
 
 def predictions_in(labels: "Tensor") -> int:

@@ -13,7 +13,7 @@ from torch import nn
 from chop.dataset.inputs import remember_rows
 from chop.errors import ChopError, ConfigError, SearchError, TrainingError
 from chop.figures import significant
-from chop.files import held, write_text
+from chop.files import hold, write_text
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.logger import get_logger, silently
 from chop.passes.graph.interface import load_mase_graph, save_mase_graph_interface_pass
@@ -148,7 +148,7 @@ class LearnedSearch(Strategy):
             return
         started = time.monotonic()
         self.files.folder.mkdir(parents=True, exist_ok=True)
-        with held(self.files.lock) as is_ours:
+        with hold(self.files.lock) as is_ours:
             if not is_ours:
                 raise SearchError(f"another process learns widths in {self.files.folder}")
             with held_back(), self.store.signs_of_life():

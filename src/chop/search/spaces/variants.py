@@ -300,7 +300,7 @@ def can_vary(graph: MaseGraph) -> bool:
         known = call.op is not None and not is_aten(node)
         if not (known or is_pure(node)) or isinstance(call.module, QuantizedModule):
             return False
-        if any(len(each.users) > 1 or each.op == "get_attr" for each in call.overwritten):
+        if any(len(each.users) > 1 or each.op == "get_attr" for each in call.overwritten_nodes):
             return False
     return True
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from chop.errors import ConfigError
-from chop.masking import masked
+from chop.masking import mask_passwords
 from chop.registry import Registry
 from chop.search.metrics import Direction
 
@@ -86,7 +86,7 @@ class StudySetup(Schema):
     @field_validator("storage")
     @classmethod
     def _no_connection_string(cls, storage: str | None) -> str | None:
-        if storage is not None and "://" not in storage and masked(storage) != storage:
+        if storage is not None and "://" not in storage and mask_passwords(storage) != storage:
             raise ValueError("a URL is expected, such as postgresql://user:password@host/name")
         return storage
 

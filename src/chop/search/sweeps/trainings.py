@@ -27,7 +27,7 @@ from chop.logger import get_logger, silently
 from chop.runs import REPEAT, TRAININGS
 from chop.search.metrics import METRICS, STATISTICS, TRAINED
 from chop.search.spaces.space import Candidate, key_of
-from chop.training.metrics import evaluate
+from chop.training.metrics import evaluate_model
 from chop.training.settings import TrainingSettings
 from chop.validation import parse
 
@@ -160,7 +160,7 @@ class Repeats:
         with silently():
             history = fit_in_memory(Job(model, data, Path(), context.model_info.name), settings)
         batches = context.batches(self.rows.data_loader, self.rows.num_samples)
-        result = evaluate(model.to(context.device), batches, context.device).metrics()
+        result = evaluate_model(model.to(context.device), batches, context.device).metrics()
         return Run(
             identity=self._identity(number),
             config=config,

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
-from chop.catalogue import stored
-from chop.config.layers import Layers, checked
+from chop.catalogue import read_catalogue
+from chop.config.layers import Layers, check_setting_value
 from chop.loading.paths import GRAPH_TYPE, loadable
 from chop.loading.records import left_out, require_code
 
@@ -18,7 +18,7 @@ def with_project(verb: str, layers: Layers, *, graphs: bool = False) -> Layers:
     given = layers.effective
     where = f"{given.get('load_name')}: the record of its project"
     known = {
-        name: checked(name, value, f"{where}: {name}", where)
+        name: check_setting_value(name, value, f"{where}: {name}", where)
         for name, value in left_out(given).items()
     }
     if "model" in known and not given["imports"]:
@@ -26,5 +26,5 @@ def with_project(verb: str, layers: Layers, *, graphs: bool = False) -> Layers:
         if graphs and loadable(Path(load))[1] == GRAPH_TYPE:
             del known["model"]
         else:
-            require_code(known["model"], stored()["models"], load, verb)
+            require_code(known["model"], read_catalogue()["models"], load, verb)
     return replace(layers, project=known)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from chop.errors import ConfigError, DataError
-from chop.ir.graph.recorder import undisturbed
+from chop.ir.graph.recorder import preserve_model
 from chop.logger import get_logger
 from chop.tasks import IGNORED, Task, task_named
 from chop.verbs.common.session import task_of_rows
@@ -49,7 +49,7 @@ OTHER_WORDS = {
 """Settings that have two names: those of the command line are all understood."""
 
 
-def project_of(project: str | Path | None, model: nn.Module) -> Path:
+def module_project(project: str | Path | None, model: nn.Module) -> Path:
     """The folder of a project: as it was given, else ``mase_output/<class of the model>``."""
     return Path(project) if project is not None else Path(PROJECTS) / type(model).__name__
 
@@ -112,7 +112,7 @@ def split_batch(batch: Any) -> tuple[dict[str, Tensor], Any]:
     return dict(inputs), labels
 
 
-def packed(inputs: Mapping[str, Tensor]) -> Tensor:
+def pack_inputs(inputs: Mapping[str, Tensor]) -> Tensor:
     """Return the inputs as one tensor: a single one itself, several on top of each other."""
     if len(inputs) == 1:
         return next(iter(inputs.values()))
@@ -156,7 +156,7 @@ class Pairs:
         inputs, labels = split_batch(batch)
         if missing := [name for name in self.names if name not in inputs]:
             raise DataError(f"a batch lacks {missing[0]!r}, which the first batch had")
-        features = packed({name: inputs[name] for name in self.names})
+        features = pack_inputs({name: inputs[name] for name in self.names})
         if self.dtype is not None and features.is_floating_point():
             features = features.to(self.dtype)
         if self.shifted:
@@ -177,7 +177,7 @@ class OneInput(nn.Module):
         self.model = model
         self.names = tuple(names)
         self.taken = taken
-        self.register_load_state_dict_pre_hook(renamed)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_pre_hook(rename_weights)  # type: ignore[no-untyped-call]
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the scores alone; nothing is asked of a tensor, so that this can be traced."""
@@ -194,7 +194,7 @@ class OneInput(nn.Module):
         return self.model.state_dict(*args, **kwargs)
 
 
-def renamed(module: nn.Module, stored: dict[str, Any], prefix: str, *more: Any) -> None:
+def rename_weights(module: nn.Module, stored: dict[str, Any], prefix: str, *more: Any) -> None:
     """Give stored weights of a module the names that they have inside `OneInput`."""
     for name in [name for name in stored if name.startswith(prefix)]:
         stored[f"{prefix}model.{name.removeprefix(prefix)}"] = stored.pop(name)
@@ -228,7 +228,7 @@ class Prepared:
     task: Task
 
 
-def prepare(model: nn.Module, rows: Any, task: str | None, *, cast: bool = False) -> Prepared:
+def adapt(model: nn.Module, rows: Any, task: str | None, *, cast: bool = False) -> Prepared:
     """Return module and loaders as they are where actions can take them, else with an adapter.
 
     Args:
@@ -241,10 +241,10 @@ def prepare(model: nn.Module, rows: Any, task: str | None, *, cast: bool = False
         return Prepared(model, rows, chosen)
     first = first_batch(next(iter(rows.values())))
     inputs, _ = split_batch(first)
-    features = packed(inputs)
+    features = pack_inputs(inputs)
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     names = () if "" in inputs else tuple(inputs)
-    taken = part_with_scores(outputs_of(model, inputs, dtype))
+    taken = part_with_scores(try_outputs(model, inputs, dtype))
     adapted = OneInput(model, names, taken) if names or taken != WHOLE else model
     is_other = cast and features.is_floating_point() and features.dtype != dtype
     if not (names or is_other):
@@ -264,7 +264,7 @@ def first_batch(loader: Any) -> Any:
     return first
 
 
-def outputs_of(model: nn.Module, inputs: Mapping[str, Tensor], dtype: torch.dtype) -> Any:
+def try_outputs(model: nn.Module, inputs: Mapping[str, Tensor], dtype: torch.dtype) -> Any:
     """Return what a module gives for the first rows of a batch, which stays as it is.
 
     What it cannot take is left to the action, which says what is wrong; it gets a tensor here.
@@ -274,7 +274,7 @@ def outputs_of(model: nn.Module, inputs: Mapping[str, Tensor], dtype: torch.dtyp
         name: each[:2].detach().clone().to(device, dtype if each.is_floating_point() else None)
         for name, each in inputs.items()
     }
-    with contextlib.suppress(*RAW), undisturbed(model):
+    with contextlib.suppress(*RAW), preserve_model(model):
         return model(few[""]) if "" in few else model(**few)
     return torch.zeros(())
 

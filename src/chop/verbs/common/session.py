@@ -7,12 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import date
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from chop.catalogue import stored
+from chop.catalogue import read_catalogue
 from chop.config.run import RunConfig
 from chop.errors import ConfigError, DataError, UnknownNameError
 from chop.files import check_nameable, nothing_left_behind, writable_folder
@@ -77,9 +75,9 @@ class Session(Generic[R]):
         return folder
 
 
-def check(config: RunConfig) -> None:
+def check_model_and_dataset(config: RunConfig) -> None:
     """Refuse what can be seen to be wrong before torch is imported, which takes seconds."""
-    registered = stored()
+    registered = read_catalogue()
     models, datasets = registered["models"], registered["datasets"]
     if config.model in datasets and config.dataset in models and config.model not in models:
         raise ConfigError(f"the model comes first: write ch ACTION {config.dataset} {config.model}")
@@ -107,20 +105,19 @@ def check_project(name: str) -> None:
 def run_verb(
     verb: "Verb", config: RunConfig, record: dict[str, Any], *, fetch: bool = False
 ) -> None:
-    """Run a verb as the command line does, on settings that have passed `check`.
+    """Run a verb as the command line does, on settings that have passed `check_model_and_dataset`.
 
     Args:
         record: what was run and who set what, to be stored beside the results.
         fetch: whether a hub may be asked for the model, which only the command line can allow.
     """
-    home = import_module(verb.home)
-    session = open_session(config, record, home, fetch=fetch)
+    session = open_session(config, record, verb, fetch=fetch)
     with nothing_left_behind(project_folder(config)):
-        keep_record(session, verb.name, home.run(session))
+        keep_record(session, verb.name, verb.work(session))
 
 
 def open_session(
-    config: RunConfig, record: dict[str, Any], action: ModuleType, *, fetch: bool = False
+    config: RunConfig, record: dict[str, Any], verb: "Verb", *, fetch: bool = False
 ) -> "Session[Any]":
     """Import the user's own code, check, seed, and build the model and the data module."""
     from chop.models import get_model, get_model_info
@@ -136,9 +133,8 @@ def open_session(
     model_info = get_model_info(config.model)
     data_module = data_module_of(config)
     check_task(config.task, model_info, data_module.dataset_info)
-    if hasattr(action, "check"):
-        action.check(config)
-    prepare(config)
+    verb.refuse_mistakes(config)
+    prepare_machine(config)
     logger.info("Initialising model '%s'...", config.model)
     model = get_model(
         config.model,
@@ -165,7 +161,7 @@ def with_loadable(config: RunConfig) -> RunConfig:
     return replace(config, **found)
 
 
-def prepare(config: RunConfig) -> None:
+def prepare_machine(config: RunConfig) -> None:
     """Refuse a device that this machine lacks, and seed every generator of random numbers."""
     import numpy as np
     import torch
@@ -239,7 +235,7 @@ def project_folder(config: RunConfig) -> Path:
     return (Path(config.project_dir).expanduser() / plain).resolve()
 
 
-def settings_of(config: "RunConfig") -> dict[str, Any]:
+def lightning_settings(config: "RunConfig") -> dict[str, Any]:
     """The settings of the command line under the names that Lightning has for them."""
     from chop.training.settings import TrainingSettings, TrainTable
 
@@ -283,7 +279,7 @@ def make_job(  # noqa: PLR0913  # what training and testing have in common
     """
     from chop.training.job import Job
 
-    rows = rows_of(data_module, action, action)
+    rows = action_rows(data_module, action, action)
     check_task(task, model_info, rows.dataset_info)
     name = type(model).__name__ if model_info is None else str(model_info.name)
     if load[0] is not None:
@@ -344,7 +340,7 @@ def task_of_rows(data: Any) -> Task:
     return NUMBERS if is_numbers else CLASSES
 
 
-def check_labels(task: str, data: Any) -> None:
+def check_task_of_labels(task: str, data: Any) -> None:
     """Refuse labels of loaders that are not of the task that is named."""
     if (task_of_rows(data) is NUMBERS) != (task_named(task) is NUMBERS):
         raise DataError(WRONG_LABELS[task_named(task) is NUMBERS])
@@ -363,7 +359,7 @@ def features_of(model: "nn.Module", data_module: Any) -> dict[str, Any]:
     return {"preprocessing": known and known.as_plain()}
 
 
-def rows_of(data_module: Any, main: str, action: str) -> Any:
+def action_rows(data_module: Any, main: str, action: str) -> Any:
     """The data module of an action, made of what it was given; what is not known of it is said.
 
     Args:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
-from chop.catalogue import stored
+from chop.catalogue import read_catalogue
 from chop.config.option import Option
 from chop.config.run import Debug, Imports, LoadName, LoadType, Output, Quiet
 from chop.config.verb import Verb, add_verb
@@ -30,7 +30,11 @@ class ExportRequest:
     imports: Imports = field(default_factory=list)
     to: Annotated[
         str | None,
-        Option("format, as listed by: ch info targets", GROUP, values=tuple(stored()["targets"])),
+        Option(
+            "format, as listed by: ch info targets",
+            GROUP,
+            values=tuple(read_catalogue()["targets"]),
+        ),
     ] = None
     output: Output = None
     rows: Annotated[
@@ -48,6 +52,13 @@ class ExportRequest:
     ] = False
     cut_tail: Annotated[
         bool, Option("drop floating-point operations at the end, such as a softmax", GROUP)
+    ] = False
+    agreement: Annotated[
+        bool,
+        Option(
+            "compare node by node: noise against float, and the codes of simulation, C and ONNX",
+            GROUP,
+        ),
     ] = False
     stages: Annotated[
         int | None,
@@ -138,14 +149,20 @@ def export_saved(request: ExportRequest) -> "Exported":
         return export_graph(
             str(request.load_name), str(request.to), request.output, rows=request.rows,
             verify=request.verify, load_type=request.load_type, imports=request.imports,
-            cut_tail=request.cut_tail, **given,
+            cut_tail=request.cut_tail, agreement=request.agreement, **given,
         )  # fmt: skip
 
 
 def show_export(done: "Exported", request: ExportRequest) -> str:
     """Return where the files are and what was checked, for a terminal."""
     folder, said = printable(str(done.folder)), "\n".join(map(printable, done.said))
-    return f"{folder}\n" if request.quiet else f"Exported: {folder}, {said}\n"
+    if request.quiet:
+        return f"{folder}\n"
+    if request.agreement:
+        from chop.results.agreement import AgreementByNode
+
+        said += f"\n{AgreementByNode.load(done.folder)}"
+    return f"Exported: {folder}, {said}\n"
 
 
 add_verb(

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from chop.config.layers import Layers, read_toml
+from chop.config.verb import verbs
 from chop.dataset import DATASETS
 from chop.dataset.download import nothing_fetched
 from chop.dataset.inputs import rows_for
@@ -28,6 +29,7 @@ from chop.lowering.stored import PROGRAM
 from chop.passes import PASSES
 from chop.runs import BEST_SETTINGS, EXPORT, FRONT_GRAPHS, SOFTWARE, open_run
 from chop.verbs.common import session
+from chop.verbs.export.agreement import compare_nodes
 from chop.verbs.transform import passes as transforming
 
 ROWS = 2000
@@ -44,6 +46,7 @@ def export(  # noqa: PLR0913  (each is a flag of the command)
     load_type: str = "mz",
     imports: Sequence[str] = (),
     cut_tail: bool = False,
+    agreement: bool = False,
     **settings: Any,
 ) -> Exported:
     """Write what was saved in another form, checked against the engine, as the graph is.
@@ -61,8 +64,8 @@ def export(  # noqa: PLR0913  (each is a flag of the command)
             simulator is there for is then not checked at all, and the manifest says so.
         verify: check in any case, or fail.
         to, cut_tail: as for `chop.export.export`.
-        settings: the options of the target, such as the fields of
-            `chop.export.verilog.target.Hardware` for ``"verilog"``.
+        agreement: compare node by node, too, into agreement.json.
+        settings: options of the target, as in `chop.export.verilog.target.Hardware`.
         load_type: ``mz`` a graph, ``qonnx`` an ONNX file with Quant nodes.
         imports: files of yours that settings need, such as ``my_net.py:Net``; they are run.
     """
@@ -72,14 +75,17 @@ def export(  # noqa: PLR0913  (each is a flag of the command)
     notes = {}
     if rows is None and not verify and (reason := EXPORT_TARGETS[to].missing()) is not None:
         notes["file"] = reason
-    graph, data = loaded(place, load_type, imports)
+    graph, data = load_saved(place, load_type, imports, needs_graph=agreement)
     most = ROWS if rows is None else rows
     inputs, notes["real"] = known_rows(graph, place, data, most)
     target = folder_beside(place, to) if output is None else output
-    return export_graph(
+    done = export_graph(
         graph, to, target, rows=rows, inputs=inputs, cut_tail=cut_tail,
         source=str(place.resolve()), notes=notes, **settings,
     )  # fmt: skip
+    if agreement and isinstance(graph, MaseGraph):
+        compare_nodes(graph, inputs).save(done.folder)
+    return done
 
 
 def known_rows(
@@ -102,7 +108,7 @@ def known_rows(
             split = "val" if rows.dataset_info.validation_split_available else "train"
             found = transforming.first_rows(getattr(rows, f"{split}_dataloader")(), most)
             features = torch.cat([batch for batch, _ in found])[:most]
-        return fitting(graph, features), f"{split} rows of {rows.name}"
+        return named_features(graph, features), f"{split} rows of {rows.name}"
     except ChopError as error:
         return None, str(error)
 
@@ -123,7 +129,7 @@ def recorded_data(place: Path) -> Any:
     return session.data_module_of(Layers.read(None, given).config)
 
 
-def fitting(graph: MaseGraph, features: Tensor) -> dict[str, Tensor]:
+def named_features(graph: MaseGraph, features: Tensor) -> dict[str, Tensor]:
     """Features by the name of the network's only input, if it takes them."""
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     if len(inputs) != 1:
@@ -185,8 +191,8 @@ def named_in(settings: Path) -> Path:
     return moved if moved.exists() else named
 
 
-def loaded(
-    path: Path, load_type: str, imports: Sequence[str] = ()
+def load_saved(
+    path: Path, load_type: str, imports: Sequence[str] = (), *, needs_graph: bool = False
 ) -> tuple[MaseGraph | IntegerProgram, Any]:
     """The graph or the integer program in a folder, or the graph that settings make.
 
@@ -195,6 +201,8 @@ def loaded(
     if path.suffix == SETTINGS:
         return made_by(path, imports)
     is_program = (path / PROGRAM).is_file()
+    if is_program and needs_graph:
+        raise ConfigError(f"export: --agreement needs a graph, and {path} is an integer program")
     return load_program(path) if is_program else load_graph(path, load_type), None
 
 
@@ -209,8 +217,8 @@ def made_by(settings: Path, imports: Sequence[str] = ()) -> tuple[MaseGraph, Any
     if not changing:
         raise CheckpointError(f"{settings}: no pass in it changes a network: name a saved graph")
     config = replace(config, passes=changing, quiet=True)  # as loud as export is
-    session.check(config)
+    session.check_model_and_dataset(config)
     with tempfile.TemporaryDirectory() as scratch:
-        opened = session.open_session(config, {}, transforming)
-        graph = transforming.transformed(opened, Path(scratch), save=False)
+        opened = session.open_session(config, {}, verbs()["transform"])
+        graph = transforming.transform_session(opened, Path(scratch), save=False)
         return graph, opened.data_module

@@ -70,12 +70,12 @@ def predict_rows(request: PredictRequest) -> "Predicted":
 
     if request.output != "-":
         with only_results(request.quiet):
-            found = _predicted(request)
+            found = _predict(request)
             report_predicted(found)
         return found
     with tempfile.TemporaryDirectory() as folder:
         with only_results():
-            found = _predicted(replace(request, output=f"{folder}/table.csv"))
+            found = _predict(replace(request, output=f"{folder}/table.csv"))
         with found.output.open(encoding="utf-8", errors=OWN_BYTES, newline="") as table:
             shutil.copyfileobj(table, sys.stdout)  # once all is known: no half of it is shown
     return found
@@ -94,7 +94,7 @@ def checked_request(request: PredictRequest) -> PredictRequest:
     return request
 
 
-def _predicted(request: PredictRequest) -> "Predicted":
+def _predict(request: PredictRequest) -> "Predicted":
     from chop.config.layers import Layers, spelled_out
     from chop.loading.user_code import import_user_code
     from chop.verbs.common.project import with_project

@@ -23,8 +23,8 @@ from chop.logger import RESULT, get_logger
 from chop.models import get_model
 from chop.models.weights import preprocessing_in, read_checkpoint
 from chop.preprocessing import Preprocessing, preprocessing_of
-from chop.runs import versioned
-from chop.tasks import NUMBERS, PROBLEM, Columns, Task, as_rows, restored, task_named
+from chop.runs import free_version
+from chop.tasks import NUMBERS, PROBLEM, Columns, Task, as_rows, restore_units, task_named
 from chop.verbs.common.session import data_module_of
 from chop.verbs.predict.scoring import Score
 from chop.verbs.predict.sheets import (
@@ -127,7 +127,7 @@ class PredictedRows:
         """Yield each piece of the table with the columns that are written after its own."""
         first = ""
         for piece in self.table.pieces():
-            columns, faults = self._predicted(piece)
+            columns, faults = self._predict(piece)
             if not self.count:
                 check_new_columns(self.table, columns)
             for row, line in list(faults.lines.items())[: 0 if first else 1]:
@@ -140,9 +140,9 @@ class PredictedRows:
         if self.faulty == self.count:
             raise DataError(f"{self.table.path}: no row can be predicted ({first})")
 
-    def _predicted(self, piece: Piece) -> tuple[Columns, Faults]:
+    def _predict(self, piece: Piece) -> tuple[Columns, Faults]:
         values, faults = finite_features(piece, self.table, self.places)
-        rows = self._scaled(values, faults)
+        rows = self._scale(values, faults)
         outputs = self._outputs(rows)
         faults.note(
             _not_finite(outputs, self.task, self.known), "the network gives no finite numbers"
@@ -158,7 +158,7 @@ class PredictedRows:
         problems = [faults.lines.get(row, "") for row in range(piece.rows)]
         return {**columns, PROBLEM: problems}, faults
 
-    def _scaled(self, values: Floats, faults: Faults) -> "Tensor":
+    def _scale(self, values: Floats, faults: Faults) -> "Tensor":
         """Return rows scaled as those that the network was trained on."""
         rows = torch.from_numpy(values)
         if self.known is None:
@@ -194,7 +194,7 @@ class PredictedRows:
 def _not_finite(outputs: "Tensor", task: Task, known: Preprocessing | None) -> list[int]:
     """Return the rows whose outputs say nothing."""
     if task is NUMBERS:
-        values = restored(outputs.double(), known.targets if known is not None else None)
+        values = restore_units(outputs.double(), known.targets if known is not None else None)
     else:
         values = outputs.float().softmax(dim=1)
     rows: list[int] = (~values.isfinite().all(dim=1)).nonzero()[:, 0].tolist()
@@ -204,7 +204,7 @@ def _not_finite(outputs: "Tensor", task: Task, known: Preprocessing | None) -> l
 def target_of(file: Path, output: str | Path | None) -> Path:
     """Where the predictions go."""
     if output is None:
-        return versioned(Path(f"{file.stem}_predictions.csv"))
+        return free_version(Path(f"{file.stem}_predictions.csv"))
     target = Path(output).expanduser()
     if target.is_dir():
         raise ConfigError(f"{target}: is a folder; name the CSV file to write")

@@ -163,9 +163,9 @@ def check_new_columns(table: TableFile, more: Iterable[str]) -> None:
 
 def _cells(texts: Sequence[str], raw: bool) -> Sequence[str]:
     """Return cells as they are written."""
-    return texts if raw else [_defused(text) if text[:1] in RISKY else text for text in texts]
+    return texts if raw else [_defuse(text) if text[:1] in RISKY else text for text in texts]
 
 
-def _defused(text: str) -> str:
+def _defuse(text: str) -> str:
     """Return a cell that no spreadsheet takes for a formula; numbers and single signs are none."""
     return text if len(text) == 1 or is_number(text) else f"'{text}"

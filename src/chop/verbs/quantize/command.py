@@ -27,7 +27,7 @@ from chop.validation import parse
 from chop.verbs.common.next_commands import next_of_graph, show_next
 from chop.verbs.common.session import UNTRAINED, ActionResult, Session, features_of
 from chop.verbs.quantize import QuantizeRequest
-from chop.verbs.transform.passes import BeforeAndAfter, transformed
+from chop.verbs.transform.passes import BeforeAndAfter, transform_session
 
 logger = get_logger("chop")
 
@@ -41,7 +41,7 @@ def passes_of(config: QuantizeRequest) -> dict[str, dict[str, Any]]:
     return {"quantize" if products_only else "quantize_whole": rules}
 
 
-def check(config: QuantizeRequest) -> None:
+def check_quantize(config: QuantizeRequest) -> None:
     """Refuse passes, which another command runs, and what is no format or width."""
     if config.passes:
         raise ConfigError(
@@ -52,22 +52,24 @@ def check(config: QuantizeRequest) -> None:
         parse(QuantizeArgs, rules, "quantize")
 
 
-def run(session: Session[QuantizeRequest]) -> ActionResult:
+def run_quantize(session: Session[QuantizeRequest]) -> ActionResult:
     """Quantise as the command line asks; what is to be in the record of the run."""
     config = replace(session.config, passes=passes_of(session.config))
     session = replace(session, config=config)
     watched = Watched(session)
-    graph = transformed(session, session.software_folder / TRANSFORM, watch=watched)
+    graph = transform_session(session, session.software_folder / TRANSFORM, watch=watched)
     found = watched.compared(graph)
     place = latest(session.software_folder / TRANSFORM / GRAPH)
     logger.info("Quantised model: %s", seen_from_here(place))
-    show_next(next_commands(session, graph, place))
+    show_next(next_of_quantized(session, graph, place))
     return ActionResult(
         session.software_folder, features_of(graph.model, session.data_module) | found
     )
 
 
-def next_commands(session: Session[QuantizeRequest], graph: MaseGraph, place: Path) -> list[str]:
+def next_of_quantized(
+    session: Session[QuantizeRequest], graph: MaseGraph, place: Path
+) -> list[str]:
     """Return what to do with the quantised graph, or how to quantise more of it."""
     config = session.config
     found = next_of_graph(graph, place, model=config.model, imports=config.imports)

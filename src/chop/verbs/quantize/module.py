@@ -3,7 +3,7 @@
 import copy
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -33,9 +33,11 @@ from chop.passes.graph.transforms.quantize.untraced import (
     quantize_without_graph,
 )
 from chop.passes.graph.transforms.quantize.whole import in_words
-from chop.tables import Table
+from chop.results.agreement import AgreementByNode
+from chop.tables import ResultTable
 from chop.validation import parse
 from chop.verbs.common.rows import in_one_word, one_line
+from chop.verbs.export.agreement import FORMS, compare_nodes
 
 logger = logging.getLogger("chop")
 MOST_BATCHES = 1024  # of an iterator, which can be read only once and so is kept
@@ -62,6 +64,15 @@ class Quantized:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.model(*args, **kwargs)
 
+    def agreement(self, rows: Any, forms: Sequence[str] = FORMS) -> AgreementByNode:
+        """Return node by node the noise against floating point, and which forms are equal.
+
+        Args:
+            rows: a tensor or a dictionary of inputs by name.
+            forms: export targets to write and run beside the simulation.
+        """
+        return compare_nodes(self.graph, inputs_by_name(rows, self.model), forms)
+
     def __repr__(self) -> str:
         kinds = ", ".join(f"{name}: {kind}" for name, kind in self.info["quantized"].items())
         left = self.info.get("in_float")
@@ -77,7 +88,9 @@ class Quantized:
             [name, kind, *(found[name].get(role, "") for role in roles)]
             for name, kind in kinds.items()
         ]
-        return Table(["", "computed by", *roles], rows, "What is quantised", len(roles) + 2).html()
+        return ResultTable(
+            ["", "computed by", *roles], rows, "What is quantised", len(roles) + 2
+        ).html()
 
 
 def formats_of(node: fx.Node) -> dict[str, str]:
@@ -139,7 +152,7 @@ def quantize(  # noqa: PLR0913  # all but the first by name
     table["input_generator"] = batches
     chosen = quantize_transform_pass if products_only else quantize_whole_transform_pass
     with quietly(not verbose), one_line("quantize"):
-        return _quantised(model, table, example, trace, share, chosen)
+        return _quantise_by(model, table, example, trace, share, chosen)
 
 
 def is_fixed_point(words: Mapping[str, Any]) -> bool:
@@ -147,7 +160,7 @@ def is_fixed_point(words: Mapping[str, Any]) -> bool:
     return bool(words.get("format", FormatSpec().name) == FormatSpec().name)
 
 
-def _quantised(
+def _quantise_by(
     model: nn.Module,
     table: Mapping[str, Any],
     example: Any,
@@ -160,7 +173,7 @@ def _quantised(
     own = shared_shell(model) if share else copy.deepcopy(model)
     if not trace:
         seen = example is not None or batches is not None
-        return _untraced(own, table, example_of(example, model, batches) if seen else None)
+        return _quantise_untraced(own, table, example_of(example, model, batches) if seen else None)
     inputs = example_of(example, model, batches)
     graph = MaseGraph(own, example_inputs=inputs)
     graph, _ = init_metadata_analysis_pass(graph)
@@ -170,7 +183,7 @@ def _quantised(
     return Quantized(graph, {**info, "macs": macs, "not_rounded": missing})
 
 
-def _untraced(
+def _quantise_untraced(
     model: nn.Module, table: Mapping[str, Any], inputs: Mapping[str, Any] | None
 ) -> nn.Module:
     args = parse(QuantizeArgs, dict(table), "quantize")
@@ -226,10 +239,10 @@ def example_of(
         example = next(iter(batches), None)
     if example is None:
         raise ConfigError("quantize: give an example of the inputs, to make a graph from")
-    return named(example, model)
+    return inputs_by_name(example, model)
 
 
-def named(batch: Any, model: nn.Module) -> dict[str, Any]:
+def inputs_by_name(batch: Any, model: nn.Module) -> dict[str, Any]:
     """The inputs of a batch by the names that the model has for them."""
     if isinstance(batch, Mapping):
         return dict(batch)
@@ -257,4 +270,4 @@ class NamedBatches:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for batch in self.loader:
-            yield named(batch, self.model)
+            yield inputs_by_name(batch, self.model)

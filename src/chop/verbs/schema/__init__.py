@@ -18,9 +18,9 @@ class SchemaRequest:
 def schema_for(request: SchemaRequest) -> str:
     """Return the schema of configuration files, with a user's own passes where files are named."""
     if not request.imports:
-        from chop.config.schema import stored
+        from chop.config.schema import read_schema
 
-        return stored()
+        return read_schema()
     from chop.loading.user_code import import_user_code
     from chop.verbs.schema.document import schema_text
 

@@ -11,7 +11,7 @@ from chop.passes import PASSES, Pass, PassArgs
 from chop.training.settings import TrainTable
 from chop.verbs.schema.quantize import quantize_definitions, quantize_schema
 from chop.verbs.schema.search import search_definitions, search_schema
-from chop.verbs.schema.tables import GIVEN_BY_THE_RUN, described, table_schema
+from chop.verbs.schema.tables import GIVEN_BY_THE_RUN, described_table, table_schema
 
 __all__ = ["schema", "schema_text"]
 
@@ -45,7 +45,7 @@ def schema_text() -> str:
 
 def pass_schema(entry: Pass) -> Schema:
     """The table of one pass."""
-    table = described(entry, entry.schema)
+    table = described_table(entry, entry.schema)
     if entry.schema is not None:
         table["properties"] = without_effect(entry.schema) | table["properties"]
     return table | quantize_schema(table) if entry.name == "quantize" else table

@@ -24,9 +24,9 @@ from chop.search.sweeps.trainings import BATCH_SIZE
 from chop.training.settings import LIGHTNING_SPELLINGS, TrainingSettings
 from chop.verbs.schema.quantize import SEED, reference
 from chop.verbs.schema.tables import (
-    described,
+    described_table,
     one_or_several,
-    plain,
+    plain_line,
     table_schema,
 )
 
@@ -57,7 +57,7 @@ def space_schema() -> Schema:
         }
         for name, space in sorted(SPACES.items())
     ]
-    names = {name: plain(description(space)) for name, space in sorted(SPACES.items())}
+    names = {name: plain_line(description(space)) for name, space in sorted(SPACES.items())}
     return {
         "type": "object",
         "properties": {
@@ -98,7 +98,7 @@ def strategy_schema() -> Schema:
     measured = [metric.name for runner in (*SW_RUNNERS.values(), *HW_RUNNERS.values())
                 for metric in runner.metrics]  # fmt: skip
     table = table_schema(StrategyConfig)["properties"]
-    names = {name: plain(description(setup)) for name, setup in sorted(STRATEGIES.items())}
+    names = {name: plain_line(description(setup)) for name, setup in sorted(STRATEGIES.items())}
     parts = {
         "name": {
             "enum": list(names),
@@ -139,7 +139,7 @@ def sampling_schema() -> Schema:
 def runners_schema(runners: Registry[Runner]) -> Schema:
     """The tables of all runners of a kind."""
     tables = {
-        name: described(runner, runner.schema or RunnerArgs)
+        name: described_table(runner, runner.schema or RunnerArgs)
         for name, runner in sorted(runners.items())
     }
     return {"type": "object", "properties": tables, "additionalProperties": False}

@@ -28,11 +28,11 @@ def table_schema(model: type[BaseModel]) -> Schema:
         found = field_schema(field)
         if found is None or name in GIVEN_BY_THE_RUN:
             continue
-        shape = found | ({"description": plain(texts[name])} if name in texts else {})
+        shape = found | ({"description": plain_line(texts[name])} if name in texts else {})
         properties |= dict.fromkeys(spellings(name, field), shape)
         required += [name] if field.is_required() and name not in OFFERED_PATHS else []
     table: Schema = {
-        "description": plain(text.partition("\n")[0]),
+        "description": plain_line(text.partition("\n")[0]),
         "type": "object",
         "properties": properties,
         "additionalProperties": False,
@@ -40,23 +40,23 @@ def table_schema(model: type[BaseModel]) -> Schema:
     return table | ({"required": required} if required else {})
 
 
-def plain(text: str) -> str:
+def plain_line(text: str) -> str:
     """A line of a docstring as editors and pages show it."""
     return text.replace("``", "`").removesuffix(".")
 
 
-def described(entry: object, args: type[BaseModel] | None) -> Schema:
+def described_table(entry: object, args: type[BaseModel] | None) -> Schema:
     """The table of a registered function: what it does, then what its arguments say."""
     table = table_schema(args) if args else {"type": "object"}
     own = table.get("description", "") if table.get("properties") else ""
-    return table | {"description": ". ".join(filter(None, [plain(description(entry)), own]))}
+    return table | {"description": ". ".join(filter(None, [plain_line(description(entry)), own]))}
 
 
 def field_schema(field: FieldInfo) -> Schema | None:
     """What a file may say of a field; None for what cannot be said in one."""
     inner = next(_models_in(field.annotation), None)
     if inner is not None:
-        return _nested(field, table_schema(inner))
+        return _nest(field, table_schema(inner))
     annotation: Any = field.annotation
     if field.metadata:
         annotation = Annotated[annotation, *field.metadata]
@@ -95,7 +95,7 @@ def one_or_several(one: Schema) -> Schema:
     return {"anyOf": [one, {"type": "array", "items": one, "minItems": 1}]}
 
 
-def _nested(field: FieldInfo, table: Schema) -> Schema:
+def _nest(field: FieldInfo, table: Schema) -> Schema:
     """A table, or what a container of tables holds."""
     if get_origin(field.annotation) is dict:
         return {"type": "object", "additionalProperties": table}

@@ -81,7 +81,7 @@ def compare(  # noqa: PLR0913  # what a run consists of, by the names of the lab
     """
     from chop.search.contest import plans_of
 
-    config = _checked(na_to_none(search_config), samplers, seeds)
+    config = _check_samplers(na_to_none(search_config), samplers, seeds)
     found = make_context(model, model_info, data_module, config, seed=seed, **context)
     numbers = list(range(seed, seed + seeds) if isinstance(seeds, int) else seeds)
     was_there = Path(save_dir).is_dir()
@@ -102,7 +102,7 @@ def compare(  # noqa: PLR0913  # what a run consists of, by the names of the lab
     return ComparisonResult(folder, summary)
 
 
-def _checked(
+def _check_samplers(
     tables: Mapping[str, Any], samplers: Sequence[str], seeds: int | Sequence[int]
 ) -> "SearchConfig":
     """The configuration, if these samplers can be compared on it with these seeds."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from chop.config.layers import write_toml
 from chop.errors import GraphError, SearchError
 from chop.figures import metrics_line
-from chop.files import filled, write_text
+from chop.files import remove_if_empty, write_text
 from chop.loading.records import HUB
 from chop.logger import RESULT, get_logger
 from chop.results.front import SearchResult
@@ -21,8 +21,8 @@ from chop.runs import (
     SOFTWARE,
     STUDY,
     latest,
-    numbered,
     own_folder,
+    version_name,
 )
 from chop.search.config import SearchConfig
 from chop.search.runners import EvaluationArgs
@@ -61,7 +61,7 @@ def study_place(config: SearchConfig, save_dir: Path, resume: bool) -> tuple[Pla
             f"the storage holds a study {name!r}; continue it with --resume, or give "
             "search.strategy.setup.study_name another value"
         )
-    free = next(each for n in range(len(taken) + 1) if (each := numbered(name, n)) not in taken)
+    free = next(each for n in range(len(taken) + 1) if (each := version_name(name, n)) not in taken)
     place = Place(setup.storage, free)
     folder = own_folder(save_dir, STUDY)
     facts = {"storage": shown(place), "study_name": free}
@@ -76,7 +76,7 @@ def undone_if_it_fails(folder: Path, is_new: bool) -> Iterator[None]:
     Args:
         is_new: whether the folder was made for this search.
     """
-    with filled(folder) if is_new else contextlib.nullcontext():
+    with remove_if_empty(folder) if is_new else contextlib.nullcontext():
         try:
             yield
         except BaseException:
@@ -119,7 +119,7 @@ class SearchReport:
 
             draw_front(found, self.folder)
         if is_over:
-            judged = self._judged(found)
+            judged = self._judge(found)
             if judged != found:
                 judged.save_judged()
             found = judged
@@ -127,7 +127,7 @@ class SearchReport:
         require_agreement(found.verified)
         return found
 
-    def _judged(self, found: SearchResult) -> SearchResult:
+    def _judge(self, found: SearchResult) -> SearchResult:
         """Compare the best trials with their integers and test them; what is known is not redone.
 
         What was trained for a trial is measured with weights that nobody has kept, so that there
@@ -191,9 +191,9 @@ class SearchReport:
 
     def _is_buildable(self) -> bool:
         """Return whether the command line can make the network and its rows from their names."""
-        from chop.catalogue import stored
+        from chop.catalogue import read_catalogue
 
-        model, known = str(self.settings["model"]), stored()
+        model, known = str(self.settings["model"]), read_catalogue()
         is_model = model in known["models"] or model.startswith(HUB) or "imports" in self.settings
         return is_model and self.settings["dataset"] in known["datasets"]
 

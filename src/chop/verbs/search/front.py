@@ -15,7 +15,7 @@ from chop.search.metrics import METRICS
 from chop.search.runners import HW_RUNNERS, SW_RUNNERS
 from chop.search.samplers import SAMPLERS
 from chop.tasks import NUMBERS, Task
-from chop.verbs.common.rows import module_of, one_line, prepare, project_of, searchable, splits
+from chop.verbs.common.rows import adapt, module_of, module_project, one_line, searchable, splits
 from chop.verbs.search.job import search as search_action
 
 LEARNED = "learned"
@@ -62,7 +62,7 @@ def search(  # noqa: PLR0913  # all but the first by name
     setup["load_name"] = setup.pop("load", setup.get("load_name"))
     of_run = {name: found for name in OF_RUN if (found := setup.pop(name, None)) is not None}
     with quietly(not verbose), one_line("search"):
-        what = prepare(searchable(model), rows, task, cast=True)
+        what = adapt(searchable(model), rows, task, cast=True)
         wanted = (what.task.decides, COST) if objectives is None else objectives
         tables = {
             "strategy": {**strategy_tables(strategy, setup), **runner_tables(wanted, what.task)},
@@ -70,7 +70,7 @@ def search(  # noqa: PLR0913  # all but the first by name
         }
         return search_action(
             what.model, None, what.rows, tables, task=what.task.name, seed=seed,
-            save_dir=project_of(project, model) / SOFTWARE / SEARCH, resume=resume,
+            save_dir=module_project(project, model) / SOFTWARE / SEARCH, resume=resume,
             pretrained=True, verbose=verbose, **of_run,
         )  # fmt: skip
 

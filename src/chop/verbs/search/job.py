@@ -27,11 +27,11 @@ from chop.verbs.common.session import (
     UNTRAINED,
     ActionResult,
     Session,
-    check_labels,
+    action_rows,
+    check_task_of_labels,
     facts_of,
     features_of,
-    rows_of,
-    settings_of,
+    lightning_settings,
 )
 from chop.verbs.search.files import (
     SearchReport,
@@ -52,7 +52,7 @@ NO_DIFFERENCE = {"log_every_n_steps", "num_threads"}
 """Settings of training that make no other network."""
 
 
-def check(config: RunConfig) -> None:
+def check_search(config: RunConfig) -> None:
     """Refuse a space, a sampler, a runner or a metric that does not exist, or is of no use here."""
     if config.num_devices != 1:
         raise ConfigError(
@@ -63,7 +63,7 @@ def check(config: RunConfig) -> None:
 
 
 @terminable()
-def run(session: Session[RunConfig]) -> ActionResult | None:
+def run_search(session: Session[RunConfig]) -> ActionResult | None:
     """Search as the command line asks; what is to be in the record of the run."""
     config = session.config
     names = ("dataset_path", "label_column", "cf_args", "is_pretrained", "accelerator")
@@ -127,10 +127,10 @@ def tables_of(config: RunConfig) -> dict[str, Any]:
     space = tables["search_space"]
     if not SPACES[space["name"]].starts_afresh:
         return tables
-    usual = settings_of(RunConfig())
+    usual = lightning_settings(RunConfig())
     stated = {
         name: value
-        for name, value in settings_of(config).items()
+        for name, value in lightning_settings(config).items()
         if name in CHOICES - NO_DIFFERENCE and value != usual[name]
     }
     setup = space.get("setup", {})
@@ -170,7 +170,10 @@ def search(  # noqa: PLR0913  # what a run consists of, by the names of the labs
         settings: further settings of ``ch`` for the files ``best_<n>.toml``; nothing of them runs.
         verbose: print the best trials with all metrics, in the form of the labs.
     """
-    model_info, data_module = facts_of(model, model_info), rows_of(data_module, "train", "search")
+    model_info, data_module = (
+        facts_of(model, model_info),
+        action_rows(data_module, "train", "search"),
+    )
     search_config = na_to_none(search_config or {})  # a file's "NA" became none when it was read
     config = parse_search(search_config)
     if load_name is not None:
@@ -206,7 +209,7 @@ def make_context(  # noqa: PLR0913  # the same
 ) -> SearchContext:
     """What a search works on: the model with its weights, the data and the settings."""
     check_runners(config, task)
-    check_labels(task, data_module)
+    check_task_of_labels(task, data_module)
     if load_name is not None:
         model = load_model(load_name, load_type, model)
     elif not (pretrained or config.starts_untrained):
@@ -284,7 +287,7 @@ class SearchJob:
             logger.info("The search space has %s configurations", f"{found.size:,}")
             if_it_fails.pop_all()
         try:
-            return self.searched(found, folder)
+            return self.search(found, folder)
         finally:
             store.close()
 
@@ -313,15 +316,15 @@ class SearchJob:
             **strategy.setup.identity(),
         }
 
-    def searched(self, found: "Strategy", folder: Path) -> SearchResult:
+    def search(self, found: "Strategy", folder: Path) -> SearchResult:
         """Search; whatever ends it, the results so far are written."""
         from chop.search.study.journal import no_collections
-        from chop.views.progress import make_progress
+        from chop.views.progress import make_search_progress
 
         logger.info("Search started...")
         is_over, ended = False, None
         try:
-            with make_progress(found.limit, list(self.config.metrics)) as shown:
+            with make_search_progress(found.limit, list(self.config.metrics)) as shown:
                 found.progress.report = shown
                 found.run()
             is_over = True

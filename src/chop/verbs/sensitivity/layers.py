@@ -20,19 +20,19 @@ from chop.logger import RESULT, get_logger
 from chop.numerics import FORMATS
 from chop.passes.graph.transforms.quantize.one_line import FormatSpec
 from chop.results.sensitivity import LayerAtWidth, Sensitivity
-from chop.runs import LAYERS_FILE, LAYERS_TABLE, SENSITIVITY, SUGGESTED, versioned
+from chop.runs import LAYERS_FILE, LAYERS_TABLE, SENSITIVITY, SUGGESTED, free_version
 from chop.search.config import parse_search
 from chop.search.engines import EngineChoice, make_engine
 from chop.search.engines.engine import evaluate_all
 from chop.search.spaces.mixed_precision import DEFAULT, UNQUANTISED, MixedPrecisionPTQ
 from chop.search.spaces.space import Candidate, SearchContext, make_space
-from chop.tasks import CLASSES, NUMBERS, as_rows, restored, task_named
-from chop.training.metrics import asked
+from chop.tasks import CLASSES, NUMBERS, as_rows, restore_units, task_named
+from chop.training.metrics import labelled_predictions
 from chop.verbs.common.next_commands import command, show_next
-from chop.verbs.common.session import ActionResult, Session, facts_of, features_of, rows_of
+from chop.verbs.common.session import ActionResult, Session, action_rows, facts_of, features_of
 from chop.verbs.search.job import make_context
 from chop.verbs.sensitivity import SensitivityRequest
-from chop.verbs.sensitivity.suggested import Need, search_tables, seed_of, suggested
+from chop.verbs.sensitivity.suggested import Need, search_tables, seed_of, suggest_search
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -45,7 +45,7 @@ LOADER, MOST_ROWS = "val_dataloader", 20_000
 WIDTHS = (2, 3, 4, 6, 8)
 
 
-def check(config: SensitivityRequest) -> None:
+def check_sensitivity(config: SensitivityRequest) -> None:
     """Refuse widths that are none, and engines that make no sense."""
     parse_widths(config.widths)
     engine_of(config)
@@ -75,7 +75,7 @@ def engine_of(config: SensitivityRequest) -> EngineChoice:
     return EngineChoice(config.engine, config.n_jobs, config.address)
 
 
-def run(session: Session[SensitivityRequest]) -> ActionResult:
+def run_sensitivity(session: Session[SensitivityRequest]) -> ActionResult:
     """Measure the layers as the command line asks; what is to be in the record of the run."""
     config = session.config
     result = sensitivity(
@@ -141,7 +141,7 @@ def sensitivity(  # noqa: PLR0913  # what a run consists of, by the names of the
     """
     require_width(number_format)
     widths = tuple(dict.fromkeys(widths))
-    info, rows = facts_of(model, model_info), rows_of(data_module, "val", "sensitivity")
+    info, rows = facts_of(model, model_info), action_rows(data_module, "val", "sensitivity")
     formats = [FormatSpec(number_format, width) for width in widths]
     seed = {DEFAULT: seed_of([FormatSpec(None)]), **_products(formats)}
     task = task_named(context.get("task", CLASSES.name))
@@ -156,8 +156,8 @@ def sensitivity(  # noqa: PLR0913  # what a run consists of, by the names of the
     points = evaluate_all(make_engine(engine or EngineChoice(), 1, imports), measuring, requests)
     found = Sensitivity(start=measuring.measured(), points=tuple(points))
     needs = [Need(layer, space.nodes[layer], found.enough(layer)) for layer in layers]
-    found.search.update(suggested(number_format, needs, widths, task))
-    return found if save_dir is None else written(found, Path(save_dir), settings or {})
+    found.search.update(suggest_search(number_format, needs, widths, task))
+    return found if save_dir is None else write_sensitivity(found, Path(save_dir), settings or {})
 
 
 def _products(formats: Sequence[FormatSpec]) -> dict[str, Any]:
@@ -168,7 +168,9 @@ def _products(formats: Sequence[FormatSpec]) -> dict[str, Any]:
     return {op.name: seed for op in OPS.values() if op.quantizable and op.multiplies}
 
 
-def written(found: Sensitivity, save_dir: Path, settings: Mapping[str, Any]) -> Sensitivity:
+def write_sensitivity(
+    found: Sensitivity, save_dir: Path, settings: Mapping[str, Any]
+) -> Sensitivity:
     """The same with its files in a new folder."""
     comment = "Suggested by ch sensitivity: narrow choices where a layer loses nothing by them."
 
@@ -176,7 +178,7 @@ def written(found: Sensitivity, save_dir: Path, settings: Mapping[str, Any]) -> 
         found.save(folder)
         write_toml(folder / SUGGESTED, {**settings, "search": found.search}, comment)
 
-    folder = write_folder(partial(versioned, save_dir), fill)
+    folder = write_folder(partial(free_version, save_dir), fill)
     return found.model_copy(update={"folder": folder})
 
 
@@ -228,10 +230,10 @@ class Measuring:
         with torch.inference_mode():
             for outputs, labels in candidate.predictions(LOADER, self.rows):
                 if self.is_regression:
-                    numbers = restored(outputs.double(), self.space.context.targets)
+                    numbers = restore_units(outputs.double(), self.space.context.targets)
                     found.append((numbers - as_rows(labels)).abs().mean(dim=1))
                 else:
-                    scores, classes = asked(outputs, labels)
+                    scores, classes = labelled_predictions(outputs, labels)
                     found.append((scores.argmax(dim=1) != classes).double())
         return torch.cat(found).cpu()
 

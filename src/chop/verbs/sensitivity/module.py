@@ -12,11 +12,11 @@ from chop.results.sensitivity import Sensitivity
 from chop.runs import SENSITIVITY, SOFTWARE
 from chop.search.engines import EngineChoice
 from chop.verbs.common.rows import (
+    adapt,
     in_one_word,
     module_of,
+    module_project,
     one_line,
-    prepare,
-    project_of,
     searchable,
     splits,
 )
@@ -57,14 +57,14 @@ def sensitivity(  # noqa: PLR0913  # all but the first by name
             engine and address, as ``ch sensitivity`` has them.
     """
     module = module_of(model, "sensitivity")
-    folder = project_of(project, module) / SOFTWARE / SENSITIVITY
+    folder = module_project(project, module) / SOFTWARE / SENSITIVITY
     given = in_one_word("sensitivity", {"format": format, **settings})
     known = (*ENGINE, *CONTEXT)
     if unknown := [name for name in given if name not in ("format", *known)]:
         raise UnknownNameError("setting", unknown[0], known, "sensitivity")
     engine = EngineChoice(**{ENGINE[name]: given.pop(name) for name in ENGINE if name in given})
     with quietly(not verbose), one_line("sensitivity"):
-        what = prepare(searchable(module), splits(train=train, val=val), task, cast=True)
+        what = adapt(searchable(module), splits(train=train, val=val), task, cast=True)
         return measure(
             what.model, None, what.rows, widths=widths, save_dir=folder, task=what.task.name,
             number_format=given.pop("format", "integer"), pretrained=True, engine=engine, **given,

@@ -21,7 +21,7 @@ class Need(NamedTuple):
     enough: int | None
 
 
-def suggested(
+def suggest_search(
     number_format: str, needs: Iterable[Need], widths: Sequence[int], task: Task
 ) -> dict[str, Any]:
     """The tables of ``[search]``: three widths for each layer.
@@ -42,7 +42,7 @@ def suggested(
 
 
 def choices(enough: int | None, widths: Sequence[int]) -> list[int]:
-    """The widths that a layer is to choose from; the table of `suggested`."""
+    """The widths that a layer is to choose from; the table of `suggest_search`."""
     tried = sorted(widths)
     longer = [*tried, tried[-1] + STEP, tried[-1] + 2 * STEP]
     start = len(tried) - 1 if enough is None else max(tried.index(enough) - 1, 0)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from chop.logger import quietly
-from chop.verbs.common.rows import in_one_word, module_of, one_line, prepare, splits
+from chop.verbs.common.rows import adapt, in_one_word, module_of, one_line, splits
 from chop.verbs.test.testing import test
 
 if TYPE_CHECKING:
@@ -35,5 +35,5 @@ def evaluate(
     model = module_of(model, "evaluate")
     given = in_one_word("evaluate", settings)
     with quietly(not verbose), one_line("evaluate"):
-        what = prepare(model, splits(test=data), task)
+        what = adapt(model, splits(test=data), task)
         return test(what.model, data_module=what.rows, task=what.task.name, **given)

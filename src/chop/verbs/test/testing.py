@@ -19,8 +19,8 @@ from chop.verbs.common.session import (
     chosen_settings,
     features_of,
     known_preprocessing,
+    lightning_settings,
     make_job,
-    settings_of,
 )
 from chop.verbs.test import TestRequest
 
@@ -83,7 +83,7 @@ def test(  # noqa: PLR0913, PLR0917  (the labs' signature)
     return result
 
 
-def run(session: Session[TestRequest]) -> None:
+def run_test(session: Session[TestRequest]) -> None:
     """Test as the command line asks."""
     from chop.training.job import make_test_logger
 
@@ -103,7 +103,7 @@ def run(session: Session[TestRequest]) -> None:
         record=session.record,
         split=config.split,
         exact=config.exact,
-        **settings_of(config),
+        **lightning_settings(config),
     )
 
 

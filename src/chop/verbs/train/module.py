@@ -9,12 +9,12 @@ from torch import nn
 from chop.logger import quietly
 from chop.runs import SOFTWARE, TRAINING
 from chop.verbs.common.rows import (
+    adapt,
     in_full,
     in_one_word,
     module_of,
+    module_project,
     one_line,
-    prepare,
-    project_of,
     splits,
 )
 from chop.verbs.train.training import train as train_action
@@ -49,10 +49,10 @@ def train(  # noqa: PLR0913  # all but the first by name
     """
     model = module_of(model, "train")
     in_full(model, "train")
-    folder = project_of(project, model) / SOFTWARE / TRAINING
+    folder = module_project(project, model) / SOFTWARE / TRAINING
     given = in_one_word("train", {"max_epochs": max_epochs, **settings})
     with quietly(not verbose), one_line("train"):
-        what = prepare(model, splits(train=train, val=val), task)
+        what = adapt(model, splits(train=train, val=val), task)
         return train_action(
             what.model, data_module=what.rows, task=what.task.name, save_path=folder,
             learning_rate=learning_rate, **given,

@@ -11,7 +11,13 @@ from chop.logger import RESULT, get_logger
 from chop.runs import GRAPH, TRAINING, latest
 from chop.tasks import task_of_history
 from chop.verbs.common.next_commands import command_on, next_of_graph, show_next
-from chop.verbs.common.session import ActionResult, Session, chosen_settings, make_job, settings_of
+from chop.verbs.common.session import (
+    ActionResult,
+    Session,
+    chosen_settings,
+    lightning_settings,
+    make_job,
+)
 from chop.verbs.train import TrainRequest
 
 if TYPE_CHECKING:
@@ -108,7 +114,7 @@ def save_trained_graph(job: "Job") -> None:
         save_mase_graph_interface_pass(MaseGraph(job.model), where)
 
 
-def run(session: Session[TrainRequest]) -> ActionResult:
+def run_train(session: Session[TrainRequest]) -> ActionResult:
     """Train as the command line asks; what is to be in the record of the run."""
     from chop.training.job import make_logger
 
@@ -125,14 +131,14 @@ def run(session: Session[TrainRequest]) -> ActionResult:
         load_type=config.load_type,
         resume=config.resume,
         record=session.record,
-        **settings_of(config),
+        **lightning_settings(config),
     )
-    show_next(next_commands(session))
+    show_next(next_of_training(session))
     known = result.preprocessing
     return ActionResult(folder, {"preprocessing": known and known.as_plain()})
 
 
-def next_commands(session: Session[TrainRequest]) -> list[str]:
+def next_of_training(session: Session[TrainRequest]) -> list[str]:
     """Return what to do with what was trained: weights of a model, or a graph.
 
     A checkpoint has the weights of a graph without its formats, so that the graph is named.

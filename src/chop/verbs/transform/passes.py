@@ -33,16 +33,16 @@ from chop.passes.graph.transforms import fold_normalisation_transform_pass
 from chop.passes.graph.utils import deepcopy_mase_graph
 from chop.runs import GRAPH, TRANSFORM, latest
 from chop.search.front.accuracy import copies
-from chop.training.metrics import evaluate
+from chop.training.metrics import evaluate_model
 from chop.training.results import Result
 from chop.verbs.common.next_commands import next_of_graph, show_next
 from chop.verbs.common.session import (
     UNTRAINED,
     ActionResult,
     Session,
+    action_rows,
     facts_of,
     features_of,
-    rows_of,
 )
 
 logger = get_logger("chop")
@@ -89,7 +89,7 @@ class PassContext:
         return {name: offers[name]() for name in wanted if name in offers} | dict(given)
 
 
-def check(config: RunConfig) -> None:
+def check_transform(config: RunConfig) -> None:
     """Refuse a run without passes, an unknown pass, and arguments that do not fit their pass."""
     if not config.passes:
         raise ConfigError("transform needs --config with a [passes.<name>] table for each pass")
@@ -100,11 +100,11 @@ def check(config: RunConfig) -> None:
             PASSES[name].parse({**offered, **given})
 
 
-def run(session: Session[RunConfig]) -> ActionResult:
+def run_transform(session: Session[RunConfig]) -> ActionResult:
     """Transform as the command line asks; what is to be in the record of the run."""
     measured = BeforeAndAfter(session.data_module)
     watch = measured if session.is_trained else nobody
-    graph = transformed(session, session.software_folder / TRANSFORM, watch=watch)
+    graph = transform_session(session, session.software_folder / TRANSFORM, watch=watch)
     found = measured.compared(graph)
     config, place = session.config, latest(session.software_folder / TRANSFORM / GRAPH)
     show_next(next_of_graph(graph, place, model=config.model, imports=config.imports))
@@ -147,7 +147,7 @@ class BeforeAndAfter:
         rows = first_rows(scaled.val_dataloader(), MOST_ROWS)
         device = next((value.device for value in graph.model.parameters()), "cpu")
         targets = targets_for(graph.model, self.rows)
-        return evaluate(graph.model, copies(rows), device, targets)
+        return evaluate_model(graph.model, copies(rows), device, targets)
 
 
 def first_rows(batches: Iterable[Any], most: int) -> Iterator[Any]:
@@ -160,7 +160,7 @@ def first_rows(batches: Iterable[Any], most: int) -> Iterator[Any]:
         yield features, labels
 
 
-def transformed(
+def transform_session(
     session: Session[RunConfig],
     folder: Path,
     *,
@@ -214,7 +214,7 @@ def transform(  # noqa: PLR0913  # what a run consists of, by the names of the l
     """
     if passes is None:
         raise ConfigError("transform: passes is missing: give passes={name: arguments, …}")
-    info, rows = facts_of(model, model_info), rows_of(data_module, "train", "transform")
+    info, rows = facts_of(model, model_info), action_rows(data_module, "train", "transform")
     if load_name is not None:
         model = load_model(load_name, load_type, model)
     elif not pretrained:

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from chop.figures import number
-from chop.markup import joined, tag
+from chop.markup import join_markup, tag
 from chop.results.comparison_chart import ReachedLevel, StoredComparison, comparison_chart
 from chop.runs import read_stored
-from chop.tables import Table
+from chop.tables import ResultTable
 from chop.views.section import Section
 from chop.views.svg import line_chart
 
@@ -25,10 +25,10 @@ def comparison_section(path: Path) -> Section:
     ]
     parts = [
         tag("p", words),
-        Table(headers, rows, "Samplers compared", text_columns=1).html(),
+        ResultTable(headers, rows, "Samplers compared", text_columns=1).html(),
         tag("div", line_chart(comparison_chart(found)), class_="charts"),
     ]
-    return Section("comparison", "Samplers compared", joined(parts))
+    return Section("comparison", "Samplers compared", join_markup(parts))
 
 
 def _words(reached: ReachedLevel | None) -> str:

@@ -4,8 +4,8 @@ from chop.errors import ChopError
 from chop.figures import UNKNOWN
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.lowering import Exactness, analyse, lower
-from chop.markup import Markup, folded, joined, tag
-from chop.tables import Table
+from chop.markup import Markup, details, join_markup, tag
+from chop.tables import ResultTable
 
 HEADERS = (
     "Node", "Steps", "Accumulator bits", "Exact in float32", "Exact in float64",
@@ -25,8 +25,8 @@ def in_integers(graph: MaseGraph) -> Markup:
     except ChopError as error:
         return tag("p", f"There is no integer program of this graph: {error}.", class_="quiet")
     explained = tag("p", EXPLAINED, class_="quiet")
-    return joined(
-        [tag("p", verdict(found)), folded("In integers", explained, exactness_table(found))]
+    return join_markup(
+        [tag("p", verdict(found)), details("In integers", explained, exactness_table(found))]
     )
 
 
@@ -52,7 +52,7 @@ def exactness_table(found: Exactness) -> Markup:
          ", ".join(ties.get(each.node, ())) or UNKNOWN)
         for each in found.nodes
     ]  # fmt: skip
-    return Table(HEADERS, rows, "Exactness", text_columns=2).html()
+    return ResultTable(HEADERS, rows, "Exactness", text_columns=2).html()
 
 
 def yes(fact: bool) -> str:

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from pydantic import BaseModel, Field
 
-from chop.figures import counted, number
-from chop.markup import joined, tag
+from chop.figures import number, quantity
+from chop.markup import join_markup, tag
 from chop.runs import EXPORT, MANIFEST, RunFolder, read_stored
-from chop.tables import Table
+from chop.tables import ResultTable
 from chop.views.section import Section, Tile
 
 
@@ -84,7 +84,9 @@ def exports_section(run: RunFolder) -> Section | None:
         "Folder", "Form", "File equal to the engine on", "Graph equal to the engine on",
         "Real rows", "Distinct outputs", "Checked with",
     )  # fmt: skip
-    return Section("exports", "Exports", Table(headers, rows, "Exports", text_columns=7).html())
+    return Section(
+        "exports", "Exports", ResultTable(headers, rows, "Exports", text_columns=7).html()
+    )
 
 
 def graph_checked(verified: Verified) -> str:
@@ -92,7 +94,7 @@ def graph_checked(verified: Verified) -> str:
     if verified.compared is None:
         return "not compared"
     if "graph" in verified.compared:
-        return counted(verified.compared["graph"], "row")
+        return quantity(verified.compared["graph"], "row")
     return f"not compared: {verified.not_compared.get('graph', 'the manifest does not say why')}"
 
 
@@ -111,9 +113,9 @@ def hardware_section(run: RunFolder) -> Section | None:
         return None
     headers = ("Circuit", "Verified in RTL", *CIRCUIT_HEADERS)
     rows = [(name, rows_checked(each), *circuit_cells(circuit)) for name, each, circuit in found]
-    shown = Table(headers, rows, "Circuits", text_columns=2).filled()
+    shown = ResultTable(headers, rows, "Circuits", text_columns=2).filled()
     tiles = tuple(_tile(each, circuit) for _, each, circuit in found[:MOST_TILES])
-    body = joined([tag("p", _explained(found)), shown.html()])
+    body = join_markup([tag("p", _explained(found)), shown.html()])
     return Section("hardware", "Hardware", body, tiles)
 
 
@@ -133,13 +135,13 @@ def _tile(export: StoredExport, circuit: StoredCircuit) -> Tile:
     luts = synthesis.xcup.luts if synthesis else circuit.estimated_luts
     who = synthesis.tool if synthesis else "estimated"
     rows = f"RTL equal on {rows_checked(export)}" if export.verified.rows else "RTL not checked"
-    detail = f"{who}; {counted(circuit.latency_cycles, 'cycle')}; {rows}"
+    detail = f"{who}; {quantity(circuit.latency_cycles, 'cycle')}; {rows}"
     return Tile(f"Circuit of {Path(export.source).stem}", f"{number(luts)} LUTs", detail)
 
 
 def rows_checked(export: StoredExport) -> str:
     """On how many rows a form was seen to give the engine's codes."""
-    return counted(export.verified.rows, "row") if export.verified.rows else "not checked"
+    return quantity(export.verified.rows, "row") if export.verified.rows else "not checked"
 
 
 CIRCUIT_HEADERS = (

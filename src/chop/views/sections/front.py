@@ -3,14 +3,14 @@
 from collections import Counter
 from collections.abc import Mapping
 
-from chop.figures import counted
-from chop.markup import Markup, joined, tag
+from chop.figures import quantity
+from chop.markup import Markup, join_markup, tag
 from chop.results.front import TEST, SearchResult
 from chop.runs import BEST_SETTINGS, SNAPSHOT_GRAPH
 from chop.search.front.verification import Verified
 from chop.search.metrics import METRICS, MetricInfo
 from chop.search.study.trial import Trial
-from chop.tables import Table
+from chop.tables import ResultTable
 from chop.views.sections.exports import CIRCUIT_HEADERS, StoredExport, circuit_cells, rows_checked
 
 NO_UNIT = MetricInfo("")
@@ -32,7 +32,7 @@ def front_table(result: SearchResult, circuits: Mapping[str, StoredExport]) -> M
     table = {
         "Network": [*head, *files],
         **{_with_unit(name): columns[name] for name in metrics},
-        joined([f"{TEST}{result.tested_metric}", NOT_CHOSEN_BY]): columns[
+        join_markup([f"{TEST}{result.tested_metric}", NOT_CHOSEN_BY]): columns[
             f"{TEST}{result.tested_metric}"
         ],
         "Verified in integers": columns["verified"],
@@ -43,8 +43,8 @@ def front_table(result: SearchResult, circuits: Mapping[str, StoredExport]) -> M
         },
         "Trial": columns["trial"],
     }
-    shown = Table.of_columns(table, "The front").filled()
-    return joined([tag("h3", "The front"), shown.html(), unverified(result.verified)])
+    shown = ResultTable.of_columns(table, "The front").filled()
+    return join_markup([tag("h3", "The front"), shown.html(), unverified_reasons(result.verified)])
 
 
 def metrics_in_order(result: SearchResult) -> list[str]:
@@ -56,7 +56,7 @@ def metrics_in_order(result: SearchResult) -> list[str]:
 
 def _with_unit(name: str) -> Markup:
     unit = METRICS.get(name, NO_UNIT).unit
-    return joined([name, tag("small", unit) if unit else None])
+    return join_markup([name, tag("small", unit) if unit else None])
 
 
 def _circuit(file: str, trial: Trial, circuits: Mapping[str, StoredExport]) -> list[str | None]:
@@ -67,8 +67,8 @@ def _circuit(file: str, trial: Trial, circuits: Mapping[str, StoredExport]) -> l
     return [rows_checked(made), *circuit_cells(made.circuit)]
 
 
-def unverified(marks: Mapping[int, Verified]) -> Markup | None:
+def unverified_reasons(marks: Mapping[int, Verified]) -> Markup | None:
     """Return why trials were not compared with their integers, or are not what those are."""
     reasons = Counter(mark.reason for mark in marks.values() if mark.reason)
-    words = [f"{counted(some, 'trial')}: {why}" for why, some in reasons.most_common(MOST_REASONS)]
+    words = [f"{quantity(some, 'trial')}: {why}" for why, some in reasons.most_common(MOST_REASONS)]
     return tag("p", f"Not verified: {'; '.join(words)}.", class_="quiet") if words else None

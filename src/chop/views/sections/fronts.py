@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from chop.figures import number, percent
-from chop.markup import joined, tag
+from chop.markup import join_markup, tag
 from chop.results.fronts import read_fronts
-from chop.tables import Table
+from chop.tables import ResultTable
 from chop.views.section import Section
 from chop.views.svg import WHOLE_WIDTH, line_chart
 
@@ -24,8 +24,8 @@ def fronts_section(folders: Mapping[str, Path]) -> Section | None:
     headers = ("Search", "On its front", f"best {fronts.good}", f"best {fronts.cost}")
     parts = [
         line_chart(fronts.chart(), WHOLE_WIDTH),
-        Table((*headers, "hypervolume"), rows, "Searches compared").html(),
+        ResultTable((*headers, "hypervolume"), rows, "Searches compared").html(),
         tag("p", "Hypervolume: the share that each search has reached of that of all fronts "
                  "together.", class_="quiet"),
     ]  # fmt: skip
-    return Section("fronts", "Searches compared", joined(parts))
+    return Section("fronts", "Searches compared", join_markup(parts))

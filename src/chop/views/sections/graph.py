@@ -8,16 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chop.charts import BarChart
-from chop.figures import UNKNOWN, counted, number
+from chop.figures import UNKNOWN, number, quantity
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.markup import Markup, folded, joined, tag
+from chop.markup import Markup, details, join_markup, tag
 from chop.passes.graph.analysis.flops.count import as_info, count
 from chop.passes.graph.analysis.flops.table import COLUMNS, cells, remarks
 from chop.results.graph import FLOAT_BITS, NodeFacts, RoundedTensor
-from chop.tables import Table
+from chop.tables import ResultTable
 from chop.views.section import Section, Tile
 from chop.views.sections.exactness import in_integers
-from chop.views.svg import bar_chart, drawing, line, shortened, text
+from chop.views.svg import bar_chart, drawing, line, shorten, text
 
 Statistics = Sequence[tuple[str, str, Mapping[str, Any]]]
 """Tensor, name of the statistic, its numbers."""
@@ -41,7 +41,7 @@ def graph_section(
     """The section of the graph itself."""
     has_errors = any(each.worst_sqnr is not None for each in nodes)
     parts = [
-        tag("p", f"{where}: {counted(len(nodes), 'node')}, drawn from input to output."),
+        tag("p", f"{where}: {quantity(len(nodes), 'node')}, drawn from input to output."),
         tag("p", f"Features: {features}.") if features else None,
         _chooser(has_errors),
         tag(
@@ -55,7 +55,7 @@ def graph_section(
         node_table(nodes),
         tag("p", f"Saved earlier and not shown: {', '.join(others)}.") if others else None,
     ]  # fmt: skip
-    return Section("graph", "Graph", joined(parts))
+    return Section("graph", "Graph", join_markup(parts))
 
 
 def _chooser(has_errors: bool) -> Markup | None:
@@ -78,7 +78,7 @@ def _legend(has_errors: bool) -> Markup:
     return tag("p", bits, error if has_errors else None, class_="legend")
 
 
-def placed(nodes: Sequence[NodeFacts]) -> dict[str, tuple[int, int]]:
+def place_nodes(nodes: Sequence[NodeFacts]) -> dict[str, tuple[int, int]]:
     """Row and column of each node: a node is below all that it reads."""
     rows: dict[str, int] = {}
     for node in nodes:
@@ -93,7 +93,7 @@ def placed(nodes: Sequence[NodeFacts]) -> dict[str, tuple[int, int]]:
 
 def picture(nodes: Sequence[NodeFacts]) -> Markup:
     """Boxes and the lines between them."""
-    places = placed(nodes)
+    places = place_nodes(nodes)
     columns = max((column for _, column in places.values()), default=0) + 1
     depth = max((row for row, _ in places.values()), default=0) + 1
     corners = {
@@ -143,17 +143,17 @@ def box(node: NodeFacts, x: float, y: float) -> Markup:
         "g",
         tag("title", words),
         tag("rect", x=x, y=y, width=BOX, height=TALL, rx=7, class_="heat"),
-        text(x + 10, y + 18, shortened(node.name, 27), "start", "name"),
+        text(x + 10, y + 18, shorten(node.name, 27), "start", "name"),
         text(x + BOX - 10, y + 18, f"{node.bits:.4g} bit", "end", "bits for-bits"),
         text(x + BOX - 10, y + 18, error, "end", "bits for-error"),
-        text(x + 10, y + 36, shortened(f"{first}   → {node.shape or UNKNOWN}", LINE), "start"),
-        text(x + 10, y + 53, shortened(brief(node.formats), LINE), "start", "quiet"),
+        text(x + 10, y + 36, shorten(f"{first}   → {node.shape or UNKNOWN}", LINE), "start"),
+        text(x + 10, y + 53, shorten(brief(node.formats), LINE), "start", "quiet"),
         style=colours,
         class_="node",
     )
 
 
-def grouped(formats: Mapping[str, str]) -> list[str]:
+def group_formats(formats: Mapping[str, str]) -> list[str]:
     """The formats of all operands, equal ones together."""
     roles: dict[str, list[str]] = {}
     for role, words in formats.items():
@@ -166,7 +166,7 @@ def brief(formats: Mapping[str, str]) -> str:
     heads = {role: words.partition(" (")[0].rsplit(" ", 2) for role, words in formats.items()}
     kinds = {kind for kind, *_ in heads.values()}
     if len(kinds) != 1:
-        return "; ".join(grouped({role: " ".join(head) for role, head in heads.items()}))
+        return "; ".join(group_formats({role: " ".join(head) for role, head in heads.items()}))
     widths: dict[str, list[str]] = {}
     for role, (_, width, unit) in heads.items():
         widths.setdefault(f"{width} {unit}", []).append(role)
@@ -197,11 +197,11 @@ def node_table(nodes: Sequence[NodeFacts]) -> Markup:
     rows = [
         (node.name, node.op, UNKNOWN if node.kind == node.name else node.kind,
          node.shape or UNKNOWN,
-         joined(tag("div", words, class_="formats") for words in grouped(node.formats)),
+         join_markup(tag("div", words, class_="formats") for words in group_formats(node.formats)),
          number(node.bits), number(node.sqnr("weight"), 3), number(node.sqnr("data_in"), 3))
         for node in nodes
     ]  # fmt: skip
-    return Table(headers, rows, "Nodes", text_columns=5).html()
+    return ResultTable(headers, rows, "Nodes", text_columns=5).html()
 
 
 def statistics_section(nodes: Sequence[NodeFacts]) -> Section | None:
@@ -211,11 +211,11 @@ def statistics_section(nodes: Sequence[NodeFacts]) -> Section | None:
         return None
     fields = list(dict.fromkeys(key for *_, numbers in found for key in numbers))
     rows = [
-        (node, tensor, name, *(shown(numbers.get(key)) for key in fields))
+        (node, tensor, name, *(statistic_text(numbers.get(key)) for key in fields))
         for node, tensor, name, numbers in found
     ]
     headers = ("Node", "Tensor", "Statistic", *fields)
-    body = Table(headers, rows, "Statistics", text_columns=3).html()
+    body = ResultTable(headers, rows, "Statistics", text_columns=3).html()
     return Section("statistics", "Statistics per node", body)
 
 
@@ -224,8 +224,11 @@ def together(statistics: Statistics) -> Statistics:
     found: list[tuple[str, str, dict[str, Any]]] = []
     for tensor, name, numbers in statistics:
         last = found[-1] if found else ("", "", {})
-        known = {key: shown(value) for key, value in last[2].items()}
-        agree = all(known.get(key, shown(value)) == shown(value) for key, value in numbers.items())
+        known = {key: statistic_text(value) for key, value in last[2].items()}
+        agree = all(
+            known.get(key, statistic_text(value)) == statistic_text(value)
+            for key, value in numbers.items()
+        )
         if last[0] == tensor and agree:
             found[-1] = (tensor, f"{last[1]}, {name}", last[2] | dict(numbers))
         else:
@@ -233,7 +236,7 @@ def together(statistics: Statistics) -> Statistics:
     return found
 
 
-def shown(value: Any) -> str:
+def statistic_text(value: Any) -> str:
     """A statistic; one that has many numbers is told by their range."""
     numbers = _flat(value)
     if not numbers:
@@ -258,18 +261,18 @@ def weights_section(nodes: Sequence[NodeFacts], graph: MaseGraph) -> Section | N
         return None
     weights = [each for each in tensors if each.role != "data_in"]
     pairs = [pair(each) for each in weights if each.role != "bias"]
-    rest = counted(len(pairs) - OPEN_LAYERS, "more layer"), pairs[OPEN_LAYERS:]
+    rest = quantity(len(pairs) - OPEN_LAYERS, "more layer"), pairs[OPEN_LAYERS:]
     of_bias = [pair(each) for each in weights if each.role == "bias"]
-    biases = f"Biases of {counted(len(of_bias), 'layer')}", of_bias
+    biases = f"Biases of {quantity(len(of_bias), 'layer')}", of_bias
     parts: list[object] = [
         tag("p", EXPLAINED),
         tag("div", *bars(tensors), class_="charts"),
         error_table(tensors),
-        joined(pairs[:OPEN_LAYERS]),
-        *(folded(title, *more) for title, more in (rest, biases) if more),
+        join_markup(pairs[:OPEN_LAYERS]),
+        *(details(title, *more) for title, more in (rest, biases) if more),
         in_integers(graph),
     ]
-    return Section("quantisation", "Before and after quantisation", joined(parts))
+    return Section("quantisation", "Before and after quantisation", join_markup(parts))
 
 
 def bars(tensors: Sequence[RoundedTensor]) -> list[Markup]:
@@ -294,7 +297,7 @@ def error_table(tensors: Sequence[RoundedTensor]) -> Markup:
          number(each.count), number(each.sqnr, 3))
         for each in tensors
     ]  # fmt: skip
-    return Table(headers, rows, "Quantisation error", text_columns=3).html()
+    return ResultTable(headers, rows, "Quantisation error", text_columns=3).html()
 
 
 def pair(tensor: RoundedTensor) -> Markup:
@@ -311,7 +314,8 @@ def pair(tensor: RoundedTensor) -> Markup:
         ),
         tag(
             "figcaption",
-            f"{counted(tensor.count, 'value')}, {tensor.format}, SQNR {number(tensor.sqnr, 3)} dB.",
+            f"{quantity(tensor.count, 'value')}, {tensor.format}, "
+            f"SQNR {number(tensor.sqnr, 3)} dB.",
         ),
     )
 
@@ -325,7 +329,7 @@ def panel(title: str, when: str, edges: NDArray[np.float64], counts: NDArray[np.
     tops = (base - (base - 14) * counts / max(most, 1)).round(1)
     drawn = f"M{SIDE:g},{base:g}" + "".join(f"V{top:g}h{step:.4g}" for top in tops) + f"V{base:g}Z"
     zero = SIDE + (0 - low) / (high - low) * (WIDE - 2 * SIDE)
-    content = joined(
+    content = join_markup(
         [
             tag("path", d=drawn, class_=f"area {colour}"),
             line(SIDE, base, WIDE - SIDE, base, "axis"),
@@ -360,19 +364,19 @@ def costs_section(graph: MaseGraph, where: str) -> Section:
     last = [tag("th", "Total"), "", *cells(info["total"], columns)]
     headers = ("Node", "Operation", *(COLUMNS[name] for name in columns))
     parts = [
-        Table(headers, [*rows, last], "Costs", text_columns=2).html(),
+        ResultTable(headers, [*rows, last], "Costs", text_columns=2).html(),
         tag("p", " ".join(remarks(info)), class_="quiet"),
-        tag("div", *charts(info), class_="charts"),
+        tag("div", *graph_charts(info), class_="charts"),
     ]
     total, tiles = info["total"], []
     if total.get("parameters"):
         bits = round(total["parameter_bits"] / total["parameters"], 2)
         detail = f"{number(bits)} bits each on average, of {where}"
         tiles.append(Tile("Parameters", number(total["parameters"]), detail, rank=2))
-    return Section("costs", "Costs per layer", joined(parts), tuple(tiles))
+    return Section("costs", "Costs per layer", join_markup(parts), tuple(tiles))
 
 
-def charts(info: Mapping[str, Any]) -> list[object]:
+def graph_charts(info: Mapping[str, Any]) -> list[object]:
     """The layers that cost most, for each kind of cost."""
     drawn: list[object] = []
     for column, (title, unit) in CHARTS.items():

@@ -11,11 +11,11 @@ from typing import Any
 from pydantic import AliasChoices, BaseModel, Field, model_validator
 
 from chop.errors import ChopError, DataError
-from chop.figures import counted, is_usable, number, percent
-from chop.markup import Markup, folded, joined, tag
+from chop.figures import is_usable, number, percent, quantity
+from chop.markup import Markup, details, join_markup, tag
 from chop.preprocessing import Preprocessing, from_plain
 from chop.runs import Count, RunFolder, RunRecord, SettingRecord, as_stored, read_json, read_stored
-from chop.tables import Table
+from chop.tables import ResultTable
 from chop.tasks import CLASSES, NUMBERS, Task, task_of_history
 from chop.training.report import best_epoch, curves_of, learning_chart
 from chop.views.section import Section, Tile
@@ -89,7 +89,7 @@ def overview(records: list[RunRecord]) -> Section | None:
     shared = {name: v for name, v in first.items() if all(each.get(name) == v for each in others)}
     features = {each.constants: each for record in records if (each := record.features) is not None}
     parts = [*_data(records), *map(features_table, features.values()), _list(shared)]
-    body = joined([*parts, *(_runs(each, shared) for each in runs.values())])
+    body = join_markup([*parts, *(_runs(each, shared) for each in runs.values())])
     note = tag("p", tag("strong", STAND_IN), class_="warning") if is_simulated(records) else None
     return Section(
         "run", "What was run", body, _tiles(records), comes_first=True, is_folded=True, note=note
@@ -117,7 +117,7 @@ def _data(records: list[RunRecord]) -> list[Markup]:
     sources = {(each.data or "", each.fingerprint or "") for each in records} - {("", "")}
     rows = [(data, tag("code", fingerprint)) for data, fingerprint in sorted(sources)]
     headers = ("Data", "Fingerprint (SHA-256 of the rows)")
-    return [Table(headers, rows, "Data sets", text_columns=2).html()] if rows else []
+    return [ResultTable(headers, rows, "Data sets", text_columns=2).html()] if rows else []
 
 
 def features_table(known: Preprocessing) -> Markup:
@@ -127,16 +127,18 @@ def features_table(known: Preprocessing) -> Markup:
         for place, (mean, scale) in enumerate(zip(known.mean, known.scale, strict=True))
     ]
     headers = (known.kind.removesuffix("s").capitalize(), "Mean", "Deviation")
-    return folded(f"Features: {known}", Table(headers, rows, "Scaling of the features").html())
+    return details(
+        f"Features: {known}", ResultTable(headers, rows, "Scaling of the features").html()
+    )
 
 
 def _runs(records: list[RunRecord], shared: Facts) -> Markup:
     """The latest run of an action, and those before it behind a fold."""
     *earlier, latest = records
-    title = f"{counted(len(earlier), 'earlier run')} of ch {latest.action}"
+    title = f"{quantity(len(earlier), 'earlier run')} of ch {latest.action}"
     before = [_record(record, shared) for record in reversed(earlier)]
-    return joined(
-        [_record(latest, shared), folded(title, *before, is_minor=True) if earlier else None]
+    return join_markup(
+        [_record(latest, shared), details(title, *before, is_minor=True) if earlier else None]
     )
 
 
@@ -153,7 +155,7 @@ def _facts(record: RunRecord) -> Facts:
 
 
 def _list(facts: Facts) -> Markup | None:
-    shown = [joined([tag("dt", name), tag("dd", value)]) for name, value in facts.items()]
+    shown = [join_markup([tag("dt", name), tag("dd", value)]) for name, value in facts.items()]
     return tag("dl", *shown) if shown else None
 
 
@@ -181,25 +183,25 @@ def _settings(record: RunRecord) -> Markup | None:
     others = [each for each in record.settings if each.set_by == "default"]
     rows = [
         (each.name, tag("strong", _value(each.effective)),
-         tag("span", each.set_by, class_="word"), _overruled(each))
+         tag("span", each.set_by, class_="word"), _overruled_values(each))
         for each in chosen
     ]  # fmt: skip
     headers = ("Setting", "In effect", "Set by", "Instead of")
-    set_here = Table(headers, rows, "Settings", text_columns=4).html()
+    set_here = ResultTable(headers, rows, "Settings", text_columns=4).html()
     defaults = [(each.name, _value(each.effective)) for each in others]
-    as_ever = Table(("Setting", "Default"), defaults, "Defaults", text_columns=2).html()
-    words = counted(len(others), "setting")
+    as_ever = ResultTable(("Setting", "Default"), defaults, "Defaults", text_columns=2).html()
+    words = quantity(len(others), "setting")
     is_open = record.action == "train"  # the one whose settings a reader asks for first
-    return joined(
+    return join_markup(
         [
-            folded(f"{counted(len(chosen), 'setting')} set by the file or the command line",
+            details(f"{quantity(len(chosen), 'setting')} set by the file or the command line",
                    set_here, is_open=is_open) if chosen else None,
-            folded(f"{words} as by default", as_ever, is_minor=True) if others else None,
+            details(f"{words} as by default", as_ever, is_minor=True) if others else None,
         ]
     )  # fmt: skip
 
 
-def _overruled(setting: SettingRecord) -> str:
+def _overruled_values(setting: SettingRecord) -> str:
     """The values that lost."""
     by_file = setting.set_by == "command line" and setting.file != ""
     file = [f"{_value(setting.file)} (file)"] if by_file else []
@@ -215,15 +217,15 @@ def learning_curves(run: RunFolder) -> Section | None:
     logs = [(path, rows) for path in run.training_logs if (rows := read_log(path))]
     if not logs:
         return None
-    newest, *older = [(run.name_of(path), charts(rows)) for path, rows in logs]
-    parts = [newest[1], *(folded(f"Earlier: {name}", body) for name, body in older)]
+    newest, *older = [(run.name_of(path), training_charts(rows)) for path, rows in logs]
+    parts = [newest[1], *(details(f"Earlier: {name}", body) for name, body in older)]
     rows = logs[0][1]
     task = task_of_history(rows)
-    score, epochs = best_epoch(rows).get(task.epoch_column()), counted(len(rows), "epoch")
+    score, epochs = best_epoch(rows).get(task.epoch_column()), quantity(len(rows), "epoch")
     label = "Epochs" if score is None else f"Validation {task.words}"
-    value = number(len(rows)) if score is None else scored(task, score)
+    value = number(len(rows)) if score is None else score_text_on_page(task, score)
     tile = Tile(label, value, f"of the trained network, best of {epochs}", rank=2)
-    return Section("training", "Learning curves", joined(parts), (tile,))
+    return Section("training", "Learning curves", join_markup(parts), (tile,))
 
 
 def read_log(path: Path) -> Rows:
@@ -245,23 +247,23 @@ def _float(cell: object) -> float:
         return math.nan
 
 
-def charts(rows: Rows) -> Markup:
+def training_charts(rows: Rows) -> Markup:
     """The best epoch in a sentence, and a chart for each kind of number that the rows have."""
     best, seconds = best_epoch(rows), sum(row.get("seconds", 0.0) for row in rows)
-    words = f"{counted(len(rows), 'epoch')} in {number(round(seconds, 1))} s."
+    words = f"{quantity(len(rows), 'epoch')} in {number(round(seconds, 1))} s."
     if "val_loss_epoch" in best:
         task = task_of_history(rows)
-        score = scored(task, best.get(task.epoch_column(), math.nan))
+        score = score_text_on_page(task, best.get(task.epoch_column(), math.nan))
         words += (
             f" The best is epoch {number(best['epoch'])}: validation loss "
             f"{number(best['val_loss_epoch'])}, {task.words} {score}."
         )
     found = [learning_chart(rows, curves) for curves in curves_of(rows)]
     figures = [line_chart(chart) for chart in found if chart.series]
-    return joined([tag("p", words), tag("div", *figures, class_="charts")])
+    return join_markup([tag("p", words), tag("div", *figures, class_="charts")])
 
 
-def scored(task: Task, value: float) -> str:
+def score_text_on_page(task: Task, value: float) -> str:
     """Return the primary metric as every part of the page writes it."""
     if task is NUMBERS or not is_usable(value):
         return number(value)
@@ -307,16 +309,16 @@ class StoredResult(BaseModel):
     def score(self) -> str:
         """What decides."""
         value = self.accuracy if self.mae is None else self.mae
-        return scored(self.task, math.nan if value is None else value)
+        return score_text_on_page(self.task, math.nan if value is None else value)
 
     @property
     def interval(self) -> str:
         """That of what decides, if it is known."""
         found = self.accuracy_95_percent_interval or self.mae_95_percent_interval
-        return " to ".join(scored(self.task, each) for each in found or ())
+        return " to ".join(score_text_on_page(self.task, each) for each in found or ())
 
 
-def tested(run: RunFolder) -> Section | None:
+def test_section(run: RunFolder) -> Section | None:
     """The section, if anything was tested."""
     found = [(path, read_stored(StoredResult, path)) for path in run.test_results]
     if not found:
@@ -336,17 +338,17 @@ def tested(run: RunFolder) -> Section | None:
             headers.append(header)
             for row, (_, result) in zip(rows, found, strict=True):
                 row.append(number(getattr(result, field)))
-    parts = [Table(headers, rows, "Test results", text_columns=2).html()]
+    parts = [ResultTable(headers, rows, "Test results", text_columns=2).html()]
     known = from_plain(best.preprocessing, best_path.name)
     parts += [tag("p", f"Features of {best_path.name}: {known}.")] if known else []
     newest, *older = [(path.name, confusion(result)) for path, result in found]
     parts += [newest[1]] if newest[1] else []
-    parts += [folded(f"Confusion matrix of {name}", body) for name, body in older if body]
+    parts += [details(f"Confusion matrix of {name}", body) for name, body in older if body]
     network = run.short(best.load_name) or "the model as it was"
     detail = ", ".join(filter(None, (best.interval, f"of {network}")))
     label = TILES.get(best.split, TILES["test"]).format(best.task.words)
     tile = Tile(label[0].upper() + label[1:], best.score, detail)
-    return Section("test", "Test results", joined(parts), (tile,))
+    return Section("test", "Test results", join_markup(parts), (tile,))
 
 
 def confusion(result: StoredResult) -> Markup | None:
@@ -364,7 +366,7 @@ def confusion(result: StoredResult) -> Markup | None:
         "Confusion matrix: rows are the true classes, columns the predicted ones. "
         "The fuller the colour, the larger the share of the row."
     )
-    shown = Table(headers, rows, "Confusion matrix", is_matrix=True).html()
+    shown = ResultTable(headers, rows, "Confusion matrix", is_matrix=True).html()
     return tag("figure", tag("h3", "Confusion matrix"), shown, tag("figcaption", words))
 
 

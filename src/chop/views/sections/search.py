@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chop.figures import SCORES, counted, number
-from chop.markup import Markup, escaped, joined, tag, without_halves
+from chop.figures import SCORES, number, quantity
+from chop.markup import Markup, escape, join_markup, tag, without_halves
 from chop.results.front import FRONT, OUT, SearchResult
 from chop.results.front_charts import (
     Importances,
@@ -21,7 +21,7 @@ from chop.search.front.accuracy import Accuracies
 from chop.search.metrics import METRICS
 from chop.search.study.trial import Trial
 from chop.search.sweeps.hyperparameters import COMMAND_LINE
-from chop.tables import Table
+from chop.tables import ResultTable
 from chop.views.section import Section, Tile
 from chop.views.sections.exports import circuits_of_front
 from chop.views.sections.front import NO_UNIT, front_table, metrics_in_order
@@ -47,15 +47,15 @@ def search_section(folder: Path, name: str, place: int) -> Section | None:
     sampler = search.problem.sampler
     title = f"Search with {sampler}" if sampler else "Search"
     parts = [
-        tag("p", summary(search)),
+        tag("p", search_summary(search)),
         scatter(search, anchor) if search.complete else None,
         front_table(search, circuits_of_front(folder)),
-        charts(search),
+        search_charts(search),
         changes(search.best) if is_by_layer(search) else None,
         failures(search),
     ]
     title += f" ({name})" if name else ""
-    return Section(anchor, title, joined(parts), tiles(search, name and (sampler or name)))
+    return Section(anchor, title, join_markup(parts), tiles(search, name and (sampler or name)))
 
 
 def tiles(search: SearchResult, name: str) -> tuple[Tile, ...]:
@@ -77,7 +77,7 @@ def tiles(search: SearchResult, name: str) -> tuple[Tile, ...]:
 def _front_tile(search: SearchResult, name: str) -> Tile:
     """How many networks are on the front, and were seen to compute what their integers do."""
     size = number(len(search.best))
-    tried = f"of {counted(len(search.trials), 'configuration')} tried"
+    tried = f"of {quantity(len(search.trials), 'configuration')} tried"
     if not search.verified:
         return Tile("On the front", size, tried, name)
     equal = [mark for mark in search.verified.values() if mark.equal]
@@ -91,18 +91,18 @@ def _on_test_rows(known: Accuracies) -> str:
     return f"; {known.test} on test rows" if known.test is not None else ""
 
 
-def summary(search: SearchResult) -> str:
+def search_summary(search: SearchResult) -> str:
     """What was tried, in a sentence."""
     size, repeats = search.problem.space_size, search.problem.repeats
     failed = len(search.failed)
     out = sum(search.group(trial) == OUT for trial in search.complete)
     words = [
-        counted(len(search.trials), "distinct configuration")
+        quantity(len(search.trials), "distinct configuration")
         + (f" of {number(size)}" if size is not None else "")
         + f" evaluated: {number(len(search.best))} on the front",
         f"{number(out)} out of bounds" if out else None,
         f"{number(failed)} failed",
-        f"{counted(repeats, 'repeated proposal')} not evaluated again" if repeats else None,
+        f"{quantity(repeats, 'repeated proposal')} not evaluated again" if repeats else None,
     ]
     return ", ".join(word for word in words if word) + "."
 
@@ -143,7 +143,7 @@ def scatter(search: SearchResult, anchor: str) -> Markup:
 
 def plot_data(search: SearchResult, metrics: Sequence[str]) -> dict[str, Any]:
     """What the script needs: numbers, and choices as places in lists of options, which is small."""
-    trials = thinned(search)
+    trials = thin_out(search)
     keys = list(dict.fromkeys(key for trial in trials for key in trial.config))
     options = [
         list(dict.fromkeys(_json(t.config[key]) for t in trials if key in t.config)) for key in keys
@@ -230,7 +230,7 @@ def _json(value: Any) -> str:
     return json.dumps(value, default=str)
 
 
-def thinned(search: SearchResult) -> list[Trial]:
+def thin_out(search: SearchResult) -> list[Trial]:
     """All of the front, and evenly chosen others if there are more than can be drawn."""
     best = [t for t in search.complete if search.group(t) == FRONT]
     others = [t for t in search.complete if search.group(t) != FRONT]
@@ -249,13 +249,13 @@ def json_block(data: Any, anchor: str) -> Markup:
     return tag("script", safe, type="application/json", id=anchor)
 
 
-def charts(search: SearchResult) -> Markup:
+def search_charts(search: SearchResult) -> Markup:
     """How fast the front was reached, and what mattered."""
     volumes, mattered = hypervolumes(search), importances(search)
     drawn = [line_chart(hypervolume_chart(volumes))] if len(volumes) > 1 else []
     drawn += map(bar_chart, importance_charts(mattered.shares if mattered else {}))
     note = tag("p", meaning(mattered), class_="quiet") if mattered else None
-    return joined([tag("div", *drawn, class_="charts"), note])
+    return join_markup([tag("div", *drawn, class_="charts"), note])
 
 
 def meaning(mattered: Importances) -> str:
@@ -283,11 +283,13 @@ def changes(best: Sequence[Trial]) -> Markup | None:
         return None
     headers = ("Layer", *(f"trial {trial.number}" for trial in shown))
     left = len(best) - len(shown)
-    return joined(
+    return join_markup(
         [
             tag("h3", "What each configuration of the front changes"),
-            Table(headers, rows, "Changes layer by layer", len(headers), is_matrix=True).html(),
-            tag("p", f"{counted(left, 'further configuration')} not shown.") if left else None,
+            ResultTable(
+                headers, rows, "Changes layer by layer", len(headers), is_matrix=True
+            ).html(),
+            tag("p", f"{quantity(left, 'further configuration')} not shown.") if left else None,
         ]
     )
 
@@ -316,8 +318,8 @@ def _cell(settings: Mapping[str, Any] | None) -> Markup:
     lines = [f"{key.removesuffix('_width')} {value}" for key, value in given.items()]
     width = given.get("weight_width", given.get("data_in_width"))
     colour = bit_colour(width) if isinstance(width, int | float) else 0.0
-    words = [tag("strong", name) if name is not None else None, *map(escaped, lines)]
-    broken = [joined([Markup("<br>") if place else None, word]) for place, word in
+    words = [tag("strong", name) if name is not None else None, *map(escape, lines)]
+    broken = [join_markup([Markup("<br>") if place else None, word]) for place, word in
               enumerate(word for word in words if word is not None)]  # fmt: skip
     return tag("td", *broken, class_="heat change", style=f"--t:{colour:.0f}%")
 
@@ -329,10 +331,10 @@ def failures(search: SearchResult) -> Markup | None:
         return None
     rows = [(str(t.number), t.reason or "no reason is stored") for t in failed[:MOST_FAILURES]]
     left = len(failed) - len(rows)
-    return joined(
+    return join_markup(
         [
             tag("h3", "Failed"),
-            Table(("Trial", "Reason"), rows, "Failed trials", text_columns=2).html(),
+            ResultTable(("Trial", "Reason"), rows, "Failed trials", text_columns=2).html(),
             tag("p", f"{left} more failed.") if left else None,
         ]
     )

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from chop.figures import counted
-from chop.markup import joined, tag
+from chop.figures import quantity
+from chop.markup import join_markup, tag
 from chop.results.sensitivity import Sensitivity
 from chop.views.section import Section, Tile
 from chop.views.svg import WHOLE_WIDTH, line_chart
@@ -17,7 +17,7 @@ def sensitivity_section(folders: Sequence[Path]) -> Section:
     found = Sensitivity.load(newest)
     enough = {layer: found.enough(layer) for layer in found.layers}
     narrow = [width for width in enough.values() if width is not None]
-    heads = ["Layer", *(counted(width, "bit") for width in found.widths), "Enough", "Saves"]
+    heads = ["Layer", *(quantity(width, "bit") for width in found.widths), "Enough", "Saves"]
     parts = [
         tag("p", found.caption()),
         replace(found.rows(), headers=heads).html(),
@@ -26,8 +26,8 @@ def sensitivity_section(folders: Sequence[Path]) -> Section:
         if older
         else None,
     ]
-    value = f"{len(narrow)} of {counted(len(enough), 'layer')}"
-    most = counted(max(narrow, default=max(found.widths)), "bit")
+    value = f"{len(narrow)} of {quantity(len(enough), 'layer')}"
+    most = quantity(max(narrow, default=max(found.widths)), "bit")
     detail = f"alone lose at most {100 * found.tolerated:g} % with {most} or fewer"
     tile = Tile("Narrow layers", value, detail, rank=3)
-    return Section("sensitivity", "Each layer alone", joined(parts), (tile,))
+    return Section("sensitivity", "Each layer alone", join_markup(parts), (tile,))

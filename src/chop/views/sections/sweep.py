@@ -9,10 +9,10 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 
 from chop.charts import Band, LineChart, Points
-from chop.figures import LARGEST_NUMBER, counted, number
-from chop.markup import Markup, joined, tag
+from chop.figures import LARGEST_NUMBER, number, quantity
+from chop.markup import Markup, join_markup, tag
 from chop.runs import REPEAT, TRAININGS, read_stored
-from chop.tables import Table
+from chop.tables import ResultTable
 from chop.training.report import ACCURACY, LOSS
 from chop.views.section import Section
 from chop.views.svg import line_chart
@@ -66,7 +66,7 @@ class StudiedSetting:
         return [(epoch, pick(values)) for epoch, values in sorted(found.items())]
 
 
-def read_study(folder: Path) -> list[StudiedSetting]:
+def read_studied_settings(folder: Path) -> list[StudiedSetting]:
     """The settings of a study that were trained at least once, in the order of their names."""
     found: dict[str, list[StoredTraining]] = {}
     for path in sorted(folder.glob(f"{TRAININGS}/*/{REPEAT.format('*')}")):
@@ -77,23 +77,23 @@ def read_study(folder: Path) -> list[StudiedSetting]:
 
 def study_section(folder: Path, name: str, place: int) -> Section | None:
     """The section of one study, if there is one; `name` tells it from others."""
-    settings = read_study(folder)
+    settings = read_studied_settings(folder)
     if not settings:
         return None
     varied = varied_names(settings)
     most = max(len(each.trainings) for each in settings)
     words = (
-        f"{counted(len(settings), 'setting')}, each trained up to {counted(most, 'time')} from "
+        f"{quantity(len(settings), 'setting')}, each trained up to {quantity(most, 'time')} from "
         "different initial weights: mean ± standard deviation. A difference that is smaller than "
         "the spread means nothing."
     )
     parts = [
         tag("p", words),
         settings_table(settings, varied),
-        tag("div", *charts(settings, varied), class_="charts"),
+        tag("div", *sweep_charts(settings, varied), class_="charts"),
     ]
     title = "Settings of training" + (f" ({name})" if name else "")
-    return Section(f"study-{place}", title, joined(parts))
+    return Section(f"study-{place}", title, join_markup(parts))
 
 
 def varied_names(settings: Sequence[StudiedSetting]) -> list[str]:
@@ -108,7 +108,7 @@ def settings_table(settings: Sequence[StudiedSetting], varied: Sequence[str]) ->
                "Training accuracy", "Seconds"]  # fmt: skip
     rows = [
         [
-            *(_shown(each.config.get(name)) for name in varied),
+            *(_value_text(each.config.get(name)) for name in varied),
             number(len(each.trainings)),
             each.spread("accuracy"),
             f"{max(each.values('accuracy')):.4f}",
@@ -119,14 +119,16 @@ def settings_table(settings: Sequence[StudiedSetting], varied: Sequence[str]) ->
         ]
         for each in sorted(settings, key=lambda each: -each.accuracy)
     ]
-    return Table(headers, rows, "Settings of training", text_columns=len(varied)).html()
+    return ResultTable(headers, rows, "Settings of training", text_columns=len(varied)).html()
 
 
-def charts(settings: Sequence[StudiedSetting], varied: Sequence[str]) -> list[Markup]:
+def sweep_charts(settings: Sequence[StudiedSetting], varied: Sequence[str]) -> list[Markup]:
     """Mean curves of the best settings, with the range of their trainings behind."""
     best = sorted(settings, key=lambda each: -each.accuracy)[:MOST_LINES]
     more = f", the best {len(best)} settings" if len(best) < len(settings) else ""
-    names = [", ".join(f"{key} {_shown(each.config.get(key))}" for key in varied) for each in best]
+    names = [
+        ", ".join(f"{key} {_value_text(each.config.get(key))}" for key in varied) for each in best
+    ]
     named = {
         name or f"setting {n}": each for n, (name, each) in enumerate(zip(names, best, strict=True))
     }
@@ -145,5 +147,5 @@ def charts(settings: Sequence[StudiedSetting], varied: Sequence[str]) -> list[Ma
     return drawn
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return "none" if value is None else number(value)

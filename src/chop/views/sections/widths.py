@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from chop.charts import BarChart
-from chop.figures import counted
-from chop.markup import folded, joined, tag
+from chop.figures import quantity
+from chop.markup import details, join_markup, tag
 from chop.results.graph import NodeFacts
 from chop.views.section import Section
 from chop.views.svg import bar_chart
@@ -30,8 +30,8 @@ def widths_section(nodes: Sequence[NodeFacts]) -> Section | None:
     parts = [
         tag("p", EXPLAINED),
         tag("div", *charts[:OPEN_CHARTS], class_="charts"),
-        folded(counted(len(more), "more operand"), tag("div", *more, class_="charts"))
+        details(quantity(len(more), "more operand"), tag("div", *more, class_="charts"))
         if more
         else None,
     ]
-    return Section("widths", "Bits per layer", joined(parts))
+    return Section("widths", "Bits per layer", join_markup(parts))

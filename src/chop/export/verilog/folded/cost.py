@@ -8,9 +8,10 @@ from chop.export.verilog.folded.estimate import (
     block_luts,
     block_rams,
     block_registers,
+    in_block,
     window_address,
 )
-from chop.export.verilog.folded.plan import Block, Rom, StreamPlan
+from chop.export.verilog.folded.plan import Block, Rom, StreamPlan, address_bits
 from chop.export.verilog.folded.text import map_program
 
 
@@ -33,20 +34,29 @@ def plan_cost(plan: StreamPlan) -> PlanCost:
             continue
         luts += block_luts(block.kind, block.parameters) + sum(map(rom_luts, block.roms))
         registers += block_registers(block.kind, block.parameters)
-        registers += sum(rom.width for rom in block.roms if not rom.block)
+        registers += sum(
+            rom.width for rom in block.roms for part in rom.parts
+            if not in_block(padded(part), rom.width)
+        )  # fmt: skip
         rams += memory_blocks(block)
     return PlanCost(round(luts), round(registers), rams)
 
 
 def rom_luts(rom: Rom) -> float:
-    """Look-up tables of constants that are not in block memory."""
-    return 0.0 if rom.block else rom.width * max(1.0, len(rom.words) / 64)
+    """Look-up tables of constants that are not in block memory, and of the choice of a half."""
+    small = [len(part) for part in rom.parts if not in_block(padded(part), rom.width)]
+    return rom.width * (sum(max(1.0, size / 64) for size in small) + (len(rom.parts) > 1))
+
+
+def padded(words: list[int]) -> int:
+    """Words of a memory, a power of two."""
+    return 1 << address_bits(len(words))
 
 
 def memory_blocks(block: Block) -> float:
     """RAMB36 of the memories of a block."""
     size = block.parameters
-    found = sum(block_rams(1 << rom.address, rom.width) for rom in block.roms)
+    found = sum(block_rams(padded(part), rom.width) for rom in block.roms for part in rom.parts)
     if block.kind == "chop_window":
         found += block_rams(1 << window_address(size), size["B"])
     elif block.kind == "chop_queue":

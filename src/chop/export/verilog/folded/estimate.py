@@ -12,23 +12,27 @@ BLOCK_SHAPES = ((512, 72), (1024, 36), (2048, 18), (4096, 9), (8192, 4), (16384,
 """Depths and widths of a RAMB36."""
 SMALL_MEMORY = 2048
 """Bits up to which a memory is not worth a block."""
+WORTH = 4096
+"""Bits that each RAMB18 of a memory has to hold to be worth it."""
 
 
 def in_block(depth: int, width: int) -> bool:
     """Return True if a memory is one of blocks rather than of look-up tables."""
-    return depth > 32 and depth * width > SMALL_MEMORY
+    return depth > 32 and depth * width > max(SMALL_MEMORY, WORTH * ram_halves(depth, width))
 
 
 def block_rams(depth: int, width: int) -> float:
-    """RAMB36 of a memory, halves for RAMB18."""
-    if not in_block(depth, width):
-        return 0.0
-    halves = min(
+    """RAMB36 of a memory, halves for RAMB18; none for a small one."""
+    return ram_halves(depth, width) / 2 if in_block(depth, width) else 0.0
+
+
+def ram_halves(depth: int, width: int) -> int:
+    """RAMB18 of a memory, in the shape that takes the fewest."""
+    return min(
         ceil(width / (wide / 2)) * ceil(depth / deep) if wide > 1 else
         ceil(width / wide) * ceil(depth / (deep / 2))
         for deep, wide in BLOCK_SHAPES
     )  # fmt: skip
-    return halves / 2
 
 
 def matrix_luts(node: Matrix, bits: int, units: int, wide: int) -> float:

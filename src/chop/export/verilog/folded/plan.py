@@ -6,7 +6,7 @@ from math import gcd, prod
 
 import numpy as np
 
-from chop.export.verilog.folded.estimate import in_block
+from chop.export.verilog.folded.estimate import block_rams, in_block
 from chop.export.verilog.folded.folding import Folds
 from chop.export.verilog.folded.nodes import (
     Joined,
@@ -60,8 +60,14 @@ class Rom:
         return address_bits(len(self.words))
 
     @property
-    def block(self) -> bool:
-        return in_block(1 << self.address, self.width)
+    def parts(self) -> list[list[int]]:
+        """The words of each memory: a power of two of them, and the rest if that saves blocks."""
+        half = 1 << (self.address - 1)
+        whole = block_rams(2 * half, self.width)
+        rest = len(self.words) - half
+        if rest < 1 or block_rams(half, self.width) + block_rams(rest, self.width) >= whole:
+            return [self.words]
+        return [self.words[:half], self.words[half:]]
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ import numpy as np
 
 from chop.export.verilog.build import netlist_of
 from chop.export.verilog.emit import NETTYPE, RESTORE, CircuitFiles, emit_circuit
+from chop.export.verilog.folded.estimate import in_block
 from chop.export.verilog.folded.nodes import Mapped, settings_of
-from chop.export.verilog.folded.plan import Block, Rom, Stream, StreamPlan
+from chop.export.verilog.folded.plan import Block, Rom, Stream, StreamPlan, address_bits
 from chop.export.verilog.schedule import schedule_netlist
 from chop.lowering.program import Input, IntegerProgram, Step, Value
 
@@ -73,32 +74,47 @@ def folded_files(plan: StreamPlan, headers: Mapping[str, str]) -> FoldedFiles:
     found[MEMORIES] = "\n".join(
         ["/* verilator lint_off DECLFILENAME */", NETTYPE, *map(rom_module, roms), RESTORE]
     )
-    found |= {f"{rom.name}.hex": rom_words(rom) for rom in roms}
+    for rom in roms:
+        found |= rom_files(rom)
     found[TOP] = headers.get("top", "") + top_text(plan, maps, circuit)
     return FoldedFiles(found, circuit)
 
 
-def rom_words(rom: Rom) -> str:
-    """The words of a memory, zeros up to a power of two."""
-    digits = -(-rom.width // 4)
-    words = [*rom.words, *[0] * ((1 << rom.address) - len(rom.words))]
-    return "".join(f"{word:0{digits}x}\n" for word in words)
+def rom_files(rom: Rom) -> dict[str, str]:
+    """The words of each memory of constants, with zeros up to a power of two."""
+    digits, found = -(-rom.width // 4), {}
+    for part, given in enumerate(rom.parts):
+        words = [*given, *[0] * ((1 << address_bits(len(given))) - len(given))]
+        found[f"{rom.name}_{part}.hex"] = "".join(f"{word:0{digits}x}\n" for word in words)
+    return found
 
 
 def rom_module(rom: Rom) -> str:
-    """The module of a memory of constants."""
-    style = "block" if rom.block else "logic"
-    return f"""\
-module {rom.name} (
-  input wire clk, input wire go, input wire [{rom.address - 1}:0] at,
-  output reg [{rom.width - 1}:0] word
-);
-  (* rom_style = "{style}", ram_style = "{style}" *)
-  reg [{rom.width - 1}:0] memory [0:{(1 << rom.address) - 1}];
-  initial $readmemh("{rom.name}.hex", memory);
-  always @(posedge clk) if (go) word <= memory[at];
-endmodule
-"""
+    """The module of constants: one memory, or one for the first half of addresses and another."""
+    lines, clocked = [], []
+    for part, given in enumerate(rom.parts):
+        bits = address_bits(len(given))
+        style = "block" if in_block(1 << bits, rom.width) else "logic"
+        lines += [
+            f'  (* rom_style = "{style}", ram_style = "{style}" *)',
+            f"  reg [{rom.width - 1}:0] memory{part} [0:{(1 << bits) - 1}];",
+            f'  initial $readmemh("{rom.name}_{part}.hex", memory{part});',
+            f"  reg [{rom.width - 1}:0] word{part};",
+        ]
+        clocked.append(f"word{part} <= memory{part}[at[{bits - 1}:0]];")
+    chosen = "word0"
+    if len(rom.parts) > 1:
+        lines.append("  reg second;")
+        clocked.append(f"second <= at[{rom.address - 1}];")
+        chosen = "second ? word1 : word0"
+    return "\n".join([
+        f"module {rom.name} (",
+        f"  input wire clk, input wire go, input wire [{rom.address - 1}:0] at,",
+        f"  output wire [{rom.width - 1}:0] word", ");",
+        *lines,
+        f"  always @(posedge clk) if (go) begin {' '.join(clocked)} end",
+        f"  assign word = {chosen};", "endmodule", "",
+    ])  # fmt: skip
 
 
 def stream_ports(ports: Mapping[str, Stream]) -> list[str]:

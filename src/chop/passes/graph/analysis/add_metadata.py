@@ -22,7 +22,7 @@ from chop.ir.parameters import (
 from chop.passes.base import Info, MetadataArgs, PassArgs, analysis_pass
 from chop.passes.graph.analysis.metadata_entries import (
     UNKNOWN,
-    Snapshots,
+    TensorSnapshots,
     bare,
     classify,
     named_arguments,
@@ -97,7 +97,7 @@ class Filler:
     def __init__(self, modules: Mapping[str, nn.Module], add_value: bool) -> None:
         self.modules = modules
         self.add_value = add_value
-        self.snapshots = Snapshots() if add_value else None
+        self.snapshots = TensorSnapshots() if add_value else None
 
     def arguments(self, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Record what goes into a call."""

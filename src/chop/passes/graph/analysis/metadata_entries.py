@@ -69,7 +69,7 @@ def dtype_format(dtype: torch.dtype) -> tuple[str, int]:
     return kind, dtype.itemsize * 8
 
 
-class Snapshots:
+class TensorSnapshots:
     """Copies of tensors as they are now; a tensor that has not changed is copied only once."""
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class Snapshots:
         return found[2]
 
 
-def tensor_entry(tensor: Tensor, snapshots: Snapshots | None) -> TensorEntry:
+def tensor_entry(tensor: Tensor, snapshots: TensorSnapshots | None) -> TensorEntry:
     """The record of a tensor, with its value if snapshots are taken."""
     kind, width = dtype_format(tensor.dtype)
     entry: TensorEntry = {
@@ -124,7 +124,7 @@ def named_results(result: Any) -> Iterator[tuple[str, Any]]:
         yield f"data_out_{index}", leaf
 
 
-def result_entries(result: Any, snapshots: Snapshots | None) -> dict[str, Any]:
+def result_entries(result: Any, snapshots: TensorSnapshots | None) -> dict[str, Any]:
     """The records of what a node gives."""
     return {
         name: tensor_entry(value, snapshots)

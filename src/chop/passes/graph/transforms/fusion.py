@@ -39,7 +39,7 @@ def conv_bn_fusion_transform_pass(graph: MaseGraph) -> tuple[MaseGraph, Info]:
 
     The result equals the model in evaluation mode, which uses running statistics.
     """
-    return graph, warn_of_training(fuse(graph, CONVOLUTIONS, fuse_conv_bn_weights))
+    return graph, warn_of_norms(fuse(graph, CONVOLUTIONS, fuse_conv_bn_weights))
 
 
 @transform_pass("linear_bn_fusion", requires=("common",))
@@ -48,10 +48,10 @@ def linear_bn_fusion_transform_pass(graph: MaseGraph) -> tuple[MaseGraph, Info]:
 
     The result equals the model in evaluation mode, which uses running statistics.
     """
-    return graph, warn_of_training(fuse(graph, LINEAR, fuse_linear_bn_weights))
+    return graph, warn_of_norms(fuse(graph, LINEAR, fuse_linear_bn_weights))
 
 
-def warn_of_training(info: Info) -> Info:
+def warn_of_norms(info: Info) -> Info:
     """Warn of norms that computed something else until now; return the information."""
     if info["was_training"]:
         logger.warning(TRAINING, ", ".join(info["was_training"]))

@@ -65,7 +65,7 @@ def insert_lora_adapter_transform_pass(
     An adapter starts at zero and learns a low-rank change of the layer's weight. Run
     ``add_common_metadata`` again before passes that need it.
     """
-    chosen = _chosen(graph, args.layers)
+    chosen = _choose_calls(graph, args.layers)
     kept = [name for name, _ in graph.model.named_parameters() if _matches(name, args.train)]
     for pattern in args.train:
         if not any(re.search(pattern, name) for name in kept):
@@ -83,7 +83,7 @@ def insert_lora_adapter_transform_pass(
     }
 
 
-def _chosen(graph: MaseGraph, patterns: tuple[str, ...]) -> list[fx.Node]:
+def _choose_calls(graph: MaseGraph, patterns: tuple[str, ...]) -> list[fx.Node]:
     """The calls of linear layers whose names match."""
     modules = graph.modules
     linear = [
@@ -182,7 +182,7 @@ def fuse_lora_weights_transform_pass(
 
     The result is that of evaluation mode, without the dropout of the adapters.
     """
-    found = [(node, layer) for node in graph.nodes if (layer := _adapted(node)) is not None]
+    found = [(node, layer) for node in graph.nodes if (layer := _adapted_call(node)) is not None]
     modules = graph.modules
     for _, layer in found:
         _check(str(layer.target), modules[str(layer.target)])
@@ -206,7 +206,7 @@ def fuse_lora_weights_transform_pass(
     return graph, {"fused": sorted(fused), **trainable_parameters(graph.model)}
 
 
-def _adapted(node: fx.Node) -> fx.Node | None:
+def _adapted_call(node: fx.Node) -> fx.Node | None:
     """The call of a layer to which `node` adds the result of its adapter."""
     if node.op != "call_function" or node.target is not operator.add or len(node.args) != 2:
         return None

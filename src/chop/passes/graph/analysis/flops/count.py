@@ -13,7 +13,7 @@ from chop.errors import GraphError
 from chop.files import write_text
 from chop.ir.call import NodeCall
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.ir.graph.recorder import undisturbed
+from chop.ir.graph.recorder import preserve_model
 from chop.ir.parameters import attribute
 from chop.ops.cost import Cost
 from chop.passes.base import Batches, Info, PassArgs, analysis_pass, take_rows
@@ -176,7 +176,7 @@ class NodeCounter:
 
     def nodes(self) -> dict[fx.Node, NodeCount]:
         """The cost of each node in evaluation mode, which batch normalisation asks for."""
-        with undisturbed(self.model):
+        with preserve_model(self.model):
             return {node: self.node(node) for node in self.results}
 
     def measured(

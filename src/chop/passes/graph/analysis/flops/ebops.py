@@ -16,7 +16,7 @@ from torch import Tensor, fx
 from chop.errors import GraphError
 from chop.ir.call import NodeCall
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.ir.graph.recorder import Before, Recorder, placeholder_values, undisturbed
+from chop.ir.graph.recorder import Before, Recorder, placeholder_values, preserve_model
 from chop.passes.graph.analysis.flops.liveness import Liveness, overwrites_shared
 from chop.passes.graph.analysis.flops.products import CountedProduct, UncountedError, product_of
 
@@ -54,7 +54,7 @@ def ebops(graph: MaseGraph, batches: Iterable[Batch]) -> EbopsCount:
     first = next(given, None)
     if first is None:
         raise GraphError("EBOPs are counted on batches of inputs, and none is given")
-    with undisturbed(graph.model):
+    with preserve_model(graph.model):
         counter = Counter(graph, first)
         rows = sum(counter.see(batch) for batch in chain([first], given))
         return counter.count(rows)
@@ -68,17 +68,17 @@ def merge_batches(batches: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str,
             waiting.append(batch)
             whole = all(isinstance(x, Tensor) and x.dim() for x in batch.values())
             if not whole or sum(x.numel() for b in waiting for x in b.values()) >= AT_ONCE:
-                yield _joined(waiting)
+                yield _join(waiting)
                 waiting = []
         if waiting:
-            yield _joined(waiting)
+            yield _join(waiting)
 
 
 def _shapes(batch: Mapping[str, Any]) -> dict[str, Any]:
     return {name: getattr(value, "shape", ())[1:] for name, value in batch.items()}
 
 
-def _joined(batches: list[Mapping[str, Any]]) -> Mapping[str, Any]:
+def _join(batches: list[Mapping[str, Any]]) -> Mapping[str, Any]:
     if len(batches) == 1:
         return batches[0]
     return {name: torch.cat([batch[name] for batch in batches]) for name in batches[0]}

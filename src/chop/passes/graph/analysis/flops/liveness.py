@@ -127,7 +127,7 @@ def mixes(call: NodeCall) -> bool:
 
 def overwrites_shared(call: NodeCall) -> bool:
     """True if a node writes into memory that others than its own readers may read."""
-    return any(len(s.users) > 1 or not s.op.startswith("call_") for s in call.overwritten)
+    return any(len(s.users) > 1 or not s.op.startswith("call_") for s in call.overwritten_nodes)
 
 
 def spread_to(mask: Tensor, shape: torch.Size) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from chop.errors import GraphError
-from chop.ir.graph.recorder import undisturbed
+from chop.ir.graph.recorder import preserve_model
 from chop.ops.cost import Cost
 from chop.ops.op import call_of_module, op_of_module
 
@@ -46,7 +46,7 @@ def module_work(module: nn.Module, inputs: list[Tensor], outputs: list[Tensor]) 
     op, kind = op_of_module(module), type(module).__name__
     if not inputs or not outputs:
         raise GraphError(f"the cost of {kind} needs an input tensor and an output tensor")
-    with undisturbed(module):
+    with preserve_model(module):
         call = op and call_of_module(op, module, tuple(inputs), outputs[0])
         work = op.cost(call) if op and call else None
     if work is None:

@@ -86,7 +86,7 @@ class Reduced(Statistic):
         self._shape: torch.Size | None = None
 
     def _take(self, stacked: Tensor) -> None:
-        values = self._flattened(stacked.byte() if stacked.dtype is torch.bool else stacked)
+        values = self._flatten(stacked.byte() if stacked.dtype is torch.bool else stacked)
         if self._shape not in (None, values.shape[1:]):
             raise GraphError(
                 f"statistic {self.name!r}: samples of different shape need dims='all' "
@@ -99,7 +99,7 @@ class Reduced(Statistic):
     def _update(self, values: Tensor) -> None:
         """Take in values that are to be reduced along the first dimension, and count them."""
 
-    def _flattened(self, stacked: Tensor) -> Tensor:
+    def _flatten(self, stacked: Tensor) -> Tensor:
         """The samples with every dimension that is reduced joined into the first."""
         if self.dims == "all":
             return stacked.reshape(-1)

@@ -165,5 +165,5 @@ def with_scales(quant: QuantConfig, node: str, fits: Fits) -> QuantConfig:
     operands = {}
     for role, fmt in quant.operands.items():
         fit = fits.get((node, role, fmt))
-        operands[role] = fit.fmt if fit else fmt.rescaled(None) if fmt.is_open else fmt
+        operands[role] = fit.fmt if fit else fmt.with_scale(None) if fmt.is_open else fmt
     return replace(quant, operands=operands)

@@ -105,7 +105,7 @@ class OperandTally:
         self.fmt, self.settings, self.floor = fmt, settings, floor
         self.shape = self.parts = shape if isinstance(fmt, Integer) else ()
         if fmt.scale_field is not None:
-            bounds: Any = fmt.rescaled(0).saturation  # of several widths, if there are any
+            bounds: Any = fmt.with_scale(0).saturation  # of several widths, if there are any
             self.parts = np.broadcast_shapes(self.shape, np.shape(bounds[0]))
         self.count, self.beyond = 0, 0
         self.low, self.high = torch.tensor(inf), torch.tensor(-inf)
@@ -182,15 +182,15 @@ class OperandTally:
 
     def at(self, steps: Tensor) -> NumberFormat:
         """The format with a scale so many steps finer; what was zero throughout has the default."""
-        default = self.fmt.rescaled(None)
+        default = self.fmt.with_scale(None)
         largest = self.fmt.largest_scale
         numbers = (self.base + steps).clamp(-largest, largest)
         if not self.shape:
-            return default if self.base.isinf() else self.fmt.rescaled(int(numbers))
+            return default if self.base.isinf() else self.fmt.with_scale(int(numbers))
         assert isinstance(default, Integer)
         usual = default.frac_width
         other = torch.as_tensor(usual.array if isinstance(usual, IntTensor) else usual)
-        return self.fmt.rescaled(torch.where(self.base.isinf(), other, numbers).to(torch.int16))
+        return self.fmt.with_scale(torch.where(self.base.isinf(), other, numbers).to(torch.int16))
 
     def look_again(self, x: Tensor) -> None:
         """Take in what the scales in question make of some values."""
@@ -268,7 +268,7 @@ def finest_scale(fmt: NumberFormat, low: Tensor, high: Tensor) -> Tensor:
 
     An unsigned format has no scale for negative numbers, so they are left aside.
     """
-    bounds: Any = fmt.rescaled(0).saturation
+    bounds: Any = fmt.with_scale(0).saturation
     least, most = (torch.as_tensor(bound, dtype=torch.float64) for bound in bounds)
     below = torch.where(least > -1, inf, largest_shift(-low, torch.nextafter(-least, -2 * least)))
     return torch.minimum(below, largest_shift(high, most))

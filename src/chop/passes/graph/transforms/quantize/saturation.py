@@ -79,7 +79,7 @@ def calibrate_plan(
 def with_scales_open(quant: QuantConfig) -> QuantConfig:
     """The configuration with every scale to be chosen."""
     opened = {
-        role: fmt if fmt.scale_field is None else fmt.rescaled(AUTO)
+        role: fmt if fmt.scale_field is None else fmt.with_scale(AUTO)
         for role, fmt in quant.operands.items()
     }
     return replace(quant, operands=opened)

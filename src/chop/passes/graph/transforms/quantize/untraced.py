@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from chop.errors import ConfigError, UnknownNameError
-from chop.ir.graph.recorder import undisturbed
+from chop.ir.graph.recorder import preserve_model
 from chop.nn.dispatched import ProductWatch, marks_for, watched_products
 from chop.nn.quant_config import QuantConfig, parse_quant_config
 from chop.nn.quantized import QuantizedModule
@@ -117,7 +117,7 @@ def measure_untraced(model: nn.Module, done: Untraced, inputs: Mapping[str, Any]
 
     Operands are marked in place of being rounded. The model is left as it was.
     """
-    with undisturbed(model), watched_products() as watch:
+    with preserve_model(model), watched_products() as watch:
         for layer in done.layers.values():
             layer._formats = marks_for(layer.quant, watch)
         done.rounding.looks = lambda site, op, quant: marks_for(quant, watch)
