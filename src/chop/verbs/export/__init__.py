@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 GROUP = "export"
 TARGET_FLAGS = (
     *("stages", "clock_ns", "stream", "synthesise", "most_luts", "folded", "cycles"),
-    *("name", "optimise", "qemu"),
+    *("name", "optimise", "package", "qemu"),
 )
 """Fields that only some forms take."""
 
