@@ -218,7 +218,7 @@ def test_heads_of_files_are_comments_whatever_names_say() -> None:
     steps = tuple(replace(step, sources=tuple(names.get(each, each) for each in step.sources))
                   for step in steps)  # fmt: skip
     named = replace(program, steps=steps, outputs=tuple(names[each] for each in program.outputs))
-    for text in headers(named, 3).values():
+    for text in headers(named, "3 cycles").values():
         for line in text.splitlines():
             assert line.startswith(("// ", "/* verilator lint_off "))
             assert "`" not in line

@@ -182,7 +182,7 @@ def align_biases(graph: MaseGraph) -> None:
         point = data.max() + (weight.reshape(-1) if by_channel else weight.max())
         if (bias > point).any():
             number = np.minimum(bias, point)
-            fmt = three[2].rescaled(IntTensor(number) if number.ndim else int(number))  # type: ignore[union-attr]
+            fmt = three[2].with_scale(IntTensor(number) if number.ndim else int(number))  # type: ignore[union-attr]
             plan[node] = replace(call.quant, operands={**operands, "bias": fmt})
     if plan:
         apply_plan(graph, plan)
