@@ -241,7 +241,7 @@ def _calm() -> None:
     """Draw chop's bar as on a terminal, but into nowhere, and keep the others quiet."""
     nowhere = open(os.devnull, "w")  # noqa: SIM115  (open as long as the process lives)
     console = Console(file=nowhere, force_terminal=True)
-    fitting.make_progress = lambda **_: TrainingBar(console)  # type: ignore[assignment]
+    fitting.make_training_progress = lambda **_: TrainingBar(console)  # type: ignore[assignment]
     for name in ("chop", "lightning.pytorch"):
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore")

@@ -64,7 +64,6 @@ ALLOWED = {
     ("labs/actions.py", "importlib.import_module"): "names from the table of actions",
     ("config/verb.py", "importlib.import_module"): "the function that a verb of ours names",
     ("verbs/__init__.py", "importlib.import_module"): "the modules of the same folder",
-    ("verbs/common/session.py", "importlib.import_module"): "names from the table of verbs",
     ("__init__.py", "importlib.import_module"): "the package chop.export, when it is asked for",
     ("export/onnx/write/code.py", "importlib.import_module"): "names that are written in the code",
     ("callables.py", "importlib.import_module"): "names that packages of ours give",

@@ -60,7 +60,7 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.graph import (add_common_metadata_analysis_pass, init_metadata_analysis_pass,
     calculate_avg_bits_mg_analysis_pass, quantize_transform_pass)
 from chop.loading.networks import load_model
-from chop.training.metrics import evaluate
+from chop.training.metrics import evaluate_model
 
 torch.set_num_threads(1)
 data = MaseDataModule("jsc-sim", batch_size=512)
@@ -72,7 +72,7 @@ for entry in json.load(open(sys.argv[1])).values():
     graph, _ = init_metadata_analysis_pass(graph)
     graph, _ = add_common_metadata_analysis_pass(graph, {"dummy_in": {"x": rows[0][0]}})
     graph, _ = quantize_transform_pass(graph, {"by": "name", **entry["sampled_config"]})
-    result = evaluate(graph.model, rows)
+    result = evaluate_model(graph.model, rows)
     _, bits = calculate_avg_bits_mg_analysis_pass(graph)
     print(json.dumps([result.loss, result.accuracy, bits["w_avg_bit"]]))
 """

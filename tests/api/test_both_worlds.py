@@ -158,7 +158,7 @@ VERBS: dict[str, tuple[Callable[..., Any], set[str], set[str]]] = {
     ),
     "export": (
         export, {each.name for kind in (Hardware, COptions) for each in fields(kind)},
-        {"load", "load_type", "verify"},
+        {"load", "load_type", "verify", "agreement"},
     ),
 }  # fmt: skip
 

@@ -74,6 +74,14 @@ SMALLEST = {
         r"report .*\d MB .*\n(.*\n)*load average",
         constants={"QUICK_SIZES": (1, 2, 4), "BARE": "sum(range(9))"},
     ),
+    "bench_large": Small(
+        r"saved +\| +\d(.*\n)*.*trials in passes",
+        constants={
+            "ROWS": 4, "TRIALS": 4, "WIDTHS": (8,),
+            "SMALL": {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+                      "intermediate_size": 16, "vocab_size": 50},
+        },
+    ),
     "bench_learned": Small(
         r"chop normal +0 .*\n(.*\n)*load average",
         constants={
