@@ -16,7 +16,7 @@ demo: $(READY)
 	@$(BIN)/python scripts/demo.py
 
 test: lint types
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 3 --dist worksteal  # many tests wait for processes, so three keep two cores busy
 
 harden: $(READY)  ## what the tool survives, as a table: up to 45 minutes
 	@$(BIN)/python -m harden $(PARTS)
