@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from chop.export.exporting import Exported
 
 GROUP = "export"
-TARGET_FLAGS = (
-    *("stages", "clock_ns", "stream", "synthesise", "most_luts", "folded", "cycles"),
-    *("name", "optimise", "package", "qemu"),
+OF_EVERY_FORM = (
+    *("load_name", "load_type", "imports", "to", "output", "rows", "verify", "cut_tail"),
+    *("agreement", "quiet", "to_debug"),
 )
-"""Fields that only some forms take."""
+"""Fields that mean something for every form; all others are settings of some of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,10 +142,8 @@ def export_saved(request: ExportRequest) -> "Exported":
     with only_results(request.quiet):
         from chop.verbs.export.saved import export as export_graph
 
-        flags = {name: getattr(request, name) for name in TARGET_FLAGS}
-        given = {
-            name: flag for name, flag in flags.items() if flag is not None and flag is not False
-        }
+        flags = {name: flag for name, flag in vars(request).items() if name not in OF_EVERY_FORM}
+        given = {name: flag for name, flag in flags.items() if flag not in (None, False)}
         return export_graph(
             str(request.load_name), str(request.to), request.output, rows=request.rows,
             verify=request.verify, load_type=request.load_type, imports=request.imports,
