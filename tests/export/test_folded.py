@@ -14,8 +14,9 @@ from chop.errors import ChopError, ConfigError, GraphError
 from chop.export.exporting import export
 from chop.export.rows import checked_rows
 from chop.export.verilog import bench
+from chop.export.verilog.folded.builder import NodeBuilder
 from chop.export.verilog.folded.circuit import check_circuit, plan_circuit, write_circuit
-from chop.export.verilog.folded.nodes import Matrix, NodeBuilder
+from chop.export.verilog.folded.nodes import Matrix
 from chop.export.verilog.target import Hardware
 from chop.lowering import IntegerProgram, lower
 
@@ -52,9 +53,27 @@ def small() -> nn.Module:
     return nn.Sequential(*layers)
 
 
+class Sequence(nn.Module):
+    """A row as a sequence, a way around a convolution, three values side by side."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv1d(1, 2, 3, padding=1), nn.Conv1d(2, 2, 3, padding=1)
+        self.relu, self.linear = nn.ReLU(), nn.Linear(48, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.relu(self.first(x.unsqueeze(1)))
+        y = self.relu(x + self.second(x))
+        found: torch.Tensor = self.linear(
+            torch.cat([x, y, self.relu(self.second(y))], 1).flatten(1)
+        )
+        return found
+
+
 NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "around": (Around, (2, 5, 6)),
     "separable": (separable, (2, 9, 7)),
+    "sequence": (Sequence, (8,)),
     "small": (small, (2, 4, 4)),
 }
 
@@ -75,7 +94,9 @@ def icarus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs("iverilog")
-@pytest.mark.parametrize(("name", "cycles"), [("around", 600), ("separable", 400)])
+@pytest.mark.parametrize(
+    ("name", "cycles"), [("around", 600), ("separable", 400), ("sequence", 400)]
+)
 def test_images_are_equal_under_backpressure_in_the_cycles_asked_for(
     programs: dict[str, IntegerProgram], name: str, cycles: int, tmp_path: Path
 ) -> None:

@@ -18,9 +18,9 @@ from chop.export.verilog.bench import (
     stream_part,
     write_bench,
 )
+from chop.export.verilog.folded.builder import NodeBuilder
 from chop.export.verilog.folded.cost import plan_cost
 from chop.export.verilog.folded.folding import MOST_CYCLES, fastest, fold_nodes
-from chop.export.verilog.folded.nodes import NodeBuilder
 from chop.export.verilog.folded.plan import StreamPlan, beats_of
 from chop.export.verilog.folded.text import folded_files
 from chop.export.verilog.netlist import CircuitError
@@ -119,7 +119,7 @@ def check_circuit(plan: StreamPlan, folder: Path, rows: CheckedRows) -> tuple[st
         (source.beats, result.beats),
         free=FREE,
         spoilt=min(count * source.beats, source.beats + source.beats // 3),
-        quiet=4 * plan.cycles + 10_000,
+        quiet=4 * plan.cycles + plan.longest_wait + 10_000,
         pause=plan.cycles * 3 // 2 + 1,
     )
     ports = f"{PORTS}, .m_last(stream_m_last)"

@@ -2,10 +2,18 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from math import prod
+from math import gcd, prod
 
 from chop.export.verilog.folded.estimate import matrix_luts
-from chop.export.verilog.folded.nodes import Joined, Mapped, Matrix, Pooled, Source, StreamNode
+from chop.export.verilog.folded.nodes import (
+    Joined,
+    Mapped,
+    Matrix,
+    Pooled,
+    Source,
+    StreamNode,
+    Viewed,
+)
 from chop.export.verilog.netlist import CircuitError
 
 MOST_CYCLES = 10**12
@@ -91,6 +99,7 @@ def fold_nodes(nodes: Mapping[str, StreamNode], cycles: int) -> Folds:
         elif isinstance(node, Joined) and node.factors is None:
             folds[name] = joined_fold(nodes, node, before)
         else:
+            before = gcd(before, channels) if isinstance(node, Viewed) else before
             folds[name] = LayerFold(before, before, sources[0].elements // before)
     return {**source_fold(nodes, folds), **folds}
 

@@ -15,6 +15,7 @@ from chop.export.verilog.folded.nodes import (
     Pooled,
     Source,
     StreamNode,
+    Viewed,
     WindowShape,
 )
 from chop.export.verilog.netlist import code_bits
@@ -133,6 +134,11 @@ class StreamPlan:
         return max(fold.cycles for fold in self.folds.values())
 
     @property
+    def longest_wait(self) -> int:
+        """Cycles after which nothing can be on its way from the input to the output any more."""
+        return sum(fold.cycles for fold in self.folds.values())
+
+    @property
     def queues(self) -> dict[str, int]:
         """Beats that each queue holds, by edge."""
         return {
@@ -166,7 +172,7 @@ class StreamPlan:
         branches = [self.stream(stream, edge) for edge in edges]
         ports = {f"m{place}": branch for place, branch in enumerate(branches)}
         self.add("chop_fork", node, {"B": stream.bits, "N": len(readers)}, s=stream, **ports)
-        rows = [self.rows_before_join(each) for each in readers]
+        rows = self.rows_before_join(readers)
         of_row = stream.beats // node.image[0]
         found = {}
         for reader, branch, own in zip(readers, branches, rows, strict=True):
@@ -183,18 +189,29 @@ class StreamPlan:
         self.add("chop_queue", node, {"B": stream.bits, "A": bits, "BLOCK": block}, s=stream, m=out)
         return out
 
-    def rows_before_join(self, reader: str) -> int:
-        """Rows of a value that a reader and those behind it take before a row reaches a join."""
-        windows: list[WindowShape] = []
-        node = self.nodes[reader]
-        while not isinstance(node, Joined):
-            if isinstance(node, Matrix | Pooled):
-                windows.append(node.window)
-            node = self.nodes[self.readers[node.name][0]]
-        rows = 1 if windows else 0
-        for window in reversed(windows):
-            rows = window.rows_before(rows)
-        return rows
+    def rows_before_join(self, readers: Sequence[str]) -> list[int]:
+        """Rows of a value that each reader and those behind it take before all ways meet again."""
+        reached = [self.behind(each) for each in readers]
+        end = next(name for name in self.nodes if all(name in each for each in reached))
+
+        def rows(name: str) -> int:
+            if name == end:
+                return 0
+            node = self.nodes[name]
+            ways = [each for each in self.readers[name] if end in self.behind(each)]
+            needed = max(map(rows, ways))
+            windows = isinstance(node, Matrix | Pooled)
+            return node.window.rows_before(max(needed, 1)) if windows else needed
+
+        return [rows(each) for each in readers]
+
+    def behind(self, name: str) -> set[str]:
+        """A node and all that need its value."""
+        found = {name}
+        for each in self.nodes:  # in the order of the program
+            if found & set(self.nodes[each].sources):
+                found.add(each)
+        return found
 
     def taken(self, node: StreamNode, place: int = 0) -> Stream:
         """The stream that a node reads, in beats of the width that it wants."""
@@ -227,6 +244,8 @@ class StreamPlan:
                 return self.mapped(node)
             case Joined():
                 return self.joined(node)
+            case Viewed():
+                return self.taken(node)
         raise NotImplementedError(type(node).__name__)
 
     def layer_after(self, node: StreamNode) -> str:
