@@ -54,7 +54,7 @@ def look_ends(rows: int) -> list[int]:
     return [*sorted(end for end in ends if end < rows), rows]
 
 
-def mixed(batches: Sequence[Pair]) -> list[Pair]:
+def mix_batches(batches: Sequence[Pair]) -> list[Pair]:
     """Return all rows in one random order, in batches that end wherever `look_ends` says."""
     if len({features.shape[1:] for features, _ in batches}) > 1:
         raise DataError("stop_dominated needs rows of one shape")

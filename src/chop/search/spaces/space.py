@@ -39,7 +39,7 @@ from chop.passes.graph.analysis.add_metadata import (
 from chop.passes.graph.analysis.quantization import calculate_avg_bits_mg_analysis_pass
 from chop.preprocessing import Targets
 from chop.registry import Registry
-from chop.search.spaces.samples import mixed, sample_of
+from chop.search.spaces.samples import mix_batches, sample_of
 from chop.validation import parse
 
 Picked = dict[str, int]
@@ -140,7 +140,7 @@ def _text(value: Any) -> str:
 
 Batch = tuple[Tensor, Tensor]
 CPU = torch.device("cpu")
-MIXED = "mixed rows of "
+MIXED = "mix_batches rows of "
 LOADERS = ("train_dataloader", "val_dataloader", "test_dataloader")
 
 
@@ -204,7 +204,7 @@ class SearchContext:
         """Return the name under which `batches` has the same rows in one random order."""
         asked = (f"{MIXED}{loader}", num_samples)
         if asked not in self._rows:
-            self._rows[asked] = mixed(self.batches(loader, num_samples))
+            self._rows[asked] = mix_batches(self.batches(loader, num_samples))
         return asked[0]
 
     def row_count(self, loader: str) -> int | None:

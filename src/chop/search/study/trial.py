@@ -286,7 +286,7 @@ class SearchDescription(BaseModel):
     """The rows that all trials saw and those there were for them, if trials might stop."""
 
     @property
-    def saved(self) -> str:
+    def savings(self) -> str:
         """How many rows were not evaluated, in words; empty if no trial could stop."""
         if self.rows_seen is None:
             return ""
