@@ -6,18 +6,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from chop.export.verilog.folded.nodes import (
-    LARGEST_CASE,
-    Joined,
-    Mapped,
-    Matrix,
-    Pooled,
-    Source,
-    StreamNode,
-    Viewed,
-    WindowShape,
-    settings_of,
-)
+from chop.export.verilog.folded import nodes as kinds
+from chop.export.verilog.folded.nodes import LARGEST_CASE, StreamNode, WindowShape, settings_of
 from chop.export.verilog.netlist import CircuitError
 from chop.lowering import program as steps
 from chop.lowering.program import PADDING, Codes, IntegerProgram, Shape, Step
@@ -62,7 +52,7 @@ class NodeBuilder:
             raise CircuitError("verilog: a folded circuit has one input and one output")
         value = self.program.inputs[0].value
         image, order = image_order(value.shape)
-        self.add(Source(value.name, "input", (), image, value.limits, order), value.name)
+        self.add(kinds.Source(value.name, "input", (), image, value.limits, order), value.name)
         for step in self.program.steps:
             self.step(step)
         last = self.known[self.program.outputs[0]]
@@ -76,7 +66,7 @@ class NodeBuilder:
     def source(self, name: str) -> StreamNode:
         return self.nodes[self.known[name]]
 
-    def made(
+    def make(
         self, kind: type[Made], step: Step, image: Shape, order: Codes, **more: object
     ) -> None:
         names = tuple(self.known[name] for name in step.sources)
@@ -93,7 +83,9 @@ class NodeBuilder:
             case steps.Pool():
                 image, order = image_order(step.out.shape)
                 window = self.window(step, step.kernel)
-                self.made(Pooled, step, image, order, largest=step.kind == "max", window=window)
+                self.make(
+                    kinds.Pooled, step, image, order, largest=step.kind == "max", window=window
+                )
             case steps.Move():
                 self.move(step)
             case steps.Sum():
@@ -106,7 +98,7 @@ class NodeBuilder:
     def window(self, step: steps.Convolution | steps.Pool, kernel: Shape) -> WindowShape:
         """The windows of a step; zeros around its source are those of the window."""
         name = step.sources[0]
-        source = self.viewed(step, name)
+        source = self.view(step, name)
         two = [(1, 0, 1)] if len(kernel) == 1 else []
         stride, padding, dilation = (
             (*(each[at] for each in two), *given)
@@ -118,7 +110,7 @@ class NodeBuilder:
         full = (*(1 for _ in two), *kernel)
         return WindowShape(source.image[:2], result, full, stride, padding, dilation)
 
-    def viewed(self, step: Step, name: str) -> StreamNode:
+    def view(self, step: Step, name: str) -> StreamNode:
         """The source of windows, with the pixels that its value has after a change of its shape."""
         source = self.source(name)
         image, order = image_order(self.program.values[name].shape)
@@ -126,7 +118,9 @@ class NodeBuilder:
             return source
         if not np.array_equal(order, source.order):
             raise refuse(step, "its pixels come in another order")
-        view = Viewed(f"{name}_viewed", step.node, (source.name,), image, source.limits, order)
+        view = kinds.Viewed(
+            f"{name}_viewed", step.node, (source.name,), image, source.limits, order
+        )
         self.add(view, name)
         return view
 
@@ -140,8 +134,8 @@ class NodeBuilder:
             raise refuse(step, f"it has {step.groups} groups of several channels")
         weight = step.weight.reshape(*step.weight.shape[:2], -1)
         window = self.window(step, step.weight.shape[2:])
-        self.made(
-            Matrix, step, image, order, weight=weight, bias=step.bias, window=window,
+        self.make(
+            kinds.Matrix, step, image, order, weight=weight, bias=step.bias, window=window,
             depthwise=depthwise,
         )  # fmt: skip
 
@@ -152,8 +146,8 @@ class NodeBuilder:
         image, order = image_order(step.out.shape[-1:])
         weight = step.weight[:, source.order][:, :, None]
         window = WindowShape((1, 1), (1, 1), (1, 1))
-        self.made(
-            Matrix, step, image, order, weight=weight, bias=step.bias, window=window,
+        self.make(
+            kinds.Matrix, step, image, order, weight=weight, bias=step.bias, window=window,
             depthwise=False,
         )  # fmt: skip
 
@@ -182,11 +176,10 @@ class NodeBuilder:
             both = (first.order, other.order + first.elements)
             order = np.concatenate([each.reshape(pixels, -1) for each in both], 1).reshape(-1)
             image = (*first.image[:2], first.image[2] + other.image[2])
-            limits = tuple(
-                end(a, b) for end, a, b in zip((min, max), first.limits, other.limits, strict=True)
-            )
+            lows, highs = zip(first.limits, other.limits, strict=True)
+            limits = min(lows), max(highs)
             name = step.out.name if place == len(others) else f"{step.out.name}_{place}"
-            first = Joined(
+            first = kinds.Joined(
                 name, step.node, (first.name, other.name), image, limits, order, factors=None
             )
             self.add(first, name)
@@ -207,7 +200,7 @@ class NodeBuilder:
             raise refuse(step, "it is not a sum of two values of one shape with two factors")
         one, other = (int(each.flat[0]) for each in factors)
         source = self.source(name)
-        self.made(Joined, step, source.image, source.order, factors=(one, other))
+        self.make(kinds.Joined, step, source.image, source.order, factors=(one, other))
 
     def elementwise(self, step: Step) -> None:
         """A function of single codes; what alone reads another is part of it."""
@@ -223,32 +216,39 @@ class NodeBuilder:
                 raise refuse(step, "its format differs between pixels")
             fields[name] = pixels[0]
         own = replace(step, **fields)
-        if isinstance(source, Pooled) and source.largest and self.alone(source) and rises(own):
+        if (
+            isinstance(source, kinds.Pooled)
+            and source.largest
+            and self.alone(source)
+            and rises(own)
+        ):
             before = self.nodes[source.sources[0]]  # what is rounded is smaller there
             del self.nodes[source.name]
-            self.mapped(before, own, f"{step.out.name}_pooled")
+            self.add_map(before, own, f"{step.out.name}_pooled")
             names = (f"{step.out.name}_pooled",)
             node = replace(source, name=step.out.name, sources=names, limits=step.out.limits)
             self.add(node, step.out.name)
         else:
-            self.mapped(source, own, step.out.name)
+            self.add_map(source, own, step.out.name)
         self.known[step.out.name] = step.out.name
 
     def alone(self, source: StreamNode) -> bool:
         """Return True if one step reads a node."""
         return self.readers.get(source.name, 1) == 1
 
-    def mapped(self, source: StreamNode, own: Step, name: str) -> None:
+    def add_map(self, source: StreamNode, own: Step, name: str) -> None:
         """Add a node for a step, or make it part of the node before."""
         names: tuple[str, ...] = (source.name,)
         joined: tuple[Step, ...] = (own,)
-        logic = isinstance(source, Mapped) and source.memory is None and not is_memory(own)
+        logic = isinstance(source, kinds.Mapped) and source.memory is None and not is_memory(own)
         if logic and self.alone(source):
-            assert isinstance(source, Mapped)
+            assert isinstance(source, kinds.Mapped)
             names, joined = source.sources, (*source.steps, own)
             del self.nodes[source.name]
         limits = own.out.limits
-        self.add(Mapped(name, own.node, names, source.image, limits, source.order, joined), name)
+        self.add(
+            kinds.Mapped(name, own.node, names, source.image, limits, source.order, joined), name
+        )
 
 
 def rises(step: Step) -> bool:

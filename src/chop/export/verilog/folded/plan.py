@@ -6,18 +6,10 @@ from math import gcd, prod
 
 import numpy as np
 
+from chop.export.verilog.folded import nodes as kinds
 from chop.export.verilog.folded.estimate import block_rams, in_block
 from chop.export.verilog.folded.folding import Folds
-from chop.export.verilog.folded.nodes import (
-    Joined,
-    Mapped,
-    Matrix,
-    Pooled,
-    Source,
-    StreamNode,
-    Viewed,
-    WindowShape,
-)
+from chop.export.verilog.folded.nodes import StreamNode, WindowShape
 from chop.export.verilog.netlist import code_bits
 from chop.lowering.program import Codes
 
@@ -122,7 +114,7 @@ class StreamPlan:
             for source in node.sources:
                 self.readers[source].append(node.name)
         for node in self.nodes.values():
-            self.put(node, self.made(node))
+            self.put(node, self.make(node))
         last = list(self.nodes.values())[-1]
         (result,) = self.waiting[last.name].values()
         self.output = self.stream(result, "output")
@@ -200,8 +192,9 @@ class StreamPlan:
             node = self.nodes[name]
             ways = [each for each in self.readers[name] if end in self.behind(each)]
             needed = max(map(rows, ways))
-            windows = isinstance(node, Matrix | Pooled)
-            return node.window.rows_before(max(needed, 1)) if windows else needed
+            if isinstance(node, kinds.Matrix | kinds.Pooled):
+                return node.window.rows_before(max(needed, 1))
+            return needed
 
         return [rows(each) for each in readers]
 
@@ -213,7 +206,7 @@ class StreamPlan:
                 found.add(each)
         return found
 
-    def taken(self, node: StreamNode, place: int = 0) -> Stream:
+    def take(self, node: StreamNode, place: int = 0) -> Stream:
         """The stream that a node reads, in beats of the width that it wants."""
         stream = self.waiting[node.sources[place]].pop(node.name)
         lanes = self.folds[node.name].reads
@@ -230,22 +223,22 @@ class StreamPlan:
                 stream = out
         return stream
 
-    def made(self, node: StreamNode) -> Stream:
+    def make(self, node: StreamNode) -> Stream:
         """Add the blocks of a node; its stream."""
         match node:
-            case Source():
+            case kinds.Source():
                 self.input = self.stream(node, f"input to {self.layer_after(node)}")
                 return self.input
-            case Matrix():
+            case kinds.Matrix():
                 return self.matrix(node)
-            case Pooled():
+            case kinds.Pooled():
                 return self.pool(node)
-            case Mapped():
-                return self.mapped(node)
-            case Joined():
-                return self.joined(node)
-            case Viewed():
-                return self.taken(node)
+            case kinds.Mapped():
+                return self.function(node)
+            case kinds.Joined():
+                return self.join(node)
+            case kinds.Viewed():
+                return self.take(node)
         raise NotImplementedError(type(node).__name__)
 
     def layer_after(self, node: StreamNode) -> str:
@@ -254,9 +247,11 @@ class StreamPlan:
     def result(self, node: StreamNode) -> Stream:
         return self.stream(node, f"{node.layer} to {self.layer_after(node)}")
 
-    def window(self, node: Matrix | Pooled, stream: Stream, repeats: int, fill: int = 0) -> Stream:
+    def window(
+        self, node: kinds.Matrix | kinds.Pooled, stream: Stream, repeats: int, fill: int = 0
+    ) -> Stream:
         """The windows of a node; outer channels where each has sums of its own."""
-        shape, outer = node.window, isinstance(node, Pooled) or node.depthwise
+        shape, outer = node.window, isinstance(node, kinds.Pooled) or node.depthwise
         if shape.taps == 1 and shape.stride == (1, 1) and shape.padding == (0, 0):
             if repeats == 1:
                 return stream
@@ -280,9 +275,9 @@ class StreamPlan:
         self.add("chop_window", node, parameters, s=stream, m=out)
         return out
 
-    def matrix(self, node: Matrix) -> Stream:
+    def matrix(self, node: kinds.Matrix) -> Stream:
         """Windows, and sums of products with constants."""
-        fold, stream = self.folds[node.name], self.taken(node)
+        fold, stream = self.folds[node.name], self.take(node)
         results, channels, taps = node.weight.shape
         units, wide = fold.gives, 1 if node.depthwise else fold.reads
         groups, sums = results // units, channels // wide * taps
@@ -306,9 +301,9 @@ class StreamPlan:
         self.add("chop_matrix", node, parameters, *roms, s=stream, m=out)
         return out
 
-    def pool(self, node: Pooled) -> Stream:
+    def pool(self, node: kinds.Pooled) -> Stream:
         """Windows side by side as they come, others from a buffer of rows."""
-        stream, shape = self.taken(node), node.window
+        stream, shape = self.take(node), node.window
         out = self.result(node)
         of_pixel = stream.beats // prod(shape.size)
         sizes = {"CF": of_pixel, "H": shape.size[0], "W": shape.size[1],
@@ -322,9 +317,9 @@ class StreamPlan:
         self.add("chop_pool", node, parameters, s=stream, m=out)
         return out
 
-    def mapped(self, node: Mapped) -> Stream:
+    def function(self, node: kinds.Mapped) -> Stream:
         """A function of codes: logic, or a memory."""
-        stream = self.taken(node)
+        stream = self.take(node)
         out = self.result(node)
         if node.memory is None:
             self.add("map", node, {}, s=stream, m=out)
@@ -339,23 +334,23 @@ class StreamPlan:
         self.add("chop_lookup", node, {"B": out.bits}, rom, s=stream, m=out)
         return out
 
-    def widened(self, node: Joined, stream: Stream, like: Stream) -> Stream:
+    def widen(self, node: kinds.Joined, stream: Stream, like: Stream) -> Stream:
         """The same codes with as many bits as another stream has."""
         if (stream.width, stream.signed) == (like.width, like.signed):
             return stream
         out = self.stream(stream, f"{stream.edge}, extended", limits=like.limits)
-        same = Mapped(
+        same = kinds.Mapped(
             node.name, node.layer, node.sources, node.image, stream.limits, node.order, ()
         )
         self.add("map", same, {}, s=stream, m=out)
         return out
 
-    def joined(self, node: Joined) -> Stream:
+    def join(self, node: kinds.Joined) -> Stream:
         """The sum of two streams, or the channels of both."""
-        a, b = self.taken(node), self.taken(node, 1)
+        a, b = self.take(node), self.take(node, 1)
         out = self.result(node)
         if node.factors is None:
-            a, b = (self.widened(node, each, out) for each in (a, b))
+            a, b = (self.widen(node, each, out) for each in (a, b))
             pixels = prod(node.image[:2])
             sizes = {"B": out.bits, "NA": a.beats // pixels, "NB": b.beats // pixels}
             self.add("chop_concat", node, sizes, a=a, b=b, m=out)
