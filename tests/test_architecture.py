@@ -118,9 +118,9 @@ BUDGET = {
 }  # fmt: skip
 DOUBLED = set(
     """
-    Block Device Engine Joined Layer Learning Matrix Operand Pending Rows Run 
+    Block Device Engine Joined Layer Learning Matrix Operand Pending Rows Run
     Step bytes_of enclosed_bits export fills grid in_place
-    largest_magnitude number_of part_of rms_norm rows_at_once 
+    largest_magnitude number_of part_of rms_norm rows_at_once
     search sensitivity standardise stored_bits summary train
     """.split()
 )

@@ -13,7 +13,7 @@ from warm import ch
 
 from chop import __version__
 from chop.cli import main
-from chop.config.verb import flags_of, all_options, verbs
+from chop.config.verb import all_options, flags_of, verbs
 
 MODEL = """
 from torch import nn

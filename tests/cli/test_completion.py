@@ -10,7 +10,7 @@ import pytest
 from chop.catalogue import TOPICS, read_catalogue
 from chop.cli import main
 from chop.config.command_line import action_help
-from chop.config.verb import flags_of, all_options, verbs
+from chop.config.verb import all_options, flags_of, verbs
 from chop.verbs.completion import SHELLS, completion_script
 
 RUNS = ("train", "test", "transform", "search")

@@ -13,8 +13,8 @@ from study_cases import SETTING, study_tables
 from chop.errors import ChopError
 from chop.results import settings_charts as study_plots
 from chop.results.settings import (
-    TrainedSetting,
     StudyOfSettings,
+    TrainedSetting,
     heading,
     read_study,
     study_table,

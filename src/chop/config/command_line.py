@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 from chop import __version__
 from chop.config.option import Setting
 from chop.config.run import REMOVED
-from chop.config.verb import Verb, flags_of, main_flag, all_options, verbs
+from chop.config.verb import Verb, all_options, flags_of, main_flag, verbs
 from chop.errors import ConfigError, suggestion
 
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from chop import __version__
 from chop.config.option import Setting, declared_settings
 from chop.config.run import REMOVED, RunConfig
-from chop.config.verb import main_flag, all_options, settings
+from chop.config.verb import all_options, main_flag, settings
 from chop.errors import ConfigError, UnknownNameError, suggestion
 from chop.files import check_nameable, regular, write_text
 from chop.masking import masked_values, printable

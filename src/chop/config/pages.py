@@ -14,7 +14,7 @@ from chop.config.command_line import (
 from chop.config.option import Setting
 from chop.config.run import REMOVED
 from chop.config.schema import Schema, default_of, key_rows, table_in, values_of
-from chop.config.verb import Verb, flags_of, main_flag, all_options, settings, verbs
+from chop.config.verb import Verb, all_options, flags_of, main_flag, settings, verbs
 
 MADE = "This page is generated from the code: `make generate` writes it."
 CLI = f"""\

@@ -10,7 +10,7 @@ import numpy as np
 
 from chop.charts import Band, LineChart, Points, RankingChart, make_figure, write_png
 from chop.logger import get_logger
-from chop.results.settings import TrainedSetting, StudyOfSettings, label
+from chop.results.settings import StudyOfSettings, TrainedSetting, label
 from chop.search.spaces.space import key_of
 from chop.search.sweeps.hyperparameters import Sweep
 from chop.search.sweeps.trainings import name_of
