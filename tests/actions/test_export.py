@@ -11,7 +11,7 @@ from torch import nn
 import chop
 import chop.passes as passes
 from chop.cli import main
-from chop.config.verb import options
+from chop.config.verb import all_options
 from chop.errors import ChopError, ConfigError, OutputError
 from chop.export import EXPORT_TARGETS, exporting
 from chop.export.verilog.target import Hardware
@@ -139,7 +139,7 @@ def test_the_package_is_the_function(graph: MaseGraph, tmp_path: Path) -> None:
 
 
 def test_the_command_line_offers_every_form() -> None:
-    assert set(options()["to"].choices) == set(EXPORT_TARGETS)
+    assert set(all_options()["to"].choices) == set(EXPORT_TARGETS)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from warm import ch
 
 from chop import __version__
 from chop.cli import main
-from chop.config.verb import flags_of, options, verbs
+from chop.config.verb import all_options, flags_of, verbs
 
 MODEL = """
 from torch import nn
@@ -106,7 +106,7 @@ def test_an_action_shows_its_own_options_only(
 ) -> None:
     assert main([action, "--help"]) == 0
     shown = set(re.findall(r"^ +(?:-\w, )?(--[\w-]+)", capsys.readouterr().out, re.MULTILINE))
-    own = {flags_of(options()[name])[0] for name in verbs()[action].options}
+    own = {flags_of(all_options()[name])[0] for name in verbs()[action].options}
     assert shown - {"--help"} == {flag for flag in own if flag != "-q"} | {"--quiet"}
 
 

@@ -10,7 +10,7 @@ import pytest
 from chop.catalogue import TOPICS, read_catalogue
 from chop.cli import main
 from chop.config.command_line import action_help
-from chop.config.verb import flags_of, options, verbs
+from chop.config.verb import all_options, flags_of, verbs
 from chop.verbs.completion import SHELLS, completion_script
 
 RUNS = ("train", "test", "transform", "search")
@@ -73,19 +73,19 @@ def test_bash_offers_what_there_is_of_a_topic(bash: Complete, topic: str) -> Non
     assert set(read_catalogue()[topic]) <= set(bash("info", topic, ""))
 
 
-@pytest.mark.parametrize("name", [name for name, each in options().items() if each.choices])
+@pytest.mark.parametrize("name", [name for name, each in all_options().items() if each.choices])
 def test_bash_offers_the_choices_of_an_option(bash: Complete, name: str) -> None:
-    flag = flags_of(options()[name])[-1]
+    flag = flags_of(all_options()[name])[-1]
     action = next(verb for verb, each in verbs().items() if name in each.options)
-    assert set(options()[name].choices) <= set(bash(action, flag, ""))
-    first = options()[name].choices[0]
+    assert set(all_options()[name].choices) <= set(bash(action, flag, ""))
+    first = all_options()[name].choices[0]
     assert first in bash(action, flag, first[:2])
 
 
 def test_bash_offers_the_options_of_the_command(bash: Complete) -> None:
     for command, known in verbs().items():
         offered = bash(command, "--")
-        long = {flag for name in known.options for flag in flags_of(options()[name])
+        long = {flag for name in known.options for flag in flags_of(all_options()[name])
                 if flag.startswith("--")}  # fmt: skip
         assert long <= set(offered), command
     assert "--batch-size" not in bash("report", "run", "--")

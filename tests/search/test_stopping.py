@@ -68,7 +68,7 @@ def test_the_front_is_that_of_all_rows(context: SearchContext, open_at: StoreMak
     assert [t.values for t in best] == [t.values for t in best_of(whole.store.study, full.values())]
     description = parse_search(stopping()).description(18, 0, trials)
     assert description.rows_seen == (sum(t.seen[0] for t in trials if t.seen), ROWS * len(trials))
-    assert "rows were saved" in description.saved
+    assert "rows were saved" in description.savings
 
 
 def test_the_same_again_and_on_processes_what_is_not_stopped_is_equal(

@@ -13,8 +13,8 @@ from study_cases import SETTING, study_tables
 from chop.errors import ChopError
 from chop.results import settings_charts as study_plots
 from chop.results.settings import (
-    Setting,
     StudyOfSettings,
+    TrainedSetting,
     heading,
     read_study,
     study_table,
@@ -162,7 +162,7 @@ def test_pictures(done: Done, tmp_path: Path) -> None:
     assert all(path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n" for path in paths)
 
 
-def histories(*losses: list[float]) -> Setting:
+def histories(*losses: list[float]) -> TrainedSetting:
     runs = [
         Run(
             identity="", config={}, repeat=place, seed=place, accuracy=0, loss=0,
@@ -174,7 +174,7 @@ def histories(*losses: list[float]) -> Setting:
         )
         for place, each in enumerate(losses)
     ]  # fmt: skip
-    return Setting({}, {}, runs, "COMPLETE")
+    return TrainedSetting({}, {}, runs, "COMPLETE")
 
 
 def test_a_curve_is_the_mean_of_those_that_ran_so_long() -> None:
@@ -190,7 +190,7 @@ def grid_study(context: SearchContext, seed: dict[str, Any]) -> StudyOfSettings:
     space = space_with(context, seed)
     configs = space.settings.values()
     run = histories([1.0]).runs[0]
-    settings = [Setting(config, {}, [run], "COMPLETE") for config in configs]
+    settings = [TrainedSetting(config, {}, [run], "COMPLETE") for config in configs]
     return StudyOfSettings("title", 1, settings, space.sweeps)
 
 

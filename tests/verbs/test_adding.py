@@ -10,7 +10,7 @@ import chop
 from chop.cli import main
 from chop.config.option import Option, Word
 from chop.config.run import Debug, Quiet, RunConfig
-from chop.config.verb import VERBS, Verb, add_verb, options, settings, verbs
+from chop.config.verb import VERBS, Verb, add_verb, all_options, settings, verbs
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class TestAdded:
         assert line in capsys.readouterr().err
 
     def test_it_is_not_a_key_of_files(self) -> None:
-        assert "times" in options()
+        assert "times" in all_options()
         assert "times" not in settings()
 
 
@@ -89,10 +89,10 @@ def test_a_verb_either_runs_on_a_model_or_has_a_function() -> None:
 
 
 def test_an_option_of_several_verbs_is_stated_once() -> None:
-    from chop.config.option import settings_of
+    from chop.config.option import declared_settings
 
-    known = options()
+    known = all_options()
     for verb in verbs().values():
-        for name, each in settings_of(verb.request).items():
+        for name, each in declared_settings(verb.request).items():
             if name in verb.options:
                 assert each.option is known[name].option, f"{verb.name}: {name}"

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 from chop import __version__
 from chop.config.option import Setting
 from chop.config.run import REMOVED
-from chop.config.verb import Verb, flags_of, main_flag, options, verbs
+from chop.config.verb import Verb, all_options, flags_of, main_flag, verbs
 from chop.errors import ConfigError, suggestion
 
 
@@ -27,7 +27,7 @@ def check_options(verb: Verb, given: Mapping[str, Any]) -> None:
     """Refuse options that mean nothing to a verb, and those that contradict each other."""
     for name in given:
         if name not in (*verb.options, *verb.words):
-            flag = main_flag(options()[name])
+            flag = main_flag(all_options()[name])
             others = [other for other, each in verbs().items() if name in each.options]
             raise ConfigError(f"{flag} means nothing to {verb.name}: it is for {', '.join(others)}")
     for flag, name in (("--debug", "to_debug"), ("--verbose", "verbose")):
@@ -114,7 +114,7 @@ def build_parser() -> Parser:
     """The parser of command lines, with every option; `check_options` says whose each one is."""
     parser = _parser("ch", f"ch {USAGE} [options]")
     parser.add_argument(WORDS, nargs="*")
-    for setting in options().values():
+    for setting in all_options().values():
         if flags := flags_of(setting):
             _add_setting(parser, setting, flags)
     _add_information(parser)
@@ -135,7 +135,7 @@ def main_help() -> Parser:
 
 def action_help(action: str) -> Parser:
     """The parser that prints ``ch ACTION --help``: what this action takes, and nothing else."""
-    verb, known = verbs()[action], options()
+    verb, known = verbs()[action], all_options()
     parser = _parser(f"ch {action}", f"ch {action} {verb.usage} [options]")
     parser.description = sentence(verb.help)
     for word in verb.words.values():
@@ -204,7 +204,7 @@ def _add_information(group: Any) -> None:
 def _expected_value(flag: str) -> str:
     """What may follow a flag."""
     words = {"N": "a whole number", "X": "a number", "PATH": "a path", "FOLDER": "a folder"}
-    setting = next(each for each in options().values() if flag in flags_of(each))
+    setting = next(each for each in all_options().values() if flag in flags_of(each))
     return " or ".join(setting.choices) or words.get(value_of(setting), "a text")
 
 
@@ -219,7 +219,7 @@ def _unknown_argument(argument: str, verb: Verb | None) -> str:
         return f"{flag} has no meaning here: {REMOVED[name]}"
     if name in ("model", "dataset"):
         return f"{flag} is no option: the names stand by themselves: ch ACTION MODEL DATASET"
-    flags = [flag for setting in options().values() for flag in flags_of(setting)]
+    flags = [flag for setting in all_options().values() for flag in flags_of(setting)]
     meant = suggestion(flag, [*flags, "--help", "--version"])
     if flag in MEANT or not meant.startswith("did you mean"):
         listed = f"ch {'ACTION' if verb is None else verb.name} --help"

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from chop import __version__
-from chop.config.option import Setting, settings_of
+from chop.config.option import Setting, declared_settings
 from chop.config.run import REMOVED, RunConfig
-from chop.config.verb import main_flag, options, settings
+from chop.config.verb import all_options, main_flag, settings
 from chop.errors import ConfigError, UnknownNameError, suggestion
 from chop.files import check_nameable, regular, write_text
 from chop.masking import masked_values, printable
@@ -194,7 +194,7 @@ class Layers:
     @property
     def config(self) -> RunConfig:
         """The settings in effect."""
-        known = settings_of(self.request)
+        known = declared_settings(self.request)
         return self.request(**{k: each for k, each in self.effective.items() if k in known})
 
     @property
@@ -223,7 +223,7 @@ class Layers:
 
     def rows(self) -> list[list[Any]]:
         """Name, default, file, command line and effect of each setting that is shown."""
-        known = settings_of(self.request)
+        known = declared_settings(self.request)
         effective = {name: setting.default for name, setting in known.items()} | self.effective
         rows = [
             [name, setting.default, self.file.get(name, ""), self.command_line.get(name, ""),
@@ -245,7 +245,7 @@ def checked_file(path: Path) -> dict[str, Any]:
 
 def checked_argument(name: str, text: Any) -> Any:
     """What an option on the command line was given, as the value it stands for."""
-    where = main_flag(options()[name]) or name
+    where = main_flag(all_options()[name]) or name
     return check_setting_value(name, None if text == NOTHING else text, where, where, strict=False)
 
 
@@ -259,7 +259,7 @@ def check_setting_value(
         owner: where an unknown name stands.
         strict: a file says numbers as numbers; a command line has only text.
     """
-    setting = setting_named(name, owner) if strict else options()[name]
+    setting = setting_named(name, owner) if strict else all_options()[name]
     value = setting.option.usual(value)
     if value is None:
         if not setting.optional:
@@ -347,7 +347,7 @@ def _parse_value(setting: Setting, value: Any, where: str, strict: bool) -> Any:
 def _adapter(name: str) -> Any:
     from pydantic import Field, TypeAdapter
 
-    setting = options()[name]
+    setting = all_options()[name]
     limits = setting.option.bounds
     if setting.type is float:
         limits["allow_inf_nan"] = False

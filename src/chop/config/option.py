@@ -112,7 +112,7 @@ class Setting:
         return str(self.default).lower() if self.is_flag else str(self.default)
 
 
-def settings_of(owner: type[Any]) -> dict[str, Setting]:
+def declared_settings(owner: type[Any]) -> dict[str, Setting]:
     """The settings a class declares as ``name: Annotated[type, Option(...)] = default``."""
     known: Any = owner  # a class is hashable, whatever mypy thinks of its instances
     return _settings_of(known)

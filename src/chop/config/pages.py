@@ -14,7 +14,7 @@ from chop.config.command_line import (
 from chop.config.option import Setting
 from chop.config.run import REMOVED
 from chop.config.schema import Schema, default_of, key_rows, table_in, values_of
-from chop.config.verb import Verb, flags_of, main_flag, options, settings, verbs
+from chop.config.verb import Verb, all_options, flags_of, main_flag, settings, verbs
 
 MADE = "This page is generated from the code: `make generate` writes it."
 CLI = f"""\
@@ -92,7 +92,7 @@ def cli_page() -> str:
     parts = [CLI, _table(("command", "with `--quiet`"), quiet)]
     parts += ["## Commands\n", *map(_command, verbs().values())]
     groups: dict[str, list[Setting]] = {}
-    for setting in options().values():
+    for setting in all_options().values():
         if flags_of(setting):
             groups.setdefault(setting.option.group, []).append(setting)
     for group, listed in groups.items():
@@ -109,7 +109,7 @@ def cli_page() -> str:
 
 
 def _command(verb: Verb) -> str:
-    known = options()
+    known = all_options()
     words = [
         f"- `{word.metavar}`: {_word(word.help, word.values)}\n" for word in verb.words.values()
     ]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from chop.config.option import Option, Setting, Word, settings_of
+from chop.config.option import Option, Setting, Word, declared_settings
 from chop.config.run import GENERAL, RunConfig
 
 CONFIG = Setting(
@@ -60,7 +60,7 @@ class Verb:
     @property
     def words(self) -> dict[str, Word]:
         """What it takes by position, by the names of the fields."""
-        found = settings_of(self.request).items()
+        found = declared_settings(self.request).items()
         return {name: each.option.word for name, each in found if each.option.word is not None}
 
     @property
@@ -73,7 +73,7 @@ class Verb:
         """The fields that have flags."""
         own = [
             name
-            for name, each in settings_of(self.request).items()
+            for name, each in declared_settings(self.request).items()
             if flags_of(each) and self.name in (each.option.actions or (self.name,))
         ]
         return (*["config"] * self.takes_settings, *own)
@@ -121,18 +121,18 @@ def verbs() -> dict[str, Verb]:
 
 def settings() -> dict[str, Setting]:
     """Return every key of a configuration file, which serves all verbs that run on a model."""
-    found = dict(settings_of(RunConfig))
+    found = dict(declared_settings(RunConfig))
     for verb in verbs().values():
         if verb.takes_settings:
-            found |= settings_of(verb.request)
+            found |= declared_settings(verb.request)
     return found
 
 
-def options() -> dict[str, Setting]:
+def all_options() -> dict[str, Setting]:
     """Return all that stands on a command line, with a flag or by position."""
     found = {"config": CONFIG, **settings()}
     for verb in verbs().values():
-        found |= settings_of(verb.request)
+        found |= declared_settings(verb.request)
     return found
 
 

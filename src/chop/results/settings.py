@@ -24,7 +24,7 @@ COLUMNS = {"": "mean", "_spread": "spread", "_best": "best", "_worst": "worst"}
 
 
 @dataclass(frozen=True)
-class Setting:
+class TrainedSetting:
     """One setting of a study, its metrics, and those of its trainings that this machine has."""
 
     config: dict[str, Any]
@@ -57,7 +57,7 @@ class StudyOfSettings:
 
     title: str
     repeats: int
-    settings: list[Setting]
+    settings: list[TrainedSetting]
     sweeps: list[Sweep]
 
     @property
@@ -69,7 +69,7 @@ class StudyOfSettings:
     def names(self) -> list[str]:
         return list(dict.fromkeys(name for setting in self for name in setting.config))
 
-    def __iter__(self) -> Iterator[Setting]:
+    def __iter__(self) -> Iterator[TrainedSetting]:
         return iter(self.settings)
 
 
@@ -92,7 +92,8 @@ def read_study(
         _finished(trial, runs.pop(trial.key, []), config) for trial in map(Trial.of, trials)
     ]
     settings += [
-        Setting(found[0].config, summary(found), found, UNFINISHED) for found in runs.values()
+        TrainedSetting(found[0].config, summary(found), found, UNFINISHED)
+        for found in runs.values()
     ]
     context = space.context
     return StudyOfSettings(
@@ -103,8 +104,8 @@ def read_study(
     )
 
 
-def _finished(trial: Trial, runs: list[Run], config: SearchConfig) -> Setting:
-    return Setting(
+def _finished(trial: Trial, runs: list[Run], config: SearchConfig) -> TrainedSetting:
+    return TrainedSetting(
         dict(trial.config),
         trial.metrics,
         runs,
@@ -127,7 +128,7 @@ def _loss(trial: Trial, config: SearchConfig) -> float | None:
     return loss
 
 
-def _place(setting: Setting) -> tuple[bool, bool, bool, float]:
+def _place(setting: TrainedSetting) -> tuple[bool, bool, bool, float]:
     """Where a setting stands in the table."""
     loss = 0.0 if setting.loss is None else setting.loss
     return not setting.is_complete, setting.state != UNFINISHED, not setting.is_feasible, loss
@@ -161,7 +162,7 @@ def study_table(study: StudyOfSettings) -> str:
     return "\n".join(lines)
 
 
-def _shown_row(setting: Setting, study: StudyOfSettings) -> list[str]:
+def _shown_row(setting: TrainedSetting, study: StudyOfSettings) -> list[str]:
     cells = [str(setting.config.get(name, "")) for name in study.varying]
     cells.append(_repeats(setting, study))
     for name in SHOWN:
@@ -171,13 +172,13 @@ def _shown_row(setting: Setting, study: StudyOfSettings) -> list[str]:
     return [*cells, _mean(setting, "train_accuracy"), "" if seconds is None else f"{seconds:.2f}"]
 
 
-def _repeats(setting: Setting, study: StudyOfSettings) -> str:
+def _repeats(setting: TrainedSetting, study: StudyOfSettings) -> str:
     if setting.is_complete:
         return str(study.repeats)
     return f"{len(setting.runs)} of {study.repeats}" if not setting.reason else "failed"
 
 
-def _mean(setting: Setting, name: str) -> str:
+def _mean(setting: TrainedSetting, name: str) -> str:
     if name not in setting.metrics:
         return ""
     mean, spread = (setting.metrics[f"{name}{kind}"] for kind in ("", "_spread"))
@@ -188,7 +189,7 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.4f}"
 
 
-def _text(setting: Setting, study: StudyOfSettings) -> str:
+def _text(setting: TrainedSetting, study: StudyOfSettings) -> str:
     return label(setting.config, study.varying)
 
 
@@ -213,7 +214,7 @@ def write_study(folder: Path, study: StudyOfSettings) -> None:
         write_text(folder / name, as_csv(rows))
 
 
-def _csv_row(rank: int, setting: Setting, study: StudyOfSettings) -> dict[str, Any]:
+def _csv_row(rank: int, setting: TrainedSetting, study: StudyOfSettings) -> dict[str, Any]:
     row: dict[str, Any] = {"rank": rank, **setting.config}
     row["repeats"] = study.repeats if setting.is_complete else len(setting.runs)
     left = dict(setting.metrics)

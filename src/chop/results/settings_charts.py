@@ -10,7 +10,7 @@ import numpy as np
 
 from chop.charts import Band, LineChart, Points, RankingChart, make_figure, write_png
 from chop.logger import get_logger
-from chop.results.settings import Setting, StudyOfSettings, label
+from chop.results.settings import StudyOfSettings, TrainedSetting, label
 from chop.search.spaces.space import key_of
 from chop.search.sweeps.hyperparameters import Sweep
 from chop.search.sweeps.trainings import name_of
@@ -44,7 +44,7 @@ class Curve:
         return list(zip(self.epochs.tolist(), values.tolist(), strict=True))
 
 
-def curve_of(setting: Setting, column: str) -> Curve | None:
+def curve_of(setting: TrainedSetting, column: str) -> Curve | None:
     """The curve of a metric; a repeat that stopped early counts as long as it ran."""
     tables = [[row[column] for row in run.history if column in row] for run in setting.runs]
     longest = max(map(len, tables), default=0)
@@ -75,7 +75,7 @@ def draw_study(folder: Path, study: StudyOfSettings) -> list[Path]:
     return [write_png(path, figure) for path, figure in pictures.items()]
 
 
-def _setting_picture(setting: Setting, study: StudyOfSettings) -> "Figure":
+def _setting_picture(setting: TrainedSetting, study: StudyOfSettings) -> "Figure":
     """Loss and accuracy of one setting, training and validation."""
     legend = _means(len(setting.runs)).replace(" of", "\nof")
     charts = [
@@ -103,10 +103,10 @@ class Group:
 
     title: str
     names: list[str]
-    settings: list[Setting]
+    settings: list[TrainedSetting]
 
 
-def groups_of(study: StudyOfSettings, drawn: Sequence[Setting]) -> list[Group]:
+def groups_of(study: StudyOfSettings, drawn: Sequence[TrainedSetting]) -> list[Group]:
     """What belongs side by side: the settings of a sweep along the name with most values."""
     by_key = {key_of(setting.config): setting for setting in drawn}
     groups: list[Group] = []
@@ -136,7 +136,7 @@ def _slices(grid: Sweep) -> list[Sweep]:
     ]
 
 
-def _overview(study: StudyOfSettings, drawn: Sequence[Setting]) -> "Figure":
+def _overview(study: StudyOfSettings, drawn: Sequence[TrainedSetting]) -> "Figure":
     """The validation curves of all settings, a row of panels for each group of them."""
     ranks = {id(setting): rank for rank, setting in enumerate(drawn)}
     groups = groups_of(study, drawn)
@@ -169,7 +169,7 @@ def _group_row(group: Group, ranks: Mapping[int, int]) -> list[LineChart]:
     return row
 
 
-def _ranking(study: StudyOfSettings, drawn: Sequence[Setting]) -> "Figure":
+def _ranking(study: StudyOfSettings, drawn: Sequence[TrainedSetting]) -> "Figure":
     """Accuracy and loss of the settings, best first: every repeat, mean and standard deviation."""
     shown = {}
     for each in drawn[:MOST_RANKED]:

@@ -56,7 +56,7 @@ class TrialRow(BaseModel):
             found.number,
             _usable(found.software),
             tuple(map(float, values)) if done else None,
-            flat(found.config or {}),
+            nested_keys(found.config or {}),
             found.reason,
             _usable(found.hardware),
             state=TrialState.COMPLETE if done else TrialState.FAIL,
@@ -99,13 +99,13 @@ def _usable(metrics: Mapping[str, float] | None) -> dict[str, float]:
     return {name: value for name, value in (metrics or {}).items() if is_usable(value)}
 
 
-def flat(config: Mapping[str, Any], above: tuple[str, ...] = ()) -> Config:
+def nested_keys(config: Mapping[str, Any], above: tuple[str, ...] = ()) -> Config:
     """Return nested tables as one."""
     found: Config = {}
     for key, value in config.items():
         inner = _shared((*above, key))
         if isinstance(value, dict):
-            found |= flat(value, inner)
+            found |= nested_keys(value, inner)
         else:
             found[inner] = _leaf(value)
     return found
@@ -221,5 +221,5 @@ def _csv_row(trial: Trial) -> dict[str, Any]:
     row |= trial.software
     row |= trial.hardware
     row |= {f"scaled_{name}": value for name, value in trial.scaled.items()}
-    choices = flat(trial.config).items()
+    choices = nested_keys(trial.config).items()
     return row | {intern("/".join(key)): "NA" if each is None else each for key, each in choices}

@@ -38,7 +38,7 @@ Outcome = tuple[Tensor, ...]
 Call = TypeVar("Call", bound=Callable[..., Any])
 
 
-class Source(Protocol):
+class BatchSource(Protocol):
     """Rows to train on."""
 
     def batches(self, epoch: int, model: nn.Module) -> Iterator[Batch]:
@@ -163,7 +163,7 @@ class Loop:
 
     model: nn.Module
     optimiser: optim.Optimizer
-    source: Source
+    source: BatchSource
     loss: Loss
     parts: Sequence[Part]
     engine: TrainingEngine = None  # type: ignore[assignment]  # see __post_init__

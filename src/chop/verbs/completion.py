@@ -12,7 +12,7 @@ from chop.catalogue import read_catalogue
 from chop.config.command_line import action_help, main_help
 from chop.config.option import Word
 from chop.config.run import Debug, Quiet
-from chop.config.verb import Verb, add_verb, options, verbs
+from chop.config.verb import Verb, add_verb, all_options, verbs
 from chop.errors import ConfigError, UnknownNameError
 
 SHELLS = ("bash", "zsh", "fish")
@@ -42,7 +42,7 @@ def completion_script(shell: str, names: Names) -> str:
 
 def _values(option: str) -> tuple[tuple[str, ...], str] | None:
     """What may follow an option: some words, or what a name stands for."""
-    setting = options().get(option)
+    setting = all_options().get(option)
     if setting is None or setting.is_flag:
         return None
     spellings = [each for each in setting.option.spellings if isinstance(each, str)]

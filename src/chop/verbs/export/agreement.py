@@ -50,7 +50,7 @@ def compare_nodes(
     given = None if inputs is None else {name: each[:MOST_ROWS] for name, each in inputs.items()}
     count = MOST_ROWS if given is None else min(map(len, given.values()))
     numbers = made_numbers(program, count) if given is None else given
-    rows = rows_of(wide, numbers)
+    rows = rows_with_codes(wide, numbers)
     states: dict[str, dict[str, Found]] = {}
     missing: dict[str, str] = {}
     for form in (SIMULATION, *forms):
@@ -86,7 +86,7 @@ def made_numbers(program: IntegerProgram, count: int) -> dict[str, Tensor]:
     return numbers
 
 
-def rows_of(program: IntegerProgram, numbers: Mapping[str, Tensor]) -> CheckedRows:
+def rows_with_codes(program: IntegerProgram, numbers: Mapping[str, Tensor]) -> CheckedRows:
     """Return rows with the codes that the engine gives for every output of a program."""
     engine = Engine(program)
     codes = engine.quantise(dict(numbers))

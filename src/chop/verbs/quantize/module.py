@@ -71,7 +71,7 @@ class Quantized:
             rows: a tensor or a dictionary of inputs by name.
             forms: export targets to write and run beside the simulation.
         """
-        return compare_nodes(self.graph, inputs_by_name(rows, self.model), forms)
+        return compare_nodes(self.graph, batch_by_name(rows, self.model), forms)
 
     def __repr__(self) -> str:
         kinds = ", ".join(f"{name}: {kind}" for name, kind in self.info["quantized"].items())
@@ -173,8 +173,10 @@ def _quantise_by(
     own = shared_shell(model) if share else copy.deepcopy(model)
     if not trace:
         seen = example is not None or batches is not None
-        return _quantise_untraced(own, table, example_of(example, model, batches) if seen else None)
-    inputs = example_of(example, model, batches)
+        return _quantise_untraced(
+            own, table, example_batch(example, model, batches) if seen else None
+        )
+    inputs = example_batch(example, model, batches)
     graph = MaseGraph(own, example_inputs=inputs)
     graph, _ = init_metadata_analysis_pass(graph)
     graph, _ = add_common_metadata_analysis_pass(graph, {"dummy_in": inputs})
@@ -231,7 +233,7 @@ def rules_for(
     return one_line_rules(usual, others, calibrated=calibrated, products_only=products_only)
 
 
-def example_of(
+def example_batch(
     example: Mapping[str, Any] | Tensor | None, model: nn.Module, batches: Any
 ) -> dict[str, Any]:
     """Inputs by name to make the graph from."""
@@ -239,10 +241,10 @@ def example_of(
         example = next(iter(batches), None)
     if example is None:
         raise ConfigError("quantize: give an example of the inputs, to make a graph from")
-    return inputs_by_name(example, model)
+    return batch_by_name(example, model)
 
 
-def inputs_by_name(batch: Any, model: nn.Module) -> dict[str, Any]:
+def batch_by_name(batch: Any, model: nn.Module) -> dict[str, Any]:
     """The inputs of a batch by the names that the model has for them."""
     if isinstance(batch, Mapping):
         return dict(batch)
@@ -270,4 +272,4 @@ class NamedBatches:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for batch in self.loader:
-            yield inputs_by_name(batch, self.model)
+            yield batch_by_name(batch, self.model)

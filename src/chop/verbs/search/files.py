@@ -158,8 +158,8 @@ class SearchReport:
             "%d proposals were repeats",
             len(found.trials), f"{self.found.size:,}", len(failed), self.found.progress.repeats,
         )  # fmt: skip
-        if found.problem.saved:
-            logger.info("%s", found.problem.saved)
+        if found.problem.savings:
+            logger.info("%s", found.problem.savings)
         if failed:
             logger.warning("Trial %d failed: %s", failed[0].number, failed[0].reason)
         logger.info("%s", self._table(found), extra=RESULT)

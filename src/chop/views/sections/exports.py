@@ -12,7 +12,7 @@ from chop.tables import ResultTable
 from chop.views.section import Section, Tile
 
 
-class Verified(BaseModel):
+class ExportChecks(BaseModel):
     """On how many rows a form was seen to give the engine's codes, and what else was compared."""
 
     rows: int
@@ -55,7 +55,7 @@ class StoredExport(BaseModel):
 
     form: str
     source: str = ""
-    verified: Verified
+    verified: ExportChecks
     checked_with: str | None = None
     circuit: StoredCircuit | None = None
 
@@ -89,7 +89,7 @@ def exports_section(run: RunFolder) -> Section | None:
     )
 
 
-def graph_checked(verified: Verified) -> str:
+def graph_checked(verified: ExportChecks) -> str:
     """On how many rows the graph was seen to give the engine's codes, or why that is not known."""
     if verified.compared is None:
         return "not compared"
@@ -98,7 +98,7 @@ def graph_checked(verified: Verified) -> str:
     return f"not compared: {verified.not_compared.get('graph', 'the manifest does not say why')}"
 
 
-def distinct_shown(verified: Verified) -> str:
+def distinct_shown(verified: ExportChecks) -> str:
     """How many different outputs there were; one for all rows is no check."""
     count = verified.distinct_outputs
     if count is None:
