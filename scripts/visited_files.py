@@ -2,7 +2,7 @@
 
 Every command is run once, in a process of its own, with Python's profiler hook; a file counts if
 one of its functions is called. What only runs while a module is imported does not count, nor do
-other processes.
+other processes. The exit code is 1 if a command visits more files than `MOST` allows.
 
     python scripts/visited_files.py            a line for each command
     python scripts/visited_files.py search     the files of one command, with the calls in each
@@ -22,8 +22,11 @@ COMMANDS = {
     "transform": ("transform", *NETWORK, "--config", str(SEARCH)),
     "search": ("search", *NETWORK, "--config", str(SEARCH)),
     "report": ("report", "mase_output/visited"),
+    "quantize": ("quantize", *NETWORK, "--load", "mase_output/visited", "--width", "8"),
+    "export": ("export", "--load", "mase_output/visited", "--to", "c"),
 }
-MOST = {"search": 55, "transform": 45, "train": 35, "report": 40}
+MOST = {"train": 45, "transform": 79, "search": 103, "report": 73, "quantize": 103, "export": 84}
+"""The files that each command may visit: lower these as the counts fall, and do not raise them."""
 
 
 def visited(arguments: list[str]) -> Counter[str]:
@@ -54,7 +57,11 @@ def visited(arguments: list[str]) -> Counter[str]:
 
 
 def show(chosen: str | None) -> None:
-    """Run every command, as each reads what those before it wrote; print what was visited."""
+    """Run every command, as each reads what those before it wrote; print what was visited.
+
+    Exits with 1 if a command visits more files than it may.
+    """
+    over = False
     with tempfile.TemporaryDirectory() as folder:
         for name, arguments in COMMANDS.items():
             run = [sys.executable, __file__, "--one", *arguments]
@@ -65,7 +72,9 @@ def show(chosen: str | None) -> None:
             if name == chosen:
                 print("\n".join(files))
             if chosen in (None, name):
-                print(f"ch {name}: {len(files)} files, at most {MOST[name]} wanted")
+                print(f"ch {name}: {len(files)} files, at most {MOST[name]} allowed")
+                over |= len(files) > MOST[name]
+    raise SystemExit(over)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import subprocess
 from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -246,6 +247,24 @@ def test_every_form_of_weights_gives_the_same_codes(
     assert done.verified_rows == 300
     assert done.manifest["verified"]["distinct_outputs"] > 50
     assert sorted(chosen.values()) == sorted(2 * forms)
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"kernel_size": 3, "padding": 1, "stride": 4},
+        {"kernel_size": 3, "stride": 2},
+        {"kernel_size": 2, "dilation": 3},
+        {"kernel_size": (5, 2), "padding": (1, 0), "dilation": (1, 2), "stride": 3},
+    ],
+)
+def test_a_single_window_beside_the_map_or_around_it(facts: dict[str, Any], tmp_path: Path) -> None:
+    """A window that gives one pixel need not be the whole map that it reads from."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(2, 3, 1), nn.ReLU(), nn.Conv2d(3, 5, **facts))
+    graph = quantised(model, torch.randn(2, 2, 4, 4), {"conv2d": integer(8, 4, 8, 5)})
+    done = export(graph, "c", tmp_path / "c", rows=100)
+    assert done.manifest["verified"]["distinct_outputs"] > 50
 
 
 def test_zeros_and_few_magnitudes_are_statements_and_dense_bytes_are_rows() -> None:

@@ -109,7 +109,16 @@ def test_a_search_is_described_once() -> None:
     from search_cases import tables
 
     found = parse_search(tables()).description(18, 2).model_dump(mode="json")
-    names = ["space", "space_size", "sampler", "repeats", "directions", "metrics", "rows"]
+    names = [
+        "space",
+        "space_size",
+        "sampler",
+        "repeats",
+        "directions",
+        "metrics",
+        "rows",
+        "rows_seen",
+    ]
     assert list(found) == names
     assert found["rows"] == "val_dataloader"
     assert list(found["metrics"]["accuracy"]) == ["scale", "direction", "max", "min"]

@@ -10,7 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from chop.dataset.data_module import AnyLoader, MaseDataModule, TensorLoader
-from chop.dataset.preprocess import Look, check_same_features, looked_at, stage_of, worst_column
+from chop.dataset.preprocess import (
+    FeatureStatistics,
+    check_same_features,
+    feature_statistics,
+    stage_of,
+    worst_column,
+)
 from chop.errors import ConfigError, UnknownNameError
 from chop.logger import get_logger
 from chop.masking import printable
@@ -206,7 +212,7 @@ def _known_rows(
     if done.constants == wanted.constants:
         return data
     if done.constants != trained.constants and not done.is_identity:
-        theirs = Look(*(np.array(each) for each in done.as_measured()))
+        theirs = FeatureStatistics(*(np.array(each) for each in done.as_measured()))
         logger.warning(
             "The rows have other means and deviations than those the model was trained on (%s); "
             "they are scaled with the constants of the model", worst_column(trained, theirs),
@@ -218,7 +224,7 @@ def _known_rows(
 
 def _unknown_rows(data: MaseDataModule, trained: Preprocessing) -> MaseDataModule:
     """Rows that do not say what was done to them, which their numbers may tell."""
-    look = looked_at(data.splits, trained.kind == "channels")
+    look = feature_statistics(data.splits, trained.kind == "channels")
     stage = stage_of(look, trained)
     both = worst_column(trained, look)
     then = "they are scaled with the constants of the model"

@@ -101,7 +101,7 @@ def scale_rows(rows: Floats, how: Preprocessing) -> None:
 
 
 @dataclass(frozen=True)
-class Look:
+class FeatureStatistics:
     """The means and deviations of rows as they are."""
 
     mean: Reals
@@ -116,14 +116,14 @@ class Look:
         return np.maximum(np.abs(self.mean - mean) / deviation, np.abs(np.log(ratio)))
 
 
-def looked_at(splits: Splits, channels: bool) -> Look:
+def feature_statistics(splits: Splits, channels: bool) -> FeatureStatistics:
     """What the rows of all splits together look like."""
     parts = [np.asarray(part, np.float32) for part in _features(splits)]
     found = [(len(part), *moments(part, channels)) for part in parts]
     rows = sum(count for count, _, _ in found)
     mean = np.sum([count * each for count, each, _ in found], axis=0) / rows
     squares = [count * (dev**2 + (each - mean) ** 2) for count, each, dev in found]
-    return Look(mean, np.sqrt(np.sum(squares, axis=0) / rows))
+    return FeatureStatistics(mean, np.sqrt(np.sum(squares, axis=0) / rows))
 
 
 def _features(splits: Splits) -> Iterator[Any]:
@@ -137,7 +137,7 @@ def _features(splits: Splits) -> Iterator[Any]:
             yield np.stack([np.asarray(part[int(place)][0], np.float32) for place in chosen])
 
 
-def stage_of(look: Look, how: Preprocessing) -> Preprocessing | None:
+def stage_of(look: FeatureStatistics, how: Preprocessing) -> Preprocessing | None:
     """What was done to rows that look so, if it is a part of `how`: nothing, the division, or all.
 
     None if they look like none of these.
@@ -250,7 +250,7 @@ def check_same_features(splits: Splits, names: tuple[str, ...], trained: Preproc
     return differ[0] if differ else ""
 
 
-def worst_column(trained: Preprocessing, look: Look) -> str:
+def worst_column(trained: Preprocessing, look: FeatureStatistics) -> str:
     """The column that is farthest from what a network was trained on, with both its constants."""
     mean, deviation = (np.array(each) for each in trained.as_measured())
     place = int(np.argmax(look.distances(mean, deviation)))

@@ -1,6 +1,6 @@
 """What ``[search]`` says, checked before any model is built."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, Literal
 
@@ -13,9 +13,10 @@ from chop.search.metrics import Direction
 from chop.search.runners import HW_RUNNERS, SW_RUNNERS, Runner, RunnerArgs
 from chop.search.samplers import SAMPLERS
 from chop.search.spaces import mixed_precision  # noqa: F401  # registers its space
+from chop.search.spaces.looks import LOOKS
 from chop.search.spaces.space import SPACES
 from chop.search.study.setup import STRATEGIES, EngineChoice, Schema, StudySetup
-from chop.search.study.trial import MetricRule, SearchDescription
+from chop.search.study.trial import MetricRule, SearchDescription, Trial
 from chop.search.sweeps import hyperparameters  # noqa: F401  # registers its space
 from chop.tasks import NUMBERS, task_named
 from chop.training.settings import MOST_PROCESSES
@@ -47,6 +48,8 @@ class StrategySetup(StudySetup):
             a second, and one at a time if the sampler learns from each.
         gpus_per_trial: GPUs of each trial on a Ray cluster; it may be a part of one.
         n_trials: configurations to evaluate, counted over the whole study; repeats do not count.
+        stop_dominated: the confidence, such as 0.99, at which a trial must be dominated by the
+            front to stop on a share of the rows; by default every trial sees all rows.
         force: enumerate a space however large it is.
         compare: samplers to be compared on the space, in place of one search with `sampler`.
         repeats: seeds for each sampler.
@@ -61,6 +64,7 @@ class StrategySetup(StudySetup):
     gpus_per_trial: float = Field(0.0, ge=0)
     n_trials: int = Field(20, ge=1)
     sampler: str = "tpe"
+    stop_dominated: float | None = Field(None, ge=0.5, lt=1)
     force: bool = False
     compare: list[str] = Field(default_factory=list)
     repeats: int = Field(5, ge=1)
@@ -108,6 +112,10 @@ class StrategySetup(StudySetup):
         except ConfigError as error:
             raise ValueError(str(error)) from None
         return self
+
+    @property
+    def confidence(self) -> float | None:
+        return self.stop_dominated
 
     @property
     def choice(self) -> EngineChoice:
@@ -180,12 +188,16 @@ class SearchConfig(Schema):
             return [f"sum of scaled {', '.join(self.metrics)}"]
         return list(self.metrics)
 
-    def description(self, space_size: int, repeats: int) -> SearchDescription:
+    def description(
+        self, space_size: int, repeats: int, trials: Iterable[Trial] = ()
+    ) -> SearchDescription:
         """What is searched and how, for the files of the results."""
+        seen = [trial.seen for trial in trials if trial.seen is not None]
         return SearchDescription(
             space=self.search_space.name, space_size=space_size, repeats=repeats,
             sampler=self.strategy.setup.method, directions=tuple(self.directions),
             metrics=dict(self.metrics), rows=self._loader_of_scores,
+            rows_seen=(sum(n for n, _ in seen), sum(of for _, of in seen)) if seen else None,
         )  # fmt: skip
 
     @property
@@ -241,6 +253,7 @@ def parse_search(raw: Mapping[str, Any]) -> SearchConfig:
         parse(space.Setup, config.search_space.setup, f"{where}.setup"), config.search_space.seed
     )
     _check_metrics(config)
+    _check_stopping(config)
     return config
 
 
@@ -304,3 +317,19 @@ def _check_metrics(config: SearchConfig) -> None:
         if name not in produced:
             where = "search.strategy.metrics: no runner measures it"
             raise UnknownNameError("metric", name, produced, where)
+
+
+def _check_stopping(config: SearchConfig) -> None:
+    """Refuse to stop trials that cannot be measured row by row."""
+    if config.strategy.setup.confidence is None:
+        return
+    where, runners = "search.strategy.setup.stop_dominated", list(config.strategy.sw_runner)
+    if len(runners) != 1 or runners[0] not in LOOKS:
+        raise ConfigError(
+            f"{where}: the only runner of sw_runner must be {' or '.join(LOOKS)}, which measures "
+            f"row by row, not {', '.join(runners) or 'none'}"
+        )
+    if not config.strategy.eval_mode:
+        raise ConfigError(f"{where}: with eval_mode = false a row depends on others of its batch")
+    if config.sampling.compare:
+        raise ConfigError(f"{where}: samplers are compared on all rows; leave it out")

@@ -206,3 +206,9 @@ def test_batches_have_the_size_that_is_stated(context: SearchContext, open_at: S
     engine.batch = 7
     assert trials.batch_size(1000) == 7
     assert trials.batch_size(8) == 2  # every slot gets a share of what is left
+
+
+@pytest.mark.parametrize("strategy", ["tpe", [], {"setup": "tpe"}, {"setup": [{}]}])
+def test_tables_of_another_shape_are_left_to_the_parser(strategy: object) -> None:
+    tables = {"strategy": strategy}
+    assert with_engine(RunConfig(search=tables)) == tables

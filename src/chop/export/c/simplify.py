@@ -1,7 +1,8 @@
 """The same program with less to do: roundings before maxima, no clamps, short constants."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 
@@ -19,9 +20,29 @@ Exchange = Callable[[Step, steps.Requantise, Value], list[Step]]
 
 def simplified(program: IntegerProgram) -> IntegerProgram:
     """Return a program that gives the same codes with less to do."""
+    found = [_over_whole_map(step, program.values) for step in program.steps]
+    program = replace(program, steps=tuple(found))
     for exchange in (_rounding_first, _without_clamp, _short_rows, _rounding_in_bias):
         program = _exchange_all(program, exchange)
     return program
+
+
+def _over_whole_map(step: Step, values: Mapping[str, Value]) -> Step:
+    """Return a convolution that gives one pixel as one whose window is the whole map.
+
+    So its column is its source as it stands, whatever lies beside the window or around the map.
+    """
+    if not isinstance(step, steps.Convolution) or prod(step.out.shape[1:]) > 1 or step.groups > 1:
+        return step
+    sides, given = values[step.sources[0]].shape[1:], step.weight
+    for axis, size in enumerate(sides, 2):
+        places = np.arange(given.shape[axis]) * step.dilation[axis - 2] - step.padding[axis - 2]
+        inside = (places >= 0) & (places < size)
+        weight = np.zeros((*given.shape[:axis], size, *given.shape[axis + 1 :]), given.dtype)
+        np.moveaxis(weight, axis, 0)[places[inside]] = np.moveaxis(given, axis, 0)[inside]
+        given = weight
+    ones = (1,) * len(sides)
+    return replace(step, weight=given, stride=ones, padding=(0,) * len(sides), dilation=ones)
 
 
 def _exchange_all(program: IntegerProgram, exchange: Exchange) -> IntegerProgram:

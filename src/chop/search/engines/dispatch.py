@@ -15,7 +15,7 @@ from chop.search.engines.engine import ATTEMPTS, QUICK, Answer, Engine, Lost
 from chop.search.spaces.measure import EvaluationRequest, Measure
 from chop.search.study.patience import StorageLost
 from chop.search.study.store import Store, keep_unstored
-from chop.search.study.trial import Outcome, TrialRequest
+from chop.search.study.trial import Outcome, Point, TrialRequest
 
 BATCH_SECONDS = 0.1
 LARGEST_BATCH = 64
@@ -38,9 +38,9 @@ class Flight:
     part: Any = None
     attempt: int = 1
 
-    def evaluation(self) -> EvaluationRequest:
+    def evaluation(self, front: tuple[Point, ...]) -> EvaluationRequest:
         """Return what the engine is to evaluate."""
-        return EvaluationRequest(self.request.config, self.part)
+        return EvaluationRequest(self.request.config, self.part, front)
 
 
 @dataclass
@@ -79,6 +79,8 @@ class Dispatcher:
         self._alone_since = 0.0
 
     def __enter__(self) -> "Dispatcher":
+        if self.measure.confidence is not None:
+            self.measure.keep_front(map(Outcome.of, self.store.done.values()))
         self.engine.start(self.measure)
         return self
 
@@ -161,7 +163,8 @@ class Dispatcher:
 
     def _fly(self, flights: list[Flight]) -> None:
         if flights:
-            ticket = self.engine.submit([each.evaluation() for each in flights])
+            front = () if self.measure.confidence is None else tuple(self.measure.front)
+            ticket = self.engine.submit([each.evaluation(front) for each in flights])
             self._flights[ticket] = flights
 
     def finished(self, timeout: float) -> Done:
@@ -228,6 +231,8 @@ class Dispatcher:
         except (StorageLost, KeyboardInterrupt):
             keep_unstored(self.measure.space.context.folder, claimed)
             raise
+        if self.measure.confidence is not None:
+            self.measure.keep_front(each.outcome for each in found)
 
     def _give_up(self, flights: Iterable[Flight]) -> None:
         """Let others, or a later run, evaluate what was not finished."""

@@ -107,8 +107,9 @@ def best_of(study: "Study", trials: Trials) -> list[Trial]:
     """The best trials: all that no other beats in every objective, within all bounds.
 
     They are sorted by the first objective. With one objective it is one trial, the first of equals.
+    None of them was measured on a share of the rows.
     """
-    good = [trial for trial in map(Trial.of, trials) if trial.is_feasible]
+    good = [each for each in map(Trial.of, trials) if each.is_feasible and not each.is_stopped]
     directions = directions_of(study)
     losses = [trial.losses(directions) for trial in good]
     if len(directions) == 1:

@@ -39,7 +39,7 @@ from chop.passes.graph.analysis.add_metadata import (
 from chop.passes.graph.analysis.quantization import calculate_avg_bits_mg_analysis_pass
 from chop.preprocessing import Targets
 from chop.registry import Registry
-from chop.search.spaces.samples import sample_of
+from chop.search.spaces.samples import mix_batches, sample_of
 from chop.validation import parse
 
 Picked = dict[str, int]
@@ -140,6 +140,7 @@ def _text(value: Any) -> str:
 
 Batch = tuple[Tensor, Tensor]
 CPU = torch.device("cpu")
+MIXED = "mix_batches rows of "
 LOADERS = ("train_dataloader", "val_dataloader", "test_dataloader")
 
 
@@ -198,6 +199,13 @@ class SearchContext:
             left = None if left is None else left - rows
             if left == 0:
                 return
+
+    def mix_rows(self, loader: str, num_samples: int | None) -> str:
+        """Return the name under which `batches` has the same rows in one random order."""
+        asked = (f"{MIXED}{loader}", num_samples)
+        if asked not in self._rows:
+            self._rows[asked] = mix_batches(self.batches(loader, num_samples))
+        return asked[0]
 
     def row_count(self, loader: str) -> int | None:
         """How many rows a loader has; None if it does not say."""

@@ -109,6 +109,11 @@ class StudySetup(Schema):
         return EngineChoice()
 
     @property
+    def confidence(self) -> float | None:
+        """At which a trial must be dominated to stop before its end; None if none may."""
+        return None
+
+    @property
     def trains(self) -> bool:
         """Whether the search trains the network itself, so that it may come without weights."""
         return False

@@ -21,6 +21,8 @@ KEY, CONFIG, WORKER, TOKEN, VOID, REASON = (
 )  # fmt: skip
 SOFTWARE, HARDWARE, SCALED = MEASURED = ("software_metrics", "hardware_metrics", "scaled_metrics")
 TABLES = (CONFIG, *MEASURED)
+SEEN = "rows_seen"
+"""The attribute of a trial that might stop before the end: the rows that it saw, and all rows."""
 CONSTRAINT = "constraints:"
 """Optuna's prefix for how far a metric lies outside its bounds."""
 
@@ -76,6 +78,12 @@ class Outcome:
         return self.values is not None and not any(x > 0 for x in self.violations.values())
 
     @property
+    def is_stopped(self) -> bool:
+        """Whether the objectives are those of a share of the rows."""
+        seen, of = self.metrics.get(SEEN, (0, 0))
+        return bool(seen < of)
+
+    @property
     def state(self) -> TrialState:
         return TrialState.FAIL if self.values is None else TrialState.COMPLETE
 
@@ -100,7 +108,7 @@ class Trial:
     config: Mapping[Any, Any]
     """What was chosen."""
     reason: str | None = None
-    """Why there is no result."""
+    """Why there is no result, or one of a share of the rows."""
     hardware: Metrics = field(default_factory=dict)
     scaled: Metrics = field(default_factory=dict)
     violations: Metrics = field(default_factory=dict)
@@ -118,6 +126,8 @@ class Trial:
     """The options taken, by the name of the choice."""
     missing: tuple[str, ...] = ()
     """The attributes that are not stored; those of `MEASURED` for a failed trial."""
+    seen: tuple[int, int] | None = None
+    """The rows that a trial saw which might stop before the end, and all rows."""
 
     @classmethod
     def of(cls, trial: "FrozenTrial | Trial") -> "Trial":
@@ -131,6 +141,7 @@ class Trial:
             trial.constraints if trial.system_attrs else {}, trial.state, trial.datetime_start,
             trial.datetime_complete, attrs.get(KEY, ""), attrs.get(WORKER), VOID in attrs,
             trial.params, tuple([name for name in TABLES if not isinstance(attrs.get(name), dict)]),
+            tuple(attrs[SEEN]) if SEEN in attrs else None,
         )  # fmt: skip
 
     @property
@@ -141,6 +152,11 @@ class Trial:
     @property
     def is_complete(self) -> bool:
         return self.state == TrialState.COMPLETE
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the objectives are those of a share of the rows."""
+        return self.seen is not None and self.seen[0] < self.seen[1]
 
     @property
     def is_feasible(self) -> bool:
@@ -266,6 +282,17 @@ class SearchDescription(BaseModel):
     metrics: dict[str, MetricRule] = Field(default_factory=dict)
     rows: str | None = None
     """The loader of the rows that scores were measured on: ``val_dataloader``."""
+    rows_seen: tuple[int, int] | None = None
+    """The rows that all trials saw and those there were for them, if trials might stop."""
+
+    @property
+    def savings(self) -> str:
+        """How many rows were not evaluated, in words; empty if no trial could stop."""
+        if self.rows_seen is None:
+            return ""
+        seen, of = self.rows_seen
+        share = 1 - seen / max(1, of)
+        return f"{share:.0%} of the rows were saved, none of them of a trial on the front"
 
     @property
     def objectives(self) -> list[str]:

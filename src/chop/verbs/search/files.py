@@ -111,7 +111,9 @@ class SearchReport:
         from chop.search.front.verification import require_agreement
 
         store, size, repeats = self.found.store, self.found.size, self.found.progress.repeats
-        found = SearchResult.of(store.study, store.trials(), self.config.description(size, repeats))
+        trials = store.trials()
+        described = self.config.description(size, repeats, trials)
+        found = SearchResult.of(store.study, trials, described)
         found = replace(found, features=self.features, space=self.found.space).save(self.folder)
         write_tables(self.folder, self.found.space, found.best, self.settings)
         if self.config.strategy.setup.plots:
@@ -156,6 +158,8 @@ class SearchReport:
             "%d proposals were repeats",
             len(found.trials), f"{self.found.size:,}", len(failed), self.found.progress.repeats,
         )  # fmt: skip
+        if found.problem.saved:
+            logger.info("%s", found.problem.saved)
         if failed:
             logger.warning("Trial %d failed: %s", failed[0].number, failed[0].reason)
         logger.info("%s", self._table(found), extra=RESULT)

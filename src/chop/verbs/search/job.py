@@ -109,7 +109,10 @@ def with_engine(config: RunConfig) -> dict[str, Any]:
     given = {name: value for name, value in stated.items() if value is not None}
     tables: dict[str, Any] = config.search
     strategy = tables.get("strategy", {})
-    setup = {**strategy.get("setup", {}), **given}
+    stored = strategy.get("setup", {}) if isinstance(strategy, dict) else None
+    if not isinstance(stored, dict):
+        return tables  # parsing says what is wrong with them
+    setup = {**stored, **given}
     address = setup.get("address")
     if address not in (None, "auto", "local", stated["address"]):
         raise ConfigError(

@@ -103,6 +103,7 @@ def search_summary(search: SearchResult) -> str:
         f"{number(out)} out of bounds" if out else None,
         f"{number(failed)} failed",
         f"{quantity(repeats, 'repeated proposal')} not evaluated again" if repeats else None,
+        search.problem.saved or None,
     ]
     return ", ".join(word for word in words if word) + "."
 
