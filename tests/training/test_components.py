@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from chop.dataset.data_module import TensorLoader
 from chop.devices import SMALL_FLOPS, forward_operations, using_threads
 from chop.errors import ConfigError
-from chop.training.batches import normalisable
+from chop.training.batches import Epochs, SharedRows, normalisable
 from chop.training.checkpoint import random_state, restore_random_state
 from chop.training.job import make_logger
 from chop.training.optimisers import make_optimiser, step_function
@@ -164,3 +164,35 @@ def test_a_row_left_over_is_nothing_to_normalise(batch_size: int, sizes: list[in
     assert [len(x) for x, _ in normalisable(iter(loader), with_norm)] == sizes
     plain = [len(x) for x, _ in normalisable(iter(loader), nn.Linear(2, 2))]
     assert sum(plain) == 9
+
+
+class Noisy(nn.Module):
+    """A convolution of pictures with noise, which is drawn and counted in evaluation too."""
+
+    def __init__(self, flatten: str) -> None:
+        super().__init__()
+        self.conv, self.norm, self.flatten = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), flatten
+        self.register_buffer("passes", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.passes += 1
+        y = self.norm(self.conv(x + torch.rand_like(x)))
+        return y.view(len(y), -1) if self.flatten == "view" else y.flatten(1)
+
+
+@pytest.mark.parametrize(("flatten", "last"), [("flatten", True), ("view", False)])
+def test_convolved_pictures_come_channels_last_where_the_model_can(
+    flatten: str, last: bool
+) -> None:
+    """Finding out leaves no trace in the model or in the random numbers."""
+    model, pictures = Noisy(flatten).train(), torch.rand(5, 3, 6, 6)
+    loader = TensorLoader(pictures, torch.zeros(5, dtype=torch.int64), 2)
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    numbers = torch.get_rng_state()
+    batches = [x for x, _ in SharedRows(Epochs(loader), 0, 1).batches(0, model)]
+    assert torch.equal(torch.get_rng_state(), numbers)
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    assert model.training
+    assert model.norm.training
+    assert torch.equal(torch.cat(batches), pictures)
+    assert [x.is_contiguous(memory_format=torch.channels_last) for x in batches] == [last] * 3
