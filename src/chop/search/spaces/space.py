@@ -31,6 +31,7 @@ from chop.dataset.data_module import MaseDataModule
 from chop.dataset.inputs import as_example, get_cf_args, get_dummy_input, targets_for
 from chop.errors import ConfigError, DataError, UnknownNameError
 from chop.ir.graph.mase_graph import MaseGraph
+from chop.lowering import IntegerProgram, lower
 from chop.models.info import MaseModelInfo
 from chop.passes.graph.analysis.add_metadata import (
     add_common_metadata_analysis_pass,
@@ -300,6 +301,11 @@ class Candidate:
         """The graph of the model, with common metadata."""
         with torch.inference_mode(False):
             return self.context.graph(self.model)
+
+    @cached_property
+    def program(self) -> IntegerProgram:
+        """The integers that the graph computes, without floating-point operations at its end."""
+        return lower(self.graph, cut_tail=True)
 
     def predictions(self, loader: str, num_samples: int | None) -> Iterator[Batch]:
         """Outputs and labels, batch by batch."""
