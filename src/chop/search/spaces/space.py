@@ -286,9 +286,7 @@ class Candidate:
     def __init__(
         self, context: SearchContext, config: dict[str, Any], build: Callable[[], nn.Module]
     ) -> None:
-        self.context = context
-        self.config = config
-        self.build = build
+        self.context, self.config, self.build = context, config, build
 
     @cached_property
     def model(self) -> nn.Module:
@@ -314,13 +312,11 @@ class Candidate:
 
     def parameter_width(self) -> float:
         """The average bits of a parameter."""
-        _, found = calculate_avg_bits_mg_analysis_pass(self.graph)
-        return float(found["w_avg_bit"])
+        return float(calculate_avg_bits_mg_analysis_pass(self.graph)[1]["w_avg_bit"])
 
     def activation_width(self) -> float:
         """The average bits of an activation that arithmetic reads."""
-        _, found = calculate_avg_bits_mg_analysis_pass(self.graph)
-        return float(found["data_avg_bit"])
+        return float(calculate_avg_bits_mg_analysis_pass(self.graph)[1]["data_avg_bit"])
 
 
 class SpaceSetup(BaseModel):
@@ -345,9 +341,7 @@ class SearchSpace(ABC):
     """The name of the strategy that can search it."""
 
     def __init__(self, context: SearchContext, setup: Any, seed: Mapping[str, Any]) -> None:
-        self.context = context
-        self.setup = setup
-        self.seed = seed
+        self.context, self.setup, self.seed = context, setup, seed
 
     @classmethod  # noqa: B027  # there may be nothing to refuse
     def check(cls, setup: Any, seed: Mapping[str, Any]) -> None:
