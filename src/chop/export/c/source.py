@@ -72,11 +72,11 @@ def c_program(given: IntegerProgram, optimise: str = "speed") -> CProgram:
         writer.buffers.append(Buffer(f"codes of {each.placeholder}", bytes_of(value), -1, last))
     waiting = list(same.items())
     for number, layer in enumerate(layers):
-        writer.number = number
+        writer.number = writer.text.layer = number
         _add_reshaped(writer, waiting)
         write_layer(layer.head, layer, writer)
     _add_reshaped(writer, waiting)
-    writer.number = len(layers)
+    writer.number = writer.text.layer = len(layers)
     _write_outputs(writer, program)
     for name in program.outputs:  # written by some layer, or copied at the end
         value = program.values[name]
@@ -181,6 +181,7 @@ def source_text(made: CProgram, entries: FloatEntries, name: str, checksum: str)
         *unused,
         "    (void)memory;",
         *text.body,
+        f"    MODEL_LAYER({len(made.layers) + 1});",
         "}\n",
         scratch_code(upper),
         f"int {name}_predict({', '.join(parameters(made))}) {{",

@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, field_validator
 
 from chop.figures import number, quantity
 from chop.markup import join_markup, tag
+from chop.results.devices import CodeReport
 from chop.runs import EXPORT, MANIFEST, RunFolder, read_stored
 from chop.tables import ResultTable
 from chop.views.section import Section, Tile
@@ -58,6 +60,13 @@ class StoredExport(BaseModel):
     verified: ExportChecks
     checked_with: str | None = None
     circuit: StoredCircuit | None = None
+    c: CodeReport | None = None
+
+    @field_validator("c", mode="before")
+    @classmethod
+    def _of_this_version(cls, given: Any) -> Any:
+        """Leave out what manifests of before do not say."""
+        return given if isinstance(given, dict) and "estimate" in given else None
 
 
 def read_exports(run: RunFolder) -> list[tuple[str, StoredExport]]:
