@@ -152,6 +152,7 @@ class SearchContext:
         eval_mode: measure in evaluation mode, as a network is used; else in training mode.
         seed: of the search; training of a candidate starts from it, too.
         folder: of the results, for runners that keep files there.
+        is_trained: whether the weights of the model were loaded.
     """
 
     model: nn.Module
@@ -163,6 +164,7 @@ class SearchContext:
     eval_mode: bool = True
     seed: int = 0
     folder: Path | None = None
+    is_trained: bool = False
     kept: dict[str, Any] = field(default_factory=dict, repr=False)
     """What a space has worked out once for all processes of the search."""
     _rows: dict[tuple[str, int | None], list[Batch]] = field(default_factory=dict, repr=False)
