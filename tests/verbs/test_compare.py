@@ -17,8 +17,7 @@ from chop.config.layers import read_toml
 from chop.dataset import MaseDataModule
 from chop.errors import ChopError, ConfigError, SearchError
 from chop.models import get_model, get_model_info
-from chop.results.comparison import Comparison
-from chop.results.comparison_chart import BEST_FRONT, TRUE_FRONT
+from chop.results.comparison import BEST_FRONT, TRUE_FRONT, Comparison
 from chop.search.config import parse_search
 from chop.search.contest import Contest, Run, SamplerRun
 from chop.search.spaces.measure import Measure
