@@ -248,6 +248,13 @@ def test_nothing_within_bounds_is_an_error() -> None:
         Comparison(config, [], {"a": Outcome(reason="nan")}, complete=True)
 
 
+def test_a_comparison_whose_trials_all_fail_says_why() -> None:
+    config = parse_search(tables(compare=["random"]))
+    outcomes = {key: Outcome(reason=f"{key} has no width") for key in ("bias", "weight")}
+    with pytest.raises(SearchError, match="^every trial failed; the first: bias has no width$"):
+        Comparison(config, [], outcomes, complete=True)
+
+
 @pytest.mark.parametrize(
     ("how", "message"),
     [
