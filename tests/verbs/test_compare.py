@@ -244,7 +244,15 @@ def test_the_table_says_what_was_never_reached() -> None:
 def test_nothing_within_bounds_is_an_error() -> None:
     config = parse_search(tables())
     with pytest.raises(SearchError, match="within all bounds"):
-        Comparison(config, [], {"a": Outcome(reason="nan")}, complete=True)
+        outside = Outcome([0.5, 4.0], violations={"accuracy": 0.1})
+        Comparison(config, [], {"a": outside}, complete=True)
+
+
+def test_a_comparison_whose_trials_all_fail_says_why() -> None:
+    config = parse_search(tables(compare=["random"]))
+    outcomes = {key: Outcome(reason=f"{key} has no width") for key in ("bias", "weight")}
+    with pytest.raises(SearchError, match="^every trial failed; the first: bias has no width$"):
+        Comparison(config, [], outcomes, complete=True)
 
 
 @pytest.mark.parametrize(

@@ -184,7 +184,7 @@ class Comparison:
         self._points = {key: _point(config, outcome) for key, outcome in outcomes.items()}
         inside = [point for point in self._points.values() if point is not None]
         if not inside:
-            raise SearchError("no configuration that was measured is within all bounds")
+            raise SearchError(_nothing_to_compare(config, list(outcomes.values())))
         self.front = front_of(inside)
         self.reference = worst_of(inside)
         self.whole = hypervolume(self.front, self.reference)
@@ -267,6 +267,20 @@ class Comparison:
 def first_at(curve: Sequence[float], level: float) -> int | None:
     """The number of evaluations after which a curve is at a level; None if it never is."""
     return next((place for place, share in enumerate(curve, 1) if share >= level), None)
+
+
+def _nothing_to_compare(config: SearchConfig, outcomes: Sequence[Outcome]) -> str:
+    """Return the reason why no configuration has a place on a front."""
+    reasons = [each.reason for each in outcomes if each.values is None]
+    if len(reasons) == len(outcomes):
+        return f"every trial failed; the first: {next(iter(reasons), 'none was measured')}"
+    bounds = [
+        f"{name} {sign} {bound:g}"
+        for name, rule in config.strategy.metrics.items()
+        for sign, bound in (("at least", rule.min), ("at most", rule.max))
+        if bound is not None
+    ]
+    return f"no configuration that was measured is within all bounds ({', '.join(bounds)})"
 
 
 def _point(config: SearchConfig, outcome: Outcome) -> Point | None:
