@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from chop.dataset import MaseDataModule
     from chop.models import MaseModelInfo
-    from chop.results.comparison import Comparison
+    from chop.results.comparison import Comparison, SamplerComparison
     from chop.search.config import SearchConfig
     from chop.search.contest import Plan, Run
     from chop.search.engines.engine import Engine
@@ -96,15 +96,7 @@ def compare(  # noqa: PLR0913  # what a run consists of, by the names of the lab
             target, config, writable_folder(folder), plans, engine, beginning
         )
     found = comparison.result(size)
-    found.save(folder)
-    write_text(folder / COMPARISON_TABLE, comparison.csv())
-    if config.strategy.setup.plots:
-        write_png(folder / COMPARISON_CHART, [[found.chart()]])
-    logger.info(
-        "Evaluations until a share of the hypervolume of %s, median and range of the runs:\n%s",
-        found.normalised_by, found.table(), extra=RESULT,
-    )  # fmt: skip
-    logger.info("The comparison is in %s", folder, extra=RESULT)
+    _write(folder, found, comparison.csv(), config.strategy.setup.plots)
     return ComparisonResult(folder, found.model_dump(mode="json"))
 
 
@@ -156,3 +148,16 @@ def _run_contest(
 def _tell(run: "Run") -> None:
     logger.info("%s, seed %d: %d distinct configurations, %d proposals were repeats",
                 run.sampler, run.seed, len(run.keys), run.repeats)  # fmt: skip
+
+
+def _write(folder: Path, found: "SamplerComparison", evaluations: str, plot: bool) -> None:
+    """Write and print what was found."""
+    found.save(folder)
+    write_text(folder / COMPARISON_TABLE, evaluations)
+    if plot:
+        write_png(folder / COMPARISON_CHART, [[found.chart()]])
+    logger.info(
+        "Evaluations until a share of the hypervolume of %s, median and range of the runs:\n%s",
+        found.normalised_by, found.table(), extra=RESULT,
+    )  # fmt: skip
+    logger.info("The comparison is in %s", folder, extra=RESULT)
