@@ -16,10 +16,10 @@ from chop.logger import silently
 from chop.runs import JOURNAL
 from chop.search.learned.search import LearnedSearch
 from chop.search.learned.setup import LearnedSetup
+from chop.search.spaces.afresh import fresh_weights, with_batch_size
 from chop.search.spaces.space import SearchContext, make_space
 from chop.search.study.storage import Place, open_store
 from chop.search.study.trial import Outcome, TrialRequest, request_of
-from chop.search.sweeps.trainings import fresh_weights, with_batch_size
 
 if TYPE_CHECKING:
     from chop.search.config import SearchConfig
