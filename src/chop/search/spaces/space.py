@@ -31,6 +31,7 @@ from chop.dataset.data_module import MaseDataModule
 from chop.dataset.inputs import as_example, get_cf_args, get_dummy_input, targets_for
 from chop.errors import ConfigError, DataError, UnknownNameError
 from chop.ir.graph.mase_graph import MaseGraph
+from chop.lowering import IntegerProgram, lower
 from chop.models.info import MaseModelInfo
 from chop.passes.graph.analysis.add_metadata import (
     add_common_metadata_analysis_pass,
@@ -285,9 +286,7 @@ class Candidate:
     def __init__(
         self, context: SearchContext, config: dict[str, Any], build: Callable[[], nn.Module]
     ) -> None:
-        self.context = context
-        self.config = config
-        self.build = build
+        self.context, self.config, self.build = context, config, build
 
     @cached_property
     def model(self) -> nn.Module:
@@ -301,6 +300,11 @@ class Candidate:
         with torch.inference_mode(False):
             return self.context.graph(self.model)
 
+    @cached_property
+    def program(self) -> IntegerProgram:
+        """The integers that the graph computes, without floating-point operations at its end."""
+        return lower(self.graph, cut_tail=True)
+
     def predictions(self, loader: str, num_samples: int | None) -> Iterator[Batch]:
         """Outputs and labels, batch by batch."""
         for features, labels in self.context.batches(loader, num_samples):
@@ -308,13 +312,11 @@ class Candidate:
 
     def parameter_width(self) -> float:
         """The average bits of a parameter."""
-        _, found = calculate_avg_bits_mg_analysis_pass(self.graph)
-        return float(found["w_avg_bit"])
+        return float(calculate_avg_bits_mg_analysis_pass(self.graph)[1]["w_avg_bit"])
 
     def activation_width(self) -> float:
         """The average bits of an activation that arithmetic reads."""
-        _, found = calculate_avg_bits_mg_analysis_pass(self.graph)
-        return float(found["data_avg_bit"])
+        return float(calculate_avg_bits_mg_analysis_pass(self.graph)[1]["data_avg_bit"])
 
 
 class SpaceSetup(BaseModel):
@@ -339,9 +341,7 @@ class SearchSpace(ABC):
     """The name of the strategy that can search it."""
 
     def __init__(self, context: SearchContext, setup: Any, seed: Mapping[str, Any]) -> None:
-        self.context = context
-        self.setup = setup
-        self.seed = seed
+        self.context, self.setup, self.seed = context, setup, seed
 
     @classmethod  # noqa: B027  # there may be nothing to refuse
     def check(cls, setup: Any, seed: Mapping[str, Any]) -> None:
