@@ -395,7 +395,6 @@ def make_space(
 
 def options(value: Any, where: str) -> tuple[Any, ...]:
     """The options that a key of a seed lists; a single value is the only option."""
-    found = tuple(value) if isinstance(value, list | tuple) else (value,)
-    if not found:
-        raise ConfigError(f"{where}: there is nothing to choose from")
-    return found
+    if found := tuple(value) if isinstance(value, list | tuple) else (value,):
+        return found
+    raise ConfigError(f"{where}: there is nothing to choose from")
