@@ -176,7 +176,9 @@ def test_a_member_that_fails_stops_no_other(
     result = learn(tmp_path / "one", population=2, **SHORT)
     assert {trial.config["member"] for trial in result.trials} == {2}
     monkeypatch.setattr(
-        MemberRuns, "advance", lambda self, _: Stretch(members.pack(tmp_path), (), 0, False, "bad")
+        MemberRuns,
+        "advance",
+        lambda self, _: Stretch(members.pack_state(tmp_path), (), 0, False, "bad"),
     )
     with pytest.raises(TrainingError, match="every member failed; the first: bad"):
         learn(tmp_path / "two", population=2, **SHORT)

@@ -101,22 +101,21 @@ def importance_charts(shares: Mapping[str, Mapping[str, float]]) -> list[BarChar
 def spread_charts(result: SearchResult) -> list[LineChart]:
     """Return what the members of a population reach at each cost, in the band of their spread."""
     members: dict[Any, list[Point]] = {}
-    for trial in _with_objectives(result):
-        if (member := config_entry(trial.config, "member")) is not None and result.is_inside(trial):
+    for trial in filter(result.is_inside, _with_objectives(result)):
+        if (member := config_entry(trial.config, "member")) is not None:
             members.setdefault(member, []).append(trial.losses(result.problem.directions))
     found = spread_of(list(members.values())) if len(result.metrics) == 2 else None
     if found is None:
         return []
     good, cost = (-1.0 if each == "maximize" else 1.0 for each in result.problem.directions)
-    lines = [[(cost * x, good * y) for x, y in each]
-             for each in (found.all, found.median, found.best, found.worst)]  # fmt: skip
-    median = f"median, best and worst of {len(members)} members"
-    (name, axis), costs = result.metrics, [x for x, _ in lines[0]]
-    series: dict[str, Points] = {median: lines[1], "all together": lines[0]}
-    is_wide = costs[0] > 0 and costs[-1] > LOGARITHMIC_FROM * costs[0]
+    together, middle, best, worst = ([(cost * x, good * y) for x, y in line] for line in found)
+    name = f"median, best and worst of {len(members)} members"
+    series: dict[str, Points] = {name: middle, "all together": together}
+    is_wide = 0 < LOGARITHMIC_FROM * together[0][0] < together[-1][0]
     return [
-        LineChart("Spread over seeds", axis, name, series, {median: Band(lines[2], lines[3])},
-                  steps=True, logarithmic="x" if is_wide else "", is_legend_above=True)
+        LineChart("Spread over seeds", result.metrics[1], result.metrics[0], series,
+                  {name: Band(best, worst)}, steps=True, logarithmic="x" if is_wide else "",
+                  is_legend_above=True)
     ]  # fmt: skip
 
 

@@ -2,8 +2,8 @@
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
 
 from chop.search.front.hypervolume import front_of
 from chop.search.study.trial import Point
@@ -11,8 +11,7 @@ from chop.search.study.trial import Point
 Points = list[tuple[float, float]]
 
 
-@dataclass(frozen=True)
-class Spread:
+class Spread(NamedTuple):
     """The best first objective at each cost that all members have reached, less being better.
 
     Attributes:
@@ -30,10 +29,10 @@ def spread_of(members: Sequence[Sequence[Point]]) -> Spread | None:
 
     It begins at the cost that every member has something at.
     """
-    fronts = [steps_of(points) for points in members]
+    fronts = [cost_steps(points) for points in members]
     if len(fronts) < 2 or not all(fronts):
         return None
-    together = steps_of([point for points in members for point in points])
+    together = cost_steps([point for points in members for point in points])
     first = max(front[0][0] for front in fronts)
     costs = sorted({cost for front in fronts for cost, _ in front if cost >= first})
     reached = [(cost, [best_at(front, cost) for front in fronts]) for cost in costs]
@@ -45,7 +44,7 @@ def spread_of(members: Sequence[Sequence[Point]]) -> Spread | None:
     )
 
 
-def steps_of(points: Sequence[Point]) -> Points:
+def cost_steps(points: Sequence[Point]) -> Points:
     """Return a front as its costs, rising, and the best first objective up to each."""
     ordered = sorted((cost, value) for value, cost in front_of(points))
     best = accumulate((value for _, value in ordered), min)

@@ -113,7 +113,7 @@ class MemberRuns:
         with tempfile.TemporaryDirectory() as name, silently():
             folder = Path(name)
             if request.state:
-                unpack(request.state, folder)
+                unpack_state(request.state, folder)
             run = self.open(request.member, folder)
             steps, begun = run.steps(), time.monotonic()
             pause = begun + request.seconds
@@ -133,7 +133,7 @@ class MemberRuns:
                 steps.close()
             trials = tuple((request_of(each), Outcome.of(each)) for each in run.store.counted())
             run.store.close()
-            return Stretch(pack(folder), trials, len(run.history), is_done, error)
+            return Stretch(pack_state(folder), trials, len(run.history), is_done, error)
 
     def open(self, member: Member, folder: Path) -> LearnedSearch:
         """Return the run of a member in its folder."""
@@ -172,7 +172,7 @@ class MemberRuns:
             return None
 
 
-def pack(folder: Path) -> bytes:
+def pack_state(folder: Path) -> bytes:
     """Return the files of a folder as one archive, which is the same for the same files."""
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as archive:
@@ -187,7 +187,7 @@ def _entry(path: Path, folder: Path) -> tarfile.TarInfo:
     return found
 
 
-def unpack(state: bytes, folder: Path) -> None:
+def unpack_state(state: bytes, folder: Path) -> None:
     """Write the files of an archive into a folder; none of them can leave it."""
     with tarfile.open(fileobj=io.BytesIO(state), mode="r:") as archive:
         archive.extractall(folder, filter="data")

@@ -32,7 +32,7 @@ from chop.search.learned.members import (
     Stretch,
     StretchRequest,
     members_of,
-    unpack,
+    unpack_state,
 )
 from chop.search.learned.search import LearnedSearch, drop_dominated
 from chop.search.spaces.space import SearchSpace
@@ -216,5 +216,5 @@ def return_it(outcome: Outcome) -> Outcome:
 def unpacked(state: bytes, beside: Path) -> Iterator[Path]:
     """The files of a member, in a folder that lasts as long as the block."""
     with tempfile.TemporaryDirectory(dir=beside, prefix=".member.", suffix=".tmp") as folder:
-        unpack(state, Path(folder))
+        unpack_state(state, Path(folder))
         yield Path(folder)
