@@ -145,7 +145,7 @@ class MixedPrecisionPTQ(SearchSpace):
         chosen = [quant.operands.values() for _, quant in self.quants(config).values()]
         if any(lies_outside(fmt) for formats in chosen for fmt in formats):
             args["outside_width"] = True  # the search has chosen it
-        folding = {"fold_normalisation": {}} if self.setup.fold else {}
+        folding: dict[str, Any] = {"fold_normalisation": {}} if self.setup.fold else {}
         return {"passes": {**folding, "quantize": args}}
 
     def quantised(self, config: dict[str, Any]) -> nn.Module:
