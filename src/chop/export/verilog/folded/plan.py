@@ -59,6 +59,8 @@ class Rom:
         half = 1 << (self.address - 1)
         whole = block_rams(2 * half, self.width)
         rest = len(self.words) - half
+        if not in_block(half, self.width):  # look-up tables in place of blocks are no saving
+            return [self.words]
         if rest < 1 or block_rams(half, self.width) + block_rams(rest, self.width) >= whole:
             return [self.words]
         return [self.words[:half], self.words[half:]]
@@ -241,7 +243,7 @@ class StreamPlan:
         out = Stream(f"w{self.count}", stream.lanes, stream.limits, beats,
                      f"windows of {node.layer}")  # fmt: skip
         self.count += 1
-        rows = shape.rows(self.timing.held[node.name] if shape is node.window else 1)
+        rows = shape.rows(self.timing.held[node.name] if shape is node.window else 4)
         depth = 1 << (address_bits(shape.size[1] * of_pixel) + address_bits(rows))
         parameters = {
             "B": stream.bits, "CF": of_pixel, "REP": repeats, "OUTER": int(outer),
