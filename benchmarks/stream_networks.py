@@ -140,6 +140,7 @@ def vgg_like(shape: tuple[int, ...]) -> nn.Module:
                          nn.Linear(64, 10))  # fmt: skip
 
 
+TINY = StreamCase(sigmoids, (1, 8, 8), 3_000, width=4)
 CIFAR, FASHION = "cifar10", "fashion-mnist"
 CASES = {
     "labs' CNN": StreamCase(named("jsc-rs1923"), (16,), 1_000, data="jsc-sim"),
