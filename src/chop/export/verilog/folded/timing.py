@@ -36,7 +36,8 @@ def counted(times: RowTimes, at: Times) -> Times:
     """Rows, and parts of one, that have come by some cycles."""
     cycles = np.stack([times.begins, times.ends], 1).reshape(-1)
     rows = np.arange(len(cycles)) // 2 + np.arange(len(cycles)) % 2
-    return np.interp(at, np.maximum.accumulate(cycles), rows.astype(float), left=0.0)
+    found: Times = np.interp(at, np.maximum.accumulate(cycles), rows.astype(float), left=0.0)
+    return found
 
 
 @dataclass
