@@ -37,6 +37,17 @@ class QuantizeRequest(RunConfig):
             listed=False,
         ),
     ] = False
+    no_methods: Annotated[
+        list[str],
+        Option(
+            "leave off a method that weights of few bits get where it helps on rows: equalise, "
+            "round_weights, correct_bias, or all",
+            QUANTISING,
+            ("--no-method",),
+            listed=False,
+            repeatable=True,
+        ),
+    ] = field(default_factory=list)
     rules: Annotated[
         list[str],
         Option(

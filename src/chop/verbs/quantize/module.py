@@ -17,10 +17,7 @@ from chop.passes.graph.analysis.add_metadata import (
     add_common_metadata_analysis_pass,
     init_metadata_analysis_pass,
 )
-from chop.passes.graph.transforms.quantize import (
-    quantize_transform_pass,
-    quantize_whole_transform_pass,
-)
+from chop.passes.graph.transforms.quantize import quantize_transform_pass
 from chop.passes.graph.transforms.quantize.one_line import (
     FormatSpec,
     one_line_rules,
@@ -32,7 +29,7 @@ from chop.passes.graph.transforms.quantize.untraced import (
     measure_untraced,
     quantize_without_graph,
 )
-from chop.passes.graph.transforms.quantize.whole import in_words
+from chop.passes.graph.transforms.whole import in_words, quantize_whole_transform_pass
 from chop.results.agreement import AgreementByNode
 from chop.tables import ResultTable
 from chop.validation import parse
@@ -114,6 +111,7 @@ def quantize(  # noqa: PLR0913  # all but the first by name
     rule: Mapping[str, int | str] | None = None,
     calibrate: Iterable[Any] | None = None,
     products_only: bool = False,
+    methods: Sequence[str] | None = None,
     trace: bool = True,
     share: bool = False,
     verbose: bool = False,
@@ -136,6 +134,9 @@ def quantize(  # noqa: PLR0913  # all but the first by name
         rule: other widths or formats of some layers, as ``ch quantize`` has them: ``{"fc1": 6}``.
         calibrate: batches: dictionaries of inputs by name, tensors, or pairs of inputs and labels.
         products_only: round products and what rules name, nothing else, as `share` does, too.
+        methods: of equalise, round_weights and correct_bias, those to try; each is kept where the
+            outputs differ less from float on the rows. By default all, if weights have fewer than
+            8 bits. `info["methods"]` has the gain of each.
         trace: make a graph; without one layers are replaced, and functions rounded when called.
         share: train the weights of the given model, rather than a copy of them.
         verbose: show what calibration found.
@@ -150,6 +151,12 @@ def quantize(  # noqa: PLR0913  # all but the first by name
     products_only = products_only or not can_be_whole or not is_fixed_point(words)
     table = rules_for(rules, words, batches is not None, products_only=products_only)
     table["input_generator"] = batches
+    if methods is not None:
+        if products_only:
+            raise ConfigError(
+                "quantize: methods are for networks whole in integers, of fixed point"
+            )
+        table["methods"] = methods
     chosen = quantize_transform_pass if products_only else quantize_whole_transform_pass
     with quietly(not verbose), one_line("quantize"):
         return _quantise_by(model, table, example, trace, share, chosen)
