@@ -74,13 +74,13 @@ def quantize_whole_transform_pass(graph: MaseGraph, args: WholeArgs) -> tuple[Ma
         graph, folded = fold_normalisation_transform_pass(graph)
     left = without_integers(graph)
     only = product_operations() if left else rounded_operations(graph)
-    args = with_operations(args, only)
+    ruled = with_operations(args, only)
 
     def quantise(each: MaseGraph) -> tuple[MaseGraph, Info]:
-        plan = with_wide_sums(each, make_plan(each, args), args)
-        return quantize_by_plan(each, without_signs(each, plan, args), args)
+        plan = with_wide_sums(each, make_plan(each, ruled), ruled)
+        return quantize_by_plan(each, without_signs(each, plan, ruled), ruled)
 
-    methods = methods_for(args, args.methods)
+    methods = methods_for(ruled, args.methods)
     graph, info = quantise_with_methods(graph, quantise, args.input_generator, methods)
     align_biases(graph)
     in_float = left or first_obstacle(graph)

@@ -238,7 +238,12 @@ def columns_of(layer: Any, x: Tensor) -> list[Tensor]:
     mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
     x = F.pad(x, padding_of(layer), mode=mode)
     x = thinned(x, x[0, 0].numel())
-    sides = (layer.kernel_size, layer.dilation, (0,) * len(layer.stride), layer.stride)
+    sides: tuple[tuple[int, ...], ...] = (
+        layer.kernel_size,
+        layer.dilation,
+        (0,) * len(layer.stride),
+        layer.stride,
+    )
     if isinstance(layer, nn.Conv1d):
         fills = (1, 1, 0, 1)
         x, sides = x.unsqueeze(2), tuple((f, *e) for f, e in zip(fills, sides, strict=True))

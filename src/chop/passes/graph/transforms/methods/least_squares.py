@@ -19,7 +19,7 @@ def round_for_inputs(parts: Sequence[Tensor], inputs: Sequence[Tensor], grid: Gr
         inputs: for each group, what each column is multiplied by.
     """
     sizes = [len(each) for each in parts]
-    grids = zip(*(each.split(sizes) for each in grid), strict=True)
+    grids = zip(*(torch.split(each, sizes) for each in grid), strict=True)
     return torch.cat(
         [round_matrix(weight, x, own) for weight, x, own in zip(parts, inputs, grids, strict=True)]
     )
