@@ -37,17 +37,15 @@ class QuantizeRequest(RunConfig):
             listed=False,
         ),
     ] = False
-    no_methods: Annotated[
-        list[str],
+    methods: Annotated[
+        str | None,
         Option(
-            "leave off a method that weights of few bits get where it helps on rows: equalise, "
-            "round_weights, correct_bias, or all",
+            "methods that weights of few bits get where they help on rows, such as "
+            "round_weights,correct_bias, or none; by default all: equalise, too",
             QUANTISING,
-            ("--no-method",),
             listed=False,
-            repeatable=True,
         ),
-    ] = field(default_factory=list)
+    ] = None
     rules: Annotated[
         list[str],
         Option(

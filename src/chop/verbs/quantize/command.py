@@ -1,7 +1,7 @@
 """Quantise in one line: a number format and its widths, calibrated; before and after compared."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from chop.verbs.quantize import QuantizeRequest
 from chop.verbs.transform.passes import BeforeAndAfter, transform_session
 
 logger = get_logger("chop")
-ALL = "all"
+NO_METHODS = "none"
 
 
 def passes_of(config: QuantizeRequest) -> dict[str, dict[str, Any]]:
@@ -42,17 +42,18 @@ def passes_of(config: QuantizeRequest) -> dict[str, dict[str, Any]]:
     rules = one_line_rules(usual, others, calibrated=True, products_only=products_only)
     if products_only:
         return {"quantize": rules}
-    return {"quantize_whole": rules | methods_left(config.no_methods)}
+    return {"quantize_whole": rules | methods_said(config.methods)}
 
 
-def methods_left(without: Sequence[str]) -> dict[str, Any]:
+def methods_said(text: str | None) -> dict[str, Any]:
     """Return the methods that are to be tried, if some are to be left off."""
-    for name in without:
-        if name not in (*METHODS, ALL):
-            raise UnknownNameError("method", name, (*METHODS, ALL), "--no-method")
-    if not without:
+    if text is None:
         return {}
-    return {"methods": [] if ALL in without else [n for n in METHODS if n not in without]}
+    names = [] if text == NO_METHODS else [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in METHODS:
+            raise UnknownNameError("method", name, (*METHODS, NO_METHODS), "--methods")
+    return {"methods": names}
 
 
 def check_quantize(config: QuantizeRequest) -> None:

@@ -103,7 +103,7 @@ def equalise_pair(first: Any, second: Any) -> int:
     shape = second.weight.shape
     spread = second.weight.detach().reshape(groups, -1, *shape[1:])  # group, output, input, places
     columns = spread.abs().flatten(3).amax((1, 3)) if spread.dim() > 3 else spread.abs().amax(1)
-    scale = power_of_two((rows / columns.reshape(-1)).sqrt())
+    scale = nearest_powers((rows / columns.reshape(-1)).sqrt())
     with torch.no_grad():
         first.weight /= scale.reshape(-1, *(1,) * (first.weight.dim() - 1))
         if first.bias is not None:
@@ -113,7 +113,7 @@ def equalise_pair(first: Any, second: Any) -> int:
     return int((scale != 1).sum())
 
 
-def power_of_two(scale: Tensor) -> Tensor:
+def nearest_powers(scale: Tensor) -> Tensor:
     """Return the nearest powers of two; one where a channel has no weights at all."""
     found = torch.exp2(scale.log2().round())
     return torch.where(found.isfinite() & (found > 0), found, 1.0)

@@ -28,7 +28,7 @@ CHANNEL = {nn.Linear: -1, nn.Conv1d: -2, nn.Conv2d: -3}
 """The dimension of the channels in the result of a layer, from the end."""
 MOST_PLACES, FEWEST = 16_384, 16
 """Places of inputs that are looked at, and rows that are never left out."""
-Change = Callable[["LayerCall"], None]
+Change = Callable[["RunningLayer"], None]
 
 
 class LayerwiseArgs(PassArgs):
@@ -54,7 +54,7 @@ class CorrectBiasArgs(LayerwiseArgs):
     reference: Any = None
 
 
-class LayerCall:
+class RunningLayer:
     """A quantised layer with what it reads when it is called."""
 
     def __init__(
@@ -90,13 +90,13 @@ def round_weights_transform_pass(graph: MaseGraph, args: LayerwiseArgs) -> tuple
     """
     found: dict[str, dict[str, float]] = {}
 
-    def change(call: LayerCall) -> None:
+    def change(call: RunningLayer) -> None:
         weight, fmt = call.layer.weight, call.quant.operands.get("weight")
         if not isinstance(fmt, Integer) or fmt.is_open:
             return
         data = call.quant.operands.get("data_in")
         x = data.round_to(call.x) if data is not None else call.x
-        rows = [part.double() for part in columns_of(call.layer, x)]
+        rows = [part.double() for part in window_columns(call.layer, x)]
         parts = weight.detach().double().flatten(1).chunk(len(rows))
         rounded = round_for_inputs(parts, rows, grid_of(fmt, weight))
         nearest = fmt.round_to(weight.detach()).double().flatten(1)
@@ -105,7 +105,7 @@ def round_weights_transform_pass(graph: MaseGraph, args: LayerwiseArgs) -> tuple
         if errors[1] < errors[0]:
             call.own("weight", rounded.reshape(weight.shape).to(weight.dtype))
 
-    walk(graph, args, change)
+    change_layers(graph, args, change)
     return graph, {"rounded": found}
 
 
@@ -121,7 +121,7 @@ def correct_bias_transform_pass(graph: MaseGraph, args: CorrectBiasArgs) -> tupl
     found: dict[str, float] = {}
     opened: dict[fx.Node, QuantConfig] = {}
 
-    def change(call: LayerCall) -> None:
+    def change(call: RunningLayer) -> None:
         bias, wanted = call.layer.bias, means.get(call.node.name)
         if bias is None or wanted is None:
             return
@@ -130,17 +130,17 @@ def correct_bias_transform_pass(graph: MaseGraph, args: CorrectBiasArgs) -> tupl
         call.own("bias", bias.detach() + moved.to(bias.dtype))
         fmt = call.quant.operands.get("bias")
         if isinstance(fmt, Integer) and not fmt.is_open:
-            fitted = fitting(fmt, call.layer.bias.detach())
+            fitted = bias_format(fmt, call.layer.bias.detach())
             if fitted != fmt:
                 operands = {**call.quant.operands, "bias": fitted}
                 opened[call.node] = replace(call.quant, operands=operands)
 
-    walk(graph, args, change)
+    change_layers(graph, args, change)
     apply_plan(graph, dict(opened))
     return graph, {"corrected": found}
 
 
-def fitting(fmt: Integer, values: Tensor) -> Any:
+def bias_format(fmt: Integer, values: Tensor) -> Any:
     """Return a format of one scale with the one that fits values best, if it saturates there."""
     if fmt.saturation is None or getattr(fmt.frac_width, "array", None) is not None:
         return fmt
@@ -154,7 +154,7 @@ def fitting(fmt: Integer, values: Tensor) -> Any:
     return tally.fit().fmt
 
 
-def walk(graph: MaseGraph, args: LayerwiseArgs, change: Change) -> None:
+def change_layers(graph: MaseGraph, args: LayerwiseArgs, change: Change) -> None:
     """Run rows through a quantised graph and show each layer that can be changed to a function."""
     inputs = rows_in_one(args)
     modules = graph.modules
@@ -180,7 +180,7 @@ def changing(
     """Return what computes a layer after it was changed for what it reads."""
 
     def run(x: Tensor) -> Tensor:
-        call = LayerCall(node, layer, quant, x, changes)
+        call = RunningLayer(node, layer, quant, x, changes)
         change(call)
         return call.result()
 
@@ -228,7 +228,7 @@ def mean_of_channels(x: Tensor, axis: int) -> Tensor:
     return x.double().movedim(axis, 0).flatten(1).mean(1)
 
 
-def columns_of(layer: Any, x: Tensor) -> list[Tensor]:
+def window_columns(layer: Any, x: Tensor) -> list[Tensor]:
     """Return what each column of a weight matrix is multiplied by, a row each; by groups.
 
     Of many places some are taken, evenly.
