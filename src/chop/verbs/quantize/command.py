@@ -142,12 +142,18 @@ class Watched:
 
 
 def cost_of(graph: MaseGraph) -> dict[str, float]:
-    """Average bits of parameters and of activations that arithmetic reads; BitOPs of a row."""
+    """Return the average bits of parameters and of data that products read, and BitOPs of a row.
+
+    A ReLU and the like read sums, which nothing stores.
+    """
     _, bits = calculate_avg_bits_mg_analysis_pass(graph)
     _, counts = count_operations_analysis_pass(graph, {"report": False})
+    ops = {node.name: op_of_node(node, graph.modules) for node in graph.nodes}
+    read = [each for name, each in bits["nodes"].items() if (op := ops[name]) and op.multiplies]
+    size = sum(each["data_size"] for each in read)
     return {
         "weight_bits": float(bits["w_avg_bit"]),
-        "activation_bits": float(bits["data_avg_bit"]),
+        "activation_bits": sum(x["data_avg_bit"] * x["data_size"] for x in read) / max(size, 1),
         "bitops": float(counts["total"]["bitops"]),
     }
 
