@@ -42,6 +42,9 @@ class Small(NamedTuple):
 
 
 SMALLEST = {
+    "bench_card": Small(
+        r"jsc-tiny on jsc-sim +\| 1 +\| 4-bit weights +\| 0\.\d+ .*\| yes +\| 2000 ", needs=("cc",)
+    ),
     "bench_c": Small(
         r"jsc-mlp +cortex-m4 +portable +\d",
         "",
@@ -111,6 +114,9 @@ SMALLEST = {
         r"hgq2, seed 0, rate 0\.02: 0\.\d",
         "--hgq-python {python} --nets {folder} --seeds 0",
         {"MODULES": {"hgq2": "numpy", "pquant": "pquant"}},
+    ),
+    "bench_stream": Small(
+        r"tiny +4 +3 \(2 real\) +\d", needs=("yosys", "verilator"),
     ),
     "bench_rtl": Small(
         r"\"rows\": \d.* \"estimate / xcup\": \d",
