@@ -10,10 +10,10 @@ from torch import nn
 
 import chop
 from chop.errors import ChopError
+from chop.export.ends import RawFormat, rows_with_ends, with_class, with_scaling
 from chop.export.exporting import export
 from chop.export.rows import checked_rows
 from chop.export.verilog import bench
-from chop.export.verilog.ends import RawFormat, rows_with_ends, with_class, with_scaling
 from chop.lowering import Engine, IntegerProgram, lower
 from chop.preprocessing import Preprocessing
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from chop import __version__
 from chop.errors import ConfigError
+from chop.export.ends import RawFormat, rows_with_ends, with_class, with_scaling
 from chop.export.rows import CheckedRows
 from chop.export.targets import TargetOptions, WrittenFiles, export_target, program_checksum
 from chop.export.verilog.bench import (
@@ -27,14 +28,12 @@ from chop.export.verilog.bench import (
 )
 from chop.export.verilog.build import OUTPUT, build_step, layer_names, netlist_of
 from chop.export.verilog.emit import AXIS, BusPort, axis_wrapper, emit_circuit
-from chop.export.verilog.device_sizes import DEVICE_SIZES
-from chop.export.verilog.ends import RawFormat, rows_with_ends, with_class, with_scaling
 from chop.export.verilog.estimate import estimated_luts, least_luts, luts
 from chop.export.verilog.folded.circuit import check_circuit, plan_circuit, write_circuit
 from chop.export.verilog.netlist import CircuitError, Netlist
 from chop.export.verilog.prove import RoundingShape, prove_roundings, rounding_shapes
 from chop.export.verilog.schedule import schedule_netlist
-from chop.export.verilog.synthesis import synthesise, synthesise_folded
+from chop.export.verilog.synthesis import DEVICE_SIZES, synthesise, synthesise_folded
 from chop.files import write_text
 from chop.lowering.program import IntegerProgram, Value
 from chop.preprocessing import Preprocessing
@@ -95,10 +94,11 @@ class Hardware(TargetOptions):
         return with_class(program) if self.argmax else program
 
     def __post_init__(self) -> None:
-        if self.raw is not None:
-            RawFormat.parse(self.raw)
-        if self.device is not None:
-            _ = DEVICE_SIZES[self.device]
+        _ = self.raw is None or RawFormat.parse(self.raw)
+        _ = self.device is None or DEVICE_SIZES[self.device]
+        self._refuse_contradictions()
+
+    def _refuse_contradictions(self) -> None:
         if self.cycles is not None and not self.folded:
             raise ConfigError("verilog: cycles are for a folded circuit: give folded as well")
         if self.cycles is not None and self.cycles < 1:

@@ -6,9 +6,9 @@ that computes it, alone or with others, from `candidate.program`.
 
 from pydantic import Field
 
-from chop.export.verilog.device_sizes import DEVICE_SIZES
 from chop.export.verilog.folded.circuit import plan_circuit
 from chop.export.verilog.folded.cost import plan_cost
+from chop.export.verilog.synthesis import DEVICE_SIZES
 from chop.export.verilog.target import Hardware, circuit_cost
 from chop.lowering import analyse
 from chop.search.runners.runner import RunnerArgs, hardware_runner

@@ -6,14 +6,14 @@ is computed without these steps, from the features in float32 and the scores of 
 
 import re
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from chop.errors import ConfigError
+from chop.errors import ConfigError, GraphError
 from chop.export.rows import CheckedRows
-from chop.export.verilog.netlist import CircuitError
 from chop.lowering import program as steps
 from chop.lowering.engine import Engine
 from chop.lowering.program import Codes, Input, IntegerProgram, Shape, Step, Value
@@ -54,7 +54,7 @@ def constants(scaling: Preprocessing, shape: Shape) -> tuple[Tensor, Tensor]:
     """Mean and scale in the shape of rows."""
     sides = (len(scaling.mean), *(1 for _ in shape[1:]))
     if len(scaling.mean) != shape[0]:
-        raise CircuitError(
+        raise GraphError(
             f"verilog: rows of the shape {list(shape)} do not have {len(scaling.mean)} "
             f"{scaling.kind} to be scaled"
         )
@@ -62,26 +62,24 @@ def constants(scaling: Preprocessing, shape: Shape) -> tuple[Tensor, Tensor]:
     return mean, scale
 
 
-def scaled_rows(codes: Tensor, raw: RawFormat, scaling: Preprocessing) -> Tensor:
+def numbers_of_raw(codes: Tensor, raw: RawFormat, scaling: Preprocessing) -> Tensor:
     """Raw codes as the numbers that a network was trained on, each step in float32."""
     mean, scale = constants(scaling, tuple(codes.shape[1:]))
     return (codes.float() * 2.0**-raw.frac / scaling.divisor - mean) / scale
 
 
-def with_scaling(
-    program: IntegerProgram, raw: RawFormat, scaling: Preprocessing
-) -> IntegerProgram:
+def with_scaling(program: IntegerProgram, raw: RawFormat, scaling: Preprocessing) -> IntegerProgram:
     """A program whose input is raw features, with a table for each feature or channel."""
     if len(program.inputs) != 1:
-        raise CircuitError("verilog: raw features are for a network with one input")
+        raise GraphError("verilog: raw features are for a network with one input")
     (given,) = program.inputs
     value, (low, high) = given.value, raw.limits
     every = torch.arange(low, high + 1).reshape(-1, *(1 for _ in value.shape))
-    numbers = scaled_rows(every.expand(-1, *value.shape), raw, scaling)
+    numbers = numbers_of_raw(every.expand(-1, *value.shape), raw, scaling)
     codes = Engine(program).quantise({given.placeholder: numbers})[value.name].numpy()
     columns = codes.reshape(len(codes), value.shape[0], -1)
     if np.ptp(columns, 2).any():
-        raise CircuitError("verilog: raw features need a format that is the same for all pixels")
+        raise GraphError("verilog: raw features need a format that is the same for all pixels")
     rows = np.arange(value.shape[0]).reshape(-1, *(1 for _ in value.shape[1:]))
     ends = (np.array(each) for each in (raw.frac, low, high))
     source = Value(RAW, value.shape, *ends)
@@ -100,7 +98,7 @@ def with_class(program: IntegerProgram) -> IntegerProgram:
     scores = program.values[program.outputs[0]]
     count = scores.size
     if len(program.outputs) != 1 or count < 2 or count != scores.shape[-1]:
-        raise CircuitError(
+        raise GraphError(
             f"verilog: the class needs a row of two scores or more, not {list(scores.shape)}"
         )
     bits = (count - 1).bit_length()
@@ -113,12 +111,12 @@ def with_class(program: IntegerProgram) -> IntegerProgram:
     ends = low * factors + behind, high * factors + behind
     made: list[Step] = []
 
-    def add(step: type[Step], shape: Shape, least: Codes, most: Codes, **more: object) -> None:
+    def add(step: type[Step], shape: Shape, least: Codes, most: Codes, **more: Any) -> None:
         source = made[-1].out.name if made else scores.name
         out = Value(f"class_{len(made)}", shape, np.array(0), least, most)
         made.append(step("class", (source,), out, **more))
 
-    square = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1)}
+    square: dict[str, Any] = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1)}
     column, line = (count, 1, 1), (1, 1, count)
     add(steps.Move, column, low.reshape(column), high.reshape(column), index=None)
     add(
@@ -127,7 +125,7 @@ def with_class(program: IntegerProgram) -> IntegerProgram:
     )  # fmt: skip
     add(steps.Move, line, *(each.reshape(line) for each in ends), index=None)
     largest = (np.array([[[each.max()]]]) for each in ends)
-    kernel = {"kernel": (1, count), **square, "stride": (1, count)}
+    kernel: dict[str, Any] = {"kernel": (1, count), **square, "stride": (1, count)}
     add(steps.Pool, (1, 1, 1), *largest, kind="max", **kernel)
     zero, all_ones, last = np.array(0), np.array((1 << bits) - 1), np.array(count - 1)
     add(
@@ -154,7 +152,7 @@ def rows_with_ends(
         measured = (numbers.double() * scale + mean) * scaling.divisor * 2.0**raw.frac
         given = measured.round().clamp(*raw.limits).long()
         engine, name = Engine(rows.program), next(iter(rows.numbers))
-        outputs = engine.run(engine.quantise({name: scaled_rows(given, raw, scaling)}))
+        outputs = engine.run(engine.quantise({name: numbers_of_raw(given, raw, scaling)}))
         codes = {RAW: given}
     if argmax:
         scores = Engine(rows.program).numbers(outputs)[0].reshape(len(rows), -1).numpy()
