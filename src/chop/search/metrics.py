@@ -42,6 +42,8 @@ METRICS = {
         MetricInfo("flash_bytes", "bytes, by estimate", "minimize"),
         MetricInfo("ram_bytes", "bytes beside the stack", "minimize"),
         MetricInfo("instructions", "instructions per row, by estimate", "minimize"),
+        MetricInfo("block_rams", "block memories of 36,864 bits, by estimate", "minimize"),
+        MetricInfo("cycles_per_image", "clock cycles of the slowest layer", "minimize"),
         MetricInfo("latency", "ms", "minimize"),
         MetricInfo("latency_low", "ms", "minimize"),
         MetricInfo("latency_high", "ms", "minimize"),

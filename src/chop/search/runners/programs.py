@@ -10,6 +10,9 @@ from pydantic import Field
 
 from chop.export.c.boards.estimate import estimate_cost
 from chop.export.c.source import c_program
+from chop.export.verilog.folded.circuit import plan_circuit
+from chop.export.verilog.folded.cost import plan_cost
+from chop.export.verilog.synthesis import DEVICE_SIZES
 from chop.export.verilog.target import Hardware, circuit_cost
 from chop.lowering import analyse
 from chop.search.runners.runner import RunnerArgs, hardware_runner
@@ -53,3 +56,23 @@ def small_device(candidate: Candidate, args: SmallDeviceArgs) -> dict[str, float
         "ram_bytes": cost.ram_bytes,
         "instructions": cost.instructions,
     }
+
+
+class FoldedArgs(RunnerArgs):
+    """The cycles of a folded circuit and the device that it has to fit, as in an export."""
+
+    cycles: int | None = Field(None, ge=1)
+    most_luts: int = Field(200_000, ge=1)
+    device: str | None = None
+
+
+@hardware_runner("folded_circuit", metrics=("luts", "block_rams", "cycles_per_image"))
+def folded_circuit(candidate: Candidate, args: FoldedArgs) -> dict[str, float]:
+    """Look-up tables, block memories and cycles of the candidate as a folded circuit."""
+    size = None if args.device is None else DEVICE_SIZES[args.device]
+    most = args.most_luts if size is None else min(args.most_luts, size.luts)
+    plan = plan_circuit(candidate.program, args.cycles, most)
+    cost = plan_cost(plan)
+    if size is not None:
+        size.refuse(str(args.device), cost.luts, cost.block_rams)
+    return {"luts": cost.luts, "block_rams": cost.block_rams, "cycles_per_image": plan.cycles}
