@@ -128,11 +128,20 @@ def measure(name: str, model: nn.Module, rows: Tensor, test: tuple[Tensor, Tenso
             continue
         seconds = time.perf_counter() - start
         found = accuracy(run, *test)
-        lines.append(
-            [name, how, f"{found:.4f}", f"{100 * (usual - found):.2f}", f"{seconds:.1f}"]
-        )
+        lines.append([name, how, f"{found:.4f}", f"{100 * (usual - found):.2f}", f"{seconds:.1f}"])
         print(*lines[-1], flush=True)
     return lines
+
+
+def model_with_weights(name: str, project: Path | None, data: MaseDataModule) -> nn.Module:
+    """Return a network with the weights of a project, else after one epoch."""
+    data.prepare_data()
+    data.setup()
+    model = get_model(name, dataset_info=data.dataset_info)
+    if project is not None:
+        return load_model(project, "pl", model).eval()
+    chop.train(model, data.train_dataloader(), max_epochs=1)
+    return model.eval()
 
 
 def main() -> None:
@@ -152,14 +161,7 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     data = MaseDataModule(args.dataset, batch_size=128)
-    data.prepare_data()
-    data.setup()
-    model = get_model(args.model, dataset_info=data.dataset_info)
-    if args.load:
-        model = load_model(args.load, "pl", model)
-    else:
-        chop.train(model, data.train_dataloader(), max_epochs=1)
-    model.eval()
+    model = model_with_weights(args.model, args.load, data)
     rows, _ = rows_of(data.train_dataloader(), args.calibration)
     test = rows_of(data.test_dataloader(), args.rows)
     lines = measure(f"{args.model} on {args.dataset}", model, rows, test)

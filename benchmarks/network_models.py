@@ -217,7 +217,7 @@ class Crepe(nn.Module):
 
 
 def pitched_tones(rows: int) -> tuple[Tensor, Tensor]:
-    """Return 1024 samples of tones with overtones, scaled as CREPE reads them, and their pitches."""
+    """Return 1024 samples of tones, scaled as CREPE reads them, and their pitches."""
     pitch = 2 ** (torch.rand(rows, 1) * 4) * 60
     time = torch.arange(1024)[None] / 16000
     waves = [torch.sin(2 * torch.pi * pitch * k * time + k) / k for k in (1, 2, 3)]
