@@ -18,7 +18,7 @@ from chop.search.study.storage import Place, open_store
 from chop.search.sweeps.trainings import (
     Repeats,
     Rows,
-    Run,
+    Training,
     name_of,
     read_run,
     stored_runs,
@@ -36,7 +36,7 @@ def repeats_in(
     return Repeats(Candidate(own, SETTING, own.pristine), count, ROWS)
 
 
-def numbers(run: Run) -> dict[str, Any]:
+def numbers(run: Training) -> dict[str, Any]:
     """All of a run that may not differ when it is done again."""
     history = [{k: v for k, v in row.items() if k != "seconds"} for row in run.history]
     return run.model_dump(exclude={"seconds", "history"}) | {"history": history}
@@ -98,7 +98,7 @@ def test_processes_share_the_repeats_of_a_setting(context: SearchContext, tmp_pa
     evaluated = []
     evaluate = Repeats.evaluate
 
-    def noted(self: Repeats, number: int) -> Run:
+    def noted(self: Repeats, number: int) -> Training:
         evaluated.append(number)  # in a worker, so that this process does not see it
         return evaluate(self, number)
 

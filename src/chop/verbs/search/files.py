@@ -231,10 +231,10 @@ class SearchReport:
 
     def _study(self, space: Hyperparameters, trials: "Sequence[Trial]") -> str:
         """Write the tables and pictures of a study of settings; the table of the settings."""
-        from chop.results.settings import heading, read_study, study_table, write_study
+        from chop.results.settings import heading, read_study, study_table
 
         study = read_study(self.folder, space, self.config, trials)
-        write_study(self.folder, study)
+        study.save(self.folder)
         if self.config.strategy.setup.plots:
             from chop.results.settings_charts import draw_study
 
