@@ -131,7 +131,7 @@ def own_folder(path: Path, first_file: str) -> Path:
 
 @contextlib.contextmanager
 def own_suffix(folder: Path, last: Path | None, resume: bool) -> Iterator[str]:
-    """What the names of a training run end in: nothing, ``-v1``, …, the same for no other run.
+    """Yield the ending of a training run's names: nothing, ``-v1``, …, the same for no other run.
 
     A run holds its names by a lock while it is at work, as it may have written nothing yet. One
     that was killed between its first best and its first last checkpoint cannot be resumed; its
@@ -318,7 +318,7 @@ class RunRecord(BaseModel):
 
     @property
     def features(self) -> Preprocessing | None:
-        """What was done to the features, if the record tells."""
+        """The scaling of the features, if the record tells."""
         return from_plain(self.preprocessing, f"run_{self.action}")
 
     def setting(self, name: str) -> Any:
@@ -366,7 +366,7 @@ def read_json(path: Path, largest: int = LARGEST) -> Any:
 
 
 def as_stored(schema: type[Stored], content: Any, where: str) -> Stored:
-    """What a file holds, if it is a table of these fields; else DataError in one line."""
+    """Return the content of a file as a table of these fields; else raise DataError in one line."""
     if not isinstance(content, dict):
         raise DataError(f"{where}: a table is expected")
     try:

@@ -1,4 +1,4 @@
-"""What networks are for: the loss, the metrics, and how predictions are written, of each task.
+"""Tasks of networks: their losses, their metrics, and the way predictions are written.
 
 Labels tell the task wherever batches are: whole numbers are classes, real numbers are targets of a
 regression. So nothing below the actions is told the task by name. Nothing here imports torch at
@@ -97,7 +97,7 @@ def as_rows(values: "Tensor") -> "Tensor":
 
 
 def restore_units(outputs: "Tensor", targets: Targets | None) -> "Tensor":
-    """What a network gives, one row for each row, in the units of the labels."""
+    """Return the outputs of a network, one row for each row, in the units of the labels."""
     rows = as_rows(outputs)
     return rows if targets is None else targets.restored(rows)
 

@@ -1,4 +1,4 @@
-"""What an option is: a field of a request, whose annotation says what it takes and where.
+"""Options: fields of a request, whose annotations say what they take and where.
 
 Standard library only, so that ``ch --help`` starts at once; pydantic joins when values are checked.
 """
@@ -80,7 +80,7 @@ class Setting:
 
     @property
     def optional(self) -> bool:
-        """Whether none is a value of the setting."""
+        """Return whether none is a value of the setting."""
         return NoneType in self.type_members
 
     @property

@@ -274,7 +274,7 @@ def named_loaders(given: Any, main: str) -> dict[str, Any]:
 
 
 def is_batch(value: Any) -> bool:
-    """Whether a value is a pair of features and labels; a list of these serves as a loader."""
+    """Return whether a value is a pair of features and labels; a list of these is a loader."""
     return (
         isinstance(value, list | tuple)
         and len(value) == 2

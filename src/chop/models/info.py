@@ -1,4 +1,4 @@
-"""What a model is: its description, the table of all of them, how one joins it and is built."""
+"""Models: their descriptions, the table of all of them, the way to join it and to build one."""
 
 import inspect
 import os
@@ -20,7 +20,7 @@ Builder = TypeVar("Builder", bound=Callable[..., nn.Module])
 
 
 class ModelSource(StrEnum):
-    """Where a model comes from."""
+    """The origin of a model."""
 
     HF_TRANSFORMERS = "hf_transformers"
     MANUAL = "manual"
@@ -33,7 +33,7 @@ class ModelSource(StrEnum):
 
 
 class ModelTaskType(StrEnum):
-    """What a model takes in."""
+    """The kind of data that a model takes."""
 
     NLP = "nlp"
     VISION = "vision"
@@ -127,7 +127,7 @@ class MaseModelInfo:
 
 
 class DataInfo(Protocol):
-    """What a model must know of the data: a `MaseDatasetInfo` has these attributes.
+    """Facts about the data that a model must know: a `MaseDatasetInfo` has these attributes.
 
     It also has `num_targets`, the numbers to be predicted in place of classes, and `num_outputs`,
     which is the one or the other.

@@ -212,7 +212,7 @@ def run_recurrent(
 
 
 def number_of(rounders: Rounders) -> Callable[[Any], Any]:
-    """What puts numbers, if there are any, into the type in which a layer is computed."""
+    """Return the function that casts numbers, if there are any, to the type of a layer."""
     return (
         pass_through if table_bits(rounders) is None else lambda x: None if x is None else exact(x)
     )

@@ -36,7 +36,7 @@ ROWS = {
 
 
 class Manifest(BaseModel):
-    """What an export says of itself: its form, and the graph or settings that it was made of."""
+    """The form of an export, and the graph or settings that it was made of."""
 
     form: str
     source: str = ""
@@ -44,7 +44,7 @@ class Manifest(BaseModel):
 
 @dataclass(frozen=True)
 class Fronts:
-    """What each search has found, on two objectives."""
+    """The fronts of several searches on two objectives."""
 
     good: str
     cost: str
@@ -142,7 +142,7 @@ def _common(rows: list[str | None]) -> str | None:
 
 
 def _names(searches: Mapping[str, SearchResult]) -> dict[str, str]:
-    """What searches are called: by their samplers, where those do not tell, by folders, too."""
+    """Return names of searches: by their samplers; where those are the same, by folders, too."""
     samplers = {name: each.problem.sampler or "search" for name, each in searches.items()}
     often = Counter(samplers.values())
     return {

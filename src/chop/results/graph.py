@@ -1,4 +1,4 @@
-"""What a saved graph tells: operations, shapes, number formats, errors of rounding, statistics."""
+"""Facts of a saved graph: operations, shapes, number formats, errors of rounding, statistics."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -61,7 +61,7 @@ class NodeFacts:
 
     @property
     def worst_sqnr(self) -> float | None:
-        """That of the operand that loses most."""
+        """The ratio of the operand that loses most."""
         return min((each.sqnr for each in self.tensors), default=None)
 
 
@@ -120,7 +120,7 @@ def describe(fmt: NumberFormat) -> str:
 
 
 def widths_of(fmt: NumberFormat) -> dict[int, int]:
-    """How many channels or elements have each width; none where one width serves all."""
+    """Count the channels or elements of each width; nothing where one width serves all."""
     return fmt.widths if isinstance(fmt, Integer) and isinstance(fmt.width, IntTensor) else {}
 
 

@@ -1,4 +1,4 @@
-"""What each layer of a network loses by itself at several widths."""
+"""The loss of each layer of a network by itself at several widths."""
 
 import json
 import shutil
@@ -60,7 +60,7 @@ class LayerAtWidth(BaseModel):
 
 
 class Sensitivity(BaseModel):
-    """What each layer loses by itself. It shows itself as a table."""
+    """The loss of each layer by itself. It shows itself as a table."""
 
     model_config = ConfigDict(frozen=True, populate_by_name=True)
 
@@ -118,7 +118,7 @@ class Sensitivity(BaseModel):
 
     @property
     def tolerated(self) -> float:
-        """What a width may cost and still be enough."""
+        """Return the most that a width may cost and still be enough."""
         return TOLERATED[self.start.metric]
 
     def enough(self, layer: str) -> int | None:
@@ -146,7 +146,7 @@ class Sensitivity(BaseModel):
 
     @property
     def what_is_lost(self) -> str:
-        """What the numbers of the table are."""
+        """Return what the numbers of the table are."""
         if self.start.metric == NUMBERS.decides:
             return f"Per cent more {NUMBERS.words} (of {self.start})"
         return f"Points of accuracy lost (of {100 * self.start.value:.1f})"

@@ -1,4 +1,4 @@
-"""What a study of settings comes to: a table of the settings, best first, and plain files."""
+"""A study of settings: a table of the settings, best first, and plain files."""
 
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -167,7 +167,7 @@ def value_text(value: Any) -> str:
 
 
 def is_study(config: SearchConfig) -> bool:
-    """Whether a search trains settings again and again."""
+    """Return whether a search trains settings again and again."""
     return RUNNER in config.strategy.sw_runner
 
 
@@ -222,7 +222,7 @@ def _loss(trial: Trial, config: SearchConfig) -> float | None:
 
 
 def _place(setting: TrainedSetting) -> tuple[bool, bool, bool, float]:
-    """Where a setting stands in the table."""
+    """Return where a setting stands in the table."""
     loss = 0.0 if setting.loss is None else setting.loss
     return not setting.is_complete, setting.state != UNFINISHED, not setting.is_feasible, loss
 

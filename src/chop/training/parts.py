@@ -177,7 +177,7 @@ class EarlyStopping(Part):
 
     @property
     def is_over(self) -> bool:
-        """Whether the patience is used up."""
+        """Return whether the patience is used up."""
         return self.waited >= self.patience
 
     def end_epoch(self, loop: Loop) -> None:

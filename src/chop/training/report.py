@@ -1,4 +1,4 @@
-"""What a training run shows and writes: progress, a table of epochs, curves, metrics."""
+"""Output of a training run: progress, a table of epochs, curves, metrics."""
 
 import csv
 import io
@@ -31,7 +31,7 @@ Metrics = dict[str, float]
 
 
 class TrainingProgress(Protocol):
-    """What a training loop tells of its progress."""
+    """The progress that a training loop reports."""
 
     def start(self, epoch: int, steps: int | None) -> None: ...
 
@@ -338,7 +338,7 @@ def loss_curves(task: Task) -> Curves:
 
 
 def score_curves(task: Task) -> Curves:
-    """What decides of a task."""
+    """Return the curves of the primary metric of a task."""
     columns = {"training": task.train_column, "validation": task.epoch_column()}
     return Curves(task.words[0].upper() + task.words[1:], task.unit, columns)
 

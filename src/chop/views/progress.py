@@ -1,4 +1,4 @@
-"""What a search says while it runs: a bar, or a line now and then."""
+"""The progress of a search while it runs: a bar, or a line now and then."""
 
 import sys
 import time
@@ -132,5 +132,5 @@ def fit_facts(facts: Sequence[str], room: int) -> str:
 
 
 def make_search_progress(total: int, metrics: list[str]) -> SearchLines:
-    """What fits the place where output goes."""
+    """Return the display that fits the place where output goes."""
     return SearchBar(total, metrics) if sys.stdout.isatty() else SearchLines(total, metrics)

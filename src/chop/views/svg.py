@@ -57,7 +57,7 @@ class Axis:
     is_logarithmic: bool = False
 
     def at(self, value: float) -> float:
-        """Where a value is on the page."""
+        """Return the position of a value on the page."""
         low, high = self.ticks[0], self.ticks[-1]
         if self.is_logarithmic:
             low, high, value = math.log10(low), math.log10(high), math.log10(value)

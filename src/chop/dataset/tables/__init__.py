@@ -46,7 +46,7 @@ class LabelledTable:
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which columns hold the labels, and what they are.
+    """The columns that hold the labels, and the kind of the labels.
 
     Args:
         column: its name, or several names parted by commas; None looks for a usual name.
@@ -57,7 +57,7 @@ class Wanted:
     numbers: bool = False
 
     def places(self, names: Sequence[str], path: Path, what: str = "columns") -> list[int]:
-        """Where the labels are among `names`."""
+        """Return the places of the labels among `names`."""
         if self.numbers and self.column and self.column not in names:
             asked = list(dict.fromkeys(name.strip() for name in self.column.split(",")))
             return [label_index(names, name, path, what) for name in asked]
@@ -260,7 +260,7 @@ def _stated_indices(classes: NDArray[Any], path: Path, stated: tuple[str, ...]) 
 
 
 def label_index(names: Sequence[str], asked: str | None, path: Path, what: str = "columns") -> int:
-    """Which of `names` holds the classes: the one asked for, else the one with a usual name."""
+    """Return the index of the classes among `names`: as asked for, else by a usual name."""
     if asked is not None:
         if asked not in names:
             near = suggestion(asked, names[:LISTED])

@@ -43,7 +43,7 @@ SAMPLERS = ("tpe", "random", "nsgaii")
 
 @dataclass(frozen=True)
 class ComparisonResult:
-    """What a comparison has found, and where it is written."""
+    """The result of a comparison, and its folder."""
 
     folder: Path
     summary: dict[str, Any]

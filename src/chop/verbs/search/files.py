@@ -1,4 +1,4 @@
-"""What a search leaves: where it is, what is written and what is printed."""
+"""The folder of a search, the files written there, and the lines printed."""
 
 import contextlib
 import json
@@ -45,7 +45,7 @@ MOST_TRIED = 3
 
 
 def study_place(config: SearchConfig, save_dir: Path, resume: bool) -> tuple[Place, Path]:
-    """Where the study is and where its results go; without `resume` both are new."""
+    """Return the study and the folder of its results; without `resume` both are new."""
     setup = config.strategy.setup
     if setup.storage is None:
         folder = latest(save_dir) if resume else own_folder(save_dir, JOURNAL)

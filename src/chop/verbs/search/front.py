@@ -83,7 +83,7 @@ def rows_given(train: Any, val: Any, test: Any, data: Any) -> Any:
 
 
 def strategy_tables(strategy: str, setup: Mapping[str, Any]) -> dict[str, Any]:
-    """How it is searched. The model comes trained, unless epochs of training are asked for."""
+    """Return the strategy. The model comes trained, unless epochs of training are asked for."""
     if strategy == LEARNED:
         return {"name": LEARNED, "setup": {"float_epochs": 0, "normalise": False, **setup}}
     if strategy.lower() not in SAMPLERS:
@@ -92,7 +92,7 @@ def strategy_tables(strategy: str, setup: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def space_tables(model: nn.Module, strategy: str, widths: Sequence[int]) -> dict[str, Any]:
-    """What is searched: all widths by training, or some widths for each product of the model."""
+    """Return the space: all widths by training, or some widths for each product of the model."""
     if strategy == LEARNED:
         return {"name": "graph/quantize/learned_widths"}
     config: dict[str, Any] = {"name": ["integer"]}

@@ -71,7 +71,7 @@ def require_width(number_format: str) -> None:
 
 
 def engine_of(config: SensitivityRequest) -> EngineChoice:
-    """What the command line says of the engine."""
+    """Return the engine that the command line names."""
     return EngineChoice(config.engine, config.n_jobs, config.address)
 
 
@@ -129,7 +129,7 @@ def sensitivity(  # noqa: PLR0913  # what a run consists of, by the names of the
     imports: Sequence[str] = (),
     **context: Any,
 ) -> Sensitivity:
-    """What each layer with products loses and saves at each width, alone; a search to follow.
+    """Measure the loss and gain of each layer with products at each width, alone.
 
     Args:
         data_module: as for `search`: training rows choose scales, validation rows judge.
@@ -270,6 +270,6 @@ def make_measuring(
 
 
 def paired_difference(before: "Tensor", after: "Tensor") -> tuple[float, float]:
-    """How much more the same rows cost after than before, and half its 95 % interval."""
+    """Return the mean increase over the same rows, and half its 95 % interval."""
     more = after - before
     return float(more.mean()), Z_95 * float(more.std(correction=0)) / math.sqrt(len(more))

@@ -66,7 +66,7 @@ def seed_of(formats: Sequence[FormatSpec], op: Op | None = None) -> dict[str, An
 
 
 def _is_of(key: str, op: Op) -> bool:
-    """Whether a key is about an operand of an operation, or about none."""
+    """Return whether a key is about an operand of an operation, or about none."""
     return key == "name" or any(key.startswith(f"{role}_") for role in (*op.roles, *op.inner))
 
 

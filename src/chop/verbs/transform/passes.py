@@ -56,7 +56,7 @@ OFFERED_PATHS = ("save_dir", "file_name", "save_path")
 
 @dataclass(frozen=True)
 class PassContext:
-    """What a run can give to the passes: an argument of such a name, unless the file sets it."""
+    """The arguments that a run can give to passes by their names, unless the file sets them."""
 
     model_name: str
     save_dir: Path

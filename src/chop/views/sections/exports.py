@@ -25,7 +25,7 @@ class ExportChecks(BaseModel):
 
 
 class Resources(BaseModel):
-    """What a circuit takes on a device."""
+    """The resources of a circuit on a device."""
 
     luts: int
     lut_sites: int
@@ -43,7 +43,7 @@ class Synthesis(BaseModel):
 
 
 class StoredCircuit(BaseModel):
-    """What is known of a circuit."""
+    """The facts of a circuit."""
 
     latency_cycles: int
     estimated_luts: int
@@ -51,7 +51,7 @@ class StoredCircuit(BaseModel):
 
 
 class StoredExport(BaseModel):
-    """What the page shows of a manifest."""
+    """The manifest of an export, as far as it is shown."""
 
     form: str
     source: str = ""
@@ -99,7 +99,7 @@ def graph_checked(verified: ExportChecks) -> str:
 
 
 def distinct_shown(verified: ExportChecks) -> str:
-    """How many different outputs there were; one for all rows is no check."""
+    """Return the number of different outputs; one for all rows checks nothing."""
     count = verified.distinct_outputs
     if count is None:
         return ""
@@ -107,7 +107,7 @@ def distinct_shown(verified: ExportChecks) -> str:
 
 
 def hardware_section(run: RunFolder) -> Section | None:
-    """What the circuits of a run take, and how fast they are."""
+    """Return the resources and the clocks of the circuits of a run."""
     found = [(name, each, each.circuit) for name, each in read_exports(run) if each.circuit]
     if not found:
         return None
@@ -123,7 +123,7 @@ MOST_TILES = 2
 
 
 def _explained(found: Sequence[tuple[str, StoredExport, StoredCircuit]]) -> str:
-    """Who says what the columns hold."""
+    """Name the tools that the columns come from."""
     if not any(circuit.synthesis for _, _, circuit in found):
         return "LUTs are estimated: ch export --to verilog --synthesise asks Yosys and nextpnr."
     return "LUTs by Yosys; in brackets with inverters and inputs of carry chains. Clock by nextpnr."

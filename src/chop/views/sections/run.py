@@ -1,4 +1,4 @@
-"""What was run: command, settings and who set them, learning curves, test results."""
+"""The runs of a project: commands, settings and who set them, learning curves, test results."""
 
 import csv
 import math
@@ -72,7 +72,7 @@ def _of_checkpoint(path: Path) -> RunRecord:
 
 
 def _plain(record: Any, path: Path) -> dict[str, Any]:
-    """What a result holds of its run, if it does."""
+    """Return the record of the run in a result, if it has one."""
     if record is not None and not isinstance(record, dict):
         raise DataError(f"{path.name}: its record of the run is no table")
     return record or {}
@@ -97,7 +97,7 @@ def overview(records: list[RunRecord]) -> Section | None:
 
 
 def is_simulated(records: Iterable[RunRecord]) -> bool:
-    """Whether any run was on the data that stands in for the real set."""
+    """Return whether any run was on the data that stands in for the real set."""
     return any(
         record.setting("dataset") == SIMULATED or (record.data or "").startswith(f"{SIMULATED}:")
         for record in records
@@ -121,7 +121,7 @@ def _data(records: list[RunRecord]) -> list[Markup]:
 
 
 def features_table(known: Preprocessing) -> Markup:
-    """What was done to the features: a sentence, and the constants behind a fold."""
+    """Return the scaling of the features: a sentence, and the constants behind a fold."""
     rows = [
         (known.names[place] if known.names else str(place), number(mean), number(scale))
         for place, (mean, scale) in enumerate(zip(known.mean, known.scale, strict=True))
@@ -143,7 +143,7 @@ def _runs(records: list[RunRecord], shared: Facts) -> Markup:
 
 
 def _facts(record: RunRecord) -> Facts:
-    """What is said of a run beside its command and its settings."""
+    """Return the facts of a run beside its command and its settings."""
     seed = record.setting("seed")
     facts = {
         "Written": record.written,
@@ -276,7 +276,7 @@ def in_split(stem: str) -> AliasChoices:
 
 
 class StoredResult(BaseModel):
-    """What ``ch test`` stores."""
+    """The content of a file of ``ch test``."""
 
     accuracy: float | None = Field(None, validation_alias=in_split(CLASSES.stem))
     mae: float | None = Field(None, validation_alias=in_split(NUMBERS.stem))
@@ -307,13 +307,13 @@ class StoredResult(BaseModel):
 
     @property
     def score(self) -> str:
-        """What decides."""
+        """The primary metric as text."""
         value = self.accuracy if self.mae is None else self.mae
         return score_text_on_page(self.task, math.nan if value is None else value)
 
     @property
     def interval(self) -> str:
-        """That of what decides, if it is known."""
+        """The interval of the primary metric, if it is known."""
         found = self.accuracy_95_percent_interval or self.mae_95_percent_interval
         return " to ".join(score_text_on_page(self.task, each) for each in found or ())
 

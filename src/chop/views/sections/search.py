@@ -59,7 +59,7 @@ def search_section(folder: Path, name: str, place: int) -> Section | None:
 
 
 def tiles(search: SearchResult, name: str) -> tuple[Tile, ...]:
-    """What a reader sees first: the best network of the front beside the float one."""
+    """Return the tiles at the top: the best network of the front beside the float one."""
     found = [_front_tile(search, name)]
     if search.start is not None and search.start.chosen_by is not None:
         detail = "before the search" + _on_test_rows(search.start)
@@ -75,7 +75,7 @@ def tiles(search: SearchResult, name: str) -> tuple[Tile, ...]:
 
 
 def _front_tile(search: SearchResult, name: str) -> Tile:
-    """How many networks are on the front, and were seen to compute what their integers do."""
+    """Return the tile with the size of the front, and how many of it are verified in integers."""
     size = number(len(search.best))
     tried = f"of {quantity(len(search.trials), 'configuration')} tried"
     if not search.verified:
@@ -92,7 +92,7 @@ def _on_test_rows(known: Accuracies) -> str:
 
 
 def search_summary(search: SearchResult) -> str:
-    """What was tried, in a sentence."""
+    """Return a sentence about the trials."""
     size, repeats = search.problem.space_size, search.problem.repeats
     failed = len(search.failed)
     out = sum(search.group(trial) == OUT for trial in search.complete)
@@ -143,7 +143,7 @@ def scatter(search: SearchResult, anchor: str) -> Markup:
 
 
 def plot_data(search: SearchResult, metrics: Sequence[str]) -> dict[str, Any]:
-    """What the script needs: numbers, and choices as places in lists of options, which is small."""
+    """Return the data of the script: numbers, and choices as places in lists of options."""
     trials = thin_out(search)
     keys = list(dict.fromkeys(key for trial in trials for key in trial.config))
     options = [
@@ -251,7 +251,7 @@ def json_block(data: Any, anchor: str) -> Markup:
 
 
 def search_charts(search: SearchResult) -> Markup:
-    """How fast the front was reached, and what mattered."""
+    """Return the charts of the progress and of the importance of choices."""
     volumes, mattered = hypervolumes(search), importances(search)
     drawn = [line_chart(hypervolume_chart(volumes))] if len(volumes) > 1 else []
     drawn += map(bar_chart, importance_charts(mattered.shares if mattered else {}))
@@ -260,7 +260,7 @@ def search_charts(search: SearchResult) -> Markup:
 
 
 def meaning(mattered: Importances) -> str:
-    """What the shares are, or why there are none."""
+    """Return the meaning of the shares, or why there are none."""
     if mattered.trials < mattered.trials_needed:
         return (
             f"What matters is not shown: {number(mattered.trials_needed)} complete trials are "
@@ -273,7 +273,7 @@ def meaning(mattered: Importances) -> str:
 
 
 def changes(best: Sequence[Trial]) -> Markup | None:
-    """What each configuration of the front does to each layer, side by side."""
+    """Return the choices for each layer of the networks of the front, side by side."""
     shown = best[:MOST_COLUMNS]
     layers = layer_settings(shown)
     rows = [

@@ -1,4 +1,4 @@
-"""What each layer loses by itself, and how many bits are enough for it."""
+"""The loss of each layer by itself, and the bits that are enough for it."""
 
 from collections.abc import Sequence
 from dataclasses import replace
