@@ -60,7 +60,7 @@ def masked_values(value: Any) -> Any:
 
 
 def without_secrets(message: str, url: str) -> str:
-    """Return the message of a library about `url` without the parts that it may have misread."""
+    """Return the message of a library about `url` with its secrets, also in parts, hidden."""
     url = _without_spaces(url)
     found = [password for _, password in USER_INFO.findall(url)]
     found += [piece for is_secret, piece in _pieces(url) if is_secret]

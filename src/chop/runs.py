@@ -165,28 +165,28 @@ class RunFolder:
 
     @cached_property
     def training_logs(self) -> list[Path]:
-        return self._found(f"{TRAINING}/{version_pattern(TRAINING_LOG)}")
+        return self._newest_first(f"{TRAINING}/{version_pattern(TRAINING_LOG)}")
 
     @cached_property
     def test_results(self) -> list[Path]:
-        return self._found(f"{TESTS}/{version_pattern(TEST_RESULTS)}")
+        return self._newest_first(f"{TESTS}/{version_pattern(TEST_RESULTS)}")
 
     @cached_property
     def graphs(self) -> list[Path]:
         """Folders of saved graphs, those that were transformed first."""
         places = (f"{each}/{version_pattern(GRAPH)}/{GRAPH_FILE}" for each in (TRANSFORM, TRAINING))
-        return [path.parent for place in places for path in self._found(place)]
+        return [path.parent for place in places for path in self._newest_first(place)]
 
     @cached_property
     def front_graphs(self) -> list[Path]:
         """Folders of the graphs of fronts that were learned."""
-        found = self._found(f"{version_pattern(SEARCH)}/{FRONT_GRAPHS}/*/{GRAPH_FILE}")
+        found = self._newest_first(f"{version_pattern(SEARCH)}/{FRONT_GRAPHS}/*/{GRAPH_FILE}")
         return [path.parent for path in found]
 
     @cached_property
     def exports(self) -> list[Path]:
         """Manifests of exports, beside the graphs."""
-        return self._found(f"*/{EXPORT.format('*')}/{MANIFEST}")
+        return self._newest_first(f"*/{EXPORT.format('*')}/{MANIFEST}")
 
     @cached_property
     def agreements(self) -> list[Path]:
@@ -196,42 +196,43 @@ class RunFolder:
     @cached_property
     def searches(self) -> list[Path]:
         """Folders of searches."""
-        return [path.parent for path in self._found(f"{version_pattern(SEARCH)}/{LOG}")]
+        return [path.parent for path in self._newest_first(f"{version_pattern(SEARCH)}/{LOG}")]
 
     @cached_property
     def comparisons(self) -> list[Path]:
         """Comparisons of samplers."""
-        return self._found(f"{version_pattern(COMPARISON)}/{COMPARISON_FILE}")
+        return self._newest_first(f"{version_pattern(COMPARISON)}/{COMPARISON_FILE}")
 
     @cached_property
     def sensitivities(self) -> list[Path]:
         """Folders of what layers lose by themselves."""
         return [
-            path.parent for path in self._found(f"{version_pattern(SENSITIVITY)}/{LAYERS_FILE}")
+            path.parent
+            for path in self._newest_first(f"{version_pattern(SENSITIVITY)}/{LAYERS_FILE}")
         ]
 
     @cached_property
     def best_checkpoints(self) -> list[Path]:
         """The best checkpoints of training runs."""
-        return self._found(f"{TRAINING}/{version_pattern(BEST_CHECKPOINT)}")
+        return self._newest_first(f"{TRAINING}/{version_pattern(BEST_CHECKPOINT)}")
 
     @cached_property
     def checkpoints(self) -> list[Path]:
         """The last checkpoints of training runs."""
-        return self._found(f"{TRAINING}/{version_pattern(LAST_CHECKPOINT)}")
+        return self._newest_first(f"{TRAINING}/{version_pattern(LAST_CHECKPOINT)}")
 
     @cached_property
     def records(self) -> list[Path]:
         """Records of runs, in the folder itself and in those of the actions."""
         name = RUN_RECORD.format("*")
-        return self._found(name, f"*/{name}")
+        return self._newest_first(name, f"*/{name}")
 
     @property
     def is_empty(self) -> bool:
         results = (self.training_logs, self.test_results, self.graphs, self.searches)
         return not any((*results, self.comparisons, self.sensitivities, self.records))
 
-    def _found(self, *patterns: str) -> list[Path]:
+    def _newest_first(self, *patterns: str) -> list[Path]:
         """Files by the version of their own name, else of their folder, the highest first."""
         paths = [path for pattern in patterns for path in self.software.glob(pattern)]
         return sorted(

@@ -16,8 +16,8 @@ from chop.search.spaces.space import Candidate, SearchContext, SearchSpace, ever
 from chop.search.strategy import Search
 from chop.search.study.storage import Place, open_store
 from chop.search.sweeps.trainings import (
+    MeasuredRows,
     Repeats,
-    Rows,
     Training,
     name_of,
     read_run,
@@ -26,7 +26,7 @@ from chop.search.sweeps.trainings import (
     with_batch_size,
 )
 
-ROWS = Rows("val_dataloader", 512)
+ROWS = MeasuredRows("val_dataloader", 512)
 
 
 def repeats_in(

@@ -165,7 +165,7 @@ class GivenRows:
     @property
     def batch_size(self) -> int:
         """The rows in a full batch, as the loader says, else those in its first batch."""
-        loader = self.needed(self.main if self.main in self.splits() else self.splits()[0])
+        loader = self.loader_of(self.main if self.main in self.splits() else self.splits()[0])
         for owner in (loader, getattr(loader, "batch_sampler", None)):
             if isinstance(size := getattr(owner, "batch_size", None), int):
                 return size
@@ -184,23 +184,23 @@ class GivenRows:
     def setup(self, stage: str | None = None) -> None:
         """As `prepare_data`."""
 
-    def needed(self, split: str) -> Any:
+    def loader_of(self, split: str) -> Any:
         """The loader of a split; an error if there is none."""
         if split not in self.splits():
             raise DataError(f"{self.name} has no {split} rows; it has {', '.join(self.splits())}")
         return checked_loader(self.loader(split), split)
 
     def train_dataloader(self) -> Any:
-        return self.needed("train")
+        return self.loader_of("train")
 
     def val_dataloader(self) -> Any:
-        return self.needed("validation")
+        return self.loader_of("validation")
 
     def test_dataloader(self) -> Any:
-        return self.needed("test")
+        return self.loader_of("test")
 
     def pred_dataloader(self) -> Any:
-        return self.needed("pred")
+        return self.loader_of("pred")
 
 
 class FromLightning(GivenRows):

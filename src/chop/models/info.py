@@ -243,7 +243,7 @@ def get_model(  # noqa: PLR0913  (the labs give six of them by position)
         model, weights = by_name(name, task, data, pretrained=pretrained, fetch=fetch), checkpoint
     else:
         entry = MODELS[name]
-        model, weights = _built(entry, data), _weights_file(entry, pretrained, checkpoint)
+        model, weights = _build(entry, data), _weights_file(entry, pretrained, checkpoint)
     if weights is not None:
         load_weights(model, read_state_dict(weights), f"model {name!r} from {weights}")
     return model
@@ -264,7 +264,7 @@ def get_tokenizer(name: str, checkpoint: str | os.PathLike[str] | None = None) -
     return tokenizer_of(name.removeprefix(HUB) if checkpoint is None else checkpoint)
 
 
-def _built(entry: ModelEntry, data: DataInfo) -> nn.Module:
+def _build(entry: ModelEntry, data: DataInfo) -> nn.Module:
     """The model for a data set; one that asks for classes where there are none is told so."""
     try:
         return entry.build(data)

@@ -20,7 +20,7 @@ from chop.files import write_pieces, write_text
 from chop.results.trials import (
     TrialRow,
     best_json,
-    indented,
+    indent_json,
     known_of_front,
     log_pieces,
     read_best,
@@ -144,7 +144,7 @@ class SearchResult(Sequence["Network"]):
                 for name, marks in known.items()
                 if row["number"] in marks
             }
-        write_text(self.folder / BEST, indented(front))
+        write_text(self.folder / BEST, indent_json(front))
 
     @property
     def metrics(self) -> list[str]:
@@ -162,7 +162,7 @@ class SearchResult(Sequence["Network"]):
         return [trial for trial in self.trials if trial.is_complete]
 
     @property
-    def failed(self) -> list[Trial]:
+    def failures(self) -> list[Trial]:
         """The trials that have none."""
         return [trial for trial in self.trials if not trial.is_complete]
 

@@ -88,7 +88,7 @@ def node_facts(node: fx.Node, modules: Mapping[str, nn.Module]) -> NodeFacts:
         inputs=tuple(each.name for each in node.all_input_nodes),
         formats={role: describe(fmt) for role, fmt in formats.items()},
         bits=widths[0] if widths else FLOAT_BITS,
-        tensors=tuple(_rounded(node.name, _operands(module, common), formats)),
+        tensors=tuple(_rounded_tensors(node.name, _operands(module, common), formats)),
         widths={role: found for role, fmt in formats.items() if (found := widths_of(fmt))},
         statistics=tuple(_statistics(_section(node, "software"))),
     )
@@ -137,7 +137,7 @@ def _operands(module: nn.Module | None, common: Mapping[str, Any]) -> dict[str, 
     return operands
 
 
-def _rounded(
+def _rounded_tensors(
     name: str, operands: Mapping[str, Tensor], formats: Mapping[str, NumberFormat]
 ) -> Iterator[RoundedTensor]:
     for role, fmt in formats.items():

@@ -95,7 +95,7 @@ class Sensitivity(BaseModel):
         rows = [point.as_row(self.start.metric) for point in self.points]
         facts = {
             "start": self.start.model_dump(),
-            "tolerated": self.tolerated,
+            "tolerated": self.tolerance,
             "enough": {layer: self.enough(layer) for layer in self.layers},
             "layers": rows,
         }
@@ -117,7 +117,7 @@ class Sensitivity(BaseModel):
         return found
 
     @property
-    def tolerated(self) -> float:
+    def tolerance(self) -> float:
         """Return the most that a width may cost and still be enough."""
         return TOLERATED[self.start.metric]
 
@@ -125,7 +125,7 @@ class Sensitivity(BaseModel):
         """Return the narrowest width from which on no width costs more than is tolerated."""
         found, points = None, self.layers[layer]
         for width in sorted(self.widths, reverse=True):
-            if points[width].lost > self.tolerated:
+            if points[width].lost > self.tolerance:
                 break
             found = width
         return found
@@ -158,7 +158,7 @@ class Sensitivity(BaseModel):
         return (
             f"{self.what_is_lost} where one layer alone has so many bits, on the same "
             f"{self.start.rows:,} validation rows, 95 % sure to ±{100 * widest:.1f} or better. "
-            f"Enough: costs at most {100 * self.tolerated:g} {unit}. Saves: of the bits of all "
+            f"Enough: costs at most {100 * self.tolerance:g} {unit}. Saves: of the bits of all "
             "parameters."
         )
 

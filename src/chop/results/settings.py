@@ -24,7 +24,7 @@ from chop.search.metrics import TRAINED
 from chop.search.spaces.space import key_of
 from chop.search.study.trial import Trial, less_is_better
 from chop.search.sweeps.hyperparameters import Hyperparameters, Sweep
-from chop.search.sweeps.trainings import Training, stored_runs, summary
+from chop.search.sweeps.trainings import Training, stored_runs, summarise_trainings
 from chop.tables import ResultTable, as_csv
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def settings_table(settings: Sequence[TrainedSetting]) -> ResultTable:
                "Training accuracy", "Seconds"]  # fmt: skip
     rows = [
         [
-            *(value_text(each.config.get(name)) for name in names),
+            *(setting_text(each.config.get(name)) for name in names),
             number(len(each.runs)),
             each.mean("accuracy"),
             f"{max(each.values('accuracy')):.4f}",
@@ -161,7 +161,7 @@ def settings_table(settings: Sequence[TrainedSetting]) -> ResultTable:
     return ResultTable(headers, rows, "Settings of training", text_columns=len(names))
 
 
-def value_text(value: Any) -> str:
+def setting_text(value: Any) -> str:
     """Return the value of a setting as the page writes it."""
     return "none" if value is None else number(value)
 
@@ -182,10 +182,10 @@ def read_study(
     for run in stored_runs(folder):
         runs.setdefault(key_of(run.config), []).append(run)
     settings = [
-        _finished(trial, runs.pop(trial.key, []), config) for trial in map(Trial.of, trials)
+        _setting_of(trial, runs.pop(trial.key, []), config) for trial in map(Trial.of, trials)
     ]
     settings += [
-        TrainedSetting(found[0].config, summary(found), found, UNFINISHED)
+        TrainedSetting(found[0].config, summarise_trainings(found), found, UNFINISHED)
         for found in runs.values()
     ]
     context = space.context
@@ -197,7 +197,7 @@ def read_study(
     )
 
 
-def _finished(trial: Trial, runs: list[Training], config: SearchConfig) -> TrainedSetting:
+def _setting_of(trial: Trial, runs: list[Training], config: SearchConfig) -> TrainedSetting:
     return TrainedSetting(
         dict(trial.config),
         trial.metrics,

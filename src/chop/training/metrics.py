@@ -345,7 +345,7 @@ def summary_of_test(
     lines = [
         f"{ROWS[split].replace('rows', result.unit)}: {result.rows:,}"
         + (f" ({printable(source)})" if source else ""),
-        f"{decides:{width}}  {value:{digits}}   (95 % confidence: {result.measured.interval})",
+        f"{decides:{width}}  {value:{digits}}   (95 % confidence: {result.primary.interval})",
         *(f"{name:{width}}  {value:{digits}}" for name, value in others),
         *([] if result.agreement is None else [f"In integers: {result.agreement}"]),
         *result.table([printable(name) for name in class_names]),

@@ -69,7 +69,7 @@ class Reporting(Part):
 
     def end_epoch(self, loop: Loop) -> None:
         self.report.end_training(_triple(self._last))
-        self.report.evaluated(dict(loop.metrics), loop.step)
+        self.report.add_evaluation(dict(loop.metrics), loop.step)
         self.report.end_epoch(loop.step, learning_rate(self.settings, loop.epoch))
         total = loop.engine.total(torch.tensor(self.report.mean_loss))
         loop.metrics[TRAIN_LOSS] = float(total) / loop.engine.processes

@@ -264,7 +264,7 @@ class Report:
         """Keep the metrics of the last step of the epoch."""
         self._step_metrics(last)
 
-    def evaluated(self, metrics: Metrics, step: int) -> None:
+    def add_evaluation(self, metrics: Metrics, step: int) -> None:
         """Keep and log the metrics of an evaluation."""
         self._shown |= metrics
         self.log(metrics, step)

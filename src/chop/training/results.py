@@ -43,7 +43,7 @@ class Result(ABC):
         """The primary metric of the task: accuracy, or mean absolute error."""
 
     @property
-    def measured(self) -> Measured:
+    def primary(self) -> Measured:
         """The primary metric with its interval."""
         low, high = self.interval
         metric, rows = self.task.decides, self.rows
@@ -66,21 +66,21 @@ class Result(ABC):
         """Return the table of classes or targets as lines of text."""
 
     def __repr__(self) -> str:
-        facts = ", ".join(f"{name} {value}" for name, value in self.named())
+        facts = ", ".join(f"{name} {value}" for name, value in self.facts())
         return f"{type(self).__name__}({facts})"
 
     def _repr_html_(self) -> str:
         """Return the measurements as a table for notebooks."""
-        return str(tabulate(self.named(), [], "html", disable_numparse=True))
+        return str(tabulate(self.facts(), [], "html", disable_numparse=True))
 
-    def named(self) -> list[tuple[str, str]]:
+    def facts(self) -> list[tuple[str, str]]:
         """Return the measurements with their names, as text."""
         (first, value), *others = [
             (name.removesuffix("_epoch").strip("_"), score_text(value, self.task.decides))
             for name, value in self.figures("").items()
         ]
         return [
-            (first, f"{value} ({self.measured.interval})"),
+            (first, f"{value} ({self.primary.interval})"),
             *others,
             (self.unit, f"{self.rows:,}"),
             *([] if self.agreement is None else [("in integers", str(self.agreement))]),

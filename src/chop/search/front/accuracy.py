@@ -118,7 +118,7 @@ class Judge:
 
     def _measured(self, model: "nn.Module", batches: "Iterable[tuple[Tensor, Tensor]]") -> Measured:
         context = self.context
-        return evaluate_model(model, copies(batches), context.device, context.targets).measured
+        return evaluate_model(model, copies(batches), context.device, context.targets).primary
 
 
 def predictions_in(labels: "Tensor") -> int:

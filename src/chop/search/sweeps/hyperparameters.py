@@ -14,9 +14,9 @@ from chop.search.runners import LoaderName, RunnerArgs, software_runner
 from chop.search.spaces.space import SPACES, Candidate, Choice, SearchSpace, SpaceSetup, options
 from chop.search.sweeps.trainings import (
     BATCH_SIZE,
+    MeasuredRows,
     Repeats,
-    Rows,
-    summary,
+    summarise_trainings,
     training_settings,
 )
 from chop.training.job import check_single_row
@@ -168,7 +168,7 @@ class TrainingArgs(RunnerArgs):
 
 def repeats_of(candidate: Candidate, args: TrainingArgs) -> Repeats:
     """The trainings that a candidate is measured by."""
-    return Repeats(candidate, args.repeats, Rows(args.data_loader, args.num_samples))
+    return Repeats(candidate, args.repeats, MeasuredRows(args.data_loader, args.num_samples))
 
 
 @software_runner(
@@ -179,4 +179,4 @@ def repeats_of(candidate: Candidate, args: TrainingArgs) -> Repeats:
 )
 def hyperparameter_training(candidate: Candidate, args: TrainingArgs) -> dict[str, float]:
     """Mean, spread, best and worst of accuracy and loss over several trainings from scratch."""
-    return summary(repeats_of(candidate, args).complete())
+    return summarise_trainings(repeats_of(candidate, args).complete())

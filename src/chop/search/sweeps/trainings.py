@@ -60,7 +60,7 @@ class Training(BaseModel):
 
 
 @dataclass(frozen=True)
-class Rows:
+class MeasuredRows:
     """The rows that a trained network is measured on."""
 
     data_loader: str
@@ -73,7 +73,7 @@ class Repeats:
     _told: ClassVar[float] = time.monotonic()
     """When a line was last written, whatever setting it was about."""
 
-    def __init__(self, candidate: Candidate, count: int, rows: Rows) -> None:
+    def __init__(self, candidate: Candidate, count: int, rows: MeasuredRows) -> None:
         self.candidate = candidate
         self.count = count
         self.rows = rows
@@ -193,7 +193,7 @@ def stored_runs(folder: Path) -> list[Training]:
     return sorted(runs, key=lambda run: (name_of(run.config), run.repeat))
 
 
-def summary(runs: Sequence[Training]) -> dict[str, float]:
+def summarise_trainings(runs: Sequence[Training]) -> dict[str, float]:
     """Mean, standard deviation, best and worst of everything that trainings are measured by."""
     found: dict[str, float] = {}
     for name in TRAINED:

@@ -335,7 +335,7 @@ def task_of_rows(data: Any) -> Task:
         return NUMBERS if info.regression else TOKENS if info.causal_LM else CLASSES
     rows = data if isinstance(data, GivenRows) else as_data_module(data, "train")
     with torch.random.fork_rng(devices=[]):
-        first: Any = next(iter(rows.needed(rows.splits()[0])), None)
+        first: Any = next(iter(rows.loader_of(rows.splits()[0])), None)
     is_numbers = is_batch(first) and task_of(first[1]) is NUMBERS
     return NUMBERS if is_numbers else CLASSES
 

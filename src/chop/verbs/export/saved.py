@@ -36,7 +36,7 @@ ROWS = 2000
 SETTINGS = ".toml"
 
 
-def export(  # noqa: PLR0913  (each is a flag of the command)
+def export_graph_file(  # noqa: PLR0913  (each is a flag of the command)
     load: str | Path,
     to: str = "c",
     output: str | Path | None = None,

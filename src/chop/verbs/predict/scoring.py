@@ -87,7 +87,7 @@ class ErrorOfNumbers(Score):
             self.tally.add(outputs[chosen], labels[chosen])
 
     def result(self) -> Measured | None:
-        return self.tally.result().measured if self.labelled else None
+        return self.tally.result().primary if self.labelled else None
 
 
 @lru_cache(256)

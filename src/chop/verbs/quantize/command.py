@@ -58,7 +58,7 @@ def run_quantize(session: Session[QuantizeRequest]) -> ActionResult:
     session = replace(session, config=config)
     watched = Watched(session)
     graph = transform_session(session, session.software_folder / TRANSFORM, watch=watched)
-    found = watched.compared(graph)
+    found = watched.compare(graph)
     place = latest(session.software_folder / TRANSFORM / GRAPH)
     logger.info("Quantised model: %s", seen_from_here(place))
     show_next(next_of_quantized(session, graph, place))
@@ -115,9 +115,9 @@ class Watched:
         if self.is_trained:
             self.accuracy(graph)
 
-    def compared(self, graph: MaseGraph) -> dict[str, Any]:
+    def compare(self, graph: MaseGraph) -> dict[str, Any]:
         """Say what quantisation costs and saves; what was found, for the record."""
-        accuracies = self.accuracy.compared(graph)
+        accuracies = self.accuracy.compare(graph)
         if not self.is_trained:
             logger.warning(UNTRAINED)
         after = cost_of(graph)

@@ -102,7 +102,7 @@ class SearchReport:
     features: dict[str, Any]
     verbose: bool = False
 
-    def written(self, is_over: bool) -> SearchResult:
+    def write(self, is_over: bool) -> SearchResult:
         """Write and print everything.
 
         Args:
@@ -152,7 +152,7 @@ class SearchReport:
 
     def _tell(self, found: SearchResult) -> None:
         """Print what was found, or raise if nothing was."""
-        failed = found.failed
+        failed = found.failures
         logger.info(
             "%d distinct configurations of %s were evaluated, %d of them failed; "
             "%d proposals were repeats",

@@ -16,7 +16,7 @@ from chop.search.runners import HW_RUNNERS, SW_RUNNERS
 from chop.search.samplers import SAMPLERS
 from chop.tasks import NUMBERS, Task
 from chop.verbs.common.rows import adapt, module_of, module_project, one_line, searchable, splits
-from chop.verbs.search.job import search as search_action
+from chop.verbs.search.job import search
 
 LEARNED = "learned"
 COST = "ebops"
@@ -25,7 +25,7 @@ OF_RUN = ("accelerator", "num_threads", "load_name", "load_type", "cf_args")
 """Settings of the run that `search` takes beside those of the strategy."""
 
 
-def search(  # noqa: PLR0913  # all but the first by name
+def search_module(  # noqa: PLR0913  # all but the first by name
     model: nn.Module,
     *,
     train: Iterable[Any] | None = None,
@@ -68,7 +68,7 @@ def search(  # noqa: PLR0913  # all but the first by name
             "strategy": {**strategy_tables(strategy, setup), **runner_tables(wanted, what.task)},
             "search_space": space_tables(what.model, strategy, widths),
         }
-        return search_action(
+        return search(
             what.model, None, what.rows, tables, task=what.task.name, seed=seed,
             save_dir=module_project(project, model) / SOFTWARE / SEARCH, resume=resume,
             pretrained=True, verbose=verbose, **of_run,

@@ -337,7 +337,7 @@ class SearchJob:
         finally:
             # Who writes last knows of all trials.
             with all_tried(ended), one_at_a_time(folder), no_collections():
-                result = self.report(found, folder).written(is_over)
+                result = self.report(found, folder).write(is_over)
         logger.info("Searching is completed")
         return result
 

@@ -154,7 +154,7 @@ def sensitivity(  # noqa: PLR0913  # what a run consists of, by the names of the
         raise ConfigError(f"sensitivity: {info.name} has no layer with products, such as nn.Linear")
     requests = [(layer, width) for layer in layers for width in widths]
     points = evaluate_all(make_engine(engine or EngineChoice(), 1, imports), measuring, requests)
-    found = Sensitivity(start=measuring.measured(), points=tuple(points))
+    found = Sensitivity(start=measuring.baseline(), points=tuple(points))
     needs = [Need(layer, space.nodes[layer], found.enough(layer)) for layer in layers]
     found.search.update(suggest_search(number_format, needs, widths, task))
     return found if save_dir is None else write_sensitivity(found, Path(save_dir), settings or {})
@@ -202,7 +202,7 @@ class Measuring:
         """Return what measures a layer at a width in this process."""
         return lambda request: self.point(*request)
 
-    def measured(self) -> Measured:
+    def baseline(self) -> Measured:
         """The network as it came."""
         rows = len(self.start)
         if self.is_regression:

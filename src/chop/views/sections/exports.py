@@ -113,16 +113,16 @@ def hardware_section(run: RunFolder) -> Section | None:
         return None
     headers = ("Circuit", "Verified in RTL", *CIRCUIT_HEADERS)
     rows = [(name, rows_checked(each), *circuit_cells(circuit)) for name, each, circuit in found]
-    shown = ResultTable(headers, rows, "Circuits", text_columns=2).filled()
+    shown = ResultTable(headers, rows, "Circuits", text_columns=2).drop_empty_columns()
     tiles = tuple(_tile(each, circuit) for _, each, circuit in found[:MOST_TILES])
-    body = join_markup([tag("p", _explained(found)), shown.html()])
+    body = join_markup([tag("p", _explanation(found)), shown.html()])
     return Section("hardware", "Hardware", body, tiles)
 
 
 MOST_TILES = 2
 
 
-def _explained(found: Sequence[tuple[str, StoredExport, StoredCircuit]]) -> str:
+def _explanation(found: Sequence[tuple[str, StoredExport, StoredCircuit]]) -> str:
     """Name the tools that the columns come from."""
     if not any(circuit.synthesis for _, _, circuit in found):
         return "LUTs are estimated: ch export --to verilog --synthesise asks Yosys and nextpnr."

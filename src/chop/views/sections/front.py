@@ -43,7 +43,7 @@ def front_table(result: SearchResult, circuits: Mapping[str, StoredExport]) -> M
         },
         "Trial": columns["trial"],
     }
-    shown = ResultTable.of_columns(table, "The front").filled()
+    shown = ResultTable.of_columns(table, "The front").drop_empty_columns()
     return join_markup([tag("h3", "The front"), shown.html(), unverified_reasons(result.verified)])
 
 

@@ -94,7 +94,7 @@ def _on_test_rows(known: Accuracies) -> str:
 def search_summary(search: SearchResult) -> str:
     """Return a sentence about the trials."""
     size, repeats = search.problem.space_size, search.problem.repeats
-    failed = len(search.failed)
+    failed = len(search.failures)
     out = sum(search.group(trial) == OUT for trial in search.complete)
     words = [
         quantity(len(search.trials), "distinct configuration")
@@ -327,7 +327,7 @@ def _cell(settings: Mapping[str, Any] | None) -> Markup:
 
 def failures(search: SearchResult) -> Markup | None:
     """The trials that failed, with their reasons."""
-    failed = search.failed
+    failed = search.failures
     if not failed:
         return None
     rows = [(str(t.number), t.reason or "no reason is stored") for t in failed[:MOST_FAILURES]]

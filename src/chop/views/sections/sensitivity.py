@@ -28,6 +28,6 @@ def sensitivity_section(folders: Sequence[Path]) -> Section:
     ]
     value = f"{len(narrow)} of {quantity(len(enough), 'layer')}"
     most = quantity(max(narrow, default=max(found.widths)), "bit")
-    detail = f"alone lose at most {100 * found.tolerated:g} % with {most} or fewer"
+    detail = f"alone lose at most {100 * found.tolerance:g} % with {most} or fewer"
     tile = Tile("Narrow layers", value, detail, rank=3)
     return Section("sensitivity", "Each layer alone", join_markup(parts), (tile,))

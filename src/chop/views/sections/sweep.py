@@ -10,8 +10,8 @@ from chop.markup import Markup, join_markup, tag
 from chop.results.settings import (
     TrainedSetting,
     read_settings,
+    setting_text,
     settings_table,
-    value_text,
     varying_names,
 )
 from chop.training.report import ACCURACY, LOSS
@@ -47,7 +47,7 @@ def sweep_charts(settings: Sequence[TrainedSetting]) -> list[Markup]:
     more = f", the best {len(best)} settings" if len(best) < len(settings) else ""
     varying = varying_names(settings)
     names = [
-        ", ".join(f"{key} {value_text(each.config.get(key))}" for key in varying) for each in best
+        ", ".join(f"{key} {setting_text(each.config.get(key))}" for key in varying) for each in best
     ]
     named = {
         name or f"setting {n}": each for n, (name, each) in enumerate(zip(names, best, strict=True))
