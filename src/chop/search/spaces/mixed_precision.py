@@ -19,6 +19,7 @@ from chop.numerics.base import AUTO
 from chop.numerics.granular import require_broadcast
 from chop.ops.op import Op, op_of_node, parameter_roles
 from chop.ops.table import OPS
+from chop.passes.graph.transforms.folding import fold_normalisation_transform_pass
 from chop.passes.graph.transforms.quantize.observe import Fits, with_scales
 from chop.passes.graph.transforms.quantize.plan import is_quantizable
 from chop.passes.graph.transforms.quantize.quantize import quantize_transform_pass
@@ -55,16 +56,21 @@ class MixedPrecisionSetup(SpaceSetup):
     Attributes:
         by: match nodes by name or by operation (type).
         calibrate: how scales are chosen, from rows of the training split.
+        fold: put batch normalisation into the layers beside it first, as networks in integers have
+            none of it.
     """
 
     by: Literal["name", "type"] = "name"
     calibrate: Calibration = Calibration()
+    fold: bool = False
 
     def __repr_args__(self) -> Iterator[tuple[str, Any]]:
-        """What a study is known by: one that was begun before there was `calibrate` stays known."""
+        """Yield what a study is known by: settings of today, unless they are as they used to be."""
         yield "by", self.by
         if self.calibrate != Calibration():
             yield "calibrate", self.calibrate
+        if self.fold:
+            yield "fold", True
 
 
 @SPACES.register("graph/quantize/mixed_precision_ptq")
@@ -76,6 +82,10 @@ class MixedPrecisionPTQ(SearchSpace):
     def __init__(self, context: SearchContext, setup: Any, seed: Mapping[str, Any]) -> None:
         super().__init__(context, setup, seed)
         self.graph = context.graph(context.twin())
+        if setup.fold:
+            if not context.eval_mode:
+                raise ConfigError("search.search_space.setup.fold: write eval_mode = true with it")
+            self.graph, _ = fold_normalisation_transform_pass(self.graph)
         self.nodes, self.first = quantisable(self.graph)
         if not self.nodes:
             raise ConfigError("no operation of the model can be quantised: there is no choice")
@@ -130,12 +140,13 @@ class MixedPrecisionPTQ(SearchSpace):
         return QuantisedCandidate(self, config)
 
     def toml_of(self, config: dict[str, Any]) -> dict[str, Any]:
-        """``[passes.quantize]`` by name, with the numbers that stand for "auto"."""
+        """Return ``[passes.quantize]`` by name, with the numbers that stand for "auto"."""
         args = pass_args(self.with_numbers(config))
         chosen = [quant.operands.values() for _, quant in self.quants(config).values()]
         if any(lies_outside(fmt) for formats in chosen for fmt in formats):
             args["outside_width"] = True  # the search has chosen it
-        return {"passes": {"quantize": args}}
+        folding: dict[str, Any] = {"fold_normalisation": {}} if self.setup.fold else {}
+        return {"passes": {**folding, "quantize": args}}
 
     def quantised(self, config: dict[str, Any]) -> nn.Module:
         """A new model, made by the quantise pass."""

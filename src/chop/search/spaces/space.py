@@ -153,6 +153,7 @@ class SearchContext:
         eval_mode: measure in evaluation mode, as a network is used; else in training mode.
         seed: of the search; training of a candidate starts from it, too.
         folder: of the results, for runners that keep files there.
+        is_trained: whether the weights of the model were loaded.
     """
 
     model: nn.Module
@@ -164,6 +165,7 @@ class SearchContext:
     eval_mode: bool = True
     seed: int = 0
     folder: Path | None = None
+    is_trained: bool = False
     kept: dict[str, Any] = field(default_factory=dict, repr=False)
     """What a space has worked out once for all processes of the search."""
     _rows: dict[tuple[str, int | None], list[Batch]] = field(default_factory=dict, repr=False)
@@ -393,7 +395,6 @@ def make_space(
 
 def options(value: Any, where: str) -> tuple[Any, ...]:
     """The options that a key of a seed lists; a single value is the only option."""
-    found = tuple(value) if isinstance(value, list | tuple) else (value,)
-    if not found:
-        raise ConfigError(f"{where}: there is nothing to choose from")
-    return found
+    if found := tuple(value) if isinstance(value, list | tuple) else (value,):
+        return found
+    raise ConfigError(f"{where}: there is nothing to choose from")

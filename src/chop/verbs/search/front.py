@@ -9,6 +9,7 @@ from torch import nn
 from chop.errors import ConfigError, UnknownNameError
 from chop.logger import quietly
 from chop.ops.table import OPS
+from chop.passes.graph.transforms.folding import has_normalisation
 from chop.results.front import SearchResult
 from chop.runs import SEARCH, SOFTWARE
 from chop.search.metrics import METRICS
@@ -111,7 +112,7 @@ def space_tables(model: nn.Module, strategy: str, widths: Sequence[int]) -> dict
         )
     return {
         "name": "graph/quantize/mixed_precision_ptq",
-        "setup": {"by": "type"},
+        "setup": {"by": "type", **({"fold": True} if has_normalisation(model) else {})},
         "seed": {"default": {"config": {"name": [None]}}, **products},
     }
 

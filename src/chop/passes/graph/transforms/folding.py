@@ -65,6 +65,11 @@ def fold_normalisation_transform_pass(graph: MaseGraph) -> tuple[MaseGraph, Info
     return graph, info
 
 
+def has_normalisation(model: nn.Module) -> bool:
+    """Return whether a network has batch normalisation, which could be folded."""
+    return any(isinstance(each, NORMS) for each in model.modules())
+
+
 def obstacle(node: fx.Node, norm: nn.Module, calls: Counter[str]) -> str | None:
     """Return why a batch normalisation has to stay; None if nothing is in the way."""
     if isinstance(norm, QuantizedModule):

@@ -21,6 +21,7 @@ from chop.numerics import Integer, NumberFormat
 from chop.numerics.base import AUTO
 from chop.numerics.int_tensor import IntTensor
 from chop.ops.op import Op, Reads, op_of_node
+from chop.ops.stepwise import TABLE
 from chop.ops.table import OPS
 from chop.passes.base import Info, transform_pass
 from chop.passes.graph.transforms.folding import NORMS, fold_normalisation_transform_pass
@@ -35,6 +36,8 @@ INTEGER = "integer"
 LEAST_BIAS = 16
 MORE_IN_TABLES = 4
 """Bits that the tables inside an operation have more than its data."""
+MORE_IN_NORMS = 2
+"""Bits that the tables of norms have more than those of other operations."""
 WEIGHTS_BY_CHANNEL = {"per": {"weight": "channel"}}
 
 
@@ -55,7 +58,8 @@ def quantize_whole_transform_pass(graph: MaseGraph, args: QuantizeArgs) -> tuple
     left = without_integers(graph)
     only = product_operations() if left else rounded_operations(graph)
     args = with_operations(args, only)
-    plan = without_signs(graph, make_plan(graph, args), args)
+    plan = with_wide_sums(graph, make_plan(graph, args), args)
+    plan = without_signs(graph, plan, args)
     graph, info = quantize_by_plan(graph, plan, args)
     align_biases(graph)
     in_float = left or first_obstacle(graph)
@@ -81,18 +85,28 @@ def with_operations(args: QuantizeArgs, only: Sequence[str]) -> QuantizeArgs:
     """
     if args.default is None or args.default.only is not None:
         return args
-    config = dict(args.default.config)
-    if config.get("name") == INTEGER and "weight_width" in config and "bias_width" not in config:
-        config["bias_width"] = max(LEAST_BIAS, 2 * int(config["weight_width"]))
-        if config.get("weight_frac_width") == AUTO:
-            config["bias_frac_width"] = AUTO
-    if config.get("name") == INTEGER and "data_in_width" in config:
-        bits = min(int(config["data_in_width"]), LEAST_BIAS - MORE_IN_TABLES) + MORE_IN_TABLES
-        config = {"table_width": bits, "table_frac_width": bits} | config
-    changed: dict[str, Any] = {"default": DefaultRule(config=config, only=tuple(only))}
+    changed: dict[str, Any] = {
+        key: {"config": with_inner_operands(config)} for key, config in args.configs()
+    }
+    changed["default"] = DefaultRule(**changed["default"], only=tuple(only))
     if "calibrate" not in args.model_fields_set:
         changed["calibrate"] = type(args.calibrate).model_validate(WEIGHTS_BY_CHANNEL)
     return args.model_copy(update=changed)
+
+
+def with_inner_operands(config: dict[str, Any]) -> dict[str, Any]:
+    """Return a configuration that says the bits of biases and tables, too, where it did not."""
+    if config.get("name") != INTEGER:
+        return config
+    config = dict(config)
+    if "weight_width" in config and "bias_width" not in config:
+        config["bias_width"] = max(LEAST_BIAS, 2 * int(config["weight_width"]))
+        if config.get("weight_frac_width") == AUTO:
+            config["bias_frac_width"] = AUTO
+    if "data_in_width" in config:
+        bits = min(int(config["data_in_width"]), LEAST_BIAS - MORE_IN_TABLES) + MORE_IN_TABLES
+        config = {"table_width": bits, "table_frac_width": bits} | config
+    return config
 
 
 def rounded_operations(graph: MaseGraph) -> list[str]:
@@ -124,6 +138,47 @@ def raw_reader(node: fx.Node, graph: MaseGraph) -> Op | None:
         seen.add(source)
         left += source.all_input_nodes
     return None
+
+
+def with_wide_sums(graph: MaseGraph, plan: Plan, args: QuantizeArgs) -> Plan:
+    """Return a plan with more bits for what is standardised, and for the sums that lead there.
+
+    A row is divided by its own size, so what was rounded by the size of the largest row would be
+    the noise of small ones. Widths that are said for an operation or a layer stay.
+    """
+    usual = args.default.config.get("data_in_width") if args.default is not None else None
+    if usual is None:
+        return plan
+    modules, wide = graph.modules, set[fx.Node]()
+    ops = {node: op_of_node(node, modules) for node in graph.nodes}
+    left = [node for node, op in ops.items() if op is not None and op.standardises]
+    while left:
+        node = left.pop()
+        wide.add(node)
+        for source in node.all_input_nodes:
+            op = ops[source]
+            carries = op is not None and (op.keeps_sign or op.reads is Reads.PLACE)
+            if carries and not getattr(op, "multiplies", False) and source not in wide:
+                left.append(source)
+    return {
+        node: quant
+        if quant is None or node not in wide
+        else replace(quant, operands=dict(widened(quant.operands, int(usual))))
+        for node, quant in plan.items()
+    }
+
+
+def widened(operands: Mapping[str, NumberFormat], usual: int) -> Iterator[tuple[str, NumberFormat]]:
+    """Yield the formats of operands, that of data and of tables with the bits of tables."""
+    bits = min(usual, LEAST_BIAS - MORE_IN_TABLES) + MORE_IN_TABLES
+    for role, fmt in operands.items():
+        is_usual = isinstance(fmt, Integer) and fmt.is_open and fmt.width == usual
+        if role == "data_in" and is_usual and bits > usual:
+            fmt = fmt.model_copy(update={"width": bits})
+        elif role == TABLE and isinstance(fmt, Integer) and fmt.width == bits:
+            more = min(bits + MORE_IN_NORMS, LEAST_BIAS)
+            fmt = fmt.model_copy(update={"width": more, "frac_width": more})
+        yield role, fmt
 
 
 def without_signs(graph: MaseGraph, plan: Plan, args: QuantizeArgs) -> Plan:
