@@ -248,7 +248,7 @@ def regular(path: Path) -> Path:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, "is a folder, not a file")
     if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, "is no regular file")
+        raise OSError(errno.EINVAL, "is not a regular file")
     return path
 
 

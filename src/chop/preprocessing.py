@@ -183,7 +183,7 @@ def from_plain(plain: object, where: object) -> Preprocessing | None:
         return None
     try:
         if not isinstance(plain, Mapping):
-            raise DataError("it is no table")
+            raise DataError("it is not a table")
         for key in plain:
             if key not in Preprocessing.__dataclass_fields__:
                 raise DataError(f"unknown key {key!r:.40}")
@@ -216,5 +216,7 @@ def _single(value: float, name: str) -> float:
     except (OverflowError, TypeError, ValueError):
         single = math.nan
     if not math.isfinite(single):
-        raise DataError(f"preprocessing: {name} has {value!r:.40}, which is no number of float32")
+        raise DataError(
+            f"preprocessing: {name} has {value!r:.40}, which is not a number of float32"
+        )
     return single

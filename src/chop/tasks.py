@@ -35,7 +35,7 @@ class Task:
         loss: the mean over outputs and labels; targets say how labels are scaled for it.
         loss_unit: what the loss is counted in.
         metrics: what networks are measured by, beside the loss.
-        decides: that of them which is shown first, with an interval, and which points are chosen
+        primary_metric: the one that is shown first, with an interval, and that points are chosen
             by; checkpoints are chosen by the validation loss.
         direction: which of its values are better.
         stem: what it is called in columns: ``train_<stem>``, ``val_<stem>_epoch``.
@@ -50,7 +50,7 @@ class Task:
     loss: Loss
     loss_unit: str
     metrics: tuple[str, ...]
-    decides: str
+    primary_metric: str
     direction: Literal["maximize", "minimize"]
     stem: str
     words: str

@@ -408,7 +408,7 @@ def test_rows_that_differ_from_their_integers_are_counted_without_classes() -> N
 
 def test_every_task_is_one_row_of_one_table() -> None:
     for task in TASKS.values():
-        assert task.decides in task.metrics
+        assert task.primary_metric in task.metrics
         assert TASKS[task.name] is task
     scores = torch.tensor([[0.1, 0.9], [0.8, 0.2]])
     known = Preprocessing("features", (0,), (1,), classes=("no", "yes"))

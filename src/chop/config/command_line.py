@@ -218,7 +218,7 @@ def _unknown_argument(argument: str, verb: Verb | None) -> str:
     if name in REMOVED:
         return f"{flag} has no meaning here: {REMOVED[name]}"
     if name in ("model", "dataset"):
-        return f"{flag} is no option: the names stand by themselves: ch ACTION MODEL DATASET"
+        return f"{flag} is not an option: the names stand by themselves: ch ACTION MODEL DATASET"
     flags = [flag for setting in all_options().values() for flag in flags_of(setting)]
     meant = suggestion(flag, [*flags, "--help", "--version"])
     if flag in MEANT or not meant.startswith("did you mean"):

@@ -49,7 +49,7 @@ def write_toml(path: Path, tables: dict[str, Any], comment: str = "") -> None:
 
 
 def na_to_none(value: Any) -> Any:
-    """A copy in which every "NA" is none."""
+    """A copy in which every "NA" is None."""
     return _replace_value(value, NOTHING, None)
 
 

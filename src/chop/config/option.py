@@ -85,7 +85,7 @@ class Setting:
 
     @property
     def type_members(self) -> tuple[Any, ...]:
-        """`int` and `None` of ``int | None``; the type itself where it is no union."""
+        """`int` and `None` of ``int | None``; the type itself where it is not a union."""
         if get_origin(self.type) in (Union, UnionType):
             return get_args(self.type)
         return (self.type,)

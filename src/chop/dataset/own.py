@@ -120,7 +120,7 @@ WANTED = (
 
 
 def as_data_module(given: Any, main: str) -> "GivenRows":
-    """A data module as actions take it, made of what is none of ours.
+    """A data module as actions take it, made of what is not ours.
 
     Args:
         main: the split that a single loader stands for: train or test.
@@ -286,7 +286,9 @@ def checked_loader(loader: Any, split: str) -> Any:
     """A loader, if it can be iterated over in every epoch."""
     if isinstance(loader, str) or not isinstance(loader, Iterable):
         kind = type(loader).__name__
-        raise ConfigError(f"data_module: a {kind} is no loader of {split} rows: {WANTED} is wanted")
+        raise ConfigError(
+            f"data_module: a {kind} is not a loader of {split} rows: {WANTED} is wanted"
+        )
     if isinstance(loader, Iterator):
         raise ConfigError(
             f"data_module: the {split} rows come from an iterator, which can be used up only once: "

@@ -128,7 +128,7 @@ def check_config(file: Path) -> None:
         raise CheckpointError(f"{file}: cannot be read: {error}") from None
     if not isinstance(content, dict) or not isinstance(content.get("model_type"), str):
         raise CheckpointError(
-            f"{file}: is no configuration of transformers: 'model_type' is missing"
+            f"{file}: is not a configuration of transformers: 'model_type' is missing"
         )
 
 

@@ -105,7 +105,7 @@ class MaseModelInfo:
         return self.task_type is ModelTaskType.NERF
 
     def check_task(self, task: str) -> None:
-        """Refuse a task that is none, or not one of this model."""
+        """Refuse a task that does not exist, or not one of this model."""
         if task not in (*CLASSIFICATION, *LANGUAGE, *REGRESSION):
             raise ConfigError(
                 f"task {task!r} is not supported: a model is a classifier (cls), a language "

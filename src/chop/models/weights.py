@@ -131,14 +131,14 @@ def _check_archive(path: Path) -> None:
 
 
 def _check_beginning(path: Path) -> None:
-    """Say what is wrong with a file that is no archive, unless it is one of torch's older ones."""
+    """Say what is wrong with a file that is not an archive, nor one of torch's older files."""
     with path.open("rb") as file:
         begin = file.read(2 + len(OLD_FORMAT))
     if begin[:1] == PICKLE and begin[2:] == OLD_FORMAT:
         return
     if begin.startswith(PICKLE):
         raise CheckpointError(
-            f"{path}: refused, as it is no file of torch but a pickle, which could run code"
+            f"{path}: refused, as it is not a file of torch but a pickle, which could run code"
         )
     found = f"it begins with {begin!r}" if begin else "it is empty"
     if begin.startswith(b"PK"):

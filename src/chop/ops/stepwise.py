@@ -31,7 +31,7 @@ Function = Callable[[Tensor], Tensor]
 def table_bits(rounders: Any) -> int | None:
     """Return the bits of the tables; None if an operation is to be computed in floating point."""
     found = (rounders or {}).get(TABLE)
-    if not isinstance(found, NumberFormat):  # what observes a network in floating point is none
+    if not isinstance(found, NumberFormat):  # what observes a network in floating point is not one
         return None
     if not isinstance(found, Integer) or not isinstance(found.width, int):
         raise ConfigError(f"{TABLE} is the format of tables inside an operation: take 'integer'")

@@ -100,7 +100,7 @@ def _section(node: fx.Node, name: str) -> Mapping[str, Any]:
 
 
 def _table(value: Any) -> Mapping[str, Any]:
-    """A part of the metadata, which a user may have edited: what is no table is empty."""
+    """A part of the metadata, which a user may have edited: what is not a table is empty."""
     return value if isinstance(value, dict) else {}
 
 

@@ -17,7 +17,7 @@ from chop.runs import LAYERS_FILE, LAYERS_TABLE, Count, read_stored
 from chop.tables import ResultTable, as_csv
 from chop.tasks import CLASSES, NUMBERS
 
-TOLERATED = {CLASSES.decides: 0.005, NUMBERS.decides: 0.02}
+TOLERATED = {CLASSES.primary_metric: 0.005, NUMBERS.primary_metric: 0.02}
 """What a width may cost and still be enough: half a point of accuracy, or an error 2 % larger."""
 LONGEST_NAME, LINE = 24, 79
 MOST_LINES = 8
@@ -147,14 +147,14 @@ class Sensitivity(BaseModel):
     @property
     def what_is_lost(self) -> str:
         """Return what the numbers of the table are."""
-        if self.start.metric == NUMBERS.decides:
+        if self.start.metric == NUMBERS.primary_metric:
             return f"Per cent more {NUMBERS.words} (of {self.start})"
         return f"Points of accuracy lost (of {100 * self.start.value:.1f})"
 
     def caption(self) -> str:
         """Return what the numbers of the table mean, in sentences."""
         widest = max((point.high - point.low) / 2 for point in self.points)
-        unit = "per cent" if self.start.metric == NUMBERS.decides else "points"
+        unit = "per cent" if self.start.metric == NUMBERS.primary_metric else "points"
         return (
             f"{self.what_is_lost} where one layer alone has so many bits, on the same "
             f"{self.start.rows:,} validation rows, 95 % sure to ±{100 * widest:.1f} or better. "

@@ -346,7 +346,7 @@ class WidthTraining(Part):
         loss.backward()  # type: ignore[no-untyped-call]
         bits = self.widths.parameters_of_bits()
         if not bool(loss.isfinite()) or any(each.grad is None for each in bits):
-            raise TrainingError("the loss is no finite number, or some width gets no gradient")
+            raise TrainingError("the loss is not a finite number, or some width gets no gradient")
         if not self.start_ebops > 0:
             raise TrainingError("its multiplications cost nothing from the start: give more bits")
 

@@ -254,7 +254,7 @@ class Report:
         self.log({name: self._shown[name] for name in chosen} | rates, step)
 
     def advance(self, steps: int, loss: float, score: float) -> None:
-        """Count steps that are done, with their mean loss and what decides of the task."""
+        """Count steps that are done, with their mean loss and the primary metric."""
         self._steps += steps
         self._loss_sum += loss * steps
         self._score_sum += score * steps

@@ -46,7 +46,7 @@ class Result(ABC):
     def primary(self) -> Measured:
         """The primary metric with its interval."""
         low, high = self.interval
-        metric, rows = self.task.decides, self.rows
+        metric, rows = self.task.primary_metric, self.rows
         return Measured(metric=metric, value=self.value, rows=rows, low=low, high=high)
 
     @abstractmethod
@@ -76,7 +76,7 @@ class Result(ABC):
     def facts(self) -> list[tuple[str, str]]:
         """Return the measurements with their names, as text."""
         (first, value), *others = [
-            (name.removesuffix("_epoch").strip("_"), score_text(value, self.task.decides))
+            (name.removesuffix("_epoch").strip("_"), score_text(value, self.task.primary_metric))
             for name, value in self.figures("").items()
         ]
         return [
@@ -91,7 +91,7 @@ class Result(ABC):
         return {
             **self.figures(split),
             "rows": self.rows,
-            f"{self.task.decides}_95_percent_interval": list(self.interval),
+            f"{self.task.primary_metric}_95_percent_interval": list(self.interval),
             **self.details(class_names),
             **({} if self.agreement is None else {"integers": asdict(self.agreement)}),
         }

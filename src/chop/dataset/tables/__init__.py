@@ -1,6 +1,6 @@
 """Tables of numbers with a column of classes or of targets, read from files of several kinds.
 
-`open_csv`, `open_parquet` and `open_npz` open a table for whoever reads it in pieces; `read_table`
+`open_csv`, `open_parquet` and `open_npz` open a table to be read in pieces; `read_table`
 brings the pieces together, in a file where they are too many for memory.
 """
 
@@ -141,7 +141,7 @@ class _RowsOf:
 
 
 def _numbers(piece: Piece, places: Sequence[int], table: TableFile) -> Floats:
-    """Return some columns as finite numbers, or say which cell is none."""
+    """Return some columns as finite numbers, or say which cell is not one."""
     found = piece.matrix(places)
     bad = np.argwhere(~np.isfinite(found))
     if len(bad):
@@ -253,7 +253,7 @@ def _stated_indices(classes: NDArray[Any], path: Path, stated: tuple[str, ...]) 
     if others:
         unknown = next((name for name in others if name not in stated), others[0])
         raise DataError(
-            f"{path}: class {unknown!r:.40} is none of the {len(stated)} class_names, and no "
+            f"{path}: class {unknown!r:.40} is not one of the {len(stated)} class_names, and no "
             f"place from 0 to {len(stated) - 1} among them"
         )
     return classes.astype(np.int64)

@@ -7,7 +7,7 @@ A search asks for batches of requests, an engine evaluates them, the study recor
     for ticket, answers in engine.finished(timeout=1.0): ...
     engine.close()
 
-Whoever records is the truth; whoever computes may die.
+The process that records is the truth; one that computes may die.
 """
 
 import time

@@ -1,6 +1,6 @@
 """How sure the scores of a front are, and what the front and the float network do on test rows.
 
-A score is what decides of a task: the accuracy of classes, the mean absolute error of numbers.
+A score is the primary metric: the accuracy of classes, the mean absolute error of numbers.
 
 Test rows are looked at when the search is over: nothing is chosen by them.
 """

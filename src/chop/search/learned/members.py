@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 DONE = "done"
 """The empty file in the folder of a member that has come to its end."""
 STRETCH = 30.0
-"""Seconds after which a member is stored and goes on, as a request of its own."""
+"""Seconds after which a member is stored and continued, as a request of its own."""
 LEAST_WORK = 10.0
 """How much longer a stretch is at least than what it takes to begin it."""
 

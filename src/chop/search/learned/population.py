@@ -1,6 +1,6 @@
 """Several runs that learn widths as one search: an engine does them, and their fronts are merged.
 
-A member runs for a while in some process, is packed and stored, and goes on. So whatever dies, at
+A member runs for a while in some process, is packed and stored, and continues. So whatever dies, at
 most that while is lost, and members need no folder in common.
 """
 
@@ -173,7 +173,7 @@ class Population(Strategy):
                 self._tables[member] = [member.labels | row for row in csv.DictReader(stream)]
 
     def _state(self, member: Member) -> Path:
-        """The file that a member goes on from."""
+        """The file that a member continues from."""
         return self.files.folder / STATE.format(member.number, member.seed)
 
     def _is_done(self, member: Member) -> bool:

@@ -147,7 +147,7 @@ def _check_problem(study: optuna.Study, place: Place, problem: Mapping[str, Any]
             if study.get_trials(deepcopy=False):
                 raise SearchError(
                     f"{shown(place)}: study {study.study_name!r} does not say what its trials are "
-                    "of, so it is none of ours; start a new study without --resume"
+                    "of, so it is not ours; start a new study without --resume"
                 )
             # Who made it was killed before it could say so.
             study.set_user_attr(PROBLEM, dict(problem))
@@ -172,7 +172,7 @@ def _storage(place: Place) -> tuple["BaseStorage", Any]:
             raise SearchError(f"{place.storage}: cannot be read: {error.strerror}") from None
         except (KeyError, IndexError, TypeError, ValueError, AssertionError) as error:
             raise SearchError(
-                f"{place.storage}: is no study: record {journal.records_read} makes no sense "
+                f"{place.storage}: is not a study: record {journal.records_read} makes no sense "
                 f"({type(error).__name__}: {error})"
             ) from None
     try:

@@ -192,7 +192,7 @@ class Claim(NamedTuple):
     """For which configuration a trial stands in a storage, and who evaluates it."""
 
     key: str | None
-    """None if it is no trial of a search: somebody used the study for something else."""
+    """None if it is not a trial of a search: somebody used the study for something else."""
     worker: str
     token: str
     is_void: bool

@@ -297,7 +297,7 @@ def make_job(  # noqa: PLR0913  # what training and testing have in common
 
 
 def check_task(task: str, model_info: "MaseModelInfo | None", data: "MaseDatasetInfo") -> None:
-    """Refuse a task that is none, or that the model or the rows are not made for."""
+    """Refuse a task that does not exist, or that the model or the rows are not made for."""
     if model_info is not None:
         model_info.check_task(task)
     wanted = task_named(task)

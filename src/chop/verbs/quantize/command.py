@@ -42,7 +42,7 @@ def passes_of(config: QuantizeRequest) -> dict[str, dict[str, Any]]:
 
 
 def check_quantize(config: QuantizeRequest) -> None:
-    """Refuse passes, which another command runs, and what is no format or width."""
+    """Refuse passes, which another command runs, and what is not a format or width."""
     if config.passes:
         raise ConfigError(
             "quantize makes its own rules from --width: what [passes] of a file says, "

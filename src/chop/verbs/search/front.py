@@ -52,7 +52,7 @@ def search_module(  # noqa: PLR0913  # all but the first by name
         strategy: ``learned`` trains the width of every weight; else the name of a sampler, such as
             ``tpe``, which tries `widths` of each layer.
         task, verbose: as for `train`.
-        objectives: metrics, as listed by ``ch info runners``; by default what decides of the task
+        objectives: metrics, as listed by ``ch info runners``; by default the primary metric
             (``accuracy``, of a regression ``mae``) and ``ebops``.
         project: the folder of the run; by default as for `train`.
         setup: the keys of ``[search.strategy.setup]``: n_trials, cycles, epochs, float_epochs …;
@@ -64,7 +64,7 @@ def search_module(  # noqa: PLR0913  # all but the first by name
     of_run = {name: found for name in OF_RUN if (found := setup.pop(name, None)) is not None}
     with quietly(not verbose), one_line("search"):
         what = adapt(searchable(model), rows, task, cast=True)
-        wanted = (what.task.decides, COST) if objectives is None else objectives
+        wanted = (what.task.primary_metric, COST) if objectives is None else objectives
         tables = {
             "strategy": {**strategy_tables(strategy, setup), **runner_tables(wanted, what.task)},
             "search_space": space_tables(what.model, strategy, widths),

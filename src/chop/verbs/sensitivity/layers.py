@@ -58,7 +58,7 @@ def parse_widths(text: str) -> tuple[int, ...]:
     words = [word.strip() for word in text.split(",")]
     wrong = [word for word in words if not re.fullmatch(r"[1-9]\d?", word)]
     if wrong:
-        raise ConfigError(f"--widths: {wrong[0]!r} is no number of bits: write 2,4,8")
+        raise ConfigError(f"--widths: {wrong[0]!r} is not a bit width: write 2,4,8")
     return tuple(sorted({int(word) for word in words}))
 
 
@@ -210,7 +210,7 @@ class Measuring:
         if self.is_regression:
             half = Z_95 * float(self.start.std()) / math.sqrt(rows)
             mean = float(self.start.mean())
-            metric, low, high = NUMBERS.decides, max(mean - half, 0.0), mean + half
+            metric, low, high = NUMBERS.primary_metric, max(mean - half, 0.0), mean + half
             return Measured(metric=metric, value=mean, rows=rows, low=low, high=high)
         return Measured.of(rows - round(float(self.start.sum())), rows)
 

@@ -75,7 +75,7 @@ def _is_of(key: str, op: Op) -> bool:
 def search_tables(seed: Mapping[str, Any], by: str, task: Task, *, fold: bool) -> dict[str, Any]:
     """A search of formats by accuracy, or error, on validation rows and by bit operations."""
     setup = {"by": by, "fold": True} if fold else {"by": by}
-    objectives = {task.decides: task.direction, "bitops": "minimize"}
+    objectives = {task.primary_metric: task.direction, "bitops": "minimize"}
     return {
         "search_space": {"name": SPACE, "setup": setup, "seed": dict(seed)},
         "strategy": {

@@ -74,7 +74,7 @@ def _of_checkpoint(path: Path) -> RunRecord:
 def _plain(record: Any, path: Path) -> dict[str, Any]:
     """Return the record of the run in a result, if it has one."""
     if record is not None and not isinstance(record, dict):
-        raise DataError(f"{path.name}: its record of the run is no table")
+        raise DataError(f"{path.name}: its record of the run is not a table")
     return record or {}
 
 

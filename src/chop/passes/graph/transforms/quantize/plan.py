@@ -210,7 +210,7 @@ def refuse_named(
 def refuse_unused(graph: MaseGraph, by: By, key: str) -> None:
     """Raise for a pattern all of whose nodes are of kinds that cannot be quantised.
 
-    A pattern that an earlier one has left only such nodes is none of these.
+    A pattern that an earlier one has left only such nodes is not one of these.
     """
     modules = graph.modules
     matched = [node for node in graph.nodes if SELECTORS[by](node, (key,)) is not None]
