@@ -5,10 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pydantic import BaseModel
-
 from chop.charts import LineChart, Mark
 from chop.figures import SCORES, significant
+from chop.results.exports import ExportSource
 from chop.results.front import SearchResult
 from chop.results.front_charts import LOGARITHMIC_FROM
 from chop.runs import (
@@ -32,13 +31,6 @@ ROWS = {
     "test_dataloader": "test",
 }
 """Rows by their loaders."""
-
-
-class Manifest(BaseModel):
-    """The form of an export, and the graph or settings that it was made of."""
-
-    form: str
-    source: str = ""
 
 
 @dataclass(frozen=True)
@@ -184,7 +176,7 @@ def _forms(folder: Path) -> dict[str, list[str]]:
     """The forms of the exports in the folder of a search, by what they were made of."""
     found: dict[str, list[str]] = {}
     for path in folder.glob(f"{EXPORT.format('*')}/{MANIFEST}"):
-        export = read_stored(Manifest, path, f"{folder.name}/{path.parent.name}/{path.name}")
+        export = read_stored(ExportSource, path, f"{folder.name}/{path.parent.name}/{path.name}")
         found.setdefault(Path(export.source).name, []).append(export.form)
     return found
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from chop.figures import SCORES, number, quantity
 from chop.markup import Markup, escape, join_markup, tag, without_halves
+from chop.results.exports import circuits_of_front
 from chop.results.front import FRONT, OUT, SearchResult
 from chop.results.front_charts import (
     Importances,
@@ -24,7 +25,6 @@ from chop.search.study.trial import Trial
 from chop.search.sweeps.hyperparameters import COMMAND_LINE
 from chop.tables import ResultTable
 from chop.views.section import Section, Tile
-from chop.views.sections.exports import circuits_of_front
 from chop.views.sections.front import NO_UNIT, front_table, metrics_in_order
 from chop.views.sections.graph import bit_colour
 from chop.views.svg import bar_chart, line_chart
