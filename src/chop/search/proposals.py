@@ -1,4 +1,4 @@
-"""What a search asks for next: configurations that no process has evaluated."""
+"""The next proposals of a search: configurations that no process has evaluated."""
 
 import random
 from collections.abc import Iterable, Mapping

@@ -32,7 +32,7 @@ LARGEST_LEAP = 256
 
 @dataclass(frozen=True)
 class Problem:
-    """What a sampler has to know: what to choose from and what is wanted."""
+    """The problem of a sampler: the choices and the objectives."""
 
     choices: tuple[Choice, ...]
     directions: tuple[Literal["maximize", "minimize"], ...]
@@ -72,7 +72,7 @@ class Sampler(ABC):
         """Take note of trials that others have finished."""
 
     def notes(self, proposal: Proposal) -> dict[str, Any]:
-        """What the sampler has to find in the study when the search is resumed."""
+        """Return what the sampler has to find in the study when the search is resumed."""
         return {}
 
     def part_ways(self, way: str) -> None:  # noqa: B027  # it only saves work
@@ -266,7 +266,7 @@ class SamplerKind:
 
     @property
     def traits(self) -> dict[str, str]:
-        """What a user may want to know, in words."""
+        """Return what a user may want to know, in words."""
         starts_over = "restarts and skips known configurations"
         return {
             "learns": "yes" if self.learns else "no",

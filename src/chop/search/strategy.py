@@ -31,7 +31,7 @@ LOOK_FOR_THE_DEAD = 30.0
 
 @dataclass
 class Progress:
-    """How far a search is; `report` is called whenever that changes."""
+    """The progress of a search; `report` is called whenever that changes."""
 
     report: Callable[[Store, str], None] = lambda store, engine: None
     """Given the study, and what is to be said of the engine."""

@@ -181,6 +181,6 @@ def choose_forms(matrices: Mapping[str, Matrix], optimise: str) -> dict[str, str
 
 
 def wished(flash: float, instructions: float, optimise: str) -> float:
-    """What is to be small: one of the two, and less so the other."""
+    """Return what is to be small: one of the two, and less so the other."""
     first, second = (flash, instructions) if optimise == "size" else (instructions, flash)
     return first * float(second**OTHER)

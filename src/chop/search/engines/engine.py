@@ -32,7 +32,7 @@ QUICK = 0.1
 
 
 class Payload(Protocol):
-    """What a worker is given once: model, graph and rows."""
+    """The data that a worker gets once: model, graph and rows."""
 
     def evaluator(self) -> Evaluate:
         """Return the function that evaluates a request in this process."""
@@ -40,7 +40,7 @@ class Payload(Protocol):
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of one request, and when it was evaluated."""
+    """The result of one request, and the time of its evaluation."""
 
     value: Any
     begun: datetime

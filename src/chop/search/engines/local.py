@@ -43,7 +43,7 @@ SIGNALS = {signal.SIGINT, signal.SIGTERM}
 
 @dataclass(frozen=True)
 class Parcel:
-    """What a worker process starts with."""
+    """The data that a worker process starts with."""
 
     payload: Payload
     threads: int

@@ -39,7 +39,7 @@ READY = "ready"
 
 @dataclass(frozen=True)
 class Cluster:
-    """Where tasks run, and what each of them needs.
+    """The cluster that tasks run on, and the resources of each of them.
 
     Attributes:
         address: of a cluster, ``auto`` or ``host:port``; ``local`` starts one on this machine.

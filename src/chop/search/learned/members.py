@@ -47,7 +47,7 @@ class Member:
 
     @property
     def labels(self) -> dict[str, Any]:
-        """What the configuration of each of its trials says of it."""
+        """Return what the configuration of each of its trials says of it."""
         return {"member": self.number, "seed": self.seed}
 
     def __str__(self) -> str:
@@ -80,7 +80,7 @@ class StretchRequest:
 
 @dataclass(frozen=True)
 class Stretch:
-    """What has become of a member.
+    """The state of a member.
 
     Attributes:
         state: its folder, packed.

@@ -137,7 +137,7 @@ def data_bits(codes: Array) -> int:
 
 @dataclass
 class Effect:
-    """What some rows compute after a channel has changed: its values, layers behind it, losses."""
+    """The effect of a changed channel on some rows: its values, layers behind it, losses."""
 
     rows: NDArray[np.intp]
     values: Array

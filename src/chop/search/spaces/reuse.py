@@ -1,4 +1,4 @@
-"""What one trial leaves for the next.
+"""Values that one trial leaves for the next.
 
 Results are kept within a budget of bytes, number formats that were parsed before are put together,
 and the bits of a graph in any configuration are counted without building it.
@@ -114,7 +114,7 @@ class Formats:
         self._operands: dict[Hashable, list[Operand]] = {}
 
     def parse(self, op: Op, rule: dict[str, Any], where: str) -> QuantConfig:
-        """What `parse_quant_config` gives."""
+        """Return what `parse_quant_config` gives."""
         name, bypass = rule["name"], bool(rule.get("bypass"))
         plain = PLAIN.issuperset(map(type, rule.values()))
         shape = (op.name, name, bypass, plain, *rule)

@@ -68,7 +68,7 @@ class Step:
 def make_step(
     node: fx.Node, modules: Mapping[str, nn.Module], places: Mapping[fx.Node, int]
 ) -> Step:
-    """What is needed to run a node."""
+    """Return what is needed to run a node."""
     found = NodeCall.of(node, modules)
     op, layer, operation = found.op, None, None
     call = fixed_value(node, modules) if node.op in FIXED else found.in_float
@@ -99,7 +99,7 @@ def _last(steps: list[Step]) -> int:
 
 
 def _is_bare(module: nn.Module) -> bool:
-    """Whether a call of a module is a call of its `forward`, on parameters that it holds itself."""
+    """Return whether a call of a module is one of its `forward`, on parameters of its own."""
     hooks = (module._forward_hooks, module._forward_pre_hooks)
     return (
         not any(hooks) and not parametrize.is_parametrized(module) and not list(module.children())
@@ -107,7 +107,7 @@ def _is_bare(module: nn.Module) -> bool:
 
 
 class TrialCache(NoCache):
-    """What the forward of one trial can take over from trials before it.
+    """The parts of a trial's forward pass that trials before it have computed.
 
     Parameters do not change during a search, so each is rounded to a format once. The results of
     nodes are known by the key of the node: layers and trials ask for the same few formats of them.
@@ -286,7 +286,7 @@ class Run:
 
 
 def can_vary(graph: MaseGraph) -> bool:
-    """Whether every node is a function of its inputs alone, so that `Variants` can run it.
+    """Return whether every node is a function of its inputs alone, so that `Variants` can run it.
 
     A layer that the table of operations does not know may keep a state; a node that writes into a
     value that others read ties them together; a layer that is quantised already is left to the
@@ -306,7 +306,7 @@ def can_vary(graph: MaseGraph) -> bool:
 
 
 def is_pure(node: fx.Node) -> bool:
-    """Whether a node calls an operator of torch that neither writes to its arguments nor draws."""
+    """Return whether a node calls an operator that neither writes to its arguments nor draws."""
     target: Any = node.target
     if node.op == "call_method":
         name = target

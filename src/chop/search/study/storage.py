@@ -1,4 +1,4 @@
-"""Where a study is kept: a journal file, a database, or a proxy in front of one."""
+"""The storage of a study: a journal file, a database, or a proxy in front of one."""
 
 import contextlib
 import fcntl
@@ -65,12 +65,12 @@ class Place:
 
     @property
     def is_file(self) -> bool:
-        """Whether the study is in a journal file."""
+        """Return whether the study is in a journal file."""
         return "://" not in self.storage
 
     @property
     def may_fork(self) -> bool:
-        """Whether a process that has it open may be forked: threads of gRPC would be lost."""
+        """Return whether a process that has it open may fork: threads of gRPC would be lost."""
         return not self.storage.startswith(PROXY)
 
 

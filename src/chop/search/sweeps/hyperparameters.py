@@ -113,7 +113,7 @@ class Hyperparameters(SearchSpace):
 
     @property
     def is_one_grid(self) -> bool:
-        """Whether every combination of the listed values is a setting."""
+        """Return whether every combination of the listed values is a setting."""
         return len(self.sweeps) == 1
 
     def choices(self) -> tuple[Choice, ...]:
@@ -158,7 +158,7 @@ def check_setting(config: Mapping[str, Any]) -> None:
 
 
 class TrainingArgs(RunnerArgs):
-    """How often to train, and which rows to evaluate on."""
+    """The number of trainings, and the rows to evaluate on."""
 
     repeats: int = Field(1, ge=1)
     """Trainings with different seeds, from different initial weights."""

@@ -100,7 +100,7 @@ class Repeats:
 
     @cached_property
     def folder(self) -> Path | None:
-        """Where the files of this setting are; a search without a folder keeps none."""
+        """Return where the files of this setting are; a search without a folder keeps none."""
         above = self.candidate.context.folder
         if above is None:
             return None

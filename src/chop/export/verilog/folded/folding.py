@@ -1,4 +1,4 @@
-"""How much of each layer is computed at once, from a number of cycles for an image."""
+"""Folding: the share of each layer computed at once, from a number of cycles for an image."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

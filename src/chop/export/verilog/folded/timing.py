@@ -1,4 +1,4 @@
-"""When rows of images come and go, and with it how many of them windows and queues have to hold.
+"""Times at which rows of images come and go, and so the rows that windows and queues hold.
 
 Images follow each other, one in as many cycles as the slowest layer takes. A layer begins a row of
 its result when the rows of its windows are there. With memories for what then waits, nothing holds

@@ -256,7 +256,7 @@ def refuse_nothing(
 
 
 def absent_operands(config: Mapping[str, Any], node: fx.Node) -> str:
-    """That a rule has settings only for operands that a node lacks."""
+    """Return that a rule has settings only for operands that a node lacks."""
     keys = known_keys(FORMATS[str(config["name"])], len(OPS))
     stated = sorted({keys[key][0] for key in config if key in keys})
     there = present_roles(node, OPS[get_mase_op(node)])
