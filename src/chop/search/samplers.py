@@ -155,7 +155,7 @@ class QuasiRandom(Sampler):
         return proposal(self.problem.choices, pick)
 
 
-class Learning(Sampler):
+class LearningSampler(Sampler):
     """One of Optuna's samplers, on a study in memory."""
 
     def __init__(self, problem: Problem, sampler: "BaseSampler") -> None:
@@ -321,7 +321,7 @@ def tpe(seed: int, problem: Problem) -> Sampler:
     """Tree-structured Parzen estimator: samples near the best trials."""
     from optuna.samplers import TPESampler
 
-    return Learning(problem, TPESampler(seed=seed))
+    return LearningSampler(problem, TPESampler(seed=seed))
 
 
 @sampler("nsgaii", learns=True)
@@ -329,7 +329,7 @@ def nsgaii(seed: int, problem: Problem) -> Sampler:
     """NSGA-II: an evolutionary search for a Pareto front."""
     from optuna.samplers import NSGAIISampler
 
-    return Learning(problem, NSGAIISampler(seed=seed))
+    return LearningSampler(problem, NSGAIISampler(seed=seed))
 
 
 @sampler("nsgaiii", learns=True)
@@ -338,7 +338,7 @@ def nsgaiii(seed: int, problem: Problem) -> Sampler:
     from optuna.samplers import NSGAIIISampler
 
     with _experiments():
-        return Learning(problem, NSGAIIISampler(seed=seed))
+        return LearningSampler(problem, NSGAIIISampler(seed=seed))
 
 
 @sampler("gp", learns=True, needs=("scipy",))
@@ -347,7 +347,7 @@ def gp(seed: int, problem: Problem) -> Sampler:
     from optuna.samplers import GPSampler
 
     with _experiments():
-        return Learning(problem, GPSampler(seed=seed))
+        return LearningSampler(problem, GPSampler(seed=seed))
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from typing import Any
 
 from optuna.trial import FrozenTrial
 
-from chop.search.engines.engine import ATTEMPTS, QUICK, Answer, Engine, Lost
+from chop.search.engines.engine import ATTEMPTS, QUICK, Answer, Lost, TrialEngine
 from chop.search.spaces.measure import EvaluationRequest, Measure
 from chop.search.study.patience import StorageLost
 from chop.search.study.store import Store, keep_unstored
@@ -64,7 +64,7 @@ class Dispatcher:
     """
 
     def __init__(
-        self, engine: Engine, store: Store, measure: Measure, limit: int | None = None
+        self, engine: TrialEngine, store: Store, measure: Measure, limit: int | None = None
     ) -> None:
         self.engine = engine
         self.store = store

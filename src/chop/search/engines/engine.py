@@ -62,7 +62,7 @@ class Lost:
 Finished = list[tuple[Ticket, list[Answer] | Lost]]
 
 
-class Engine(ABC):
+class TrialEngine(ABC):
     """Evaluates batches of requests.
 
     Attributes:
@@ -93,7 +93,7 @@ class Engine(ABC):
         """End all workers, whatever they are doing."""
 
 
-def evaluate_all(engine: Engine, payload: Payload, requests: Sequence[Any]) -> list[Any]:
+def evaluate_all(engine: TrialEngine, payload: Payload, requests: Sequence[Any]) -> list[Any]:
     """Evaluate requests that do not depend on each other; return what came of each, in order.
 
     One that takes its process with it twice is an error.

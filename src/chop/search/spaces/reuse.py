@@ -76,13 +76,13 @@ class Remembered(Generic[Value]):
         self.used = 0
 
 
-def bytes_of(value: Any) -> int:
+def count_bytes(value: Any) -> int:
     """The bytes of the tensors in a value."""
     if isinstance(value, Tensor):
         return value.nbytes
     if isinstance(value, list | tuple):
-        return sum(map(bytes_of, value))
-    return sum(map(bytes_of, value.values())) if isinstance(value, dict) else 0
+        return sum(map(count_bytes, value))
+    return sum(map(count_bytes, value.values())) if isinstance(value, dict) else 0
 
 
 PLAIN = {int, str, type(None)}
@@ -90,7 +90,7 @@ PLAIN = {int, str, type(None)}
 
 
 @dataclass
-class Operand:
+class ReusedOperand:
     """One operand in all rules that have the same keys: which values of a rule are about it."""
 
     role: str
@@ -111,7 +111,7 @@ class Formats:
         self.random: set[NumberFormat] = set()
         """Those that round by chance or have a state, so that nothing can be remembered."""
         self._unique: dict[NumberFormat, NumberFormat] = {}
-        self._operands: dict[Hashable, list[Operand]] = {}
+        self._operands: dict[Hashable, list[ReusedOperand]] = {}
 
     def parse(self, op: Op, rule: dict[str, Any], where: str) -> QuantConfig:
         """Return what `parse_quant_config` gives."""
@@ -140,7 +140,7 @@ class Formats:
             sources = {role: _source(op, role, places) for role in operands}
             if None not in sources.values():
                 self._operands[shape] = [
-                    Operand(role, itemgetter(*places[str(source)]))
+                    ReusedOperand(role, itemgetter(*places[str(source)]))
                     for role, source in sources.items()
                 ]
         for each in self._operands.get(shape, ()):

@@ -19,7 +19,7 @@ LARGEST_CASE = 1024
 
 @dataclass(frozen=True)
 class WindowShape:
-    """The layout of windows over an image: its size, that of the result, kernel, stride …"""
+    """The layout of windows over an image: its size, that of the result, kernel and stride."""
 
     size: Shape
     result: Shape
@@ -171,7 +171,7 @@ class Mapped(StreamNode):
 
 
 @dataclass(frozen=True, eq=False)
-class Joined(StreamNode):
+class JoinNode(StreamNode):
     """Two streams, added with factors, or the channels of one after those of the other."""
 
     factors: tuple[int, int] | None

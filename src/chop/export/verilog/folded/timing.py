@@ -66,7 +66,7 @@ class StreamTiming:
                 return RowTimes(times[:-1], times[1:])
             case kinds.Matrix() | kinds.Pooled():
                 return self.windows(node, sources[0])
-            case kinds.Joined():
+            case kinds.JoinNode():
                 return self.join(node, sources)
             case kinds.Viewed() if node.image[0] != self.nodes[node.sources[0]].image[0]:
                 return per_image(sources[0], node.image[0])
