@@ -42,6 +42,9 @@ class Small(NamedTuple):
 
 
 SMALLEST = {
+    "bench_card": Small(
+        r"jsc-tiny on jsc-sim +\| 1 +\| 4-bit weights +\| 0\.\d+ .*\| yes +\| 2000 ", needs=("cc",)
+    ),
     "bench_c": Small(
         r"jsc-mlp +cortex-m4 +portable +\d",
         "",

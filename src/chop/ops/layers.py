@@ -310,6 +310,7 @@ def pool_row(kind: str, dims: int, rule: cost.CostRule, *settings: str) -> Op:
         cost=rule,
         reads=Reads.SUMMED if kind.endswith("avg") else Reads.CHANNEL,
         selects=kind.endswith("max"),
+        homogeneous=kind.endswith(("avg", "max")),
         dims=dims,
     )
 

@@ -339,8 +339,8 @@ class SearchSpace(ABC):
     Setup: ClassVar[type[SpaceSetup]] = SpaceSetup
     starts_afresh: ClassVar[bool] = False
     """Whether candidates get new weights, so that those of the model make no difference."""
-    strategy: ClassVar[str] = "optuna"
-    """The name of the strategy that can search it."""
+    advice = ""  # how networks that cannot be verified in integers could be
+    strategy: ClassVar[str] = "optuna"  # the name of the one that can search it
 
     def __init__(self, context: SearchContext, setup: Any, seed: Mapping[str, Any]) -> None:
         self.context, self.setup, self.seed = context, setup, seed

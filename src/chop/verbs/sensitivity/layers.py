@@ -18,7 +18,7 @@ from chop.figures import Z_95, Measured
 from chop.files import seen_from_here, write_folder
 from chop.logger import RESULT, get_logger
 from chop.numerics import FORMATS
-from chop.passes.graph.transforms.folding import has_normalisation
+from chop.passes.graph.transforms.folding import folded_types
 from chop.passes.graph.transforms.quantize.one_line import FormatSpec
 from chop.results.sensitivity import LayerAtWidth, Sensitivity
 from chop.runs import LAYERS_FILE, LAYERS_TABLE, SENSITIVITY, SUGGESTED, free_version
@@ -146,7 +146,7 @@ def sensitivity(  # noqa: PLR0913  # what a run consists of, by the names of the
     formats = [FormatSpec(number_format, width) for width in widths]
     seed = {DEFAULT: seed_of([FormatSpec(None)]), **_products(formats)}
     task = task_named(context.get("task", CLASSES.name))
-    fold = has_normalisation(model)
+    fold = bool(folded_types(model))
     tables = search_tables(seed, "type", task, fold=fold)
     made = make_context(model, info, rows, parse_search(tables), **context)
     measuring = make_measuring(made, tables["search_space"], number_format)
