@@ -43,6 +43,7 @@ MORE_IN_TABLES = 4
 """Bits that the tables inside an operation have more than its data."""
 MORE_IN_NORMS = 2
 """Bits that the tables of norms have more than those of other operations."""
+WOULD_HELP = "write it with operations that have one, or add one by @chop.ops.lowering"
 WEIGHTS_BY_CHANNEL = {"per": {"weight": "channel"}}
 
 
@@ -282,9 +283,9 @@ def without_integers(graph: MaseGraph) -> dict[str, str]:
         if not is_call or not leads_to_product(node, graph):
             continue
         if op is None:
-            found[node.name] = "is not an operation that has a rule"
+            found[node.name] = f"is not an operation that has a rule; {WOULD_HELP}"
         elif op.lowering is None:
-            found[node.name] = f"has no rule in integers ({op.name})"
+            found[node.name] = f"has no rule in integers ({op.name}); {WOULD_HELP}"
     return found
 
 
