@@ -5,9 +5,9 @@ from pathlib import Path
 from chop.figures import number
 from chop.markup import Markup, join_markup, tag
 from chop.results.devices import CodeReport
+from chop.results.exports import ExportManifest, read_exports, rows_checked
 from chop.runs import RunFolder
 from chop.views.section import Section, Tile
-from chop.views.sections.exports import StoredExport, read_exports, rows_checked
 from chop.views.svg import COLOURS, WHOLE_WIDTH, drawing, figure, line, text
 
 LEFT_EDGE, TALL, FOOT = 90.0, 260.0, 40.0
@@ -31,7 +31,7 @@ def devices_section(run: RunFolder) -> Section | None:
     return Section("devices", "Small devices", join_markup([tag("p", told), *body]), tiles)
 
 
-def _tile(export: StoredExport, report: CodeReport) -> Tile:
+def _tile(export: ExportManifest, report: CodeReport) -> Tile:
     """The C of one network."""
     guess = report.estimate
     detail = (
