@@ -111,7 +111,7 @@ class CodeReport(BaseModel):
                 rows.append((label, *sizes, found.speed, ""))
         headers = ("device", "flash, bytes", "scratch, bytes", "stack, bytes",
                    "instructions of a row", "note")  # fmt: skip
-        return ResultTable(headers, rows, "Devices", text_columns=1).filled()
+        return ResultTable(headers, rows, "Devices", text_columns=1).drop_empty_columns()
 
     def __str__(self) -> str:
         width = shutil.get_terminal_size((120, 24)).columns

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from chop.export.c.code import Work, literal, short_type
-from chop.export.c.costs import Matrix, weight_bits
+from chop.export.c.costs import WeightMatrix, weight_bits
 from chop.export.c.kernels import PACKINGS, column_code, dot_code, pack_weights, window_code
 from chop.export.c.plan import Layer, Stored, channels_last
 from chop.export.c.writer import LayerWriter
@@ -257,7 +257,7 @@ def write_code(at: MatrixLayer) -> None:
         [head, "    (void)x; /* all weights may be zero */", *lines, "}", ""]
     )
     cast = f"(const {given} *)" if plain else ""
-    matrix = Matrix(at.weight, at.pixels, largest)
+    matrix = WeightMatrix(at.weight, at.pixels, largest)
     groups, odd = matrix.magnitudes
     terms = {"terms": matrix.nonzero, "groups": groups, "factors": odd, "rows": len(at.bias)}
     counts = {f"code {word}": float(at.pixels * number) for word, number in terms.items()}

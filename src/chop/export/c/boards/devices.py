@@ -329,7 +329,7 @@ def _refuse_too_large(device: Device, objects: Sequence[str]) -> None:
 def _results(
     shown: str, count: int, ticks: tuple[float, int], program: IntegerProgram, size: tuple[int, int]
 ) -> OnDevice:
-    """Return what a simulated device has shown: codes of rows, ticks, those of layers, and scores."""
+    """Return what a simulated device has shown: codes of rows, ticks, layers, and scores."""
     width, (per_tick, layers) = sum(value.size for value in edges(program)[1]), ticks
     found = [int(word, 16) for word in re.findall(r"[0-9a-f]{8}", shown)]
     if len(found) <= count * width:
