@@ -54,7 +54,7 @@ SMALLEST = {
         needs=("cc",),
     ),
     "bench_engines": Small(
-        r"lost: trials after half of 4 workers were killed +\| +8 ",
+        r"lost: trials after half of 4 workers were killed +\| +16 ",
         constants={"QUICK_TRIALS": (20, 8)},
     ),
     "bench_compiled": Small(
