@@ -112,6 +112,9 @@ SMALLEST = {
         "--hgq-python {python} --nets {folder} --seeds 0",
         {"MODULES": {"hgq2": "numpy", "pquant": "pquant"}},
     ),
+    "bench_stream": Small(
+        r"tiny +4 +3 \(2 real\) +\d", needs=("yosys", "verilator"),
+    ),
     "bench_rtl": Small(
         r"\"rows\": \d.* \"estimate / xcup\": \d",
         "--quick --only estimate",

@@ -125,18 +125,18 @@ def map_circuit(
     return cells
 
 
-def synthesise_folded(folder: Path) -> dict[str, Any]:
-    """Resources of a folded circuit on every device, and its clock on an ECP5 by nextpnr."""
+def synthesise_folded(folder: Path, devices: Mapping[str, Device] = DEVICES) -> dict[str, Any]:
+    """Resources of a folded circuit on devices, and its clock on an ECP5 by nextpnr."""
     if shutil.which("yosys") is None:
         raise ConfigError("verilog: yosys was not found: install it, or leave out synthesise")
     found: dict[str, Any] = {"tool": version("yosys")}
     placer = next((name for name in PLACERS if shutil.which(name)), None)
     with tempfile.TemporaryDirectory() as scratch:
         netlist = Path(scratch) / "top.json"
-        for name, device in DEVICES.items():
+        for name, device in devices.items():
             cells = map_circuit(folder, device, "top", netlist, folded=True)
             found[name] = folded_resources(cells, device)
-        if placer is not None:
+        if placer is not None and "ecp5" in found:
             found["ecp5"] |= routed_clock(placer, netlist, found["ecp5"]["lut_sites"])
     return found
 

@@ -180,10 +180,13 @@ def check_verilog(folder: Path, rows: CheckedRows, options: Hardware = AS_USUAL)
     """
     facts = json.loads((folder / CIRCUIT).read_text(encoding="utf-8"))
     if options.folded:
-        plan = plan_circuit(rows.program, facts["cycles_per_image"], options.most_luts)
+        plan = plan_circuit(rows.program, facts["folded_for"], options.most_luts)
         simulator, counted = check_circuit(plan, folder, rows)
         write_text(folder / CIRCUIT, json.dumps(facts | counted, indent=2) + "\n")
-        simulator += "".join(f", {key} of {count:,} cycles" for key, count in counted.items())
+        simulator += "".join(
+            f", {key} of {counted[key]:,} cycles" for key in ("latency", "interval")
+            if key in counted
+        )  # fmt: skip
         return proved_too(folder, facts, simulator)
     ins, outs = (
         [BusPort(**each) for each in facts[side]] for side in ("input_ports", "output_ports")
