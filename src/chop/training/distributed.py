@@ -94,7 +94,7 @@ class FabricEngine(TrainingEngine):
         bounds = [*(-each for each in low), *high]
         flat = torch.cat([each.flatten() for each in bounds])
         distributed.all_reduce(flat, distributed.ReduceOp.MAX)
-        found = flat.split([each.numel() for each in bounds])
+        found = torch.split(flat, [each.numel() for each in bounds])
         for place, each in enumerate((*low, *high)):
             each.copy_(found[place].view_as(each) * (-1 if place < len(low) else 1))
 
