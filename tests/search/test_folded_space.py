@@ -82,17 +82,21 @@ def test_the_search_that_sensitivity_suggests_folds(network: nn.Module) -> None:
     assert set(found.layers) == {"first", "convs_0", "convs_1", "out"}
 
 
-def test_a_network_in_training_mode_cannot_be_folded(tmp_path: Path) -> None:
+def search_tiny(folder: Path, *, fold: bool, eval_mode: bool) -> None:
+    """Search one configuration of jsc-tiny, which begins with a normalisation."""
+    rule = {"name": ["integer"]}
+    for role in ("data_in", "weight", "bias"):
+        rule |= {f"{role}_width": [8], f"{role}_frac_width": [4]}
     space = {
         "name": "graph/quantize/mixed_precision_ptq",
-        "setup": {"by": "type", "fold": True},
-        "seed": {"linear": {"config": {"name": ["integer"], "data_in_width": [8]}}},
+        "setup": {"by": "type", "fold": fold},
+        "seed": {"linear": {"config": rule}} | ({"conv1d": {"config": rule}} if fold else {}),
     }
     strategy = {
         "name": "optuna",
-        "eval_mode": False,
+        "eval_mode": eval_mode,
         "setup": {"n_trials": 1},
-        "sw_runner": {"basic_evaluation": {}},
+        "sw_runner": {"basic_evaluation": {"num_samples": 64}},
         "hw_runner": {},
         "metrics": {"accuracy": {"direction": "maximize"}},
     }
@@ -100,5 +104,22 @@ def test_a_network_in_training_mode_cannot_be_folded(tmp_path: Path) -> None:
     data = MaseDataModule("jsc-sim", batch_size=512)
     data.setup()
     model = get_model("jsc-tiny", "cls", dataset_info=data.dataset_info)
+    search(model, get_model_info("jsc-tiny"), data, tables, save_dir=folder, pretrained=True)
+
+
+def test_a_network_in_training_mode_cannot_be_folded(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="eval_mode = true"):
-        search(model, get_model_info("jsc-tiny"), data, tables, save_dir=tmp_path, pretrained=True)
+        search_tiny(tmp_path, fold=True, eval_mode=False)
+
+
+def test_a_search_that_cannot_be_verified_says_that_folding_helps(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    advice = "fold = true in [search.search_space.setup]"
+    search_tiny(tmp_path / "as it is", fold=False, eval_mode=True)
+    assert "0 of 1 best trials" in caplog.text
+    assert advice in caplog.text
+    caplog.clear()
+    search_tiny(tmp_path / "folded", fold=True, eval_mode=True)
+    assert "1 of 1 best trials" in caplog.text
+    assert advice not in caplog.text

@@ -125,6 +125,8 @@ class Op:
     """Whether each result is one of the numbers that it reads, or a limit: no bits are added."""
     never_negative: bool = False
     """Whether no result is below zero, whatever it reads."""
+    homogeneous: bool = False
+    """Whether each channel by itself gives twice the result for twice the input."""
     standardises: bool = False
     """Whether rows are divided by their own size: small ones have to be as exact as large ones."""
     run: Callable[..., Any] | None = None
@@ -211,10 +213,10 @@ class Op:
         return bound | dict(kwargs)
 
     def __reduce__(self) -> tuple[Callable[[str], "Op"], tuple[str]]:
-        return _named, (self.name,)  # copies and pickles of a row are the row itself
+        return _row_of, (self.name,)  # copies and pickles of a row are the row itself
 
 
-def _named(name: str) -> Op:
+def _row_of(name: str) -> Op:
     return OPS[name]
 
 

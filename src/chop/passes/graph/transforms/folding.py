@@ -33,7 +33,7 @@ def fold_normalisation_transform_pass(graph: MaseGraph) -> tuple[MaseGraph, Info
 
     Each goes into the layer before it, else into the one after it, else it becomes a convolution
     of each channel by itself: a multiplication and an addition. `info` has the layer of each norm,
-    the norms that became products, and why others stay. Metadata is recorded anew.
+    the norms that became products, and why others stay. Metadata is recorded again.
     """
     before = {**fuse(graph, CONVOLUTIONS, fuse_conv_bn_weights)["fused"]}
     before |= fuse(graph, LINEAR, fuse_linear_bn_weights)["fused"]
@@ -65,9 +65,11 @@ def fold_normalisation_transform_pass(graph: MaseGraph) -> tuple[MaseGraph, Info
     return graph, info
 
 
-def has_normalisation(model: nn.Module) -> bool:
-    """Return whether a network has batch normalisation, which could be folded."""
-    return any(isinstance(each, NORMS) for each in model.modules())
+def folded_types(model: nn.Module) -> list[str]:
+    """Return the operations that batch normalisations of a network may become; none without any."""
+    kinds = dict(zip(NORMS, ("conv1d", "conv2d", "conv3d"), strict=True))
+    found = [name for kind, name in kinds.items() for x in model.modules() if isinstance(x, kind)]
+    return list(dict.fromkeys(found))
 
 
 def obstacle(node: fx.Node, norm: nn.Module, calls: Counter[str]) -> str | None:

@@ -25,6 +25,11 @@ from chop.ops.stepwise import TABLE
 from chop.ops.table import OPS
 from chop.passes.base import Info, transform_pass
 from chop.passes.graph.transforms.folding import NORMS, fold_normalisation_transform_pass
+from chop.passes.graph.transforms.methods.choosing import (
+    Method,
+    methods_for,
+    quantise_with_methods,
+)
 from chop.passes.graph.transforms.quantize.one_line import product_operations
 from chop.passes.graph.transforms.quantize.plan import DefaultRule, Plan, QuantizeArgs, make_plan
 from chop.passes.graph.transforms.quantize.quantize import apply_plan, quantize_by_plan
@@ -38,17 +43,30 @@ MORE_IN_TABLES = 4
 """Bits that the tables inside an operation have more than its data."""
 MORE_IN_NORMS = 2
 """Bits that the tables of norms have more than those of other operations."""
+WOULD_HELP = "write it with operations that have one, or add one by @chop.ops.lowering"
 WEIGHTS_BY_CHANNEL = {"per": {"weight": "channel"}}
 
 
+class WholeArgs(QuantizeArgs):
+    """The rules of `quantize`, and methods that lose less at few bits.
+
+    Args:
+        methods: passes that are kept where they help on rows: equalise, round_weights and
+            correct_bias; by default all, if weights have fewer than 8 bits.
+    """
+
+    methods: tuple[Method, ...] | None = None
+
+
 @transform_pass("quantize_whole", requires=("common",))
-def quantize_whole_transform_pass(graph: MaseGraph, args: QuantizeArgs) -> tuple[MaseGraph, Info]:
+def quantize_whole_transform_pass(graph: MaseGraph, args: WholeArgs) -> tuple[MaseGraph, Info]:
     """Compute everything in integers where that is possible, else all products.
 
     The arguments are those of `quantize`; the format of `default` is for every operation that has
     integers. Where one in the middle of the network has none, only products get it. `info` has
-    what `quantize` says, the folded norms (`folded`) and what stays in floating point with the
-    reason (`in_float`), which is empty if the network is whole in integers.
+    what `quantize` says, the gain of each method (`methods`), the folded norms (`folded`) and what
+    stays in floating point with the reason (`in_float`), which is empty if the network is whole in
+    integers.
     """
     folded: Info = {}
     if args.by != "type" or not args.model_extra:  # rules for operations are for what is written
@@ -57,10 +75,14 @@ def quantize_whole_transform_pass(graph: MaseGraph, args: QuantizeArgs) -> tuple
         graph, folded = fold_normalisation_transform_pass(graph)
     left = without_integers(graph)
     only = product_operations() if left else rounded_operations(graph)
-    args = with_operations(args, only)
-    plan = with_wide_sums(graph, make_plan(graph, args), args)
-    plan = without_signs(graph, plan, args)
-    graph, info = quantize_by_plan(graph, plan, args)
+    ruled = with_operations(args, only)
+
+    def quantise(each: MaseGraph) -> tuple[MaseGraph, Info]:
+        plan = with_wide_sums(each, make_plan(each, ruled), ruled)
+        return quantize_by_plan(each, without_signs(each, plan, ruled), ruled)
+
+    methods = methods_for(ruled, args.methods)
+    graph, info = quantise_with_methods(graph, quantise, args.input_generator, methods)
     align_biases(graph)
     in_float = left or first_obstacle(graph)
     show_left(in_float)
@@ -197,7 +219,9 @@ def without_signs(graph: MaseGraph, plan: Plan, args: QuantizeArgs) -> Plan:
         kept = bool(reads) and positive.issuperset(reads)
         if not kept:
             signed.add(node.target if node.op == "call_module" else node)
-        if op is not None and (op.never_negative or (kept and op.keeps_sign and not fills(node))):
+        if op is not None and (
+            op.never_negative or (kept and op.keeps_sign and not fills_values(node))
+        ):
             positive.add(node)
     return {
         node: quant
@@ -214,7 +238,7 @@ def unsigned(operands: Mapping[str, NumberFormat]) -> Iterator[tuple[str, Number
         yield role, fmt.model_copy(update={"signed": False}) if drops else fmt
 
 
-def fills(node: fx.Node) -> bool:
+def fills_values(node: fx.Node) -> bool:
     """Return True if a node may put other numbers between those that it moves, as padding does."""
     return "value" in node.kwargs or any(isinstance(each, str) for each in node.args[1:])
 
@@ -259,9 +283,9 @@ def without_integers(graph: MaseGraph) -> dict[str, str]:
         if not is_call or not leads_to_product(node, graph):
             continue
         if op is None:
-            found[node.name] = "is not an operation that has a rule"
+            found[node.name] = f"is not an operation that has a rule; {WOULD_HELP}"
         elif op.lowering is None:
-            found[node.name] = f"has no rule in integers ({op.name})"
+            found[node.name] = f"has no rule in integers ({op.name}); {WOULD_HELP}"
     return found
 
 
