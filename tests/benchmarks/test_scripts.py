@@ -56,6 +56,11 @@ SMALLEST = {
         "--quick --only jsc-tiny",
         needs=("cc",),
     ),
+    "bench_few_bits": Small(
+        r"jsc-tiny on jsc-sim +4-bit weights, as by default +0\.\d+ ",
+        "--quick --rows 500 --calibration 64",
+    ),
+    "bench_pitch": Small(r"8 bits, whole +\d|not run: torchcrepe"),
     "bench_engines": Small(
         r"lost: trials after half of 4 workers were killed +\| +8 ",
         constants={"QUICK_TRIALS": (20, 8)},

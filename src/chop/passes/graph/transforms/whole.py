@@ -43,6 +43,7 @@ MORE_IN_TABLES = 4
 """Bits that the tables inside an operation have more than its data."""
 MORE_IN_NORMS = 2
 """Bits that the tables of norms have more than those of other operations."""
+WOULD_HELP = "write it with operations that have one, or add one by @chop.ops.lowering"
 WEIGHTS_BY_CHANNEL = {"per": {"weight": "channel"}}
 
 
@@ -218,7 +219,9 @@ def without_signs(graph: MaseGraph, plan: Plan, args: QuantizeArgs) -> Plan:
         kept = bool(reads) and positive.issuperset(reads)
         if not kept:
             signed.add(node.target if node.op == "call_module" else node)
-        if op is not None and (op.never_negative or (kept and op.keeps_sign and not fills(node))):
+        if op is not None and (
+            op.never_negative or (kept and op.keeps_sign and not fills_values(node))
+        ):
             positive.add(node)
     return {
         node: quant
@@ -235,7 +238,7 @@ def unsigned(operands: Mapping[str, NumberFormat]) -> Iterator[tuple[str, Number
         yield role, fmt.model_copy(update={"signed": False}) if drops else fmt
 
 
-def fills(node: fx.Node) -> bool:
+def fills_values(node: fx.Node) -> bool:
     """Return True if a node may put other numbers between those that it moves, as padding does."""
     return "value" in node.kwargs or any(isinstance(each, str) for each in node.args[1:])
 
@@ -280,9 +283,9 @@ def without_integers(graph: MaseGraph) -> dict[str, str]:
         if not is_call or not leads_to_product(node, graph):
             continue
         if op is None:
-            found[node.name] = "is not an operation that has a rule"
+            found[node.name] = f"is not an operation that has a rule; {WOULD_HELP}"
         elif op.lowering is None:
-            found[node.name] = f"has no rule in integers ({op.name})"
+            found[node.name] = f"has no rule in integers ({op.name}); {WOULD_HELP}"
     return found
 
 
