@@ -39,7 +39,7 @@ class MemoryPlan(BaseModel):
 
 
 class CodeEstimate(BaseModel):
-    """What a program takes on a device, without a compiler."""
+    """The cost of a program on a device, without a compiler."""
 
     device: str
     flash_bytes: int
@@ -48,7 +48,7 @@ class CodeEstimate(BaseModel):
 
 
 class DeviceCost(BaseModel):
-    """What a compiler says, and a simulator if it ran."""
+    """Sizes by a compiler, and the speed by a simulator if it ran."""
 
     flash_bytes: int
     stack_bytes: int
@@ -65,13 +65,13 @@ class DeviceCost(BaseModel):
 
 
 class CodeReport(BaseModel):
-    """What a manifest says of C; shown as its tables."""
+    """The part of a manifest that is about C, shown as its tables."""
 
     scratch_bytes: int
     estimate: CodeEstimate
     memory: MemoryPlan
     devices: dict[str, DeviceCost | str] = Field(default_factory=dict)
-    """What each device takes, or why that is not known."""
+    """The cost on each device, or why it is not known."""
 
     @classmethod
     def of(cls, manifest: dict[str, Any]) -> "CodeReport":

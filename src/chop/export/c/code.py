@@ -100,12 +100,12 @@ def runs(index: Codes, offsets: Codes) -> list[tuple[int, int, int, int]]:
 
 @dataclass(frozen=True)
 class Work:
-    """How often things are done in a call, where its statements do not say so themselves."""
+    """Numbers of repetitions in a call, where its statements do not tell them."""
 
     trips: Mapping[str, float] = field(default_factory=dict)
     """Iterations of loops on average, by the names of their variables."""
     counts: Mapping[str, float] = field(default_factory=dict)
-    """What functions do that are called, in all calls of them."""
+    """Work of the functions that are called, in all calls of them."""
 
 
 @dataclass(frozen=True)

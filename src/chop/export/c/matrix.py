@@ -176,7 +176,7 @@ def two_columns(
 def column_counts(
     geometry: tuple[int, ...], size: int, kind: str, by_pairs: bool
 ) -> dict[str, float]:
-    """How often the functions that fill columns do what, in all columns of a layer."""
+    """Return the work of the functions that fill columns, in all columns of a layer."""
     planes, channels, height, width, *kernel = geometry
     rows, places, stride_y, stride_x, pad_y, pad_x, step_y, step_x, out_height, out_width = kernel
     quick, slow = by_pairs and kind in ("i8", "u8"), "by places" if by_pairs else "in order"

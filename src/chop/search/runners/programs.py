@@ -42,7 +42,7 @@ def circuit(candidate: Candidate, args: CircuitArgs) -> dict[str, float]:
 
 
 class SmallDeviceArgs(RunnerArgs):
-    """What the forms of weights are chosen for, as in an export."""
+    """The aim that the forms of weights are chosen for, as in an export."""
 
     optimise: Literal["speed", "size"] = "speed"
 

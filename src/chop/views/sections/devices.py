@@ -14,7 +14,7 @@ LEFT_EDGE, TALL, FOOT = 90.0, 260.0, 40.0
 
 
 def devices_section(run: RunFolder) -> Section | None:
-    """What the C of a run takes on small devices, before anything is flashed."""
+    """Return the section of the C of a run on small devices, before anything is flashed."""
     found = [(name, each, each.c) for name, each in read_exports(run) if each.c is not None]
     if not found:
         return None

@@ -31,12 +31,12 @@ KINDS = {
 }
 
 INSIDE = {"k": "window ", "m": "window ", "e": "sparse ", "z": "zero "}
-"""What loops are for, by the first letters of their variables."""
+"""The purposes of loops, by the first letters of their variables."""
 
 
 @dataclass(frozen=True)
 class LayerCost:
-    """What a layer takes: bytes of its constants, and instructions of a row."""
+    """The cost of a layer: bytes of its constants, and instructions of a row."""
 
     layer: int
     constant_bytes: int
@@ -45,7 +45,7 @@ class LayerCost:
 
 @dataclass(frozen=True)
 class CCost:
-    """What a program takes as C on a Cortex-M4, by estimate."""
+    """The cost of a program as C on a Cortex-M4, by estimate."""
 
     layers: tuple[LayerCost, ...]
     code_bytes: int
@@ -71,7 +71,7 @@ class CCost:
 
 
 def estimate_cost(made: CProgram) -> CCost:
-    """Return what a program takes."""
+    """Return the cost of a program."""
     text, spent = made.writer.text, layer_counts(made)
     seen: set[str] = set()
     layers = []
@@ -80,13 +80,13 @@ def estimate_cost(made: CProgram) -> CCost:
         own = (reads & text.sizes.keys()) - seen
         seen |= own
         stored = sum(-(-text.sizes[name] // 4) * 4 for name in own)
-        layers.append(LayerCost(number, stored, round(weighted(spent[number], INSTRUCTIONS))))
+        layers.append(LayerCost(number, stored, round(weighted_sum(spent[number], INSTRUCTIONS))))
     edges = sum(map(bytes_of, (*made.inputs, *made.outputs)))
-    code = round(weighted(code_counts(made), FLASH))
+    code = round(weighted_sum(code_counts(made), FLASH))
     return CCost(tuple(layers), code, made.scratch_bytes, edges)
 
 
-def weighted(counts: Mapping[str, float], factors: Mapping[str, float]) -> float:
+def weighted_sum(counts: Mapping[str, float], factors: Mapping[str, float]) -> float:
     """The sum of what everything takes that was counted."""
     return sum(factors.get(name, 0.0) * number for name, number in counts.items())
 
@@ -160,7 +160,7 @@ def number_of_trips(bound: str | None, sizes: Mapping[str, int]) -> float:
 
 
 def line_kinds(line: str) -> Counter[str]:
-    """What one statement does."""
+    """The kinds of operations in a statement, with their numbers."""
     if KERNEL.search(line):
         return Counter({"function": 1})
     if line.startswith("const int "):

@@ -1,4 +1,4 @@
-"""What statements of C take on a Cortex-M4, as fitted by ``benchmarks/bench_c.py --fit``."""
+"""Factors of statements of C on a Cortex-M4, as fitted by ``benchmarks/bench_c.py --fit``."""
 
 INSTRUCTIONS = {
     "branch": 1.64,

@@ -1,4 +1,4 @@
-"""What C takes before anything is flashed: estimates for each layer, and what compilers say."""
+"""C before it is flashed: estimates for each layer, and the sizes that compilers tell."""
 
 from pathlib import Path
 from typing import Any
@@ -76,9 +76,9 @@ def device_costs(made: CProgram, folder: Path, name: str, simulate: bool) -> dic
 
 
 def simulated_cost(made: CProgram, folder: Path, name: str, label: str) -> dict[str, Any]:
-    """What a simulated device says of a row, as a whole and layer by layer."""
+    """Flash, stack and instructions on a simulated device, of a row and of each layer."""
     device, zeros = DEVICES[label], [0] * sum(value.size for value in made.inputs)
-    row = np.clip(zeros, *input_limits(made)).tolist()
+    row = np.clip(zeros, *limits_of_row(made)).tolist()
     long = estimate_cost(made).instructions > LONG_RUN
     ran = run_on(device, folder, name, made.program, [row], long=long)
     found: dict[str, Any] = {
@@ -94,7 +94,7 @@ def simulated_cost(made: CProgram, folder: Path, name: str, label: str) -> dict[
     return found
 
 
-def input_limits(made: CProgram) -> tuple[Any, Any]:
+def limits_of_row(made: CProgram) -> tuple[Any, Any]:
     """The smallest and the largest code of each element of the inputs."""
     sides = ((value.low, value.high) for value in made.inputs)
     flat = [
