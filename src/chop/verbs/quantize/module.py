@@ -114,6 +114,7 @@ def quantize(  # noqa: PLR0913  # all but the first by name
     rule: Mapping[str, int | str] | None = None,
     calibrate: Iterable[Any] | None = None,
     products_only: bool = False,
+    scales: str = "power_of_two",
     trace: bool = True,
     share: bool = False,
     verbose: bool = False,
@@ -136,6 +137,7 @@ def quantize(  # noqa: PLR0913  # all but the first by name
         rule: other widths or formats of some layers, as ``ch quantize`` has them: ``{"fc1": 6}``.
         calibrate: batches: dictionaries of inputs by name, tensors, or pairs of inputs and labels.
         products_only: round products and what rules name, nothing else, as `share` does, too.
+        scales: of a network in integers: "power_of_two", or "free" ones chosen on the rows.
         trace: make a graph; without one layers are replaced, and functions rounded when called.
         share: train the weights of the given model, rather than a copy of them.
         verbose: show what calibration found.
@@ -150,6 +152,13 @@ def quantize(  # noqa: PLR0913  # all but the first by name
     products_only = products_only or not can_be_whole or not is_fixed_point(words)
     table = rules_for(rules, words, batches is not None, products_only=products_only)
     table["input_generator"] = batches
+    if scales != "power_of_two":
+        if products_only:
+            raise ConfigError(
+                f"quantize: scales={scales!r} is for a network in integers: give width and rows to "
+                "calibrate on, and neither rules nor products_only"
+            )
+        table["scales"] = scales
     chosen = quantize_transform_pass if products_only else quantize_whole_transform_pass
     with quietly(not verbose), one_line("quantize"):
         return _quantise_by(model, table, example, trace, share, chosen)

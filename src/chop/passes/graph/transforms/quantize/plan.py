@@ -1,7 +1,7 @@
 """The plan of a quantisation, decided and checked before anything is changed."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, model_validator
 from torch import fx, nn
@@ -46,6 +46,10 @@ class DefaultRule(QuantizeRule):
     only: tuple[str, ...] | None = None
 
 
+POWER_OF_TWO: Literal["power_of_two"] = "power_of_two"
+Scales = Literal["power_of_two", "free"]
+
+
 class QuantizeArgs(PassArgs):
     """Rules by operation, node name or pattern, each ``{"config": {"name": ..., ...}}``.
 
@@ -57,6 +61,7 @@ class QuantizeArgs(PassArgs):
         input_generator: batches of inputs by name, on which scales that are "auto" are calibrated.
         calibrate: the arguments of the pass `calibrate`.
         outside_width: do not warn about binary points outside the width.
+        scales: of `quantize_whole`: powers of two, or free ones chosen on the rows.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -72,6 +77,7 @@ class QuantizeArgs(PassArgs):
     input_generator: Batches | None = None
     calibrate: Calibration = Calibration()
     outside_width: bool = False
+    scales: Scales = POWER_OF_TWO
 
     @model_validator(mode="after")
     def _check_rules(self) -> Self:

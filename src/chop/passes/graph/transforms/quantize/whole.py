@@ -24,8 +24,15 @@ from chop.ops.op import Op, Reads, op_of_node
 from chop.ops.table import OPS
 from chop.passes.base import Info, transform_pass
 from chop.passes.graph.transforms.folding import NORMS, fold_normalisation_transform_pass
+from chop.passes.graph.transforms.quantize.free_scales import set_free_scales
 from chop.passes.graph.transforms.quantize.one_line import product_operations
-from chop.passes.graph.transforms.quantize.plan import DefaultRule, Plan, QuantizeArgs, make_plan
+from chop.passes.graph.transforms.quantize.plan import (
+    POWER_OF_TWO,
+    DefaultRule,
+    Plan,
+    QuantizeArgs,
+    make_plan,
+)
 from chop.passes.graph.transforms.quantize.quantize import apply_plan, quantize_by_plan
 from chop.passes.graph.transforms.recognition import recognise
 
@@ -44,8 +51,9 @@ def quantize_whole_transform_pass(graph: MaseGraph, args: QuantizeArgs) -> tuple
 
     The arguments are those of `quantize`; the format of `default` is for every operation that has
     integers. Where one in the middle of the network has none, only products get it. `info` has
-    what `quantize` says, the folded norms (`folded`) and what stays in floating point with the
-    reason (`in_float`), which is empty if the network is whole in integers.
+    what `quantize` says, the folded norms (`folded`), what stays in floating point with the
+    reason (`in_float`), which is empty if the network is whole in integers, and whether its
+    `scales` are powers of two or free.
     """
     folded: Info = {}
     if args.by != "type" or not args.model_extra:  # rules for operations are for what is written
@@ -60,7 +68,13 @@ def quantize_whole_transform_pass(graph: MaseGraph, args: QuantizeArgs) -> tuple
     align_biases(graph)
     in_float = left or first_obstacle(graph)
     show_left(in_float)
-    return graph, {**info, "folded": folded, "in_float": in_float}
+    scales = args.scales
+    if scales != POWER_OF_TWO and (in_float or args.input_generator is None):
+        logger.warning("%s", "Scales stay powers of two, as the network is not whole in integers")
+        scales = POWER_OF_TWO
+    if scales != POWER_OF_TWO and args.input_generator is not None:
+        info["free_scales"] = set_free_scales(graph, args.input_generator)
+    return graph, {**info, "folded": folded, "in_float": in_float, "scales": scales}
 
 
 def names_norms(graph: MaseGraph, args: QuantizeArgs) -> bool:
