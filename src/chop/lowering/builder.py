@@ -74,6 +74,14 @@ class ProgramBuilder:
         self._names: Counter[str] = Counter()
         self._rounded: dict[tuple[str, Any], Value] = {}
         self._in_double = False
+        self._off_grid: set[str] = set()
+        """Values whose sums hold a term that is not a multiple of their scale."""
+
+    def note_terms(self, sums: Exact, whole: bool) -> Exact:
+        """Take note of sums with a term that is not a whole multiple of their scale."""
+        if not whole:
+            self._off_grid.add(sums.value.name)
+        return sums
 
     @contextmanager
     def inside(self) -> Iterator[None]:
@@ -124,6 +132,8 @@ class ProgramBuilder:
         low, high = compact(codes(low), shape), compact(codes(high), shape)
         value = replace(blank, low=low, high=high, scale=scale)
         self.steps.append(replace(made, out=value))
+        if not self._off_grid.isdisjoint(names) and step not in (steps.Rescale, steps.Table):
+            self._off_grid.add(value.name)
         return value
 
     def input(self, placeholder: str, shape: Shape, fmt: NumberFormat | None, limits: Any) -> Value:
@@ -244,6 +254,7 @@ class ProgramBuilder:
         own = rescaling(value, fmt, node)
         if own is None:
             return value
+        own["in_integers"] = own["in_integers"] and value.name not in self._off_grid
         key = (value.name, fmt)
         if key not in self._rounded:
             self._rounded[key] = self.emit(steps.Rescale, node, [value], value.shape, **own)

@@ -31,6 +31,8 @@ from chop.numerics.elementwise import ElementFormat
 from chop.numerics.granular import code_limits
 
 MOST_BITS = 16
+OFF_GRID = 0.25
+"""A bias that is further from whole units of the sums may be read otherwise in floating point."""
 SAME = 2.0**-20
 """Scales that differ by a smaller share are the same one, stored as float32 by somebody else."""
 
@@ -209,14 +211,16 @@ def scales_along(fmt: NumberFormat | None, weight: Tensor, axis: int, what: str)
     return np.broadcast_to(low, (weight.shape[axis],))
 
 
-def codes_in_units(numbers: Tensor, fmt: NumberFormat | None, unit: Numbers) -> Codes:
-    """Numbers in a format as the nearest whole multiples of units."""
+def codes_in_units(numbers: Tensor, fmt: NumberFormat | None, unit: Numbers) -> tuple[Codes, bool]:
+    """Numbers in a format as the nearest whole multiples of units, and whether they are those."""
     if not isinstance(fmt, IntegerScaled):
         exact = (numbers if fmt is None else fmt(numbers)).double().numpy()
     else:
         fmt.require_shape(tuple(numbers.shape))
         exact = fmt.steps(numbers).double().numpy() * fmt.scales
-    return codes(np.rint(exact / unit))
+    multiples = exact / unit
+    nearest = np.rint(multiples)
+    return codes(nearest), bool((np.abs(multiples - nearest) < OFF_GRID).all())
 
 
 def _all_numbers(fmt: NumberFormat, node: str) -> Tensor:

@@ -117,12 +117,12 @@ class SymbolicCall(NodeCall):
         assert found is not None
         return scales_along(found[1], found[0], axis, f"the {role} of {self.name}")
 
-    def bias_in(self, unit: Numbers) -> tuple[Codes, int] | None:
-        """The bias in units of sums that have a scale: the nearest whole ones, as sums are read."""
+    def bias_in(self, unit: Numbers) -> tuple[Codes, bool] | None:
+        """The bias in units of sums that have a scale: the nearest ones, and if it is they."""
         found = self._given("bias")
         if found is None:
             return None
-        return codes_in_units(*found, unit), 0
+        return codes_in_units(*found, unit)
 
     def _given(self, role: str) -> tuple[Tensor, NumberFormat | None] | None:
         """A parameter and its format; None for one that was rounded before."""
@@ -242,11 +242,8 @@ class Lowering:
             refuse_own_code(node, op, module)
         formats = {} if call.quant is None else call.quant.operands
         formats = {role: in_binary(fmt) for role, fmt in formats.items()}
-        free = any(isinstance(fmt, IntegerScaled) for fmt in formats.values())
-        if free and op.inner:
-            raise LoweringError(
-                f"{node.name} ({op.name}) has several products, whose scales must be powers of two"
-            )
+        if op.inner and any(isinstance(fmt, IntegerScaled) for fmt in formats.values()):
+            raise LoweringError(f"{node.name} ({op.name}): its scales must be powers of two")
         inside = () if call.layer is None else {*op.inner} - {"data_in"}  # rounded by the layer
         outside = {role: fmt for role, fmt in formats.items() if role not in inside}
         operands = {}

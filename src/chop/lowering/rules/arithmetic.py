@@ -34,10 +34,12 @@ def lower_linear(call: SymbolicCall) -> Symbol:
     if source.is_scaled or (scale != 1).any():
         source = call.builder.align(call.name, source)
         unit = sum_unit(source, weight[1], scale)
-        bias = scaled_bias(call, unit, len(scale))
+        bias, whole = scaled_bias(call, unit, len(scale))
         own = {"weight": weight[0], "bias": bias, "scale": scale}
         shape, point = (*source.shape[:-1], len(scale)), int(source.frac.max()) + weight[1]
-        return call.emit(steps.Product, [source], shape, point, **own)
+        return call.builder.note_terms(
+            call.emit(steps.Product, [source], shape, point, **own), whole
+        )
     return lower_products(call, source, *weight, call.parameter("bias"))
 
 
@@ -46,10 +48,9 @@ def sum_unit(source: Value, frac: int, scale: Numbers) -> Numbers:
     return float(source.unit.max()) * np.asarray(np.ldexp(scale, -frac))
 
 
-def scaled_bias(call: SymbolicCall, unit: Numbers, count: int) -> Codes:
-    """The bias in units of the sums, for each of them."""
-    found = call.bias_in(unit)
-    return codes(np.zeros(count)) if found is None else found[0]
+def scaled_bias(call: SymbolicCall, unit: Numbers, count: int) -> tuple[Codes, bool]:
+    """The bias in units of the sums, for each of them, and whether it is whole units."""
+    return call.bias_in(unit) or (codes(np.zeros(count)), True)
 
 
 def lower_products(
@@ -114,13 +115,11 @@ def lower_convolution(call: SymbolicCall) -> Symbol:
     scale = call.scale_of("weight")
     if source.is_scaled or (scale != 1).any():
         source = call.builder.align(call.name, source)
-        own |= {
-            "weight": weight[0],
-            "bias": scaled_bias(call, sum_unit(source, weight[1], scale), len(scale)),
-        }
-        own["scale"] = scale.reshape((-1,) + (1,) * dims)
-        point = int(source.frac.max()) + weight[1]
-        return call.emit(steps.Convolution, [source], row_shape(call, source), point, **own)
+        bias, whole = scaled_bias(call, sum_unit(source, weight[1], scale), len(scale))
+        own |= {"weight": weight[0], "bias": bias, "scale": scale.reshape((-1,) + (1,) * dims)}
+        point, shape = int(source.frac.max()) + weight[1], row_shape(call, source)
+        sums = call.emit(steps.Convolution, [source], shape, point, **own)
+        return call.builder.note_terms(sums, whole)
     fracs = along(source.frac, source.shape, 0, np.max) + weight[1]
     by_group = np.repeat(fracs.reshape(groups, -1), len(weight[0]) // groups, axis=0)
     by_group = by_group.reshape(by_group.shape + (1,) * dims)

@@ -26,7 +26,7 @@ from chop.passes.graph.transforms.quantize.one_line import (
     one_line_rules,
     parse_format_spec,
 )
-from chop.passes.graph.transforms.quantize.plan import QuantizeArgs
+from chop.passes.graph.transforms.quantize.plan import POWER_OF_TWO, QuantizeArgs
 from chop.passes.graph.transforms.quantize.quantize import log_rounded_macs
 from chop.passes.graph.transforms.quantize.untraced import (
     measure_untraced,
@@ -114,7 +114,7 @@ def quantize(  # noqa: PLR0913  # all but the first by name
     rule: Mapping[str, int | str] | None = None,
     calibrate: Iterable[Any] | None = None,
     products_only: bool = False,
-    scales: str = "power_of_two",
+    scales: str = POWER_OF_TWO,
     trace: bool = True,
     share: bool = False,
     verbose: bool = False,
@@ -123,20 +123,18 @@ def quantize(  # noqa: PLR0913  # all but the first by name
     """Compute a model in integers, its products in another number format, or what rules say.
 
     With rows to calibrate on, all of a network is in integers wherever that is possible, and
-    `info["in_float"]` says what is not. The given model stays as it is. The result can be trained
-    and evaluated; with a graph it is a `Quantized`, without one the model itself, whose attribute
-    `untraced` says what was done.
+    `info["in_float"]` says what is not. The given model stays as it is. With a graph the result is
+    a `Quantized`, without one the model itself, whose attribute `untraced` says what was done.
 
     Args:
-        example: inputs by name, or one tensor for the first argument; by default the first batch
-            of `calibrate`. Without a graph it is only needed to say what part is rounded.
+        example: inputs by name, or one tensor; by default the first batch of `calibrate`.
         rules: the table ``[passes.quantize]`` of a TOML file, as a dictionary.
         width: in place of rules: bits of all operands; `calibrate` sets their scales.
         weight_width: bits of weights, where they differ from `width`.
         format: which format has this width; fixed point if nothing is said.
         rule: other widths or formats of some layers, as ``ch quantize`` has them: ``{"fc1": 6}``.
         calibrate: batches: dictionaries of inputs by name, tensors, or pairs of inputs and labels.
-        products_only: round products and what rules name, nothing else, as `share` does, too.
+        products_only: round products and what rules name alone, as `share` does, too.
         scales: of a network in integers: "power_of_two", or "free" ones chosen on the rows.
         trace: make a graph; without one layers are replaced, and functions rounded when called.
         share: train the weights of the given model, rather than a copy of them.
@@ -151,17 +149,22 @@ def quantize(  # noqa: PLR0913  # all but the first by name
     can_be_whole = rules is None and batches is not None and trace and not share
     products_only = products_only or not can_be_whole or not is_fixed_point(words)
     table = rules_for(rules, words, batches is not None, products_only=products_only)
-    table["input_generator"] = batches
-    if scales != "power_of_two":
-        if products_only:
-            raise ConfigError(
-                f"quantize: scales={scales!r} is for a network in integers: give width and rows to "
-                "calibrate on, and neither rules nor products_only"
-            )
-        table["scales"] = scales
+    table |= {"input_generator": batches, **scales_for(scales, products_only)}
     chosen = quantize_transform_pass if products_only else quantize_whole_transform_pass
     with quietly(not verbose), one_line("quantize"):
         return _quantise_by(model, table, example, trace, share, chosen)
+
+
+def scales_for(scales: str, products_only: bool) -> dict[str, str]:
+    """Return the kind of scales as a rule; free ones are for networks whole in integers."""
+    if scales == POWER_OF_TWO:
+        return {}
+    if products_only:
+        raise ConfigError(
+            f"quantize: scales={scales!r} is for a network in integers: give width and rows to "
+            "calibrate on, and neither rules nor products_only"
+        )
+    return {"scales": scales}
 
 
 def is_fixed_point(words: Mapping[str, Any]) -> bool:

@@ -53,7 +53,7 @@ def settle_scales(graph: MaseGraph, inputs: Mapping[str, Tensor] | None = None) 
         if quant is None:
             continue
         changed = {
-            role: fmt.model_copy(update={"grid": as_grid(lowering.grids[node.name, role])})
+            role: fmt.model_copy(update={"grid": grid_field(lowering.grids[node.name, role])})
             for role, fmt in quant.operands.items()
             if isinstance(fmt, IntegerScaled) and (node.name, role) in lowering.grids
         }
@@ -64,7 +64,7 @@ def settle_scales(graph: MaseGraph, inputs: Mapping[str, Tensor] | None = None) 
         apply_plan(graph, plan)
 
 
-def as_grid(unit: Any) -> float | DoubleTensor:
+def grid_field(unit: Any) -> float | DoubleTensor:
     """A unit of rows as the field of a format."""
     return DoubleTensor(unit) if unit.size > 1 else float(unit.reshape(()))
 
@@ -200,7 +200,7 @@ class FreeScales:
     ) -> dict[str, NumberFormat]:
         """Formats of weights and bias; other roles are data, which is rounded where it is made."""
         call, weight = self.calls[node], old.get("weight")
-        values = {role: parameter(call, role) for role in ("weight", "bias")}
+        values = {role: layer_parameter(call, role) for role in ("weight", "bias")}
         if values["weight"] is None or not isinstance(weight, Integer):
             return {}
         fmt = weight_format(values["weight"], weight)
@@ -217,7 +217,7 @@ def is_limit(op: Op | None) -> bool:
     return op is not None and op.quantizable and op.name in LIMITS
 
 
-def parameter(call: NodeCall, role: str) -> Tensor | None:
+def layer_parameter(call: NodeCall, role: str) -> Tensor | None:
     """A parameter of the layer that a node calls."""
     found = getattr(call.module, role, None) if call.module is not None else None
     return found.detach() if isinstance(found, Tensor) else None
