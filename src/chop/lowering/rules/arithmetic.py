@@ -22,6 +22,8 @@ from chop.ops.op import lowering
 SMALL_BITS = {torch.float32: 8, torch.float64: 30}
 """Numbers in the code of a network that take no more are constants; others make tables."""
 CHUNK = 4096
+FINER = 8
+"""Bits by which sums are finer where their bias is not a multiple of their scale."""
 
 
 @lowering("linear")
@@ -33,24 +35,29 @@ def lower_linear(call: SymbolicCall) -> Symbol:
     scale = call.scale_of("weight")
     if source.is_scaled or (scale != 1).any():
         source = call.builder.align(call.name, source)
-        unit = sum_unit(source, weight[1], scale)
-        bias, whole = scaled_bias(call, unit, len(scale))
-        own = {"weight": weight[0], "bias": bias, "scale": scale}
-        shape, point = (*source.shape[:-1], len(scale)), int(source.frac.max()) + weight[1]
-        return call.builder.note_terms(
-            call.emit(steps.Product, [source], shape, point, **own), whole
-        )
+        matrix, bias, point, whole = scaled_sums(call, source, weight, scale)
+        own = {"weight": matrix, "bias": bias, "scale": scale}
+        shape = (*source.shape[:-1], len(scale))
+        sums = call.emit(steps.Product, [source], shape, point, **own)
+        return call.builder.note_terms(sums, whole)
     return lower_products(call, source, *weight, call.parameter("bias"))
 
 
-def sum_unit(source: Value, frac: int, scale: Numbers) -> Numbers:
-    """The number that the code 1 of each sum of products stands for."""
-    return float(source.unit.max()) * np.asarray(np.ldexp(scale, -frac))
+def scaled_sums(
+    call: SymbolicCall, source: Value, weight: tuple[Codes, int], scale: Numbers
+) -> tuple[Codes, Codes, int, bool]:
+    """Weights, bias in units of the sums, their binary point, and whether the bias is whole units.
 
-
-def scaled_bias(call: SymbolicCall, unit: Numbers, count: int) -> tuple[Codes, bool]:
-    """The bias in units of the sums, for each of them, and whether it is whole units."""
-    return call.bias_in(unit) or (codes(np.zeros(count)), True)
+    A bias that is not gets units that are finer, as many as there are `FINER` bits.
+    """
+    codes_of, frac = weight
+    point = int(source.frac.max()) + frac
+    unit = float(source.scale.max()) * np.asarray(np.ldexp(scale, -point))
+    bias, whole = call.bias_in(unit) or (codes(np.zeros(len(scale))), True)
+    if whole:
+        return codes_of, bias, point, whole
+    finer, whole = call.bias_in(np.ldexp(unit, -FINER)) or (bias, True)
+    return shift_codes(codes_of, FINER), finer, point + FINER, whole
 
 
 def lower_products(
@@ -115,9 +122,9 @@ def lower_convolution(call: SymbolicCall) -> Symbol:
     scale = call.scale_of("weight")
     if source.is_scaled or (scale != 1).any():
         source = call.builder.align(call.name, source)
-        bias, whole = scaled_bias(call, sum_unit(source, weight[1], scale), len(scale))
-        own |= {"weight": weight[0], "bias": bias, "scale": scale.reshape((-1,) + (1,) * dims)}
-        point, shape = int(source.frac.max()) + weight[1], row_shape(call, source)
+        kernel, bias, point, whole = scaled_sums(call, source, weight, scale)
+        own |= {"weight": kernel, "bias": bias, "scale": scale.reshape((-1,) + (1,) * dims)}
+        shape = row_shape(call, source)
         sums = call.emit(steps.Convolution, [source], shape, point, **own)
         return call.builder.note_terms(sums, whole)
     fracs = along(source.frac, source.shape, 0, np.max) + weight[1]
