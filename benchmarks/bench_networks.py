@@ -122,10 +122,10 @@ def named(network: Network, model: nn.Module, count: int) -> dict[str, Tensor]:
     return {name or first: rows for name, rows in network.inputs(count).items()}
 
 
-def measure(network: Network, most_rows: int | None) -> Found:
+def measure(network: Network, rows_asked: int | None) -> Found:
     """Quantise a network and write it in every form."""
     torch.manual_seed(0)
-    found = Found(network.name, rows=min(network.rows, most_rows or network.rows))
+    found = Found(network.name, rows=rows_asked or network.rows)
     start = time.perf_counter()
     try:
         model = network.make()
@@ -178,6 +178,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="few rows of the smallest networks")
     parser.add_argument("--all", action="store_true", help="all networks, though quick")
     parser.add_argument("--only", nargs="*", default=[], help="names")
+    parser.add_argument("--rows", type=int, help="rows of every network, rather than its own")
     parser.add_argument("--save", action="store_true", help="add lines to results/networks.jsonl")
     parser.add_argument("--file", type=Path, help="write the table of all saved lines, as Markdown")
     args = parser.parse_args()
@@ -190,7 +191,7 @@ def main() -> None:
             continue
         if args.quick and not args.only and network.name not in QUICK and not args.all:
             continue
-        found = measure(network, 20 if args.quick else None)
+        found = measure(network, args.rows or (20 if args.quick else None))
         done.append(found)
         print(json.dumps(found.row(), ensure_ascii=False), f"{found.seconds} s", flush=True)
         if args.save:

@@ -21,8 +21,9 @@ from tabulate import tabulate
 
 from chop.dataset import MaseDataModule
 from chop.models import get_model, get_model_info
+from chop.search.spaces.afresh import fresh_weights, with_batch_size
 from chop.search.spaces.space import Candidate, SearchContext
-from chop.search.sweeps.trainings import Repeats, Rows, fresh_weights, with_batch_size
+from chop.search.sweeps.trainings import Repeats, Rows
 from chop.training.metrics import evaluate_model
 
 RESULTS = Path(__file__).parent / "results" / "studies.jsonl"

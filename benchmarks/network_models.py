@@ -216,13 +216,17 @@ class Crepe(nn.Module):
         return torch.sigmoid(self.classifier(x))
 
 
-def tones(rows: int) -> Inputs:
-    """Return 1024 samples of tones with overtones, scaled as CREPE reads them."""
+def pitched_tones(rows: int) -> tuple[Tensor, Tensor]:
+    """Return 1024 samples of tones, scaled as CREPE reads them, and their pitches."""
     pitch = 2 ** (torch.rand(rows, 1) * 4) * 60
     time = torch.arange(1024)[None] / 16000
     waves = [torch.sin(2 * torch.pi * pitch * k * time + k) / k for k in (1, 2, 3)]
-    x = sum(waves) + 0.01 * torch.randn(rows, 1024)
-    return {"": (x - x.mean(1, keepdim=True)) / x.std(1, keepdim=True)}
+    x = torch.stack(waves).sum(0) + 0.01 * torch.randn(rows, 1024)
+    return (x - x.mean(1, keepdim=True)) / x.std(1, keepdim=True), pitch[:, 0]
+
+
+def tones(rows: int) -> Inputs:
+    return {"": pitched_tones(rows)[0]}
 
 
 class Faces(nn.Module):

@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import signal
 import sys
 import time
 
@@ -36,6 +37,8 @@ def main() -> int:
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--scale", type=float, default=1.0, help="share of the cases")
     options = parser.parse_args()
+    # What a shell starts in the background ignores Ctrl-C, and so would all that is started here.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if unknown := set(options.parts) - set(PARTS):
         parser.error(f"unknown part {unknown.pop()!r}: one of {', '.join(PARTS)}")
     rows: list[Row] = []

@@ -21,6 +21,7 @@ AT_WORK = (
     ("chop.training.loop", "Loop", "run"),
     ("chop.search.strategy", "Search", "run"),
     ("chop.search.learned.search", "LearnedSearch", "run"),
+    ("chop.search.contest", "Contest", "run"),
     ("chop.verbs.transform.passes", None, "_run_pass"),
 )
 """What is called once everything is checked and built: from here on a run takes as long as it was

@@ -46,7 +46,7 @@ BEST_SETTINGS = "best_{}.toml"
 TRAININGS, REPEAT = "runs", "repeat_{}.json"
 SETTINGS_TABLE, TRAININGS_TABLE, CURVES_TABLE = "study.csv", "runs.csv", "curves.csv"
 # The same where widths are learned: saved graphs of the front, and what it takes to resume.
-FRONT_GRAPHS, SNAPSHOT_GRAPH = "graphs", "epoch_{}"
+FRONT_GRAPHS, SNAPSHOT_GRAPH, MEMBER = "graphs", "epoch_{}", "member_{}"
 LEARNING, LEARNING_TABLE = "learning", "learning.csv"
 # In the folder of a comparison:
 COMPARISON_FILE, COMPARISON_TABLE = "comparison.json", "comparison.csv"
@@ -79,6 +79,20 @@ def version_of(path: Path) -> int:
     """The number that a name ends in, 0 if in none."""
     found = VERSION.search(path.stem)
     return int(found[1]) if found else 0
+
+
+def config_entry(config: Mapping[Any, Any], name: str) -> Any:
+    """Return an entry of a trial's configuration, which a file has by the path of its tables."""
+    return config.get(name, config.get((name,)))
+
+
+def snapshot_name(config: Mapping[Any, Any]) -> str | None:
+    """Return the name of the saved graph of a trial; None if it does not learn widths."""
+    epoch, member = (config_entry(config, name) for name in ("epoch", "member"))
+    if epoch is None:
+        return None
+    name = SNAPSHOT_GRAPH.format(epoch)
+    return name if member is None else f"{MEMBER.format(member)}_{name}"
 
 
 def latest(path: Path) -> Path:

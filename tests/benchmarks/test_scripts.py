@@ -42,6 +42,9 @@ class Small(NamedTuple):
 
 
 SMALLEST = {
+    "bench_card": Small(
+        r"jsc-tiny on jsc-sim +\| 1 +\| 4-bit weights +\| 0\.\d+ .*\| yes +\| 2000 ", needs=("cc",)
+    ),
     "bench_c": Small(
         r"jsc-mlp +cortex-m4 +portable +\d",
         "",
@@ -53,6 +56,11 @@ SMALLEST = {
         "--quick --only jsc-tiny",
         needs=("cc",),
     ),
+    "bench_few_bits": Small(
+        r"jsc-tiny on jsc-sim +4-bit weights, as by default +0\.\d+ ",
+        "--quick --rows 500 --calibration 64",
+    ),
+    "bench_pitch": Small(r"8 bits, whole +\d|not run: torchcrepe"),
     "bench_engines": Small(
         r"lost: trials after half of 4 workers were killed +\| +8 ",
         constants={"QUICK_TRIALS": (20, 8)},
@@ -111,6 +119,9 @@ SMALLEST = {
         r"hgq2, seed 0, rate 0\.02: 0\.\d",
         "--hgq-python {python} --nets {folder} --seeds 0",
         {"MODULES": {"hgq2": "numpy", "pquant": "pquant"}},
+    ),
+    "bench_stream": Small(
+        r"tiny +4 +3 \(2 real\) +\d", needs=("yosys", "verilator"),
     ),
     "bench_rtl": Small(
         r"\"rows\": \d.* \"estimate / xcup\": \d",

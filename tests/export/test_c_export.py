@@ -14,7 +14,7 @@ import pytest
 import torch
 from lowering_nets import EXAMPLES, example, integer, quantised
 from random_networks import random_network
-from torch import nn
+from torch import Tensor, nn
 
 from chop.errors import ConfigError, GraphError
 from chop.export import EXPORT_TARGETS, export
@@ -265,6 +265,30 @@ def test_a_single_window_beside_the_map_or_around_it(facts: dict[str, Any], tmp_
     graph = quantised(model, torch.randn(2, 2, 4, 4), {"conv2d": integer(8, 4, 8, 5)})
     done = export(graph, "c", tmp_path / "c", rows=100)
     assert done.manifest["verified"]["distinct_outputs"] > 50
+
+
+class JoinedUp(nn.Module):
+    """Maps of two sizes joined channel by channel, as U-Net does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.up = nn.Conv2d(2, 4, 3, padding=1), nn.ConvTranspose2d(4, 4, 2, 2)
+        self.last = nn.Conv2d(8, 3, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.one(x)
+        return self.last(torch.cat([self.up(nn.functional.max_pool2d(x, 2)), x], 1))
+
+
+def test_maps_joined_channel_by_channel_are_tables_and_not_a_loop_for_each_pixel(
+    tmp_path: Path,
+) -> None:
+    torch.manual_seed(0)
+    rules = {name: integer(8, 4, 8, 5) for name in ("conv2d", "conv_transpose2d")}
+    graph = quantised(JoinedUp(), torch.randn(2, 2, 12, 12), rules)
+    done = export(graph, "c", tmp_path / "c", rows=50)
+    assert done.manifest["verified"]["distinct_outputs"] > 25
+    assert (tmp_path / "c" / "model.c").read_text().count("for (") < 60
 
 
 def test_zeros_and_few_magnitudes_are_statements_and_dense_bytes_are_rows() -> None:

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -135,11 +136,8 @@ def test_a_circuit_of_a_front_stands_beside_the_search(
 def test_a_search_can_measure_circuits() -> None:
     from chop.search.runners import HW_RUNNERS
 
-    class Given:
-        graph, _ = example("jsc-tiny", rules=RULES)
-
     runner = HW_RUNNERS["circuit"]
-    given: Any = Given()
+    given: Any = SimpleNamespace(program=lower(example("jsc-tiny", rules=RULES)[0]))
     found = runner(given, runner.parse({"stages": 3}, "test"))
     assert found["latency_cycles"] == 3
     assert 50 < found["luts"] < 1000

@@ -12,6 +12,7 @@ from study_cases import SETTING, study_tables
 from chop.dataset import MaseDataModule
 from chop.search.config import parse_search
 from chop.search.engines import EngineChoice, make_engine
+from chop.search.spaces.afresh import with_batch_size
 from chop.search.spaces.space import Candidate, SearchContext, SearchSpace, every
 from chop.search.strategy import Search
 from chop.search.study.storage import Place, open_store
@@ -23,7 +24,6 @@ from chop.search.sweeps.trainings import (
     read_run,
     stored_runs,
     summary,
-    with_batch_size,
 )
 
 ROWS = Rows("val_dataloader", 512)

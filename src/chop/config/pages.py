@@ -36,7 +36,7 @@ COMPLETION = """\
 `ch completion SHELL` prints a script that completes commands, options, and the names of models,
 data sets and all other choices. Once, for the shell that you use:
 
-<!-- not run: it changes your shell's files; tests/cli/test_completion.py runs ch completion -->
+<!-- not run: it changes your shell's files; tests/verbs/test_completion.py runs ch completion -->
 ```console
 $ echo 'source <(ch completion bash)' >> ~/.bashrc
 $ echo 'source <(ch completion zsh)' >> ~/.zshrc      # after compinit

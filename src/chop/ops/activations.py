@@ -71,9 +71,10 @@ ACTIVATIONS = [
         unsigned=frozenset({"data_in"}),
         selects=True,
         never_negative=True,
+        homogeneous=True,
     ),
     activation_row("relu6", nn.ReLU6, 2, "inplace", selects=True, never_negative=True),
-    activation_row("leaky_relu", nn.LeakyReLU, 2, "negative_slope", "inplace"),
+    activation_row("leaky_relu", nn.LeakyReLU, 2, "negative_slope", "inplace", homogeneous=True),
     PRELU,
     activation_row(
         "rrelu", nn.RReLU, 2, "lower", "upper", "training", "inplace", aten=("rrelu_with_noise",)

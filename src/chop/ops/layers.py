@@ -106,6 +106,7 @@ LAYER_NORM = Op(
     optional=ALL_OPTIONAL,
     inner=BY_TABLES,
     unsigned=NO_SIGN,
+    standardises=True,
     run=stepwise.layer_norm,
     forward=stepwise.layer_form(stepwise.layer_norm, "normalized_shape", "weight", "bias", "eps"),
     cost=cost.normalisation,
@@ -122,6 +123,7 @@ GROUP_NORM = Op(
     optional=ALL_OPTIONAL,
     inner=BY_TABLES,
     unsigned=NO_SIGN,
+    standardises=True,
     run=stepwise.group_norm,
     forward=stepwise.layer_form(stepwise.group_norm, "num_groups", "weight", "bias", "eps"),
     cost=cost.normalisation,
@@ -138,6 +140,7 @@ RMS_NORM = Op(
     optional=ALL_OPTIONAL,
     inner=BY_TABLES,
     unsigned=NO_SIGN,
+    standardises=True,
     run=stepwise.rms_norm,
     forward=stepwise.layer_form(stepwise.rms_norm, "normalized_shape", "weight", "eps"),
     cost=cost.rms_norm,
@@ -307,6 +310,7 @@ def pool_row(kind: str, dims: int, rule: cost.CostRule, *settings: str) -> Op:
         cost=rule,
         reads=Reads.SUMMED if kind.endswith("avg") else Reads.CHANNEL,
         selects=kind.endswith("max"),
+        homogeneous=kind.endswith(("avg", "max")),
         dims=dims,
     )
 

@@ -125,6 +125,10 @@ class Op:
     """Whether each result is one of the numbers that it reads, or a limit: no bits are added."""
     never_negative: bool = False
     """Whether no result is below zero, whatever it reads."""
+    homogeneous: bool = False
+    """Whether each channel by itself gives twice the result for twice the input."""
+    standardises: bool = False
+    """Whether rows are divided by their own size: small ones have to be as exact as large ones."""
     run: Callable[..., Any] | None = None
     """The function form, where it is not simply the first of `functions`."""
     cost: CostRule = unknown_cost

@@ -6,13 +6,17 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from chop.charts import BarChart, Chart, LineChart, Mark, write_png
+from chop.charts import Band, BarChart, Chart, LineChart, Mark, Points, write_png
 from chop.results.front import DOMINATED, FRONT, OUT, SearchResult
+from chop.runs import config_entry
 from chop.search.front.hypervolume import hypervolume_history, worst_of
 from chop.search.front.importance import Effects, variance_shares
-from chop.search.study.trial import Trial
+from chop.search.front.spread import spread_of
+from chop.search.study.trial import Point, Trial
 
 MOST_BARS = 20
+LOGARITHMIC_FROM = 10.0
+"""The largest cost over the smallest from which on its axis is logarithmic."""
 
 
 def hypervolumes(result: SearchResult) -> list[float]:
@@ -94,6 +98,27 @@ def importance_charts(shares: Mapping[str, Mapping[str, float]]) -> list[BarChar
     ]
 
 
+def spread_charts(result: SearchResult) -> list[LineChart]:
+    """Return what the members of a population reach at each cost, in the band of their spread."""
+    members: dict[Any, list[Point]] = {}
+    for trial in filter(result.is_inside, _with_objectives(result)):
+        if (member := config_entry(trial.config, "member")) is not None:
+            members.setdefault(member, []).append(trial.losses(result.problem.directions))
+    found = spread_of(list(members.values())) if len(result.metrics) == 2 else None
+    if found is None:
+        return []
+    good, cost = (-1.0 if each == "maximize" else 1.0 for each in result.problem.directions)
+    together, middle, best, worst = ([(cost * x, good * y) for x, y in line] for line in found)
+    name = f"median, best and worst of {len(members)} members"
+    series: dict[str, Points] = {name: middle, "all together": together}
+    is_wide = 0 < LOGARITHMIC_FROM * together[0][0] < together[-1][0]
+    return [
+        LineChart("Spread over seeds", result.metrics[1], result.metrics[0], series,
+                  {name: Band(best, worst)}, steps=True, logarithmic="x" if is_wide else "",
+                  is_legend_above=True)
+    ]  # fmt: skip
+
+
 def draw_front(result: SearchResult, folder: Path) -> list[Path]:
     """Draw what the trials allow; return the files that were written."""
     if not result.complete:
@@ -103,6 +128,7 @@ def draw_front(result: SearchResult, folder: Path) -> list[Path]:
                for name in result.metrics}  # fmt: skip
     charts: dict[str, Sequence[Chart]] = {
         "front": _front_charts(result),
+        "spread": spread_charts(result),
         "metrics": [
             LineChart("", "trial", name, {name: points}, marks={name: "."})
             for name, points in numbers.items()

@@ -10,21 +10,20 @@ from pydantic import BaseModel
 from chop.charts import LineChart, Mark
 from chop.figures import SCORES, significant
 from chop.results.front import SearchResult
+from chop.results.front_charts import LOGARITHMIC_FROM
 from chop.runs import (
     BEST_SETTINGS,
     EXPORT,
     MANIFEST,
     RUN_RECORD,
-    SNAPSHOT_GRAPH,
     RunRecord,
     read_stored,
+    snapshot_name,
 )
 from chop.search.front.hypervolume import front_of, hypervolume, worst_of
 from chop.search.metrics import METRICS, Direction, MetricInfo
 from chop.search.study.trial import Point, Trial, less_is_better
 
-LOGARITHMIC_FROM = 10.0
-"""The largest cost over the smallest from which on the axis is logarithmic."""
 FEW_NAMES = 3
 """So many names of searches fit into one row above a chart."""
 ROWS = {
@@ -174,7 +173,7 @@ def _exported(
     for folder, search in searches.items():
         forms = _forms(folder)
         for place, trial in enumerate(search.best):
-            graph = SNAPSHOT_GRAPH.format(trial.config.get(("epoch",)))
+            graph = snapshot_name(trial.config) or ""
             made = sorted({*forms.get(graph, ()), *forms.get(BEST_SETTINGS.format(place), ())})
             if made and wanted.keys() <= trial.metrics.keys():
                 found.setdefault(f"exported: {', '.join(made)}", []).append(trial)

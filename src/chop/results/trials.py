@@ -14,7 +14,7 @@ from pydantic import AliasChoices, BaseModel, Field
 
 from chop.errors import DataError, SearchError
 from chop.figures import is_usable
-from chop.runs import BEST, FRONT_GRAPHS, SNAPSHOT_GRAPH, Count, as_stored, read_json
+from chop.runs import BEST, FRONT_GRAPHS, Count, as_stored, read_json, snapshot_name
 from chop.search.front.accuracy import Accuracies, Judged
 from chop.search.front.verification import Marks, Verified
 from chop.search.study.trial import CONFIG, HARDWARE, MEASURED, REASON, SOFTWARE, Trial
@@ -91,8 +91,8 @@ def known_of_front(folder: Path, best: Sequence[Trial]) -> tuple[Marks, Judged]:
 def first_graphs(folder: Path) -> list[Path]:
     """Return the saved graph of the first network on a learned front, if it says which it is."""
     first = next(iter(read_best(folder)), None)
-    epoch = None if first is None else (first.config or {}).get("epoch")
-    return [] if epoch is None else [folder / FRONT_GRAPHS / SNAPSHOT_GRAPH.format(epoch)]
+    name = None if first is None else snapshot_name(first.config or {})
+    return [] if name is None else [folder / FRONT_GRAPHS / name]
 
 
 def _usable(metrics: Mapping[str, float] | None) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """What ``[search]`` says, checked before any model is built."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any, Literal
 
@@ -15,11 +16,10 @@ from chop.search.samplers import SAMPLERS
 from chop.search.spaces import mixed_precision  # noqa: F401  # registers its space
 from chop.search.spaces.looks import LOOKS
 from chop.search.spaces.space import SPACES
-from chop.search.study.setup import STRATEGIES, EngineChoice, Schema, StudySetup
+from chop.search.study.setup import STRATEGIES, EngineChoice, EngineSetup, Schema, StudySetup
 from chop.search.study.trial import MetricRule, SearchDescription, Trial
 from chop.search.sweeps import hyperparameters  # noqa: F401  # registers its space
 from chop.tasks import NUMBERS, task_named
-from chop.training.settings import MOST_PROCESSES
 from chop.validation import parse
 
 Tables = dict[str, dict[str, Any]]
@@ -35,18 +35,12 @@ class SpaceConfig(Schema):
 
 
 @STRATEGIES.register(DEFAULT_STRATEGY)
-class StrategySetup(StudySetup):
+class StrategySetup(EngineSetup):
     """A sampler proposes configurations, and each is measured separately.
 
     Attributes:
-        n_jobs: processes that search together; for engine = "ray", those of a cluster that is
-            started on this machine, by default one for each core.
-        engine: what evaluates: ``serial`` (this process), ``local`` (n_jobs processes of this
-            machine) or ``ray`` (a cluster); by default one of the first two, by n_jobs.
-        address: of a Ray cluster: ``auto`` or ``host:port``; by default one is started here.
         batch: configurations that an engine takes at once; by default as many as take a tenth of
             a second, and one at a time if the sampler learns from each.
-        gpus_per_trial: GPUs of each trial on a Ray cluster; it may be a part of one.
         n_trials: configurations to evaluate, counted over the whole study; repeats do not count.
         stop_dominated: the confidence, such as 0.99, at which a trial must be dominated by the
             front to stop on a share of the rows; by default every trial sees all rows.
@@ -57,11 +51,7 @@ class StrategySetup(StudySetup):
 
     strategy = "chop.search.strategy:Search"
 
-    n_jobs: int = Field(1, ge=1)
-    engine: Literal["serial", "local", "ray"] | None = None
-    address: str | None = None
     batch: int | None = Field(None, ge=1)
-    gpus_per_trial: float = Field(0.0, ge=0)
     n_trials: int = Field(20, ge=1)
     sampler: str = "tpe"
     stop_dominated: float | None = Field(None, ge=0.5, lt=1)
@@ -82,13 +72,6 @@ class StrategySetup(StudySetup):
             return {key: value for key, value in given.items() if key not in old}
         return given
 
-    @field_validator("n_jobs")
-    @classmethod
-    def _not_too_many(cls, jobs: int) -> int:
-        if jobs > MOST_PROCESSES:
-            raise ValueError(f"this machine takes at most {MOST_PROCESSES} processes")
-        return jobs
-
     @field_validator("sampler")
     @classmethod
     def _known_sampler(cls, name: str) -> str:
@@ -105,21 +88,13 @@ class StrategySetup(StudySetup):
     def method(self) -> str:
         return self.sampler
 
-    @model_validator(mode="after")
-    def _engine_fits(self) -> "StrategySetup":
-        try:
-            assert self.choice
-        except ConfigError as error:
-            raise ValueError(str(error)) from None
-        return self
-
     @property
     def confidence(self) -> float | None:
         return self.stop_dominated
 
     @property
     def choice(self) -> EngineChoice:
-        return EngineChoice(self.engine, self.n_jobs, self.address, self.batch, self.gpus_per_trial)
+        return replace(super().choice, batch=self.batch)
 
 
 class Metric(MetricRule):

@@ -39,6 +39,8 @@ METRICS = {
         MetricInfo("accumulator_bits", "bits", "minimize"),
         MetricInfo("luts", "look-up tables of six inputs, by estimate", "minimize"),
         MetricInfo("latency_cycles", "clock cycles", "minimize"),
+        MetricInfo("block_rams", "block memories of 36,864 bits, by estimate", "minimize"),
+        MetricInfo("cycles_per_image", "clock cycles of the slowest layer", "minimize"),
         MetricInfo("latency", "ms", "minimize"),
         MetricInfo("latency_low", "ms", "minimize"),
         MetricInfo("latency_high", "ms", "minimize"),

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from transform_nets import ConvNet, Mixed, Shared, graph_of, rule
 
+import chop
 from chop.errors import ChopError, ConfigError
 from chop.nn.quantized import QuantizedModule
 from chop.numerics import Integer, Log, MinifloatIEEE, NumberFormat
@@ -336,3 +337,28 @@ def test_saturation_begins_where_rounding_needs_another_code(fmt: NumberFormat) 
     x = torch.tensor(around, dtype=torch.float64)
     x = x if getattr(fmt, "signed", True) else x[x > 0]
     assert torch.equal((x < low) | (x >= high), fmt(x) != wide(fmt)(x))
+
+
+def test_channels_and_operands_that_rows_do_not_show_are_named_with_their_range(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Dead(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Linear(4, 3), nn.Linear(3, 2)
+            nn.init.constant_(self.one.bias, -100.0)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.two(torch.relu(self.one(x)))
+
+    rows = torch.rand(16, 4) * 2
+    rows[:, 2] = 0
+    with caplog.at_level("WARNING", "chop"):
+        chop.quantize(Dead(), width=8, calibrate=[rows], verbose=True)
+    said = [record.getMessage() for record in caplog.records]
+    high = f"{float(rows.max()):.4g}"
+    assert (
+        "calibrate: 1 of 4 channels of input 'x' are zero in all 16 rows (2): they get the "
+        f"range of the others, 0 to {high}"
+    ) in said
+    assert any("node 'two': data_in is zero on all 16 rows: it gets the usual" in s for s in said)

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 from transform_nets import graph_of
 
+import chop
+from chop.ir.call import NodeCall
 from chop.lowering import LOWERINGS
 from chop.lowering.comparing import compare_with_integers
 from chop.lowering.from_graph import SymbolicCall
@@ -171,3 +173,42 @@ def test_what_does_not_depend_on_the_input_may_be_anything() -> None:
     graph, info = whole(graph_of(model, x=x), RULES | {"input_generator": [{"x": x}]})
     assert info["in_float"] == {}
     assert compare_with_integers(graph.model, x).different == 0
+
+
+class SmallToken(nn.Module):
+    """A row that is small beside the others, standardised, as the class token of DeiT is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.place = nn.Parameter(torch.cat([torch.full((1, 8), 0.02), torch.ones(4, 8)]))
+        self.deep, self.norm, self.last = nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x * self.place
+        return self.last(self.norm(self.deep(x) * self.place + x))[:, 0]
+
+
+def test_rows_that_are_small_beside_others_survive_a_norm() -> None:
+    torch.manual_seed(0)
+    model, rows = SmallToken(), torch.randn(64, 5, 8)
+    done = chop.quantize(model, width=8, calibrate=[rows])
+    with torch.no_grad():
+        wanted, found = model(rows), done(rows)
+    assert done.info["in_float"] == {}
+    assert float((found - wanted).norm() / wanted.norm()) < 0.1
+    calibration = done.info["calibration"]["operands"]
+    assert calibration["add"]["data_in"]["frac_width"] > 6
+
+
+def test_a_rule_of_a_user_has_tables_and_biases_too_and_keeps_its_width() -> None:
+    torch.manual_seed(0)
+    model, rows = SmallToken(), torch.randn(64, 5, 8)
+    done = chop.quantize(model, width=8, calibrate=[rows], rule={"layer_norm": 10})
+    assert done.info["in_float"] == {}
+    quant = NodeCall.of(
+        next(n for n in done.graph.nodes if n.name == "norm"), done.graph.modules
+    ).quant
+    assert quant is not None
+    assert {role: fmt.width for role, fmt in quant.operands.items()} == {
+        "data_in": 10, "weight": 10, "bias": 20, "table": 14,
+    }  # fmt: skip

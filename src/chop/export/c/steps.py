@@ -1,5 +1,6 @@
 """The C of each kind of layer."""
 
+from collections.abc import Sequence
 from functools import singledispatch
 from math import prod
 
@@ -22,7 +23,7 @@ from chop.export.c.plan import (
 )
 from chop.export.c.writer import LayerWriter, row_loops
 from chop.lowering import program as steps
-from chop.lowering.program import Shape, Step
+from chop.lowering.program import Codes, Shape, Step
 from chop.lowering.ranges import reach
 
 FEW_RUNS = 32
@@ -238,15 +239,38 @@ def _(step: steps.Move, layer: Layer, writer: LayerWriter) -> None:
     copies = runs(index, offsets[:-1])
     shape = step.out.shape
     out = writer.result(layer, None, prod(shape[1:]) if len(shape) > 2 else shape[-1])
-    if len(copies) <= FEW_RUNS or len(sources) > 1:
-        lines: list[str] = []
+    lines: list[str] = []
+    if len(copies) <= FEW_RUNS:
         for source, start, target, length in copies:
             read = "0" if source < 0 else f"{sources[source].name}[{start} + i0]"
             lines += loops((length,), [f"{out.name}[{target} + i0] = {read};"])
         writer.text.call(lines, layer.remark)
-        return
-    table = writer.text.constant(index)
-    read = f"{sources[0].name}[{table}[i0]]"
-    if (index < 0).any():
-        read = f"{table}[i0] < 0 ? 0 : {read}"
-    writer.text.call(loops((index.size,), [f"{out.name}[i0] = {read};"]), layer.remark)
+    elif len(sources) > 1:
+        lines = gather(index, offsets, sources, out.name, writer)
+        writer.text.call(lines, layer.remark, writes={out.name})
+    else:
+        table = writer.text.constant(index)
+        read = f"{sources[0].name}[{table}[i0]]"
+        if (index < 0).any():
+            read = f"{table}[i0] < 0 ? 0 : {read}"
+        writer.text.call(loops((index.size,), [f"{out.name}[i0] = {read};"]), layer.remark)
+
+
+def gather(
+    index: Codes, offsets: Codes, sources: Sequence[Stored], out: str, writer: LayerWriter
+) -> list[str]:
+    """Return a loop for each source that puts its elements where tables say, and one for zeros."""
+    lines: list[str] = []
+    for number in range(-1, len(sources)):
+        first, end = (0, 0) if number < 0 else (offsets[number], offsets[number + 1])
+        (places,) = np.nonzero(index < 0 if number < 0 else (index >= first) & (index < end))
+        if not places.size:
+            continue
+        wanted, read = index[places] - first, "0"
+        if number >= 0:
+            is_whole = bool((np.diff(wanted) == 1).all())
+            place = f"{wanted[0]} + i0" if is_whole else f"{writer.text.constant(wanted)}[i0]"
+            read = f"{sources[number].name}[{place}]"
+        to = writer.text.constant(places)
+        lines += loops((places.size,), [f"{out}[{to}[i0]] = {read};"])
+    return lines

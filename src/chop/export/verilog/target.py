@@ -5,12 +5,15 @@ import re
 import shutil
 import tempfile
 from collections import defaultdict
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from chop import __version__
 from chop.errors import ConfigError
+from chop.export.ends import RawFormat, rows_with_ends, with_class, with_scaling
 from chop.export.rows import CheckedRows
 from chop.export.targets import TargetOptions, WrittenFiles, export_target, program_checksum
 from chop.export.verilog.bench import (
@@ -30,11 +33,14 @@ from chop.export.verilog.folded.circuit import check_circuit, plan_circuit, writ
 from chop.export.verilog.netlist import CircuitError, Netlist
 from chop.export.verilog.prove import RoundingShape, prove_roundings, rounding_shapes
 from chop.export.verilog.schedule import schedule_netlist
-from chop.export.verilog.synthesis import synthesise, synthesise_folded
+from chop.export.verilog.synthesis import DEVICE_SIZES, synthesise, synthesise_folded
 from chop.files import write_text
-from chop.lowering.program import IntegerProgram
+from chop.lowering.program import IntegerProgram, Value
+from chop.preprocessing import Preprocessing
 
 CIRCUIT = "circuit.json"
+OF_LINE = 32
+"""Elements whose binary points stand in one line."""
 MOST_STAGES = 1000
 """As the option ``--stages`` says."""
 
@@ -59,13 +65,40 @@ class Hardware(TargetOptions):
     """Whether layers share multipliers, and pixels come one after the other."""
     cycles: int | None = None
     """Cycles that a folded circuit may take for an image; else as few as `most_luts` allows."""
+    argmax: bool = False
+    """Whether the circuit gives the class, the first of the largest scores, in place of scores."""
+    raw: str | None = None
+    """The format of features as they are measured, such as ``u8``, which are scaled inside."""
+    device: str | None = None
+    """Refuse circuits that are estimated not to fit this device of `DEVICE_SIZES`."""
+    preprocessing: Preprocessing | None = None
+    """How the features are scaled; by default as those that the network was trained on."""
 
     @property
     def usual_rows(self) -> int:
         """Rows, or the images of a folded circuit, that files are checked with."""
         return 50 if self.folded else super().usual_rows
 
+    def for_graph(self, preprocessing: Preprocessing | None) -> "Hardware":
+        """The settings with the scaling of a graph, where none is given."""
+        return self if self.preprocessing else replace(self, preprocessing=preprocessing)
+
+    def with_ends(self, program: IntegerProgram) -> IntegerProgram:
+        """A program with what the circuit does before and after it."""
+        if self.raw is not None:
+            if self.preprocessing is None:
+                raise ConfigError(
+                    "verilog: raw features cannot be scaled: nothing says how the network's were"
+                )
+            program = with_scaling(program, RawFormat.parse(self.raw), self.preprocessing)
+        return with_class(program) if self.argmax else program
+
     def __post_init__(self) -> None:
+        _ = self.raw is None or RawFormat.parse(self.raw)
+        _ = self.device is None or DEVICE_SIZES[self.device]
+        self._refuse_contradictions()
+
+    def _refuse_contradictions(self) -> None:
         if self.cycles is not None and not self.folded:
             raise ConfigError("verilog: cycles are for a folded circuit: give folded as well")
         if self.cycles is not None and self.cycles < 1:
@@ -132,9 +165,12 @@ def _missing_simulator() -> str | None:
 @export_target("verilog", options=Hardware, steps=build_step, missing=_missing_simulator)
 def write_verilog(program: IntegerProgram, hardware: Hardware, folder: Path) -> WrittenFiles:
     """SystemVerilog: a circuit of all layers at once or a folded one, and a bench that runs it."""
+    program = hardware.with_ends(program)
     if hardware.folded:
         return write_folded(program, hardware, folder)
     net, needed = fitting_netlist(program, hardware.most_luts)
+    if hardware.device is not None:
+        DEVICE_SIZES[hardware.device].refuse(hardware.device, needed, 0.0)
     plan = schedule_netlist(net, hardware.stages, hardware.clock_ns)
     circuit = emit_circuit(
         net, plan, headers(program, f"a result for each clock cycle, after {plan.latency} cycles")
@@ -166,6 +202,9 @@ def write_folded(program: IntegerProgram, hardware: Hardware, folder: Path) -> W
     plan = plan_circuit(program, hardware.cycles, hardware.most_luts)
     facts = write_circuit(plan, folder, headers(program, f"{plan.cycles:,} cycles for an image"))
     facts["program_sha256"] = program_checksum(program)
+    if hardware.device is not None:
+        needed = facts["estimated_luts"], facts["estimated_block_rams"]
+        DEVICE_SIZES[hardware.device].refuse(hardware.device, *needed)
     if hardware.synthesise:
         facts["synthesis"] = synthesise_folded(folder)
     write_text(folder / CIRCUIT, json.dumps(facts, indent=2) + "\n")
@@ -179,11 +218,19 @@ def check_verilog(folder: Path, rows: CheckedRows, options: Hardware = AS_USUAL)
     Rows and expected results stay with the files, so that anyone can run the bench again.
     """
     facts = json.loads((folder / CIRCUIT).read_text(encoding="utf-8"))
+    if options.argmax or options.raw is not None:
+        raw = None if options.raw is None else RawFormat.parse(options.raw)
+        rows = rows_with_ends(
+            rows, options.with_ends(rows.program), raw, options.preprocessing, options.argmax
+        )
     if options.folded:
-        plan = plan_circuit(rows.program, facts["cycles_per_image"], options.most_luts)
+        plan = plan_circuit(rows.program, facts["folded_for"], options.most_luts)
         simulator, counted = check_circuit(plan, folder, rows)
         write_text(folder / CIRCUIT, json.dumps(facts | counted, indent=2) + "\n")
-        simulator += "".join(f", {key} of {count:,} cycles" for key, count in counted.items())
+        simulator += "".join(
+            f", {key} of {counted[key]:,} cycles" for key in ("latency", "interval")
+            if key in counted
+        )  # fmt: skip
         return proved_too(folder, facts, simulator)
     ins, outs = (
         [BusPort(**each) for each in facts[side]] for side in ("input_ports", "output_ports")
@@ -216,6 +263,8 @@ def headers(program: IntegerProgram, pace: str) -> dict[str, str]:
         *(f"input{n}: {each.value}" for n, each in enumerate(program.inputs)),
         *(f"output{n}: {values[name]}" for n, name in enumerate(program.outputs)),
         "element i of a port stands in bits [i * width +: width]; its number is code * 2**-frac",
+        *(line for each in program.inputs for line in point_lines(each.value)),
+        *(line for name in program.outputs for line in point_lines(values[name])),
     ]
     found: dict[str, list[str]] = {"top": lines}
     found[OUTPUT] = ["elements of outputs that are elements of inputs, with a factor and an offset"]
@@ -235,6 +284,18 @@ def headers(program: IntegerProgram, pace: str) -> dict[str, str]:
         "/* verilator lint_off DECLFILENAME */\n/* verilator lint_off UNUSEDSIGNAL */\n"
     )
     return text
+
+
+def point_lines(value: Value) -> list[str]:
+    """The binary point of every element of a value, where they differ."""
+    fracs = np.broadcast_to(value.frac, value.shape).reshape(-1)
+    if not np.ptp(fracs):
+        return []
+    parts = np.split(fracs, range(OF_LINE, len(fracs), OF_LINE))
+    return [
+        f"frac of {value.name} from element {n * OF_LINE}: {' '.join(map(str, part))}"
+        for n, part in enumerate(parts)
+    ]
 
 
 def comment_text(text: str) -> str:

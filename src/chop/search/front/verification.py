@@ -93,8 +93,10 @@ def verify_best(
         trial.number: known.get(trial.number) or verified(partial(_model_of, space, trial), rows)
         for trial in best
     }
-    is_missed = wanted == "integer" and not all(each.equal for each in found.values())
-    logger.log(logging.WARNING if is_missed else logging.INFO, "Verified: %s", summary(found))
+    is_whole = all(each.equal for each in found.values())
+    level = logging.WARNING if wanted == "integer" and not is_whole else logging.INFO
+    said = summary(found) if is_whole or not space.advice else f"{summary(found)}; {space.advice}"
+    logger.log(level, "Verified: %s", said)
     return found
 
 

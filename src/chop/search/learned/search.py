@@ -5,7 +5,9 @@ import math
 import shutil
 import tempfile
 import time
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -18,7 +20,6 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.logger import get_logger, silently
 from chop.passes.graph.interface import load_mase_graph, save_mase_graph_interface_pass
 from chop.runs import FRONT_GRAPHS, LEARNING, LEARNING_TABLE
-from chop.search.engines.engine import Engine
 from chop.search.front.hypervolume import best_of, front_of
 from chop.search.learned.learning import Learning, Snapshots, score_of
 from chop.search.learned.networks import (
@@ -71,17 +72,24 @@ class LearnedSearch(Strategy):
 
     Of the snapshots of a cycle those become trials that no earlier one is better than, by the
     score on validation rows and the estimated cost; their trials have the exact figures.
+
+    Args:
+        labels: entries of the configurations of all trials that tell this run from others.
     """
 
     def __init__(
-        self, space: SearchSpace, config: "SearchConfig", store: Store, engine: Engine | None = None
+        self,
+        space: SearchSpace,
+        config: "SearchConfig",
+        store: Store,
+        labels: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         setup = config.strategy.setup
         assert isinstance(setup, LearnedSetup)  # the configuration was checked
         assert isinstance(space, LearnedWidthsSpace)
         self.space: LearnedWidthsSpace = space
         self.context = space.context
-        self.store, self.setup = store, setup
+        self.store, self.setup, self.labels = store, setup, dict(labels)
         self.schedule = Schedule(setup)
         polish = setup.polish
         rounds = polish.points * polish.rounds if polish else 0
@@ -99,14 +107,16 @@ class LearnedSearch(Strategy):
         self.validation = self._validation_rows()
 
     def _validation_rows(self) -> list[Batch]:
-        """The rows by which snapshots are chosen; says so if they are few."""
+        """The rows by which snapshots are chosen."""
         data = self.context.data_module
         if not data.dataset_info.validation_split_available:
             raise ConfigError(
                 f"data set {data.name!r} has no validation rows, by which snapshots are chosen"
             )
-        found = self.context.batches("val_dataloader", None)
-        rows = sum(len(labels) for _, labels in found)
+        return join_batches(self.context.batches("val_dataloader", None))
+
+    def _warn_of_few_rows(self) -> None:
+        rows = sum(len(labels) for _, labels in self.validation)
         deviation, wide, words = CERTAINTY[self.task.decides]
         interval = SURE * deviation / math.sqrt(max(rows, 1))
         if interval > wide:
@@ -115,10 +125,10 @@ class LearnedSearch(Strategy):
                 "±%.1f %% only (95 %%); points that are closer are chosen by chance",
                 rows, words, 100 * interval,
             )  # fmt: skip
-        return join_batches(found)
 
     def check(self) -> None:
         """Do everything once with the untrained network, so that it fails now or not at all."""
+        self._warn_of_few_rows()
         try:
             with silently(), tempfile.TemporaryDirectory() as folder:
                 if self.setup.trains:
@@ -144,6 +154,11 @@ class LearnedSearch(Strategy):
 
     def run(self) -> None:
         """Train what is not trained; a second call finds nothing left to do."""
+        for _ in self.steps():
+            pass
+
+    def steps(self) -> Generator[None]:
+        """Train what is not trained, and pause after each epoch and each polished network."""
         if self._is_done:
             return
         started = time.monotonic()
@@ -154,12 +169,12 @@ class LearnedSearch(Strategy):
             with held_back(), self.store.signs_of_life():
                 learning, loop = self._begin()
                 try:
-                    self._learn(learning, loop, started)
+                    yield from self._learn(learning, loop, started)
                 finally:
                     self._write_table()
                 if self.setup.polish is not None:
-                    self._polish(self.setup.polish, learning, started)
-                self._drop_dominated()
+                    yield from self._polish(self.setup.polish, learning, started)
+                drop_dominated(self.space, self.store)
                 self._is_done = True
 
     def _begin(self) -> tuple[Learning, Loop]:
@@ -209,10 +224,16 @@ class LearnedSearch(Strategy):
         """The float network after its training."""
         return self._float
 
+    def float_network(self) -> nn.Module | None:
+        """The float network, read from its file if it was trained, else trained now."""
+        self.files.folder.mkdir(parents=True, exist_ok=True)
+        self._trained(self._rows())
+        return self._float
+
     def _score(self, model: nn.Module) -> float:
         return score_of(model, self.validation, self.context.targets)
 
-    def _learn(self, learning: Learning, loop: Loop, started: float) -> None:
+    def _learn(self, learning: Learning, loop: Loop, started: float) -> Iterator[None]:
         """Train all epochs that are not done; snapshots become trials at the end of a cycle."""
         for cycle in range(self.setup.cycles):
             if self.schedule.end(cycle) <= len(self.history):
@@ -232,10 +253,11 @@ class LearnedSearch(Strategy):
                 if self.history[-1]["ebops"] == 0:
                     logger.warning("All widths are zero after epoch %d: it ends here", epoch + 1)
                     break
+            yield
 
-    def _polish(self, setup: PolishSetup, learning: Learning, started: float) -> None:
+    def _polish(self, setup: PolishSetup, learning: Learning, started: float) -> Iterator[None]:
         """Polish networks of the front; one that a process did not come to the end of, again."""
-        found = [row for row in self._front() if self.space.place(row["epoch"]).exists()]
+        found = [row for row in self._front() if self._place(row).exists()]
         chosen = spread_points(found, setup.points)
         for place, row in enumerate(chosen):
             first = self.schedule.epochs + place * setup.rounds + 1
@@ -243,12 +265,12 @@ class LearnedSearch(Strategy):
                 PolishedSnapshot(first + number, row["cycle"], row["cost_weight"], row["epoch"])
                 for number in range(setup.rounds)
             ]
-            if all(key_of(each.config()) in self.store.done for each in snapshots):
+            if all(key_of(self._config(each)) in self.store.done for each in snapshots):
                 continue
             if self.setup.timeout and time.monotonic() - started > self.setup.timeout:
                 logger.info("The time is used up after %d polished networks", place)
                 break
-            graph = load_mase_graph(self.space.place(row["epoch"]))
+            graph = load_mase_graph(self._place(row))
             weight = row["cost_weight"] / learning.widths.start_ebops
             begun = (
                 self.setup.float_epochs + self.schedule.epochs + place * setup.rounds * setup.epochs
@@ -260,6 +282,7 @@ class LearnedSearch(Strategy):
                 self._measure(snapshot, polished)
             self.progress.report(self.store, "")
             logger.info("Polished %d of %d networks of the front", place + 1, len(chosen))
+            yield
 
     def _front(self) -> list[dict[str, Any]]:
         """The epochs whose networks no other is better than, by what is known of all."""
@@ -303,7 +326,7 @@ class LearnedSearch(Strategy):
 
     def _try(self, snapshot: Snapshot, path: Path, learning: Learning) -> None:
         """Freeze, save and measure a snapshot, unless that was done before."""
-        config = snapshot.config()
+        config = self._config(snapshot)
         state = None if key_of(config) in self.store.done else read_snapshot(path)
         if state is None:
             return
@@ -313,20 +336,28 @@ class LearnedSearch(Strategy):
 
     def _measure(self, snapshot: Snapshot, frozen: MaseGraph) -> None:
         """Save a frozen network and measure it."""
-        config = snapshot.config()
+        config = self._config(snapshot)
         with silently():
-            save(frozen, self.space.place(snapshot.epoch))
+            save(frozen, self.space.place(config))
         request = TrialRequest(key_of(config), config, {}, {})
         candidate = Candidate(self.context, config, lambda: frozen.model)  # what was just saved
         self.store.once(request, lambda: self.measure.of(lambda: candidate))
 
-    def _drop_dominated(self) -> None:
-        """Remove the saved graphs of trials that are not on the front."""
-        best = best_of(self.store.study, self.store.trials())
-        kept = {self.space.place(trial.config["epoch"]) for trial in best}
-        assert self.context.folder is not None
-        for folder in set((self.context.folder / FRONT_GRAPHS).glob("*")) - kept:
-            shutil.rmtree(folder, ignore_errors=True)
+    def _config(self, snapshot: Snapshot) -> dict[str, Any]:
+        """The configuration of the trial of a snapshot."""
+        return self.labels | snapshot.config()
+
+    def _place(self, row: Mapping[str, Any]) -> Path:
+        """The folder of the frozen graph of an epoch."""
+        return self.space.place(self.labels | {"epoch": row["epoch"]})
+
+
+def drop_dominated(space: LearnedWidthsSpace, store: Store) -> None:
+    """Remove the saved graphs of trials that are not on the front."""
+    kept = {space.place(trial.config) for trial in best_of(store.study, store.trials())}
+    assert space.context.folder is not None
+    for folder in set((space.context.folder / FRONT_GRAPHS).glob("*")) - kept:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def save(graph: MaseGraph, place: Path) -> Path:

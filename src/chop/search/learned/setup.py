@@ -2,13 +2,28 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from chop.search.study.setup import STRATEGIES, Schema, StudySetup
+from chop.search.study.setup import SERIAL, STRATEGIES, EngineSetup, Schema, StudySetup
 from chop.training.settings import LARGEST_FACTOR
 
+
+def check_cost_weight(weight: float) -> float:
+    """Return a cost weight that is one."""
+    if not 0 < weight < LARGEST_FACTOR:
+        raise ValueError(
+            f"a cost weight must be a number more than 0 and less than {LARGEST_FACTOR:g}"
+        )
+    return weight
+
+
 Rate = Annotated[float, Field(gt=0, lt=LARGEST_FACTOR)]
+CostWeights = Annotated[
+    list[Annotated[float, AfterValidator(check_cost_weight)]], Field(min_length=2, max_length=2)
+]
+"""Of the first cycle and of the last."""
 MOST_EPOCHS = 1_000_000
+MOST_MEMBERS = 1_000
 
 
 class TeacherSetup(Schema):
@@ -84,7 +99,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @STRATEGIES.register("learned")
-class LearnedSetup(StudySetup):
+class LearnedSetup(EngineSetup):
     """Widths are trained with the weights, at a cost that grows; snapshots are the trials.
 
     Attributes:
@@ -106,16 +121,18 @@ class LearnedSetup(StudySetup):
             it is folded into them before widths learn.
         calibration_rows: training rows to calibrate the integer bits of a snapshot.
         polish: what makes networks of the front cheaper after the last cycle.
+        population: runs with different seeds whose fronts are merged; an engine does them.
+        schedules: cost weights of the runs of a population in turn, in place of `cost_weight`.
     """
 
-    strategy = "chop.search.learned.search:LearnedSearch"
+    strategy = "chop.search.learned.population:make_learned_search"
 
     preset: Literal["quick", "normal", "thorough"] | None = None
     cycles: int = Field(19, ge=1, le=MOST_EPOCHS)
     epochs: int = Field(6, ge=1, le=MOST_EPOCHS)
     first_epochs: int | None = Field(None, ge=1, le=MOST_EPOCHS)
     snapshots: int = Field(2, ge=1)
-    cost_weight: list[float] = Field([0.044, 3.1], min_length=2, max_length=2)
+    cost_weight: CostWeights = Field([0.044, 3.1])
     learning_rate: Rate = 5e-3
     bits_learning_rate: Rate = 1e-2
     restart_decay: float = Field(0.98, gt=0, le=1)
@@ -127,6 +144,8 @@ class LearnedSetup(StudySetup):
     calibration_rows: int = Field(8_192, ge=1)
     teacher: TeacherSetup | None = None
     polish: PolishSetup | None = None
+    population: int = Field(1, ge=1, le=MOST_MEMBERS)
+    schedules: list[CostWeights] = Field(default_factory=list)
 
     @model_validator(mode="before")
     @classmethod
@@ -135,28 +154,27 @@ class LearnedSetup(StudySetup):
         chosen = PRESETS.get(str(given.get("preset"))) if isinstance(given, dict) else None
         return given if chosen is None else {**chosen, **given}
 
-    @field_validator("cost_weight")
-    @classmethod
-    def _a_cost(cls, weights: list[float]) -> list[float]:
-        if not all(0 < weight < LARGEST_FACTOR for weight in weights):
-            raise ValueError(
-                f"a cost weight must be a number more than 0 and less than {LARGEST_FACTOR:g}"
-            )
-        return weights
-
     @model_validator(mode="after")
     def _grows(self) -> "LearnedSetup":
-        first, last = self.cost_weight
-        if self.cycles > 1 and last <= first:
-            raise ValueError(
-                f"cost_weight: grows nowhere: the last ({last:g}) must be more than the first "
-                f"({first:g})"
-            )
+        stated = [("schedules", each) for each in self.schedules]
+        for name, (first, last) in [("cost_weight", self.cost_weight), *stated]:
+            if self.cycles > 1 and last <= first:
+                raise ValueError(
+                    f"{name}: grows nowhere: the last ({last:g}) must be more than the first "
+                    f"({first:g})"
+                )
         shortest = min(self.epochs, self.first_epochs or self.epochs)
         if self.snapshots > shortest:
             raise ValueError(
                 f"snapshots: a cycle of {shortest} epochs has no {self.snapshots} snapshots"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _is_a_population(self) -> "LearnedSetup":
+        if self.population == 1 and (self.choice.kind != SERIAL or self.schedules):
+            what = "schedules are" if self.schedules else f"engine {self.choice.kind!r} is"
+            raise ValueError(f"{what} for the runs of a population: give population = 4 or so")
         return self
 
     @property
@@ -168,7 +186,8 @@ class LearnedSetup(StudySetup):
         return self.float_epochs > 0
 
     def identity(self) -> dict[str, Any]:
-        free = {"timeout", "storage", "study_name", "plots", "preset"}
-        if self.polish is None:
-            free.add("polish")  # which studies of earlier versions do not know
-        return {"setup of the strategy": self.model_dump(mode="json", exclude=free)}
+        free = {"timeout", "storage", "study_name", "plots", "preset", "population"}
+        free |= EngineSetup.model_fields.keys() - StudySetup.model_fields.keys()
+        free |= {name for name in ("polish", "schedules") if not getattr(self, name)}
+        found = {"setup of the strategy": self.model_dump(mode="json", exclude=free)}
+        return found if self.population == 1 else {**found, "population": True}

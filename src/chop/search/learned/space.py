@@ -13,7 +13,7 @@ from chop.ops.op import op_of_node
 from chop.ops.table import OPS
 from chop.passes.graph.transforms.quantize.quantize import quantize_transform_pass
 from chop.passes.graph.utils import get_mase_op
-from chop.runs import FRONT_GRAPHS, SNAPSHOT_GRAPH
+from chop.runs import FRONT_GRAPHS, snapshot_name
 from chop.search.spaces.space import (
     SPACES,
     Candidate,
@@ -114,14 +114,16 @@ class LearnedWidthsSpace(SearchSpace):
             graph, _ = quantize_transform_pass(graph, {"by": "name"} | dict.fromkeys(norms, rule))
         return graph
 
-    def place(self, epoch: int) -> Path:
+    def place(self, config: Mapping[str, Any]) -> Path:
         """The folder of the frozen graph of a snapshot."""
+        name = snapshot_name(config)
         assert self.context.folder is not None
-        return self.context.folder / FRONT_GRAPHS / SNAPSHOT_GRAPH.format(epoch)
+        assert name is not None
+        return self.context.folder / FRONT_GRAPHS / name
 
     def candidate(self, config: dict[str, Any]) -> Candidate:
         """A frozen snapshot, as its file has it."""
-        return self.stored(self.place(config["epoch"]), config)
+        return self.stored(self.place(config), config)
 
     def stored(self, place: Path, config: dict[str, Any]) -> Candidate:
         """The graph in a folder."""
@@ -129,5 +131,5 @@ class LearnedWidthsSpace(SearchSpace):
 
     def toml_of(self, config: dict[str, Any]) -> dict[str, Any]:
         """Settings with which ``ch`` loads the graph of a snapshot."""
-        place = {"load_name": str(self.place(config["epoch"])), "load_type": "mz"}
+        place = {"load_name": str(self.place(config)), "load_type": "mz"}
         return {**place, "passes": {"count_operations": {}}}

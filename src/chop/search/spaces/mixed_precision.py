@@ -19,6 +19,7 @@ from chop.numerics.base import AUTO
 from chop.numerics.granular import require_broadcast
 from chop.ops.op import Op, op_of_node, parameter_roles
 from chop.ops.table import OPS
+from chop.passes.graph.transforms.folding import fold_normalisation_transform_pass, folded_types
 from chop.passes.graph.transforms.quantize.observe import Fits, with_scales
 from chop.passes.graph.transforms.quantize.plan import is_quantizable
 from chop.passes.graph.transforms.quantize.quantize import quantize_transform_pass
@@ -55,16 +56,21 @@ class MixedPrecisionSetup(SpaceSetup):
     Attributes:
         by: match nodes by name or by operation (type).
         calibrate: how scales are chosen, from rows of the training split.
+        fold: put batch normalisation into the layers beside it first, as networks in integers have
+            none of it.
     """
 
     by: Literal["name", "type"] = "name"
     calibrate: Calibration = Calibration()
+    fold: bool = False
 
     def __repr_args__(self) -> Iterator[tuple[str, Any]]:
-        """What a study is known by: one that was begun before there was `calibrate` stays known."""
+        """Yield what a study is known by: settings of today, unless they are as they used to be."""
         yield "by", self.by
         if self.calibrate != Calibration():
             yield "calibrate", self.calibrate
+        if self.fold:
+            yield "fold", True
 
 
 @SPACES.register("graph/quantize/mixed_precision_ptq")
@@ -76,6 +82,14 @@ class MixedPrecisionPTQ(SearchSpace):
     def __init__(self, context: SearchContext, setup: Any, seed: Mapping[str, Any]) -> None:
         super().__init__(context, setup, seed)
         self.graph = context.graph(context.twin())
+        if setup.fold:
+            if not context.eval_mode:
+                raise ConfigError("search.search_space.setup.fold: write eval_mode = true with it")
+            self.graph, _ = fold_normalisation_transform_pass(self.graph)
+        elif folded_types(context.model):
+            self.advice = (
+                "fold = true in [search.search_space.setup] takes the norms out of the way"
+            )
         self.nodes, self.first = quantisable(self.graph)
         if not self.nodes:
             raise ConfigError("no operation of the model can be quantised: there is no choice")
@@ -130,12 +144,13 @@ class MixedPrecisionPTQ(SearchSpace):
         return QuantisedCandidate(self, config)
 
     def toml_of(self, config: dict[str, Any]) -> dict[str, Any]:
-        """``[passes.quantize]`` by name, with the numbers that stand for "auto"."""
+        """Return ``[passes.quantize]`` by name, with the numbers that stand for "auto"."""
         args = pass_args(self.with_numbers(config))
         chosen = [quant.operands.values() for _, quant in self.quants(config).values()]
         if any(lies_outside(fmt) for formats in chosen for fmt in formats):
             args["outside_width"] = True  # the search has chosen it
-        return {"passes": {"quantize": args}}
+        folding: dict[str, Any] = {"fold_normalisation": {}} if self.setup.fold else {}
+        return {"passes": {**folding, "quantize": args}}
 
     def quantised(self, config: dict[str, Any]) -> nn.Module:
         """A new model, made by the quantise pass."""
@@ -215,14 +230,16 @@ class MixedPrecisionPTQ(SearchSpace):
     def _check_unused(self, used: set[str]) -> None:
         """Refuse seeds of which none is used, and warn of those that are not.
 
-        What is to stay in floating point need not be there: such a seed restricts the default.
+        What is to stay in floating point need not be there: such a seed restricts the default. Nor
+        need a norm have become the operation that it may become.
         """
+        may_be = folded_types(self.context.model) if self.setup.fold else []
         named = [
             name
             for name, block in self.seed.items()
             if name != DEFAULT and set(options(block["config"]["name"], name)) != {None}
         ]
-        idle = [name for name in named if name not in used]
+        idle = [name for name in named if name not in used and name not in may_be]
         if not idle:
             return
         what, other = ("node", "type") if self.setup.by == "name" else ("operation", "name")

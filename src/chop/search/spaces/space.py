@@ -31,6 +31,7 @@ from chop.dataset.data_module import MaseDataModule
 from chop.dataset.inputs import as_example, get_cf_args, get_dummy_input, targets_for
 from chop.errors import ConfigError, DataError, UnknownNameError
 from chop.ir.graph.mase_graph import MaseGraph
+from chop.lowering import IntegerProgram, lower
 from chop.models.info import MaseModelInfo
 from chop.passes.graph.analysis.add_metadata import (
     add_common_metadata_analysis_pass,
@@ -152,6 +153,7 @@ class SearchContext:
         eval_mode: measure in evaluation mode, as a network is used; else in training mode.
         seed: of the search; training of a candidate starts from it, too.
         folder: of the results, for runners that keep files there.
+        is_trained: whether the weights of the model were loaded.
     """
 
     model: nn.Module
@@ -163,6 +165,7 @@ class SearchContext:
     eval_mode: bool = True
     seed: int = 0
     folder: Path | None = None
+    is_trained: bool = False
     kept: dict[str, Any] = field(default_factory=dict, repr=False)
     """What a space has worked out once for all processes of the search."""
     _rows: dict[tuple[str, int | None], list[Batch]] = field(default_factory=dict, repr=False)
@@ -285,9 +288,7 @@ class Candidate:
     def __init__(
         self, context: SearchContext, config: dict[str, Any], build: Callable[[], nn.Module]
     ) -> None:
-        self.context = context
-        self.config = config
-        self.build = build
+        self.context, self.config, self.build = context, config, build
 
     @cached_property
     def model(self) -> nn.Module:
@@ -301,6 +302,11 @@ class Candidate:
         with torch.inference_mode(False):
             return self.context.graph(self.model)
 
+    @cached_property
+    def program(self) -> IntegerProgram:
+        """The integers that the graph computes, without floating-point operations at its end."""
+        return lower(self.graph, cut_tail=True)
+
     def predictions(self, loader: str, num_samples: int | None) -> Iterator[Batch]:
         """Outputs and labels, batch by batch."""
         for features, labels in self.context.batches(loader, num_samples):
@@ -308,13 +314,11 @@ class Candidate:
 
     def parameter_width(self) -> float:
         """The average bits of a parameter."""
-        _, found = calculate_avg_bits_mg_analysis_pass(self.graph)
-        return float(found["w_avg_bit"])
+        return float(calculate_avg_bits_mg_analysis_pass(self.graph)[1]["w_avg_bit"])
 
     def activation_width(self) -> float:
         """The average bits of an activation that arithmetic reads."""
-        _, found = calculate_avg_bits_mg_analysis_pass(self.graph)
-        return float(found["data_avg_bit"])
+        return float(calculate_avg_bits_mg_analysis_pass(self.graph)[1]["data_avg_bit"])
 
 
 class SpaceSetup(BaseModel):
@@ -335,13 +339,11 @@ class SearchSpace(ABC):
     Setup: ClassVar[type[SpaceSetup]] = SpaceSetup
     starts_afresh: ClassVar[bool] = False
     """Whether candidates get new weights, so that those of the model make no difference."""
-    strategy: ClassVar[str] = "optuna"
-    """The name of the strategy that can search it."""
+    advice = ""  # how networks that cannot be verified in integers could be
+    strategy: ClassVar[str] = "optuna"  # the name of the one that can search it
 
     def __init__(self, context: SearchContext, setup: Any, seed: Mapping[str, Any]) -> None:
-        self.context = context
-        self.setup = setup
-        self.seed = seed
+        self.context, self.setup, self.seed = context, setup, seed
 
     @classmethod  # noqa: B027  # there may be nothing to refuse
     def check(cls, setup: Any, seed: Mapping[str, Any]) -> None:
@@ -393,7 +395,6 @@ def make_space(
 
 def options(value: Any, where: str) -> tuple[Any, ...]:
     """The options that a key of a seed lists; a single value is the only option."""
-    found = tuple(value) if isinstance(value, list | tuple) else (value,)
-    if not found:
-        raise ConfigError(f"{where}: there is nothing to choose from")
-    return found
+    if found := tuple(value) if isinstance(value, list | tuple) else (value,):
+        return found
+    raise ConfigError(f"{where}: there is nothing to choose from")

@@ -11,7 +11,7 @@ A strategy is a registered setup that names the class which searches:
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -19,6 +19,7 @@ from chop.errors import ConfigError
 from chop.masking import mask_passwords
 from chop.registry import Registry
 from chop.search.metrics import Direction
+from chop.training.settings import MOST_PROCESSES
 
 SERIAL, LOCAL, RAY = ENGINES = ("serial", "local", "ray")
 
@@ -121,6 +122,43 @@ class StudySetup(Schema):
     def identity(self) -> dict[str, Any]:
         """What must be the same when a study is resumed."""
         return {}
+
+
+class EngineSetup(StudySetup):
+    """A study whose parts an engine evaluates.
+
+    Attributes:
+        n_jobs: processes that search together; for engine = "ray", those of a cluster that is
+            started on this machine, by default one for each core.
+        engine: what evaluates: ``serial`` (this process), ``local`` (n_jobs processes of this
+            machine) or ``ray`` (a cluster); by default one of the first two, by n_jobs.
+        address: of a Ray cluster: ``auto`` or ``host:port``; by default one is started here.
+        gpus_per_trial: GPUs of each trial on a Ray cluster; it may be a part of one.
+    """
+
+    n_jobs: int = Field(1, ge=1)
+    engine: Literal["serial", "local", "ray"] | None = None
+    address: str | None = None
+    gpus_per_trial: float = Field(0.0, ge=0)
+
+    @field_validator("n_jobs")
+    @classmethod
+    def _not_too_many(cls, jobs: int) -> int:
+        if jobs > MOST_PROCESSES:
+            raise ValueError(f"this machine takes at most {MOST_PROCESSES} processes")
+        return jobs
+
+    @model_validator(mode="after")
+    def _engine_fits(self) -> "EngineSetup":
+        try:
+            assert self.choice
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        return self
+
+    @property
+    def choice(self) -> EngineChoice:
+        return EngineChoice(self.engine, self.n_jobs, self.address, gpus=self.gpus_per_trial)
 
 
 STRATEGIES: Registry[type[StudySetup]] = Registry("search strategy")

@@ -18,14 +18,12 @@ from typing import Any, ClassVar
 
 import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
-from torch import nn
 
-from chop.dataset.data_module import MaseDataModule
-from chop.errors import SearchError
 from chop.files import write_text
 from chop.logger import get_logger, silently
 from chop.runs import REPEAT, TRAININGS
 from chop.search.metrics import METRICS, STATISTICS, TRAINED
+from chop.search.spaces.afresh import fresh_weights, with_batch_size
 from chop.search.spaces.space import Candidate, key_of
 from chop.training.metrics import evaluate_model
 from chop.training.settings import TrainingSettings
@@ -222,24 +220,3 @@ def training_settings(
     return parse(
         TrainingSettings, {**given, "seed": seed, "accelerator": accelerator}, "search space"
     )
-
-
-def fresh_weights(model: nn.Module, seed: int) -> nn.Module:
-    """The model with new initial weights, which depend on the seed alone."""
-    torch.manual_seed(seed)
-    for module in model.modules():
-        reset: Any = getattr(module, "reset_parameters", None)
-        if reset is None and next(module.parameters(recurse=False), None) is not None:
-            raise SearchError(f"{type(module).__name__} cannot be given new initial weights")
-        if reset is not None:
-            reset()
-    return model
-
-
-def with_batch_size(data: MaseDataModule, size: int | None, seed: int) -> MaseDataModule:
-    """The same rows in batches of another size and in another order; nothing is read again."""
-    data.setup()
-    twin = copy.copy(data)
-    # A copy is made as for another process, which would have to read the rows itself.
-    vars(twin).update(vars(data), batch_size=size or data.batch_size, seed=seed)
-    return twin

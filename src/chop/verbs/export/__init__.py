@@ -98,6 +98,24 @@ class ExportRequest:
         int | None,
         Option("clock cycles that a folded circuit may take for an image", GROUP, at_least=1),
     ] = None
+    argmax: Annotated[
+        bool, Option("give the class from a circuit, in place of its scores", GROUP)
+    ] = False
+    raw: Annotated[
+        str | None,
+        Option(
+            "format of features as they are measured, which a circuit scales itself: u8, s10.4",
+            GROUP,
+        ),
+    ] = None
+    device: Annotated[
+        str | None,
+        Option(
+            "refuse circuits that are estimated not to fit this device",
+            GROUP,
+            values=("ecp5-25k", "ecp5-45k", "ecp5-85k", "xc7z020", "xc7a100t", "xczu3eg"),
+        ),
+    ] = None
     name: Annotated[
         str | None,
         Option("name of the files and functions of C", GROUP, default_words="model"),

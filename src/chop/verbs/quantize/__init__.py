@@ -46,6 +46,15 @@ class QuantizeRequest(RunConfig):
             listed=False,
         ),
     ] = "power_of_two"
+    methods: Annotated[
+        str | None,
+        Option(
+            "methods that weights of few bits get where they help on rows, such as "
+            "round_weights,correct_bias, or none; by default all: equalise, too",
+            QUANTISING,
+            listed=False,
+        ),
+    ] = None
     rules: Annotated[
         list[str],
         Option(

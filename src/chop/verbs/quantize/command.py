@@ -6,15 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from chop.errors import ConfigError
+from chop.errors import ConfigError, UnknownNameError
 from chop.files import seen_from_here
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.logger import RESULT, get_logger
 from chop.nn.quantized import QuantizedModule
 from chop.ops.op import op_of_node
 from chop.ops.table import OPS
-from chop.passes.graph import count_operations_analysis_pass
+from chop.passes.graph import PASSES, count_operations_analysis_pass
 from chop.passes.graph.analysis.quantization import calculate_avg_bits_mg_analysis_pass
+from chop.passes.graph.transforms.methods.choosing import METHODS
 from chop.passes.graph.transforms.quantize.one_line import (
     WIDTH,
     FormatSpec,
@@ -30,6 +31,7 @@ from chop.verbs.quantize import QuantizeRequest
 from chop.verbs.transform.passes import BeforeAndAfter, transform_session
 
 logger = get_logger("chop")
+NO_METHODS = "none"
 
 
 def passes_of(config: QuantizeRequest) -> dict[str, dict[str, Any]]:
@@ -42,7 +44,20 @@ def passes_of(config: QuantizeRequest) -> dict[str, dict[str, Any]]:
         if products_only:
             raise ConfigError("--scales free is for a network in integers, not for products only")
         rules["scales"] = config.scales
-    return {"quantize" if products_only else "quantize_whole": rules}
+    if products_only:
+        return {"quantize": rules}
+    return {"quantize_whole": rules | methods_said(config.methods)}
+
+
+def methods_said(text: str | None) -> dict[str, Any]:
+    """Return the methods that are to be tried, if some are to be left off."""
+    if text is None:
+        return {}
+    names = [] if text == NO_METHODS else [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in METHODS:
+            raise UnknownNameError("method", name, (*METHODS, NO_METHODS), "--methods")
+    return {"methods": names}
 
 
 def check_quantize(config: QuantizeRequest) -> None:
@@ -52,8 +67,8 @@ def check_quantize(config: QuantizeRequest) -> None:
             "quantize makes its own rules from --width: what [passes] of a file says, "
             "ch transform runs"
         )
-    for rules in passes_of(config).values():
-        parse(QuantizeArgs, rules, "quantize")
+    for name, rules in passes_of(config).items():
+        parse(PASSES[name].schema or QuantizeArgs, rules, "quantize")
 
 
 def run_quantize(session: Session[QuantizeRequest]) -> ActionResult:
@@ -131,12 +146,18 @@ class Watched:
 
 
 def cost_of(graph: MaseGraph) -> dict[str, float]:
-    """Average bits of parameters and of activations that arithmetic reads; BitOPs of a row."""
+    """Return the average bits of parameters and of data that products read, and BitOPs of a row.
+
+    A ReLU and the like read sums, which nothing stores.
+    """
     _, bits = calculate_avg_bits_mg_analysis_pass(graph)
     _, counts = count_operations_analysis_pass(graph, {"report": False})
+    ops = {node.name: op_of_node(node, graph.modules) for node in graph.nodes}
+    read = [each for name, each in bits["nodes"].items() if (op := ops[name]) and op.multiplies]
+    size = sum(each["data_size"] for each in read)
     return {
         "weight_bits": float(bits["w_avg_bit"]),
-        "activation_bits": float(bits["data_avg_bit"]),
+        "activation_bits": sum(x["data_avg_bit"] * x["data_size"] for x in read) / max(size, 1),
         "bitops": float(counts["total"]["bitops"]),
     }
 

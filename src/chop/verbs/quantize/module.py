@@ -17,10 +17,7 @@ from chop.passes.graph.analysis.add_metadata import (
     add_common_metadata_analysis_pass,
     init_metadata_analysis_pass,
 )
-from chop.passes.graph.transforms.quantize import (
-    quantize_transform_pass,
-    quantize_whole_transform_pass,
-)
+from chop.passes.graph.transforms.quantize import quantize_transform_pass
 from chop.passes.graph.transforms.quantize.one_line import (
     FormatSpec,
     one_line_rules,
@@ -32,7 +29,7 @@ from chop.passes.graph.transforms.quantize.untraced import (
     measure_untraced,
     quantize_without_graph,
 )
-from chop.passes.graph.transforms.quantize.whole import in_words
+from chop.passes.graph.transforms.whole import in_words, quantize_whole_transform_pass
 from chop.results.agreement import AgreementByNode
 from chop.tables import ResultTable
 from chop.validation import parse
@@ -115,6 +112,7 @@ def quantize(  # noqa: PLR0913  # all but the first by name
     calibrate: Iterable[Any] | None = None,
     products_only: bool = False,
     scales: str = POWER_OF_TWO,
+    methods: Sequence[str] | None = None,
     trace: bool = True,
     share: bool = False,
     verbose: bool = False,
@@ -122,23 +120,24 @@ def quantize(  # noqa: PLR0913  # all but the first by name
 ) -> Any:
     """Compute a model in integers, its products in another number format, or what rules say.
 
-    With rows to calibrate on, all of a network is in integers wherever that is possible, and
-    `info["in_float"]` says what is not. The given model stays as it is. With a graph the result is
-    a `Quantized`, without one the model itself, whose attribute `untraced` says what was done.
+    With rows to calibrate on, all of a network is in integers where that is possible; what is not
+    says `info["in_float"]`. The result is a `Quantized`, without a graph a model with `untraced`.
 
     Args:
-        example: inputs by name, or one tensor; by default the first batch of `calibrate`.
+        example: inputs by name, or the first one; by default the first batch of `calibrate`.
         rules: the table ``[passes.quantize]`` of a TOML file, as a dictionary.
         width: in place of rules: bits of all operands; `calibrate` sets their scales.
         weight_width: bits of weights, where they differ from `width`.
         format: which format has this width; fixed point if nothing is said.
         rule: other widths or formats of some layers, as ``ch quantize`` has them: ``{"fc1": 6}``.
         calibrate: batches: dictionaries of inputs by name, tensors, or pairs of inputs and labels.
-        products_only: round products and what rules name alone, as `share` does, too.
+        products_only: round products and what rules name, nothing else, as `share` does, too.
         scales: of a network in integers: "power_of_two", or "free" ones chosen on the rows.
+        methods: passes that weights of few bits get where they help on the rows, by default all of
+            equalise, round_weights and correct_bias; `info["methods"]` has the gain of each.
         trace: make a graph; without one layers are replaced, and functions rounded when called.
         share: train the weights of the given model, rather than a copy of them.
-        verbose: show what calibration found.
+        verbose: show what calibration found, and what methods gained.
         other_words: `number_format` for `format`, and `layers` for `rule`.
     """
     if not isinstance(model, nn.Module):
@@ -146,12 +145,13 @@ def quantize(  # noqa: PLR0913  # all but the first by name
     batches = None if calibrate is None else NamedBatches(calibrate, model)
     said = {"width": width, "weight_width": weight_width, "format": format, "rule": rule}
     words = in_one_word("quantize", said | other_words)
-    can_be_whole = rules is None and batches is not None and trace and not share
-    products_only = products_only or not can_be_whole or not is_fixed_point(words)
+    in_part = rules is not None or batches is None or share or not trace
+    products_only = products_only or in_part or not is_fixed_point(words)
     table = rules_for(rules, words, batches is not None, products_only=products_only)
-    table |= {"input_generator": batches, **scales_for(scales, products_only)}
-    chosen = quantize_transform_pass if products_only else quantize_whole_transform_pass
+    table |= methods_asked(methods, products_only) | scales_for(scales, products_only)
+    table["input_generator"] = batches
     with quietly(not verbose), one_line("quantize"):
+        chosen = quantize_transform_pass if products_only else quantize_whole_transform_pass
         return _quantise_by(model, table, example, trace, share, chosen)
 
 
@@ -165,6 +165,13 @@ def scales_for(scales: str, products_only: bool) -> dict[str, str]:
             "calibrate on, and neither rules nor products_only"
         )
     return {"scales": scales}
+
+
+def methods_asked(methods: Sequence[str] | None, products_only: bool) -> dict[str, Any]:
+    """Return the methods that are to be tried, if that was said."""
+    if methods is not None and products_only:
+        raise ConfigError("quantize: methods are for networks whole in integers, of fixed point")
+    return {} if methods is None else {"methods": methods}
 
 
 def is_fixed_point(words: Mapping[str, Any]) -> bool:

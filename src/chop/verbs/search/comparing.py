@@ -1,6 +1,5 @@
 """Compare samplers: how many evaluations each needs on one space."""
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -15,7 +14,6 @@ from chop.files import writable_folder, write_text
 from chop.logger import RESULT, get_logger
 from chop.runs import (
     COMPARISON_CHART,
-    COMPARISON_FILE,
     COMPARISON_TABLE,
     JOURNAL,
     latest,
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
 
     from chop.dataset import MaseDataModule
     from chop.models import MaseModelInfo
-    from chop.results.comparison import Comparison
+    from chop.results.comparison import Comparison, SamplerComparison
     from chop.search.config import SearchConfig
     from chop.search.contest import Plan, Run
     from chop.search.engines.engine import Engine
@@ -82,7 +80,7 @@ def compare(  # noqa: PLR0913  # what a run consists of, by the names of the lab
     from chop.search.contest import plans_of
 
     config = _check_samplers(na_to_none(search_config), samplers, seeds)
-    found = make_context(model, model_info, data_module, config, seed=seed, **context)
+    target = make_context(model, model_info, data_module, config, seed=seed, **context)
     numbers = list(range(seed, seed + seeds) if isinstance(seeds, int) else seeds)
     was_there = Path(save_dir).is_dir()
     folder = latest(Path(save_dir)) if resume else own_folder(Path(save_dir), JOURNAL)
@@ -92,14 +90,14 @@ def compare(  # noqa: PLR0913  # what a run consists of, by the names of the lab
     is_new = not (was_there and folder == Path(save_dir))
     beginning = nullcontext() if resume else undone_if_it_fails(folder, is_new)
     threads = num_threads or (None if choice.kind == SERIAL else 1)
-    with using_threads(threads, operations_of(found)) as used:
+    with using_threads(threads, operations_of(target)) as used:
         engine = make_engine(choice, used, imports)
         comparison, size = _run_contest(
-            found, config, writable_folder(folder), plans, engine, beginning
+            target, config, writable_folder(folder), plans, engine, beginning
         )
-    summary = comparison.as_dict(size)
-    _write(folder, comparison, summary, config.strategy.setup.plots)
-    return ComparisonResult(folder, summary)
+    found = comparison.result(size)
+    _write(folder, found, comparison.csv(), config.strategy.setup.plots)
+    return ComparisonResult(folder, found.model_dump(mode="json"))
 
 
 def _check_samplers(
@@ -152,16 +150,14 @@ def _tell(run: "Run") -> None:
                 run.sampler, run.seed, len(run.keys), run.repeats)  # fmt: skip
 
 
-def _write(folder: Path, comparison: "Comparison", summary: dict[str, Any], plot: bool) -> None:
-    write_text(folder / COMPARISON_FILE, json.dumps(summary, indent=2) + "\n")
-    write_text(folder / COMPARISON_TABLE, comparison.csv())
+def _write(folder: Path, found: "SamplerComparison", evaluations: str, plot: bool) -> None:
+    """Write and print what was found."""
+    found.save(folder)
+    write_text(folder / COMPARISON_TABLE, evaluations)
     if plot:
-        from chop.results.comparison_chart import StoredComparison, comparison_chart
-
-        chart = comparison_chart(StoredComparison.model_validate(summary))
-        write_png(folder / COMPARISON_CHART, [[chart]])
+        write_png(folder / COMPARISON_CHART, [[found.chart()]])
     logger.info(
         "Evaluations until a share of the hypervolume of %s, median and range of the runs:\n%s",
-        comparison.normalised_by, comparison.table(), extra=RESULT,
+        found.normalised_by, found.table(), extra=RESULT,
     )  # fmt: skip
     logger.info("The comparison is in %s", folder, extra=RESULT)

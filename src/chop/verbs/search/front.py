@@ -9,6 +9,7 @@ from torch import nn
 from chop.errors import ConfigError, UnknownNameError
 from chop.logger import quietly
 from chop.ops.table import OPS
+from chop.passes.graph.transforms.folding import folded_types
 from chop.results.front import SearchResult
 from chop.runs import SEARCH, SOFTWARE
 from chop.search.metrics import METRICS
@@ -105,13 +106,15 @@ def space_tables(model: nn.Module, strategy: str, widths: Sequence[int]) -> dict
         if op.module is not None and op.multiplies and op.quantizable
         if any(isinstance(each, op.module) for each in model.modules())
     }
+    norms = folded_types(model)
+    products |= {name: {"config": config} for name in norms}
     if not products:
         raise ConfigError(
             f"search: {type(model).__name__} has no layer with products, such as nn.Linear"
         )
     return {
         "name": "graph/quantize/mixed_precision_ptq",
-        "setup": {"by": "type"},
+        "setup": {"by": "type", **({"fold": True} if norms else {})},
         "seed": {"default": {"config": {"name": [None]}}, **products},
     }
 

@@ -220,7 +220,7 @@ def make_context(  # noqa: PLR0913  # the same
     rows = rows_for(model, data_module)
     return SearchContext(
         model.eval(), model_info, rows, task, cf_args or None, device_of(accelerator),
-        config.strategy.eval_mode, seed,
+        config.strategy.eval_mode, seed, is_trained=pretrained or load_name is not None,
     )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from chop.figures import Z_95, Measured
 from chop.files import seen_from_here, write_folder
 from chop.logger import RESULT, get_logger
 from chop.numerics import FORMATS
+from chop.passes.graph.transforms.folding import folded_types
 from chop.passes.graph.transforms.quantize.one_line import FormatSpec
 from chop.results.sensitivity import LayerAtWidth, Sensitivity
 from chop.runs import LAYERS_FILE, LAYERS_TABLE, SENSITIVITY, SUGGESTED, free_version
@@ -145,7 +146,8 @@ def sensitivity(  # noqa: PLR0913  # what a run consists of, by the names of the
     formats = [FormatSpec(number_format, width) for width in widths]
     seed = {DEFAULT: seed_of([FormatSpec(None)]), **_products(formats)}
     task = task_named(context.get("task", CLASSES.name))
-    tables = search_tables(seed, "type", task)
+    fold = bool(folded_types(model))
+    tables = search_tables(seed, "type", task, fold=fold)
     made = make_context(model, info, rows, parse_search(tables), **context)
     measuring = make_measuring(made, tables["search_space"], number_format)
     space = measuring.space
@@ -156,7 +158,7 @@ def sensitivity(  # noqa: PLR0913  # what a run consists of, by the names of the
     points = evaluate_all(make_engine(engine or EngineChoice(), 1, imports), measuring, requests)
     found = Sensitivity(start=measuring.measured(), points=tuple(points))
     needs = [Need(layer, space.nodes[layer], found.enough(layer)) for layer in layers]
-    found.search.update(suggest_search(number_format, needs, widths, task))
+    found.search.update(suggest_search(number_format, needs, widths, task, fold=fold))
     return found if save_dir is None else write_sensitivity(found, Path(save_dir), settings or {})
 
 

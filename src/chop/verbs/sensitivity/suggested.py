@@ -22,7 +22,7 @@ class Need(NamedTuple):
 
 
 def suggest_search(
-    number_format: str, needs: Iterable[Need], widths: Sequence[int], task: Task
+    number_format: str, needs: Iterable[Need], widths: Sequence[int], task: Task, *, fold: bool
 ) -> dict[str, Any]:
     """The tables of ``[search]``: three widths for each layer.
 
@@ -32,13 +32,15 @@ def suggest_search(
     | some other width is enough | the one below it, the width itself, the one above it |
     | none is enough | the widest that was tried, and two and four bits more |
 
+    With `fold` the layers are those of a network whose batch normalisation has been folded.
     One narrower, as two layers may make up for each other; one wider, as losses of layers add up.
     """
     seeds = {}
     for layer, op, enough in needs:
         formats = [FormatSpec(number_format, width) for width in choices(enough, widths)]
         seeds[layer] = seed_of(formats, op)
-    return search_tables({"default": seed_of([FormatSpec(None)]), **seeds}, "name", task)
+    seeds = {"default": seed_of([FormatSpec(None)]), **seeds}
+    return search_tables(seeds, "name", task, fold=fold)
 
 
 def choices(enough: int | None, widths: Sequence[int]) -> list[int]:
@@ -70,11 +72,12 @@ def _is_of(key: str, op: Op) -> bool:
     return key == "name" or any(key.startswith(f"{role}_") for role in (*op.roles, *op.inner))
 
 
-def search_tables(seed: Mapping[str, Any], by: str, task: Task) -> dict[str, Any]:
+def search_tables(seed: Mapping[str, Any], by: str, task: Task, *, fold: bool) -> dict[str, Any]:
     """A search of formats by accuracy, or error, on validation rows and by bit operations."""
+    setup = {"by": by, "fold": True} if fold else {"by": by}
     objectives = {task.decides: task.direction, "bitops": "minimize"}
     return {
-        "search_space": {"name": SPACE, "setup": {"by": by}, "seed": dict(seed)},
+        "search_space": {"name": SPACE, "setup": setup, "seed": dict(seed)},
         "strategy": {
             "name": "optuna",
             "setup": {"sampler": "tpe", "n_trials": TRIALS},

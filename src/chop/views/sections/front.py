@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from chop.figures import quantity
 from chop.markup import Markup, join_markup, tag
 from chop.results.front import TEST, SearchResult
-from chop.runs import BEST_SETTINGS, SNAPSHOT_GRAPH
+from chop.runs import BEST_SETTINGS, snapshot_name
 from chop.search.front.verification import Verified
 from chop.search.metrics import METRICS, MetricInfo
 from chop.search.study.trial import Trial
@@ -61,7 +61,7 @@ def _with_unit(name: str) -> Markup:
 
 def _circuit(file: str, trial: Trial, circuits: Mapping[str, StoredExport]) -> list[str | None]:
     """Return the rows that the circuit of a trial was checked on, and what it takes."""
-    made = circuits.get(SNAPSHOT_GRAPH.format(trial.config.get(("epoch",)))) or circuits.get(file)
+    made = circuits.get(snapshot_name(trial.config) or "") or circuits.get(file)
     if made is None or made.circuit is None:
         return [None] * (1 + len(CIRCUIT_HEADERS))
     return [rows_checked(made), *circuit_cells(made.circuit)]

@@ -16,6 +16,7 @@ from chop.results.front_charts import (
     hypervolumes,
     importance_charts,
     importances,
+    spread_charts,
 )
 from chop.search.front.accuracy import Accuracies
 from chop.search.metrics import METRICS
@@ -253,7 +254,8 @@ def json_block(data: Any, anchor: str) -> Markup:
 def search_charts(search: SearchResult) -> Markup:
     """How fast the front was reached, and what mattered."""
     volumes, mattered = hypervolumes(search), importances(search)
-    drawn = [line_chart(hypervolume_chart(volumes))] if len(volumes) > 1 else []
+    lines = [hypervolume_chart(volumes)] if len(volumes) > 1 else []
+    drawn = [line_chart(each) for each in (*spread_charts(search), *lines)]
     drawn += map(bar_chart, importance_charts(mattered.shares if mattered else {}))
     note = tag("p", meaning(mattered), class_="quiet") if mattered else None
     return join_markup([tag("div", *drawn, class_="charts"), note])

@@ -213,12 +213,126 @@ module chop_window #(
   end
 endmodule
 
+// All taps of each window at once, each window REP times: rows above are in a memory, columns of the
+// window in registers, and each step takes a pixel, or FILL around the image, into them.
+module chop_taps #(
+  parameter L = 1, parameter XW = 8, parameter H = 4, parameter W = 4, parameter OH = 4,
+  parameter OW = 4, parameter KH = 3, parameter KW = 3, parameter SH = 1, parameter SW = 1,
+  parameter PH = 1, parameter PW = 1, parameter DH = 1, parameter DW = 1, parameter REP = 1,
+  parameter BLOCK = 0, parameter [L*XW-1:0] FILL = 0
+) (
+  input wire clk, input wire reset,
+  input wire [L*XW-1:0] s_data, input wire s_valid, output wire s_ready,
+  output wire [L*KH*KW*XW-1:0] m_data, output reg m_valid, input wire m_ready
+);
+  localparam B = L*XW, TH = (KH - 1)*DH + 1, TW = (KW - 1)*DW + 1;  // rows and columns of a window
+  localparam RH = (OH - 1)*SH + TH, RW = (OW - 1)*SW + TW;  // of all windows
+  localparam VH = RH > PH + H ? RH : PH + H, VW = RW > PW + W ? RW : PW + W;
+  localparam NY = $clog2(VH + 1), NX = $clog2(VW + 1), A = VW > 1 ? $clog2(VW) : 1;
+  localparam NR = $clog2(REP + 1), FY = $clog2(SH + 1), FX = $clog2(SW + 1);
+  reg [NY-1:0] y;
+  reg [NX-1:0] x;
+  reg [FY-1:0] fy;  // rows until the next window begins, from its last row
+  reg [FX-1:0] fx;
+  reg [NR-1:0] rep;
+  wire rep_end = rep == REP - 1, x_end = x == VW - 1, y_end = y == VH - 1;
+  wire in_image = y >= PH & y < PH + H & x >= PW & x < PW + W;
+  wire free = ~m_valid | (m_ready & rep_end);
+  wire step = free & (~in_image | s_valid);
+  wire whole = y >= TH - 1 & y < RH & fy == 0 & x >= TW - 1 & x < RW & fx == 0;
+  wire [B-1:0] pixel = in_image ? s_data : FILL;
+  wire [TH*B-1:0] column;
+  reg [TW*TH*B-1:0] held;  // the oldest column first, of each the oldest row
+  assign s_ready = free & in_image;
+  generate if (TH > 1) begin : rows
+    wire [(TH-1)*B-1:0] above;
+    chop_ram #(.B((TH-1)*B), .A(A), .BLOCK(BLOCK)) ram (.clk(clk), .put(step), .to(x[A-1:0]),
+      .data(column[TH*B-1:B]), .take(step | reset), .found(above),
+      .from(reset | x_end ? {A{1'b0}} : x[A-1:0] + 1'b1));
+    assign column = {pixel, above};
+  end else begin : row
+    assign column = pixel;
+  end
+  if (TW > 1) begin : columns
+    always @(posedge clk) if (step) held <= {column, held[TW*TH*B-1:TH*B]};
+  end else begin : single
+    always @(posedge clk) if (step) held <= column;
+  end endgenerate
+  genvar c, i, j;
+  generate for (c = 0; c < L; c = c + 1) begin : channel
+    for (i = 0; i < KH; i = i + 1) begin : down
+      for (j = 0; j < KW; j = j + 1) begin : across
+        assign m_data[((c*KH + i)*KW + j)*XW +: XW] = held[(j*DW*TH + i*DH)*B + c*XW +: XW];
+      end
+    end
+  end endgenerate
+  always @(posedge clk) begin
+    if (free) m_valid <= step & whole;
+    if (m_valid & m_ready) rep <= rep_end ? 0 : rep + 1'b1;
+    if (step) begin
+      x <= x_end ? 0 : x + 1'b1;
+      if (x_end | x < TW - 1) fx <= 0;
+      else fx <= fx == SW - 1 ? 0 : fx + 1'b1;
+      if (x_end) begin
+        y <= y_end ? 0 : y + 1'b1;
+        if (y_end | y < TH - 1) fy <= 0;
+        else fy <= fy == SH - 1 ? 0 : fy + 1'b1;
+      end
+    end
+    if (reset) begin x <= 0; y <= 0; fx <= 0; fy <= 0; rep <= 0; m_valid <= 1'b0; end
+  end
+endmodule
+
+// The largest or the sum of the T taps of each element of a beat.
+module chop_pool_taps #(
+  parameter L = 1, parameter T = 4, parameter XW = 4, parameter XS = 0, parameter AW = 4,
+  parameter MAX = 1
+) (
+  input wire clk, input wire reset,
+  input wire [L*T*XW-1:0] s_data, input wire s_valid, output wire s_ready,
+  output reg [L*AW-1:0] m_data, output reg m_valid, input wire m_ready
+);
+  wire go = ~m_valid | m_ready;
+  assign s_ready = go;
+  genvar g, t;
+  generate for (g = 0; g < L; g = g + 1) begin : lane
+    wire [T*(AW+1)-1:0] taps;
+    wire [AW:0] all;
+    for (t = 0; t < T; t = t + 1) begin : tap
+      wire [XW-1:0] code = s_data[(g*T + t)*XW +: XW];
+      assign taps[t*(AW+1) +: AW + 1] = {{(AW + 1 - XW){XS != 0 & code[XW-1]}}, code};
+    end
+    chop_reduce #(.N(T), .B(AW + 1), .MAX(MAX)) tree (.x(taps), .y(all));
+    always @(posedge clk) if (go) m_data[g*AW +: AW] <= all[AW-1:0];
+  end endgenerate
+  always @(posedge clk) if (reset) m_valid <= 1'b0; else if (go) m_valid <= s_valid;
+endmodule
+
+// The largest or the sum of N signed numbers of B bits, which has no more bits.
+module chop_reduce #(parameter N = 2, parameter B = 8, parameter MAX = 1) (
+  input wire [N*B-1:0] x, output wire [B-1:0] y
+);
+  generate if (N == 1) begin : one
+    assign y = x;
+  end else begin : two
+    localparam M = N / 2;
+    wire signed [B-1:0] a, b;
+    chop_reduce #(.N(M), .B(B), .MAX(MAX)) low (.x(x[M*B-1:0]), .y(a));
+    chop_reduce #(.N(N - M), .B(B), .MAX(MAX)) high (.x(x[N*B-1:M*B]), .y(b));
+    if (MAX != 0) begin : larger
+      assign y = a > b ? a : b;
+    end else begin : sum
+      assign y = a + b;
+    end
+  end endgenerate
+endmodule
+
 // PE sums of SF beats of SIMD products with constants, for NF groups of results in turn. With LANES
-// each element of a beat has a sum of its own. The memories of constants are beside this block.
+// each SIMD elements of a beat have a sum of their own. The memories of constants are beside it.
 module chop_matrix #(
   parameter PE = 2, parameter SIMD = 2, parameter XW = 4, parameter XS = 0, parameter WW = 4,
   parameter AW = 16, parameter SF = 4, parameter NF = 2, parameter LANES = 0, parameter A = 3,
-  parameter N = 1, parameter IN = LANES != 0 ? PE : SIMD, parameter PER = LANES != 0 ? 1 : SIMD
+  parameter N = 1, parameter IN = LANES != 0 ? PE*SIMD : SIMD, parameter PER = SIMD
 ) (
   input wire clk, input wire reset, output wire go,
   output reg [A-1:0] at, input wire [PE*PER*WW-1:0] weights,
@@ -253,7 +367,7 @@ module chop_matrix #(
     wire [PER*PW-1:0] products;
     for (i = 0; i < PER; i = i + 1) begin : lane
       chop_product #(.XW(XW), .XS(XS), .WW(WW)) product (.clk(clk), .go(go),
-        .x(x[(LANES != 0 ? p : i)*XW +: XW]), .w(weights[(p*PER + i)*WW +: WW]),
+        .x(x[(LANES != 0 ? p*PER + i : i)*XW +: XW]), .w(weights[(p*PER + i)*WW +: WW]),
         .y(products[i*PW +: PW]));
     end
     wire [TW-1:0] tree;
@@ -289,8 +403,8 @@ module chop_product #(parameter XW = 4, parameter XS = 0, parameter WW = 4) (
     if (j == 0 & M > 0) begin : alone
       assign sum = early_x & {S{w[0]}};
     end else begin : added
-      chop_row #(.B(S), .MINUS(j == WW - 1)) adder (
-        .a({XS != 0 & above[S-1], above[S-1:1]}), .x(j < M ? early_x : later_x),
+      chop_row #(.B(S), .XS(XS), .MINUS(j == WW - 1)) adder (
+        .a(above[S-1:1]), .x(j < M ? early_x : later_x),
         .b(j < M ? w[j] : bits[j]), .y(sum));
     end
     assign ends[j] = j < M ? low[j] : sum[0];
@@ -306,13 +420,16 @@ module chop_product #(parameter XW = 4, parameter XS = 0, parameter WW = 4) (
   end
 endmodule
 
-// a plus x, or minus x, if b is set: one look-up table for each bit.
-module chop_row #(parameter B = 4, parameter MINUS = 0) (
-  input wire [B-1:0] a, input wire [B-1:0] x, input wire b, output wire [B-1:0] y
+// a plus x, or minus x, if b is set: one look-up table for each bit, if a is what enters the carry
+// chain. Yosys puts the narrower operand there, and of equal ones that with the smaller hash.
+module chop_row #(parameter B = 4, parameter XS = 0, parameter MINUS = 0) (
+  input wire [B-2:0] a, input wire [B-1:0] x, input wire b, output wire [B-1:0] y
 );
   wire [B-1:0] chosen = x & {B{b}};
   generate if (MINUS != 0) begin : minus
-    assign y = a - chosen;
+    assign y = {XS != 0 & a[B-2], a} - chosen;
+  end else if (XS != 0) begin : signed_plus
+    assign y = $signed(a) + $signed(chosen);
   end else begin : plus
     assign y = a + chosen;
   end endgenerate
@@ -432,6 +549,18 @@ module chop_add #(
     wire signed [YW-1:0] b = $signed({BS != 0 & b_data[g*BW + BW - 1], b_data[g*BW +: BW]});
     assign m_data[g*YW +: YW] = a * FA + b * FB;
   end endgenerate
+endmodule
+
+// The channels of both streams in one beat.
+module chop_beside #(parameter BA = 8, parameter BB = 8) (
+  input wire [BA-1:0] a_data, input wire a_valid, output wire a_ready,
+  input wire [BB-1:0] b_data, input wire b_valid, output wire b_ready,
+  output wire [BA+BB-1:0] m_data, output wire m_valid, input wire m_ready
+);
+  assign m_data = {b_data, a_data};
+  assign m_valid = a_valid & b_valid;
+  assign a_ready = m_valid & m_ready;
+  assign b_ready = m_valid & m_ready;
 endmodule
 
 // NA beats of one stream, then NB of another: the channels of both for each pixel.

@@ -49,16 +49,17 @@ def plan_circuit(
     nodes = NodeBuilder(program).build()
 
     def folded(wanted: int) -> StreamPlan:
-        return StreamPlan(nodes, fold_nodes(nodes, wanted), depths or {})
+        return StreamPlan(nodes, fold_nodes(nodes, wanted), depths or {}, wanted)
 
     least, slowest = fastest(nodes), folded(MOST_CYCLES)
     if cycles is not None:
         if cycles < least:
             raise CircuitError(
-                f"verilog: {cycles:,} cycles for an image are too few: with all channels at once "
-                f"the slowest layer takes {least:,}"
+                f"verilog: {cycles:,} cycles for an image are too few: with all channels and taps "
+                f"at once the slowest layer takes {least:,}"
             )
         plan = folded(cycles)
+        refuse_slow(plan, cycles)
         refuse_large(plan_cost(plan).luts, most_luts, "give more cycles, or raise most_luts")
         return plan
     needed = plan_cost(slowest).luts
@@ -69,6 +70,16 @@ def plan_circuit(
         fits = plan_cost(folded(middle)).luts <= most_luts
         low, high = (low, middle) if fits else (middle + 1, high)
     return folded(high)
+
+
+def refuse_slow(plan: StreamPlan, cycles: int) -> None:
+    """Raise if a layer takes more cycles than allowed, whatever the others do."""
+    name, slowest = max(plan.folds.items(), key=lambda each: each[1].cycles)
+    if slowest.cycles > cycles:
+        raise CircuitError(
+            f"verilog: {plan.nodes[name].layer} takes {slowest.cycles:,} cycles for an image, and "
+            f"{cycles:,} are allowed: give more cycles"
+        )
 
 
 def refuse_large(needed: int, most: int, help_: str) -> None:
@@ -89,6 +100,7 @@ def write_circuit(plan: StreamPlan, folder: Path, headers: Mapping[str, str]) ->
     cost = plan_cost(plan)
     return {
         "cycles_per_image": plan.cycles,
+        "folded_for": plan.target,
         "estimated_luts": cost.luts,
         "estimated_registers": cost.registers,
         "estimated_block_rams": cost.block_rams,
@@ -132,9 +144,9 @@ def check_circuit(plan: StreamPlan, folder: Path, rows: CheckedRows) -> tuple[st
         except GraphError as error:
             raise named_deadlock(error) from None
     counted = next(line for line in said if line.startswith("cycles "))
-    begun, early, ended = (int(word) for word in counted.split()[1:])
+    begun, early, ended, cycles = (int(word) for word in counted.split()[1:])
     free = min(FREE, count)
-    facts = {"latency": early - begun}
+    facts = {"simulated_cycles": cycles, "latency": early - begun}
     if free > 1:
         facts["interval"] = round((ended - early) / (free - 1))
     return tool, facts
@@ -142,7 +154,9 @@ def check_circuit(plan: StreamPlan, folder: Path, rows: CheckedRows) -> tuple[st
 
 def report_lines(plan: StreamPlan) -> str:
     """Statements that print the cycles, and for a stream that is stuck where beats wait."""
-    lines = ['    $display("cycles %0d %0d %0d", stream_begun, stream_early, stream_ended);']
+    counted = ("begun", "early", "ended", "driver.cycle")
+    shown = ", ".join(f"stream_{each}" for each in counted)
+    lines = [f'    $display("cycles %0d %0d %0d %0d", {shown});']
     queues = plan.queues
     streams = [plan.input, *(each for block in plan.blocks for each in block.given)]
     for each in sorted(streams, key=lambda each: each.edge not in queues):

@@ -9,6 +9,7 @@ from chop.export.verilog.folded.estimate import (
     block_rams,
     block_registers,
     in_block,
+    taps_memory,
     window_address,
 )
 from chop.export.verilog.folded.plan import Block, Rom, StreamPlan, address_bits
@@ -59,6 +60,8 @@ def memory_blocks(block: Block) -> float:
     found = sum(block_rams(padded(part), rom.width) for rom in block.roms for part in rom.parts)
     if block.kind == "chop_window":
         found += block_rams(1 << window_address(size), size["B"])
+    elif block.kind == "chop_taps":
+        found += block_rams(*taps_memory(size))
     elif block.kind == "chop_queue":
         found += block_rams(1 << size["A"], size["B"])
     elif block.kind == "chop_lookup":

@@ -35,9 +35,9 @@ def ram_halves(depth: int, width: int) -> int:
     )  # fmt: skip
 
 
-def matrix_luts(node: Matrix, bits: int, units: int, wide: int) -> float:
-    """Look-up tables of a matrix of so many results and elements at once."""
-    per = 1 if node.depthwise else wide
+def matrix_luts(node: Matrix, bits: int, units: int, wide: int, taps: int = 1) -> float:
+    """Look-up tables of a matrix of so many results, elements and taps at once."""
+    per = taps if node.depthwise else wide * taps
     return block_luts(
         "chop_matrix",
         {"PE": units, "SIMD": per, "XW": bits, "WW": node.weight_bits, "AW": node.bits},
@@ -60,6 +60,10 @@ LUTS: dict[str, Callable[[Sizes], float]] = {
     "chop_window": lambda size: 60 + 2 * window_address(size)
     + 6 * (size["H"] * size["OH"]).bit_length() + size["B"]
     + memory_luts(1 << window_address(size), size["B"]),
+    "chop_taps": lambda size: 30 + 4 * (size["H"] * size["W"]).bit_length()
+    + size["L"] * size["XW"] + memory_luts(*taps_memory(size)),
+    "chop_pool_taps": lambda size: size["L"] * (size["AW"] + 1) * (size["T"] - 1)
+    * (1.5 if size["MAX"] else 1),
     "chop_queue": lambda size: 4 * size["A"] + 8 + memory_luts(1 << size["A"], size["B"]),
     "chop_pool": lambda size: 2.5 * size["L"] * size["AW"] + 5 * counter_bits(size)
     + logic_memory(size["W"] // size["KW"] * size["CF"], size["L"] * size["AW"]),
@@ -76,6 +80,10 @@ REGISTERS: dict[str, Callable[[Sizes], float]] = {
         + size["SIMD"].bit_length() + size["AW"]
     ) + (size["PE"] if size["LANES"] else size["SIMD"]) * size["XW"],
     "chop_window": lambda size: 60 + 3 * window_address(size),
+    "chop_taps": lambda size: 20 + 2 * (size["H"] * size["W"]).bit_length()
+    + size["L"] * size["XW"] * taps_span(size)[0] * taps_span(size)[1]
+    + (0 if size["BLOCK"] else taps_memory(size)[1]),
+    "chop_pool_taps": lambda size: size["L"] * size["AW"] + 1,
     "chop_queue": lambda size: 3 * size["A"] + 4 + (0 if size["BLOCK"] else size["B"]),
     "chop_pool": lambda size: size["L"] * size["AW"] + 2 * counter_bits(size) + 4,
     "chop_widen": lambda size: size["B"] * size["N"] + size["N"].bit_length(),
@@ -98,6 +106,18 @@ def block_registers(kind: str, size: Sizes) -> float:
 def window_address(size: Sizes) -> int:
     """Bits of an address of the buffer of a window."""
     return max((size["W"] * size["CF"] - 1).bit_length(), 1) + (size["ROWS"] - 1).bit_length()
+
+
+def taps_span(size: Sizes) -> tuple[int, int]:
+    """Rows and columns of a window with all taps at once."""
+    return (size["KH"] - 1) * size["DH"] + 1, (size["KW"] - 1) * size["DW"] + 1
+
+
+def taps_memory(size: Sizes) -> tuple[int, int]:
+    """Words and bits of the memory of rows of such a window."""
+    rows, columns = taps_span(size)
+    width = max((size["OW"] - 1) * size["SW"] + columns, size["PW"] + size["W"])
+    return 1 << max((width - 1).bit_length(), 1), (rows - 1) * size["L"] * size["XW"]
 
 
 def memory_luts(depth: int, width: int) -> float:

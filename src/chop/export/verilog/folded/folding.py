@@ -26,6 +26,8 @@ class LayerFold:
     reads: int
     gives: int
     cycles: int
+    taps: int = 1
+    """Taps of a window at once."""
 
 
 Folds = dict[str, LayerFold]
@@ -48,11 +50,10 @@ def matrix_folds(node: Matrix, source: StreamNode) -> Iterable[LayerFold]:
             else:
                 cycles = pixels * (results // units) * taps * (channels // wide)
             yield LayerFold(wide, units, max(cycles, reads))
-
-
-def fastest_matrix(node: Matrix) -> int:
-    """Cycles of a matrix with all channels at once: a tap of all in each cycle."""
-    return prod(node.window.result) * node.window.taps
+    if node.window.moves:
+        for units in (results,) if node.depthwise else divisors(results):
+            cycles = node.window.moving_cycles(results // units)
+            yield LayerFold(source.image[2], units, cycles, taps)
 
 
 def fold_matrix(node: Matrix, source: StreamNode, cycles: int, before: int) -> LayerFold:
@@ -64,16 +65,35 @@ def fold_matrix(node: Matrix, source: StreamNode, cycles: int, before: int) -> L
     fits = [each for each in matrix_folds(node, source) if each.cycles <= cycles]
     if not fits:
         raise CircuitError(
-            f"verilog: {node.layer} takes at least {fastest_matrix(node):,} cycles for an image, "
-            f"and {cycles:,} are allowed: give more cycles"
+            f"verilog: {node.layer} takes at least {fastest_matrix(node, source):,} cycles for an "
+            f"image, and {cycles:,} are allowed: give more cycles"
         )
+
+    converted = [each for each in fits if source.elements // gcd(each.reads, before) <= cycles]
 
     def cost(each: LayerFold) -> tuple[float, int, int]:
         misfit = max(each.reads, before) % min(each.reads, before)
-        luts = matrix_luts(node, source.bits, each.gives, each.reads)
+        luts = matrix_luts(node, source.bits, each.gives, each.reads, each.taps)
         return luts + 50 * bool(misfit), abs(each.reads - before), -each.gives
 
-    return min(fits, key=cost)
+    return min(converted or fits, key=cost)
+
+
+def fastest_matrix(node: Matrix, source: StreamNode) -> int:
+    """The fewest cycles of a matrix."""
+    return min(each.cycles for each in matrix_folds(node, source))
+
+
+def fold_pool(node: Pooled, cycles: int) -> LayerFold:
+    """The fewest elements at once of windows that overlap: a tap in each cycle, or all of them."""
+    channels, shape = node.image[2], node.window
+    beats = prod(shape.result) * shape.taps
+    fast = shape.moving_cycles(1)
+    if shape.moves and beats > cycles >= fast:
+        return LayerFold(channels, channels, fast, shape.taps)
+    least = min(beats, fast) if shape.moves else beats
+    lanes = fitting_lanes(node, beats, channels, cycles, least)
+    return LayerFold(lanes, lanes, beats * channels // lanes)
 
 
 def fold_nodes(nodes: Mapping[str, StreamNode], cycles: int) -> Folds:
@@ -89,35 +109,39 @@ def fold_nodes(nodes: Mapping[str, StreamNode], cycles: int) -> Folds:
         if isinstance(node, Matrix):
             folds[name] = fold_matrix(node, sources[0], cycles, before)
         elif isinstance(node, Pooled) and not node.side_by_side:
-            beats = prod(node.window.result) * node.window.taps
-            lanes = fitting_lanes(node, beats, channels, cycles)
-            folds[name] = LayerFold(lanes, lanes, beats * channels // lanes)
+            folds[name] = fold_pool(node, cycles)
         elif isinstance(node, Mapped) and (node.varies or node.memory is not None):
             pixels = prod(node.image[:2])
             lanes = channels if node.varies else fitting_lanes(node, pixels, channels, cycles)
             folds[name] = LayerFold(lanes, lanes, node.elements // lanes)
         elif isinstance(node, Joined) and node.factors is None:
-            folds[name] = joined_fold(nodes, node, before)
+            folds[name] = joined_fold(nodes, node, before, cycles)
         else:
             before = gcd(before, channels) if isinstance(node, Viewed) else before
             folds[name] = LayerFold(before, before, sources[0].elements // before)
     return {**source_fold(nodes, folds), **folds}
 
 
-def joined_fold(nodes: Mapping[str, StreamNode], node: Joined, before: int) -> LayerFold:
-    """The width of channels that follow each other: one that divides both."""
+def joined_fold(
+    nodes: Mapping[str, StreamNode], node: Joined, before: int, cycles: int
+) -> LayerFold:
+    """The width of channels that follow each other: one that divides both, or all of both."""
     counts = [nodes[each].image[2] for each in node.sources]
     lanes = max(each for each in divisors(before) if not any(n % each for n in counts))
+    if node.elements // lanes > cycles:
+        lanes = sum(counts)
     return LayerFold(lanes, lanes, node.elements // lanes)
 
 
-def fitting_lanes(node: StreamNode, beats: int, channels: int, cycles: int) -> int:
+def fitting_lanes(
+    node: StreamNode, beats: int, channels: int, cycles: int, least: int | None = None
+) -> int:
     """The fewest elements at once with which so many beats for each element are in time."""
     fits = [each for each in divisors(channels) if beats * channels // each <= cycles]
     if not fits:
         raise CircuitError(
-            f"verilog: {node.layer} takes at least {beats:,} cycles for an image, and {cycles:,} "
-            "are allowed: give more cycles"
+            f"verilog: {node.layer} takes at least {least or beats:,} cycles for an image, and "
+            f"{cycles:,} are allowed: give more cycles"
         )
     return fits[0]
 
@@ -134,10 +158,13 @@ def fastest(nodes: Mapping[str, StreamNode]) -> int:
     found = [1]
     for node in nodes.values():
         if isinstance(node, Matrix):
-            source = nodes[node.sources[0]]
-            found.append(min(each.cycles for each in matrix_folds(node, source)))
+            found.append(fastest_matrix(node, nodes[node.sources[0]]))
         elif isinstance(node, Pooled) and not node.side_by_side:
-            found.append(prod(node.window.result) * node.window.taps)
+            one_by_one = prod(node.window.result) * node.window.taps
+            fast = node.window.moving_cycles(1) if node.window.moves else one_by_one
+            found.append(min(one_by_one, fast))
+        elif isinstance(node, Pooled):
+            found.append(prod(node.window.size))
         elif isinstance(node, Mapped):
             found.append(prod(node.image[:2]))
     return max(found)

@@ -33,12 +33,42 @@ class WindowShape:
     def taps(self) -> int:
         return prod(self.kernel)
 
-    @property
-    def rows(self) -> int:
-        """Rows that are held: those of a window, and those that come while it is read."""
-        span = (self.kernel[0] - 1) * self.dilation[0] + 1
+    def rows(self, wanted: int) -> int:
+        """Rows that are held: at least those of a window, and those that come while it is read."""
+        least = min(self.span[0], self.size[0]) + self.stride[0]
         # Up to a power of two they cost nothing, and let a slow layer fall behind for a while.
-        return 1 << (min(span, self.size[0]) + self.stride[0] - 1).bit_length()
+        return 1 << (max(least, wanted) - 1).bit_length()
+
+    @property
+    def span(self) -> Shape:
+        """Rows and columns from the first tap of a window to the last."""
+        return tuple((k - 1) * d + 1 for k, d in zip(self.kernel, self.dilation, strict=True))
+
+    @property
+    def scanned(self) -> Shape:
+        """Rows and columns that a window moves over: the image and what is around it."""
+        sides = zip(self.result, self.stride, self.span, self.padding, self.size, strict=True)
+        return tuple(max((o - 1) * s + k, p + n) for o, s, k, p, n in sides)
+
+    @property
+    def moves(self) -> bool:
+        """True if all taps can be there at once; rows of one place have no memory for them."""
+        return self.taps > 1 and (self.span[0] == 1 or self.scanned[1] > 1)
+
+    @property
+    def parameters(self) -> dict[str, int]:
+        """The same as parameters of a block."""
+        names = {"": self.size, "O": self.result, "K": self.kernel, "S": self.stride,
+                 "P": self.padding, "D": self.dilation}  # fmt: skip
+        return {
+            f"{prefix}{axis}": size
+            for prefix, sizes in names.items()
+            for axis, size in zip("HW", sizes, strict=True)
+        }
+
+    def moving_cycles(self, repeats: int) -> int:
+        """Cycles of a window with all taps at once, which is given so many times at each place."""
+        return prod(self.scanned) + prod(self.result) * (repeats - 1)
 
     def rows_before(self, row: int) -> int:
         """Rows of the image that must be there before a row of the result (from 1) is."""

@@ -7,9 +7,10 @@ from math import gcd, prod
 import numpy as np
 
 from chop.export.verilog.folded import nodes as kinds
-from chop.export.verilog.folded.estimate import block_rams, in_block
+from chop.export.verilog.folded.estimate import block_rams, in_block, taps_memory
 from chop.export.verilog.folded.folding import Folds
 from chop.export.verilog.folded.nodes import StreamNode, WindowShape
+from chop.export.verilog.folded.timing import StreamTiming, queue_beats
 from chop.export.verilog.netlist import code_bits
 from chop.lowering.program import Codes
 
@@ -58,6 +59,8 @@ class Rom:
         half = 1 << (self.address - 1)
         whole = block_rams(2 * half, self.width)
         rest = len(self.words) - half
+        if not in_block(half, self.width):  # look-up tables in place of blocks are no saving
+            return [self.words]
         if rest < 1 or block_rams(half, self.width) + block_rams(rest, self.width) >= whole:
             return [self.words]
         return [self.words[:half], self.words[half:]]
@@ -103,12 +106,15 @@ class StreamPlan:
     folds: Folds
     depths: Mapping[str, int] = field(default_factory=dict)
     """Beats of queues by edge, in place of those that are computed."""
+    target: int = 0
+    """The cycles that it was folded for."""
     blocks: list[Block] = field(default_factory=list)
     waiting: dict[str, dict[str, Stream]] = field(default_factory=dict)
     """The streams of a node by the node that will read them."""
     count: int = 0
 
     def __post_init__(self) -> None:
+        self.timing = StreamTiming(self.nodes, self.folds)
         self.readers: dict[str, list[str]] = {name: [] for name in self.nodes}
         for node in self.nodes.values():
             for source in node.sources:
@@ -155,7 +161,7 @@ class StreamPlan:
         self.blocks.append(Block(kind, node.layer, parameters, ports, roms, of))
 
     def put(self, node: StreamNode, stream: Stream) -> None:
-        """Hand the stream of a node to all that read it, with queues where one comes late."""
+        """Hand the stream of a node to all that read it."""
         readers = self.readers[node.name]
         if len(readers) < 2:
             self.waiting[node.name] = {(readers or ["output"])[0]: stream}
@@ -164,52 +170,27 @@ class StreamPlan:
         branches = [self.stream(stream, edge) for edge in edges]
         ports = {f"m{place}": branch for place, branch in enumerate(branches)}
         self.add("chop_fork", node, {"B": stream.bits, "N": len(readers)}, s=stream, **ports)
-        rows = self.rows_before_join(readers)
-        of_row = stream.beats // node.image[0]
-        found = {}
-        for reader, branch, own in zip(readers, branches, rows, strict=True):
-            if own < max(rows):
-                depth = self.depths.get(branch.edge, (max(rows) + 1) * of_row)
-                branch = self.queue(branch, node, depth)
-            found[reader] = branch
-        self.waiting[node.name] = found
+        self.waiting[node.name] = dict(zip(readers, branches, strict=True))
 
-    def queue(self, stream: Stream, node: StreamNode, depth: int) -> Stream:
-        """A queue of at least so many beats behind a stream."""
-        out, bits = self.stream(stream, f"{stream.edge}, queued"), address_bits(depth)
+    def queue(self, node: StreamNode, place: int, stream: Stream) -> Stream:
+        """A stream that waits for the other one of a node, behind a queue for what comes early."""
+        of_row = stream.beats / node.image[0]
+        depth = queue_beats(self.timing.waiting[node.name, place], of_row)
+        depth = self.depths.get(stream.edge, depth)
+        if depth < 2:
+            return stream
+        out = self.stream(stream, f"{stream.edge}, queued")
+        bits = address_bits(depth - 1)  # it holds one beat more than its memory
         block = int(in_block(1 << bits, stream.bits))
         self.add("chop_queue", node, {"B": stream.bits, "A": bits, "BLOCK": block}, s=stream, m=out)
         return out
-
-    def rows_before_join(self, readers: Sequence[str]) -> list[int]:
-        """Rows of a value that each reader and those behind it take before all ways meet again."""
-        reached = [self.behind(each) for each in readers]
-        end = next(name for name in self.nodes if all(name in each for each in reached))
-
-        def rows(name: str) -> int:
-            if name == end:
-                return 0
-            node = self.nodes[name]
-            ways = [each for each in self.readers[name] if end in self.behind(each)]
-            needed = max(map(rows, ways))
-            if isinstance(node, kinds.Matrix | kinds.Pooled):
-                return node.window.rows_before(max(needed, 1))
-            return needed
-
-        return [rows(each) for each in readers]
-
-    def behind(self, name: str) -> set[str]:
-        """A node and all that need its value."""
-        found = {name}
-        for each in self.nodes:  # in the order of the program
-            if found & set(self.nodes[each].sources):
-                found.add(each)
-        return found
 
     def take(self, node: StreamNode, place: int = 0) -> Stream:
         """The stream that a node reads, in beats of the width that it wants."""
         stream = self.waiting[node.sources[place]].pop(node.name)
         lanes = self.folds[node.name].reads
+        if isinstance(node, kinds.Joined):
+            lanes = min(lanes, self.nodes[node.sources[place]].image[2])
         for common in (gcd(stream.lanes, lanes), lanes):
             if stream.lanes > common:
                 out = self.stream(stream, f"{stream.edge}, narrow", common)
@@ -262,30 +243,47 @@ class StreamPlan:
         out = Stream(f"w{self.count}", stream.lanes, stream.limits, beats,
                      f"windows of {node.layer}")  # fmt: skip
         self.count += 1
-        depth = 1 << (address_bits(shape.size[1] * of_pixel) + address_bits(shape.rows))
+        rows = shape.rows(self.timing.held[node.name] if shape is node.window else 4)
+        depth = 1 << (address_bits(shape.size[1] * of_pixel) + address_bits(rows))
         parameters = {
             "B": stream.bits, "CF": of_pixel, "REP": repeats, "OUTER": int(outer),
-            "ROWS": shape.rows, "BLOCK": int(in_block(depth, stream.bits)),
+            "ROWS": rows, "BLOCK": int(in_block(depth, stream.bits)),
             "FILL": packed_words(np.full((1, stream.lanes), fill), stream.width)[0],
         }  # fmt: skip
-        names = {"": shape.size, "O": shape.result, "K": shape.kernel, "S": shape.stride,
-                 "P": shape.padding, "D": shape.dilation}  # fmt: skip
-        for prefix, (rows, columns) in names.items():
-            parameters |= {f"{prefix}H": rows, f"{prefix}W": columns}
-        self.add("chop_window", node, parameters, s=stream, m=out)
+        self.add("chop_window", node, parameters | shape.parameters, s=stream, m=out)
+        return out
+
+    def taps(
+        self, node: kinds.Matrix | kinds.Pooled, stream: Stream, repeats: int, fill: int = 0
+    ) -> Stream:
+        """The windows of a node with all taps in a beat, those of each channel together."""
+        shape = node.window
+        out = Stream(f"w{self.count}", stream.lanes * shape.taps, stream.limits,
+                     prod(shape.result) * repeats, f"windows of {node.layer}")  # fmt: skip
+        self.count += 1
+        parameters = {
+            "L": stream.lanes, "XW": stream.width, "REP": repeats,
+            "FILL": packed_words(np.full((1, stream.lanes), fill), stream.width)[0],
+            **shape.parameters,
+        }  # fmt: skip
+        parameters["BLOCK"] = int(in_block(*taps_memory(parameters)))
+        self.add("chop_taps", node, parameters, s=stream, m=out)
         return out
 
     def matrix(self, node: kinds.Matrix) -> Stream:
         """Windows, and sums of products with constants."""
         fold, stream = self.folds[node.name], self.take(node)
         results, channels, taps = node.weight.shape
-        units, wide = fold.gives, 1 if node.depthwise else fold.reads
-        groups, sums = results // units, channels // wide * taps
-        stream = self.window(node, stream, 1 if node.depthwise else groups)
+        units, wide = fold.gives, channels if fold.taps > 1 else 1 if node.depthwise else fold.reads
+        groups, sums = results // units, channels // wide * (taps // fold.taps)
+        windows = self.taps if fold.taps > 1 else self.window
+        stream = windows(node, stream, 1 if node.depthwise else groups)
         out = self.result(node)
-        split = node.weight.reshape(groups, units, channels // wide, wide, taps)
+        split = node.weight.reshape(groups, units, channels // wide, wide, taps // fold.taps, -1)
+        wide *= fold.taps
         words = packed_words(
-            split.transpose(0, 4, 2, 1, 3).reshape(groups * sums, units * wide), node.weight_bits
+            split.transpose(0, 4, 2, 1, 3, 5).reshape(groups * sums, units * wide),
+            node.weight_bits,
         )
         bias = packed_words(node.bias.reshape(groups, units), node.bits)
         place = len(self.blocks)
@@ -305,16 +303,21 @@ class StreamPlan:
         """Windows side by side as they come, others from a buffer of rows."""
         stream, shape = self.take(node), node.window
         out = self.result(node)
+        fill = stream.limits[0] if node.largest else 0
+        codes = {"XW": stream.width, "XS": stream.signed, "AW": out.width,
+                 "MAX": int(node.largest)}  # fmt: skip
+        if self.folds[node.name].taps > 1:
+            stream = self.taps(node, stream, 1, fill)
+            codes |= {"L": out.lanes, "T": shape.taps}
+            self.add("chop_pool_taps", node, codes, s=stream, m=out)
+            return out
         of_pixel = stream.beats // prod(shape.size)
         sizes = {"CF": of_pixel, "H": shape.size[0], "W": shape.size[1],
                  "KH": shape.kernel[0], "KW": shape.kernel[1]}  # fmt: skip
         if not node.side_by_side:
-            fill = stream.limits[0] if node.largest else 0
             stream = self.window(node, stream, 1, fill)
             sizes = {"CF": 1, "H": 1, "W": shape.taps, "KH": 1, "KW": shape.taps}
-        parameters = {"L": stream.lanes, "XW": stream.width, "XS": stream.signed,
-                      "AW": out.width, "MAX": int(node.largest), **sizes}  # fmt: skip
-        self.add("chop_pool", node, parameters, s=stream, m=out)
+        self.add("chop_pool", node, codes | {"L": stream.lanes} | sizes, s=stream, m=out)
         return out
 
     def function(self, node: kinds.Mapped) -> Stream:
@@ -347,10 +350,13 @@ class StreamPlan:
 
     def join(self, node: kinds.Joined) -> Stream:
         """The sum of two streams, or the channels of both."""
-        a, b = self.take(node), self.take(node, 1)
+        a, b = (self.queue(node, place, self.take(node, place)) for place in (0, 1))
         out = self.result(node)
         if node.factors is None:
             a, b = (self.widen(node, each, out) for each in (a, b))
+            if a.lanes + b.lanes == out.lanes:
+                self.add("chop_beside", node, {"BA": a.bits, "BB": b.bits}, a=a, b=b, m=out)
+                return out
             pixels = prod(node.image[:2])
             sizes = {"B": out.bits, "NA": a.beats // pixels, "NB": b.beats // pixels}
             self.add("chop_concat", node, sizes, a=a, b=b, m=out)

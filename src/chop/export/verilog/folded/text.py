@@ -17,6 +17,7 @@ from chop.lowering.program import Input, IntegerProgram, Step, Value
 BLOCKS, MAPS, TOP, MEMORIES = "blocks.sv", "maps.sv", "top.sv", "memories.sv"
 PRIMITIVES = "primitives.sv"
 PARTS = ("data", "valid", "ready")
+UNCLOCKED = ("chop_add", "chop_beside")
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ def parameter(name: str, value: int) -> str:
 def block_text(place: int, block: Block) -> str:
     """The instance of a block, its memories beside it."""
     ports, lines = dict(block.ports), []
-    wires = [] if block.kind == "chop_add" else [".clk(clk)", ".reset(reset)"]
+    wires = [] if block.kind in UNCLOCKED else [".clk(clk)", ".reset(reset)"]
     if block.kind == "chop_fork":
         branches = block.given
         lines += [f"  assign {each.name}_data = {ports['s'].name}_data;" for each in branches]

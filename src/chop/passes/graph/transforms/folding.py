@@ -65,6 +65,13 @@ def fold_normalisation_transform_pass(graph: MaseGraph) -> tuple[MaseGraph, Info
     return graph, info
 
 
+def folded_types(model: nn.Module) -> list[str]:
+    """Return the operations that batch normalisations of a network may become; none without any."""
+    kinds = dict(zip(NORMS, ("conv1d", "conv2d", "conv3d"), strict=True))
+    found = [name for kind, name in kinds.items() for x in model.modules() if isinstance(x, kind)]
+    return list(dict.fromkeys(found))
+
+
 def obstacle(node: fx.Node, norm: nn.Module, calls: Counter[str]) -> str | None:
     """Return why a batch normalisation has to stay; None if nothing is in the way."""
     if isinstance(norm, QuantizedModule):

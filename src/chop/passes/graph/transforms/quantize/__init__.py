@@ -6,12 +6,10 @@ from chop.passes.graph.transforms.quantize.quantize import (
     quantize_transform_pass,
     summarize_quantization_analysis_pass,
 )
-from chop.passes.graph.transforms.quantize.whole import quantize_whole_transform_pass
 
 __all__ = [
     "calibrate_transform_pass",
     "freeze_transform_pass",
     "quantize_transform_pass",
-    "quantize_whole_transform_pass",
     "summarize_quantization_analysis_pass",
 ]

@@ -5,7 +5,8 @@ weights and rows alone, so that all operands are fitted at once, in any order, a
 each width once for all of its trials.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from math import inf
 from typing import Any
@@ -23,7 +24,9 @@ from chop.ops.op import Op
 from chop.passes.base import take_rows
 from chop.passes.graph.transforms.quantize.ranges import Calibration, Fit, OperandTally
 
+logger = logging.getLogger("chop")
 WHERE = "calibrate"
+LISTED = 5
 Operand = tuple[str, str]
 """The name of a node and the role of an operand."""
 Fits = dict[tuple[str, str, NumberFormat], Fit]
@@ -157,7 +160,29 @@ def fits_of(
     rows = sum(size for _, size in cut)
     if not rows:
         raise ConfigError(f"{WHERE}: input_generator gives no rows")
-    return Watch(graph, wanted, settings).run([batch for batch, _ in cut]), rows
+    taken = [batch for batch, _ in cut]
+    for line in unseen_channels(taken, rows):
+        logger.warning("%s: %s", WHERE, line)
+    return Watch(graph, wanted, settings).run(taken), rows
+
+
+def unseen_channels(batches: list[dict[str, Any]], rows: int) -> Iterator[str]:
+    """Say which channels of the inputs are zero throughout, and the range they get."""
+    for name, first in batches[0].items() if rows > 1 else ():
+        if not (isinstance(first, Tensor) and first.is_floating_point() and first.dim() > 1):
+            continue
+        limits = [torch.aminmax(e[name].transpose(0, 1).flatten(1), dim=1) for e in batches]
+        low = torch.stack([each.min for each in limits]).amin(0)
+        high = torch.stack([each.max for each in limits]).amax(0)
+        (unseen,) = torch.nonzero((low == 0) & (high == 0), as_tuple=True)
+        if 0 < len(unseen) < len(low):
+            shown = ", ".join(map(str, unseen[:LISTED].tolist()))
+            more = ", …" if len(unseen) > LISTED else ""
+            yield (
+                f"{len(unseen)} of {len(low)} channels of input {name!r} are zero in all "
+                f"{rows} rows ({shown}{more}): they get the range of the others, "
+                f"{float(low.min()):.4g} to {float(high.max()):.4g}"
+            )
 
 
 def with_scales(quant: QuantConfig, node: str, fits: Fits) -> QuantConfig:

@@ -61,7 +61,6 @@ class QuantizeArgs(PassArgs):
         input_generator: batches of inputs by name, on which scales that are "auto" are calibrated.
         calibrate: the arguments of the pass `calibrate`.
         outside_width: do not warn about binary points outside the width.
-        scales: of `quantize_whole`: powers of two, or free ones chosen on the rows.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -77,7 +76,6 @@ class QuantizeArgs(PassArgs):
     input_generator: Batches | None = None
     calibrate: Calibration = Calibration()
     outside_width: bool = False
-    scales: Scales = POWER_OF_TWO
 
     @model_validator(mode="after")
     def _check_rules(self) -> Self:

@@ -34,7 +34,6 @@ from chop.passes.graph.analysis.metadata_entries import record_formats, restore_
 from chop.passes.graph.analysis.report import show
 from chop.passes.graph.transforms.quantize.plan import (
     LISTED,
-    POWER_OF_TWO,
     Plan,
     QuantizeArgs,
     calls_layer,
@@ -80,11 +79,6 @@ def quantize_transform_pass(graph: MaseGraph, args: QuantizeArgs) -> tuple[MaseG
     `info` has the class or function of each quantised node, the nodes that became float again and,
     with batches, the results of `calibrate`.
     """
-    if args.scales != POWER_OF_TWO:
-        raise ConfigError(
-            "pass 'quantize': scales are free in a network that is whole in integers: take the "
-            "pass quantize_whole, or format integer_scaled with scales of your own"
-        )
     return quantize_by_plan(graph, make_plan(graph, args), args)
 
 

@@ -97,6 +97,8 @@ def tell(graph: MaseGraph, found: list[Observed], rows: int) -> Info:
             logger.log(
                 logging.INFO if is_own_choice else logging.WARNING, "%s", warning(each, rows)
             )
+        elif each.fit.calibrated and each.role == "data_in" and each.fit.low == each.fit.high == 0:
+            logger.warning("%s", unseen(each, rows))
         note(each)
     facts: Info = {"rows": rows, "operands": {}}
     for node, role, fit in found:
@@ -125,6 +127,15 @@ def warning(each: Observed, rows: int) -> str:
     if fit.better is not None:
         return f"{said}; with {scale_text(fit.better)} it would be {fit.better_saturated:.1%}"
     return f"{said}; the values go from {fit.low:.4g} to {fit.high:.4g}, which no scale covers"
+
+
+def unseen(each: Observed, rows: int) -> str:
+    """Say that nothing but zeros was seen of an operand, and the range that it has."""
+    low, high = each.fit.fmt.saturation or (0, 0)
+    return (
+        f"node {each.node.name!r}: {each.role} is zero on all {rows} rows: it gets the usual "
+        f"{scale_text(each.fit.fmt)}, from {float(low):.4g} to {float(high):.4g}"
+    )
 
 
 def note(each: Observed) -> None:

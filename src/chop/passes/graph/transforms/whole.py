@@ -21,9 +21,15 @@ from chop.numerics import Integer, NumberFormat
 from chop.numerics.base import AUTO
 from chop.numerics.int_tensor import IntTensor
 from chop.ops.op import Op, Reads, op_of_node
+from chop.ops.stepwise import TABLE
 from chop.ops.table import OPS
 from chop.passes.base import Info, transform_pass
 from chop.passes.graph.transforms.folding import NORMS, fold_normalisation_transform_pass
+from chop.passes.graph.transforms.methods.choosing import (
+    Method,
+    methods_for,
+    quantise_with_methods,
+)
 from chop.passes.graph.transforms.quantize.free_scales import set_free_scales
 from chop.passes.graph.transforms.quantize.one_line import product_operations
 from chop.passes.graph.transforms.quantize.plan import (
@@ -31,6 +37,7 @@ from chop.passes.graph.transforms.quantize.plan import (
     DefaultRule,
     Plan,
     QuantizeArgs,
+    Scales,
     make_plan,
 )
 from chop.passes.graph.transforms.quantize.quantize import apply_plan, quantize_by_plan
@@ -42,18 +49,34 @@ INTEGER = "integer"
 LEAST_BIAS = 16
 MORE_IN_TABLES = 4
 """Bits that the tables inside an operation have more than its data."""
+MORE_IN_NORMS = 2
+"""Bits that the tables of norms have more than those of other operations."""
+WOULD_HELP = "write it with operations that have one, or add one by @chop.ops.lowering"
 WEIGHTS_BY_CHANNEL = {"per": {"weight": "channel"}}
 
 
+class WholeArgs(QuantizeArgs):
+    """The rules of `quantize`, and methods that lose less at few bits.
+
+    Args:
+        methods: passes that are kept where they help on rows: equalise, round_weights and
+            correct_bias; by default all, if weights have fewer than 8 bits.
+        scales: powers of two, or free ones that are chosen on the rows.
+    """
+
+    methods: tuple[Method, ...] | None = None
+    scales: Scales = POWER_OF_TWO
+
+
 @transform_pass("quantize_whole", requires=("common",))
-def quantize_whole_transform_pass(graph: MaseGraph, args: QuantizeArgs) -> tuple[MaseGraph, Info]:
+def quantize_whole_transform_pass(graph: MaseGraph, args: WholeArgs) -> tuple[MaseGraph, Info]:
     """Compute everything in integers where that is possible, else all products.
 
     The arguments are those of `quantize`; the format of `default` is for every operation that has
     integers. Where one in the middle of the network has none, only products get it. `info` has
-    what `quantize` says, the folded norms (`folded`), what stays in floating point with the
-    reason (`in_float`), which is empty if the network is whole in integers, and whether its
-    `scales` are powers of two or free.
+    what `quantize` says, the gain of each method (`methods`), the folded norms (`folded`), what
+    stays in floating point with the reason (`in_float`), which is empty if the network is whole in
+    integers, and whether its `scales` are powers of two or free.
     """
     folded: Info = {}
     if args.by != "type" or not args.model_extra:  # rules for operations are for what is written
@@ -62,9 +85,14 @@ def quantize_whole_transform_pass(graph: MaseGraph, args: QuantizeArgs) -> tuple
         graph, folded = fold_normalisation_transform_pass(graph)
     left = without_integers(graph)
     only = product_operations() if left else rounded_operations(graph)
-    args = with_operations(args, only)
-    plan = without_signs(graph, make_plan(graph, args), args)
-    graph, info = quantize_by_plan(graph, plan, args)
+    ruled = with_operations(args, only)
+
+    def quantise(each: MaseGraph) -> tuple[MaseGraph, Info]:
+        plan = with_wide_sums(each, make_plan(each, ruled), ruled)
+        return quantize_by_plan(each, without_signs(each, plan, ruled), ruled)
+
+    methods = methods_for(ruled, args.methods)
+    graph, info = quantise_with_methods(graph, quantise, args.input_generator, methods)
     align_biases(graph)
     in_float = left or first_obstacle(graph)
     show_left(in_float)
@@ -95,18 +123,28 @@ def with_operations(args: QuantizeArgs, only: Sequence[str]) -> QuantizeArgs:
     """
     if args.default is None or args.default.only is not None:
         return args
-    config = dict(args.default.config)
-    if config.get("name") == INTEGER and "weight_width" in config and "bias_width" not in config:
-        config["bias_width"] = max(LEAST_BIAS, 2 * int(config["weight_width"]))
-        if config.get("weight_frac_width") == AUTO:
-            config["bias_frac_width"] = AUTO
-    if config.get("name") == INTEGER and "data_in_width" in config:
-        bits = min(int(config["data_in_width"]), LEAST_BIAS - MORE_IN_TABLES) + MORE_IN_TABLES
-        config = {"table_width": bits, "table_frac_width": bits} | config
-    changed: dict[str, Any] = {"default": DefaultRule(config=config, only=tuple(only))}
+    changed: dict[str, Any] = {
+        key: {"config": with_inner_operands(config)} for key, config in args.configs()
+    }
+    changed["default"] = DefaultRule(**changed["default"], only=tuple(only))
     if "calibrate" not in args.model_fields_set:
         changed["calibrate"] = type(args.calibrate).model_validate(WEIGHTS_BY_CHANNEL)
     return args.model_copy(update=changed)
+
+
+def with_inner_operands(config: dict[str, Any]) -> dict[str, Any]:
+    """Return a configuration that says the bits of biases and tables, too, where it did not."""
+    if config.get("name") != INTEGER:
+        return config
+    config = dict(config)
+    if "weight_width" in config and "bias_width" not in config:
+        config["bias_width"] = max(LEAST_BIAS, 2 * int(config["weight_width"]))
+        if config.get("weight_frac_width") == AUTO:
+            config["bias_frac_width"] = AUTO
+    if "data_in_width" in config:
+        bits = min(int(config["data_in_width"]), LEAST_BIAS - MORE_IN_TABLES) + MORE_IN_TABLES
+        config = {"table_width": bits, "table_frac_width": bits} | config
+    return config
 
 
 def rounded_operations(graph: MaseGraph) -> list[str]:
@@ -138,6 +176,47 @@ def raw_reader(node: fx.Node, graph: MaseGraph) -> Op | None:
         seen.add(source)
         left += source.all_input_nodes
     return None
+
+
+def with_wide_sums(graph: MaseGraph, plan: Plan, args: QuantizeArgs) -> Plan:
+    """Return a plan with more bits for what is standardised, and for the sums that lead there.
+
+    A row is divided by its own size, so what was rounded by the size of the largest row would be
+    the noise of small ones. Widths that are said for an operation or a layer stay.
+    """
+    usual = args.default.config.get("data_in_width") if args.default is not None else None
+    if usual is None:
+        return plan
+    modules, wide = graph.modules, set[fx.Node]()
+    ops = {node: op_of_node(node, modules) for node in graph.nodes}
+    left = [node for node, op in ops.items() if op is not None and op.standardises]
+    while left:
+        node = left.pop()
+        wide.add(node)
+        for source in node.all_input_nodes:
+            op = ops[source]
+            carries = op is not None and (op.keeps_sign or op.reads is Reads.PLACE)
+            if carries and not getattr(op, "multiplies", False) and source not in wide:
+                left.append(source)
+    return {
+        node: quant
+        if quant is None or node not in wide
+        else replace(quant, operands=dict(widened(quant.operands, int(usual))))
+        for node, quant in plan.items()
+    }
+
+
+def widened(operands: Mapping[str, NumberFormat], usual: int) -> Iterator[tuple[str, NumberFormat]]:
+    """Yield the formats of operands, that of data and of tables with the bits of tables."""
+    bits = min(usual, LEAST_BIAS - MORE_IN_TABLES) + MORE_IN_TABLES
+    for role, fmt in operands.items():
+        is_usual = isinstance(fmt, Integer) and fmt.is_open and fmt.width == usual
+        if role == "data_in" and is_usual and bits > usual:
+            fmt = fmt.model_copy(update={"width": bits})
+        elif role == TABLE and isinstance(fmt, Integer) and fmt.width == bits:
+            more = min(bits + MORE_IN_NORMS, LEAST_BIAS)
+            fmt = fmt.model_copy(update={"width": more, "frac_width": more})
+        yield role, fmt
 
 
 def without_signs(graph: MaseGraph, plan: Plan, args: QuantizeArgs) -> Plan:
@@ -218,9 +297,9 @@ def without_integers(graph: MaseGraph) -> dict[str, str]:
         if not is_call or not leads_to_product(node, graph):
             continue
         if op is None:
-            found[node.name] = "is not an operation that has a rule"
+            found[node.name] = f"is not an operation that has a rule; {WOULD_HELP}"
         elif op.lowering is None:
-            found[node.name] = f"has no rule in integers ({op.name})"
+            found[node.name] = f"has no rule in integers ({op.name}); {WOULD_HELP}"
     return found
 
 

@@ -95,7 +95,8 @@ def test_quantize_is_a_transform_with_calibration(here: Path) -> None:
     settings = {each["name"]: each["effective"] for each in record["settings"]}
     assert (settings["dataset"], settings["seed"]) == ("csv", 3)  # as the training had them
     assert record["cost"]["before"]["weight_bits"] == 32
-    assert 4 < record["cost"]["after"]["weight_bits"] < 6
+    stored = 3 * 8 * 4 + 8 * 3 * 6 + (8 + 3) * 16  # weights of both layers, and biases
+    assert record["cost"]["after"]["weight_bits"] == pytest.approx(stored / 59)
     assert record["accuracies"]["before"]["rows"] == record["accuracies"]["after"]["rows"] == 30
     layers = dict(load_model(GRAPH).named_modules())
     widths = {name: layers[name].quant.operands["weight"].width for name in ("fc1", "fc2")}

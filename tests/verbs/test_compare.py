@@ -17,8 +17,7 @@ from chop.config.layers import read_toml
 from chop.dataset import MaseDataModule
 from chop.errors import ChopError, ConfigError, SearchError
 from chop.models import get_model, get_model_info
-from chop.results.comparison import Comparison
-from chop.results.comparison_chart import BEST_FRONT, TRUE_FRONT
+from chop.results.comparison import BEST_FRONT, TRUE_FRONT, Comparison
 from chop.search.config import parse_search
 from chop.search.contest import Contest, Run, SamplerRun
 from chop.search.spaces.measure import Measure
@@ -245,7 +244,15 @@ def test_the_table_says_what_was_never_reached() -> None:
 def test_nothing_within_bounds_is_an_error() -> None:
     config = parse_search(tables())
     with pytest.raises(SearchError, match="within all bounds"):
-        Comparison(config, [], {"a": Outcome(reason="nan")}, complete=True)
+        outside = Outcome([0.5, 4.0], violations={"accuracy": 0.1})
+        Comparison(config, [], {"a": outside}, complete=True)
+
+
+def test_a_comparison_whose_trials_all_fail_says_why() -> None:
+    config = parse_search(tables(compare=["random"]))
+    outcomes = {key: Outcome(reason=f"{key} has no width") for key in ("bias", "weight")}
+    with pytest.raises(SearchError, match="^every trial failed; the first: bias has no width$"):
+        Comparison(config, [], outcomes, complete=True)
 
 
 @pytest.mark.parametrize(
