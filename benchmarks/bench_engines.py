@@ -34,7 +34,7 @@ from tabulate import tabulate
 from chop.logger import silently
 from chop.search.config import parse_search
 from chop.search.engines import EngineChoice, make_engine
-from chop.search.engines.engine import Engine
+from chop.search.engines.engine import TrialEngine
 from chop.search.engines.local import Local
 from chop.search.front.hypervolume import best_of, hypervolume, worst_of
 from chop.search.runners import software_runner
@@ -71,7 +71,7 @@ def pauses(trials: int) -> dict[str, Any]:
 
 
 def searched(
-    found: SearchContext, search: dict[str, Any], engine: Engine
+    found: SearchContext, search: dict[str, Any], engine: TrialEngine
 ) -> tuple[float, dict[str, Any]]:
     """Trials per second, and the values of each configuration."""
     rate, trials, _ = whole_search(found, search, engine, 1)
@@ -79,7 +79,7 @@ def searched(
 
 
 def whole_search(
-    found: SearchContext, search: dict[str, Any], engine: Engine, seed: int
+    found: SearchContext, search: dict[str, Any], engine: TrialEngine, seed: int
 ) -> tuple[float, list[Trial], list[Trial]]:
     """Trials per second, all of them, and the best."""
     config = parse_search(search)

@@ -69,7 +69,7 @@ class Reporting(Part):
 
     def end_epoch(self, loop: Loop) -> None:
         self.report.end_training(_triple(self._last))
-        self.report.evaluated(dict(loop.metrics), loop.step)
+        self.report.add_evaluation(dict(loop.metrics), loop.step)
         self.report.end_epoch(loop.step, learning_rate(self.settings, loop.epoch))
         total = loop.engine.total(torch.tensor(self.report.mean_loss))
         loop.metrics[TRAIN_LOSS] = float(total) / loop.engine.processes
@@ -177,7 +177,7 @@ class EarlyStopping(Part):
 
     @property
     def is_over(self) -> bool:
-        """Whether the patience is used up."""
+        """Return whether the patience is used up."""
         return self.waited >= self.patience
 
     def end_epoch(self, loop: Loop) -> None:
@@ -346,7 +346,7 @@ class WidthTraining(Part):
         loss.backward()  # type: ignore[no-untyped-call]
         bits = self.widths.parameters_of_bits()
         if not bool(loss.isfinite()) or any(each.grad is None for each in bits):
-            raise TrainingError("the loss is no finite number, or some width gets no gradient")
+            raise TrainingError("the loss is not a finite number, or some width gets no gradient")
         if not self.start_ebops > 0:
             raise TrainingError("its multiplications cost nothing from the start: give more bits")
 

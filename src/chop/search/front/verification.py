@@ -1,4 +1,4 @@
-"""Whether the networks of a front compute what their integers do."""
+"""Comparison of the networks of a front with their integers."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ MOST_NUMBERS = 2**22
 
 
 class Verified(BaseModel):
-    """What a comparison of a network with its integers gave, as ``best.json`` has it."""
+    """The result of comparing a network with its integers, as ``best.json`` has it."""
 
     model_config = ConfigDict(frozen=True)
 

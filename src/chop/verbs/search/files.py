@@ -1,4 +1,4 @@
-"""What a search leaves: where it is, what is written and what is printed."""
+"""The folder of a search, the files written there, and the lines printed."""
 
 import contextlib
 import json
@@ -45,7 +45,7 @@ MOST_TRIED = 3
 
 
 def study_place(config: SearchConfig, save_dir: Path, resume: bool) -> tuple[Place, Path]:
-    """Where the study is and where its results go; without `resume` both are new."""
+    """Return the study and the folder of its results; without `resume` both are new."""
     setup = config.strategy.setup
     if setup.storage is None:
         folder = latest(save_dir) if resume else own_folder(save_dir, JOURNAL)
@@ -102,7 +102,7 @@ class SearchReport:
     features: dict[str, Any]
     verbose: bool = False
 
-    def written(self, is_over: bool) -> SearchResult:
+    def write(self, is_over: bool) -> SearchResult:
         """Write and print everything.
 
         Args:
@@ -152,7 +152,7 @@ class SearchReport:
 
     def _tell(self, found: SearchResult) -> None:
         """Print what was found, or raise if nothing was."""
-        failed = found.failed
+        failed = found.failures
         logger.info(
             "%d distinct configurations of %s were evaluated, %d of them failed; "
             "%d proposals were repeats",
@@ -231,10 +231,10 @@ class SearchReport:
 
     def _study(self, space: Hyperparameters, trials: "Sequence[Trial]") -> str:
         """Write the tables and pictures of a study of settings; the table of the settings."""
-        from chop.results.settings import heading, read_study, study_table, write_study
+        from chop.results.settings import heading, read_study, study_table
 
         study = read_study(self.folder, space, self.config, trials)
-        write_study(self.folder, study)
+        study.save(self.folder)
         if self.config.strategy.setup.plots:
             from chop.results.settings_charts import draw_study
 

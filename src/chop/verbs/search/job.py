@@ -210,7 +210,7 @@ def make_context(  # noqa: PLR0913  # the same
     pretrained: bool = False,
     cf_args: Mapping[str, Any] | None = None,
 ) -> SearchContext:
-    """What a search works on: the model with its weights, the data and the settings."""
+    """Return the context of a search: the model with its weights, the data and the settings."""
     check_runners(config, task)
     check_task_of_labels(task, data_module)
     if load_name is not None:
@@ -295,14 +295,14 @@ class SearchJob:
             store.close()
 
     def report(self, found: "Strategy", folder: Path) -> SearchReport:
-        """What writes and prints the results."""
+        """Return the writer of the results."""
         features = features_of(self.context.model, self.context.data_module)
         return SearchReport(
             self.config, found, folder, self.settings, features, verbose=self.verbose
         )
 
     def problem(self, space: SearchSpace) -> dict[str, Any]:
-        """What makes the trials of two studies comparable."""
+        """Return the facts that make the trials of two studies comparable."""
         strategy, model = self.config.strategy, self.context.model
         if space.starts_afresh:
             weights: dict[str, Any] = {"network": repr(model), "seed": self.context.seed}
@@ -337,7 +337,7 @@ class SearchJob:
         finally:
             # Who writes last knows of all trials.
             with all_tried(ended), one_at_a_time(folder), no_collections():
-                result = self.report(found, folder).written(is_over)
+                result = self.report(found, folder).write(is_over)
         logger.info("Searching is completed")
         return result
 

@@ -89,7 +89,7 @@ def best_in_words(history: "History") -> str:
     task = task_of_history(history)
     names = {task.epoch_column(): task.words, "val_loss_epoch": "loss"}
     found = [
-        f"{words} {score_text(best[name], task.decides)}"
+        f"{words} {score_text(best[name], task.primary_metric)}"
         for name, words in names.items()
         if name in best
     ]
