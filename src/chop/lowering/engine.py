@@ -94,7 +94,7 @@ class Engine:
 
 
 def different_codes(found: Tensor, exact: Tensor, value: Value) -> Tensor:
-    """Where numbers of a simulation are not those of codes; with a scale, the nearest codes say."""
+    """The places at which a simulation has not the numbers of codes; a scale has nearest codes."""
     numbers = found.cpu().double()
     if not value.is_scaled:
         return numbers != exact

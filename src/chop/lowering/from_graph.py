@@ -103,7 +103,7 @@ class SymbolicCall(NodeCall):
 
         What has a scale of its own (`scale_of`) has the binary point 0.
         """
-        found = self._given(role)
+        found = self._operand(role)
         if found is None:
             return None
         value, fmt = found
@@ -113,18 +113,18 @@ class SymbolicCall(NodeCall):
 
     def scale_of(self, role: str, axis: int = 0) -> Numbers:
         """The scale of each index of a dimension of a parameter."""
-        found = self._given(role)
+        found = self._operand(role)
         assert found is not None
         return scales_along(found[1], found[0], axis, f"the {role} of {self.name}")
 
     def bias_in(self, unit: Numbers) -> tuple[Codes, bool] | None:
         """The bias in units of sums that have a scale: the nearest ones, and if it is they."""
-        found = self._given("bias")
+        found = self._operand("bias")
         if found is None:
             return None
         return codes_in_units(*found, unit)
 
-    def _given(self, role: str) -> tuple[Tensor, NumberFormat | None] | None:
+    def _operand(self, role: str) -> tuple[Tensor, NumberFormat | None] | None:
         """A parameter and its format; None for one that was rounded before."""
         named = {known: name for name, known in self.roles.items()}
         given = self.operands.get(named.get(role, role))

@@ -222,7 +222,7 @@ class Rescale(Step):
             "saturate", in_double=self.in_double,
         )  # fmt: skip
 
-    def multiplied(self, source: Value) -> Value:
+    def product_of(self, source: Value) -> Value:
         """The value that is divided."""
         products = np.broadcast_arrays(source.low * self.multiplier, source.high * self.multiplier)
         return replace(source, name=f"{source.name} times", low=products[0], high=products[1])

@@ -289,14 +289,14 @@ def _(step: steps.Rescale, source: Value) -> Bounds:
         largest_magnitude(source.low, source.high).astype(np.float64) * step.multiplier
         + np.exp2(step.shift - 1.0)
     )
-    low, high = bounds(step.division, step.multiplied(source))
+    low, high = bounds(step.division, step.product_of(source))
     return low, high
 
 
 def overflows(step: steps.Requantise | steps.Rescale, source: Value) -> bool:
     """True if some input leads beyond the codes that the step can give."""
     if isinstance(step, steps.Rescale):
-        return overflows(step.division, step.multiplied(source))
+        return overflows(step.division, step.product_of(source))
     low = rounded_shift(source.low, step.shift, step.rounding)
     high = rounded_shift(source.high, step.shift, step.rounding)
     return bool((low < step.low).any() or (high > step.high).any())
@@ -320,7 +320,7 @@ def reach(step: Step, sources: list[Value]) -> int:
         return sum(end * factor for end, factor in zip(ends, factors, strict=True))
     result = max(map(abs, step.out.limits))
     if isinstance(step, steps.Rescale):
-        inside = step.multiplied(sources[0])
+        inside = step.product_of(sources[0])
         return max(reach(step.division, [inside]), *map(abs, inside.limits))
     if isinstance(step, steps.Requantise):
         raised = ends[0] << max(int(-step.shift.min()), 0)

@@ -75,7 +75,7 @@ def fresh(fmt: NumberFormat) -> NumberFormat:
 
 
 class FreeScales:
-    """Where results of a graph are rounded, and what they are."""
+    """The places at which results of a graph are rounded, and their scales."""
 
     def __init__(self, graph: MaseGraph) -> None:
         self.graph = graph
