@@ -40,7 +40,7 @@ from chop.search.front.hypervolume import (
     hypervolume_history,
     worst_of,
 )
-from chop.search.proposals import Pending, Proposals
+from chop.search.proposals import PendingTrial, Proposals
 from chop.search.spaces import space as tree
 from chop.search.spaces.measure import Measure
 from chop.search.spaces.space import (
@@ -147,7 +147,7 @@ class Told(Proposals):
 
     tells_result = False
 
-    def _repeat(self, pending: Pending) -> None:
+    def _repeat(self, pending: PendingTrial) -> None:
         self.repeats += 1
         known = self.known.done.get(pending.key) if self.tells_result else None
         values = None if known is None else known.values

@@ -23,7 +23,7 @@ from chop.dataset import MaseDataModule
 from chop.models import get_model, get_model_info
 from chop.search.spaces.afresh import fresh_weights, with_batch_size
 from chop.search.spaces.space import Candidate, SearchContext
-from chop.search.sweeps.trainings import Repeats, Rows
+from chop.search.sweeps.trainings import MeasuredRows, Repeats
 from chop.training.metrics import evaluate_model
 
 RESULTS = Path(__file__).parent / "results" / "studies.jsonl"
@@ -54,7 +54,7 @@ def repeat(context: SearchContext, config: dict[str, Any], seed: int) -> tuple[f
         own = replace(context, folder=Path(folder), seed=seed)
         began = time.perf_counter()
         (run,) = Repeats(
-            Candidate(own, config, own.pristine), 1, Rows("val_dataloader", None)
+            Candidate(own, config, own.pristine), 1, MeasuredRows("val_dataloader", None)
         ).complete()
         whole = time.perf_counter() - began
     return whole, sum(row["seconds"] for row in run.history)

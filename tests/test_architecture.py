@@ -111,21 +111,14 @@ MANY_ENTRIES = {
 
 # The most lines of each package. A commit may raise a figure only on purpose, and says why.
 BUDGET = {
-    ".": 2_900, "config": 1_600, "dataset": 4_800, "export": 11_300, "ir": 5_800, "labs": 100,
-    "loading": 600, "lowering": 5_000, "models": 1_700, "nn": 2_600, "numerics": 2_800,
-    "ops": 2_400, "passes": 8_650, "results": 2_200, "search": 9_900, "training": 3_600,
-    "verbs": 6_100, "views": 2_400,
+    ".": 2_900, "config": 1_570, "dataset": 4_800, "export": 11_300, "ir": 5_800, "labs": 50,
+    "loading": 520, "lowering": 5_000, "models": 1_700, "nn": 2_600, "numerics": 2_800,
+    "ops": 2_400, "passes": 8_650, "results": 2_500, "search": 9_900, "training": 3_600,
+    "verbs": 6_120, "views": 2_150,
 }  # fmt: skip
-DOUBLED = set(
-    """
-    Block Device Engine Joined Layer Learning Matrix Operand Pending Rows Run
-    Step bytes_of enclosed_bits export fills grid in_place
-    largest_magnitude number_of part_of rms_norm rows_at_once
-    search sensitivity standardise stored_bits summary train
-    """.split()
-)
-"""Public classes and functions that two modules define. No name may be added; 0 are wanted."""
-MOST_PARTICIPLES = 143
+CLAUSE = re.compile(r"(What|Whether|How|Where|Which|Who|Why|When|That)\b")
+"""The first word of a docstring that is a clause, not a sentence or a noun."""
+MOST_PARTICIPLES = 109
 """Functions whose names are a bare participle, such as `told`. Lower it as they go."""
 PARTICIPLE = re.compile(
     "(?!(seed|need|feed|speed|shed|embed)$)([a-z]+ed|told|kept|shown|given|written|found|known|made"
@@ -251,12 +244,23 @@ def test_public_names_are_defined_once() -> None:
                 continue
             if not node.name.startswith("_"):
                 homes.setdefault(node.name, set()).add(path)
-    assert {name for name, places in homes.items() if len(places) > 1} == DOUBLED
+    assert {name: places for name, places in homes.items() if len(places) > 1} == {}
 
 
 def test_few_functions_are_named_by_a_participle() -> None:
     named = [node.name for _, node in functions() if PARTICIPLE.match(node.name.strip("_"))]
     assert len(named) <= MOST_PARTICIPLES
+
+
+def test_docstrings_are_no_clauses() -> None:
+    documented = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module)
+    clauses = [
+        f"{path.relative_to(SOURCE)}: {said.splitlines()[0]}"
+        for path in FILES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, documented) and CLAUSE.match(said := ast.get_docstring(node) or "")
+    ]
+    assert clauses == []
 
 
 def test_everything_is_annotated() -> None:

@@ -1,4 +1,4 @@
-"""What is registered, with a line each, known without importing torch.
+"""The registered names, with a line each, known without importing torch.
 
 The live registries fill as their modules are imported, which takes seconds. `ch info` reads this
 copy of them instead: ``make generate`` writes it, and a test fails when it is out of date.
@@ -34,7 +34,7 @@ def read_catalogue() -> Catalogue:
 
 
 def stored_traits() -> Traits:
-    """What it says of itself beside that."""
+    """Return what it says of itself beside that."""
     traits: Traits = _content()["traits"]
     return traits
 
@@ -89,7 +89,7 @@ def _registries() -> dict[str, Registry[Any]]:
 
 
 def traits_of(entry: object) -> dict[str, Any]:
-    """What an entry says of itself: its `traits`, and the `metrics` that it measures."""
+    """Return the `traits` of an entry, and the `metrics` that it measures."""
     said: Any = getattr(entry, "traits", {})
     traits = dict(said) if isinstance(said, Mapping) else asdict(said)
     measured = [_metric(each) for each in getattr(entry, "metrics", ())]
@@ -124,6 +124,6 @@ def trait_words(traits: Mapping[str, Any]) -> str:
 
 
 def catalogue_text() -> str:
-    """What the registries hold, as the file stores it."""
+    """Return the content of the registries, as the file stores it."""
     content = live() | {"traits": live_traits()}
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"

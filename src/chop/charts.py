@@ -39,7 +39,7 @@ BESIDE = 0.05
 
 @dataclass(frozen=True)
 class Band:
-    """What lies around a line: its lower and its upper edge."""
+    """The range around a line: its lower and its upper edge."""
 
     low: Points
     high: Points

@@ -190,7 +190,7 @@ def flush_output() -> Iterator[None]:
 
 
 def lacking(error: Exception) -> str | None:
-    """What the machine lacks, in one line, if that is what an error says."""
+    """Return what the machine lacks in one line, if an error says so."""
     if isinstance(error, MemoryError) or NO_MEMORY in str(error):
         reason = str(error) or "none is left"
         return f"not enough memory ({reason}); a smaller file or batch needs less"

@@ -1,4 +1,4 @@
-"""How a network runs on this machine: its device, its threads, compiled by torch or not."""
+"""The device and the threads of a network on this machine, and torch's compiler."""
 
 import contextlib
 import os

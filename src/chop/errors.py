@@ -73,7 +73,7 @@ class SearchError(ChopError):
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """What to write in place of `name`: the nearest known name, else all of them."""
+    """Return what to write in place of `name`: the nearest known name, else all of them."""
     names = sorted(known)
     near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.6)
     if near:

@@ -12,8 +12,8 @@ from chop.tasks import CLASSES, NUMBERS
 UNKNOWN = "–"
 LARGEST_NUMBER = 1e60  # what is drawn can be squared and multiplied without overflow
 Z_95 = 1.959963984540054  # standard deviations on either side that hold 95 % of a normal curve
-ACCURACY = CLASSES.decides
-SCORES = frozenset((CLASSES.decides, NUMBERS.decides))
+ACCURACY = CLASSES.primary_metric
+SCORES = frozenset((CLASSES.primary_metric, NUMBERS.primary_metric))
 """The metrics whose intervals are known."""
 SMALLEST_IN_FULL, LARGEST_IN_FULL = 1e-4, 1e9
 

@@ -157,7 +157,7 @@ def remove_if_empty(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def hold(path: Path) -> Iterator[bool]:
-    """Whether this process, and no other, has `path` as its own while the block runs.
+    """Yield whether this process, and no other, has `path` as its own while the block runs.
 
     The lock is the kernel's, so it goes when its holder is killed; the empty file may stay.
     """
@@ -248,7 +248,7 @@ def regular(path: Path) -> Path:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, "is a folder, not a file")
     if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, "is no regular file")
+        raise OSError(errno.EINVAL, "is not a regular file")
     return path
 
 

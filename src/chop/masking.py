@@ -1,4 +1,4 @@
-"""What is never shown, wherever text is shown: passwords in URLs, and orders to a terminal."""
+"""Text that is never shown: passwords in URLs, and orders to a terminal."""
 
 import re
 from collections.abc import Iterator
@@ -60,7 +60,7 @@ def masked_values(value: Any) -> Any:
 
 
 def without_secrets(message: str, url: str) -> str:
-    """What a library says of `url`, which may be parts of it that it has misread."""
+    """Return the message of a library about `url` with its secrets, also in parts, hidden."""
     url = _without_spaces(url)
     found = [password for _, password in USER_INFO.findall(url)]
     found += [piece for is_secret, piece in _pieces(url) if is_secret]

@@ -1,4 +1,4 @@
-"""What is done to features before a network sees them: a value that stays with the network.
+"""The scaling of features before a network sees them: a value that stays with the network.
 
 A network works only on rows that were scaled as those it was trained on. So the constants are
 kept with rows, checkpoints and saved graphs, from which other rows can be scaled alike. Where
@@ -45,7 +45,7 @@ class Targets:
         return (labels - labels.new_tensor(self.mean)) / labels.new_tensor(self.scale)
 
     def restored(self, outputs: "Tensor") -> "Tensor":
-        """What the network gives, one row each, in the units of the labels."""
+        """Return the outputs of a network, one row each, in the units of the labels."""
         return outputs * outputs.new_tensor(self.scale) + outputs.new_tensor(self.mean)
 
     def __str__(self) -> str:
@@ -92,7 +92,7 @@ class Preprocessing:
 
     @property
     def is_identity(self) -> bool:
-        """Whether rows stay as they are, bit for bit."""
+        """Return whether rows stay as they are, bit for bit."""
         return self.constants == self.identity.constants
 
     @property
@@ -104,7 +104,7 @@ class Preprocessing:
 
     @property
     def of_rows(self) -> "Preprocessing":
-        """How rows for the network are scaled: not at all, if it does that itself."""
+        """Return the scaling of rows for the network: none, if it scales them itself."""
         return self.identity if self.in_graph else self
 
     @property
@@ -113,7 +113,7 @@ class Preprocessing:
         return hashlib.sha256(json.dumps(self.constants).encode()).hexdigest()[:16]
 
     def name_of(self, place: int) -> str:
-        """What a feature is called, as it may be shown."""
+        """Return the name of a feature, as it may be shown."""
         if self.names:
             return repr(self.names[place])[:NAME_SHOWN]
         return f"{self.kind.removesuffix('s')} {place}"
@@ -149,7 +149,7 @@ class Preprocessing:
 
 
 def preprocessing_of(model: "nn.Module") -> Preprocessing | None:
-    """How the rows were scaled that `model` was trained on; None if that is not known."""
+    """Return the scaling of the rows that `model` was trained on; None if it is not known."""
     from torch import fx
 
     found = vars(model).get(ATTRIBUTE)
@@ -159,7 +159,7 @@ def preprocessing_of(model: "nn.Module") -> Preprocessing | None:
 
 
 def targets_of(model: "nn.Module") -> Targets | None:
-    """How the numbers are scaled that `model` predicts; None if they are not, or are classes."""
+    """Return the scaling of the numbers that `model` predicts; None without one, or for classes."""
     known = preprocessing_of(model)
     return None if known is None else known.targets
 
@@ -174,7 +174,7 @@ def set_preprocessing(model: "nn.Module", preprocessing: Preprocessing | None) -
 
 
 def from_plain(plain: object, where: object) -> Preprocessing | None:
-    """What `as_plain` gave, or None; a file may hold anything, so everything is checked.
+    """Read what `as_plain` gave, or None; a file may hold anything, so everything is checked.
 
     Args:
         where: the file, for the error message.
@@ -183,7 +183,7 @@ def from_plain(plain: object, where: object) -> Preprocessing | None:
         return None
     try:
         if not isinstance(plain, Mapping):
-            raise DataError("it is no table")
+            raise DataError("it is not a table")
         for key in plain:
             if key not in Preprocessing.__dataclass_fields__:
                 raise DataError(f"unknown key {key!r:.40}")
@@ -216,5 +216,7 @@ def _single(value: float, name: str) -> float:
     except (OverflowError, TypeError, ValueError):
         single = math.nan
     if not math.isfinite(single):
-        raise DataError(f"preprocessing: {name} has {value!r:.40}, which is no number of float32")
+        raise DataError(
+            f"preprocessing: {name} has {value!r:.40}, which is not a number of float32"
+        )
     return single

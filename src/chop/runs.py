@@ -145,7 +145,7 @@ def own_folder(path: Path, first_file: str) -> Path:
 
 @contextlib.contextmanager
 def own_suffix(folder: Path, last: Path | None, resume: bool) -> Iterator[str]:
-    """What the names of a training run end in: nothing, ``-v1``, …, the same for no other run.
+    """Yield the ending of a training run's names: nothing, ``-v1``, …, the same for no other run.
 
     A run holds its names by a lock while it is at work, as it may have written nothing yet. One
     that was killed between its first best and its first last checkpoint cannot be resumed; its
@@ -179,28 +179,28 @@ class RunFolder:
 
     @cached_property
     def training_logs(self) -> list[Path]:
-        return self._found(f"{TRAINING}/{version_pattern(TRAINING_LOG)}")
+        return self._newest_first(f"{TRAINING}/{version_pattern(TRAINING_LOG)}")
 
     @cached_property
     def test_results(self) -> list[Path]:
-        return self._found(f"{TESTS}/{version_pattern(TEST_RESULTS)}")
+        return self._newest_first(f"{TESTS}/{version_pattern(TEST_RESULTS)}")
 
     @cached_property
     def graphs(self) -> list[Path]:
         """Folders of saved graphs, those that were transformed first."""
         places = (f"{each}/{version_pattern(GRAPH)}/{GRAPH_FILE}" for each in (TRANSFORM, TRAINING))
-        return [path.parent for place in places for path in self._found(place)]
+        return [path.parent for place in places for path in self._newest_first(place)]
 
     @cached_property
     def front_graphs(self) -> list[Path]:
         """Folders of the graphs of fronts that were learned."""
-        found = self._found(f"{version_pattern(SEARCH)}/{FRONT_GRAPHS}/*/{GRAPH_FILE}")
+        found = self._newest_first(f"{version_pattern(SEARCH)}/{FRONT_GRAPHS}/*/{GRAPH_FILE}")
         return [path.parent for path in found]
 
     @cached_property
     def exports(self) -> list[Path]:
         """Manifests of exports, beside the graphs."""
-        return self._found(f"*/{EXPORT.format('*')}/{MANIFEST}")
+        return self._newest_first(f"*/{EXPORT.format('*')}/{MANIFEST}")
 
     @cached_property
     def agreements(self) -> list[Path]:
@@ -210,42 +210,43 @@ class RunFolder:
     @cached_property
     def searches(self) -> list[Path]:
         """Folders of searches."""
-        return [path.parent for path in self._found(f"{version_pattern(SEARCH)}/{LOG}")]
+        return [path.parent for path in self._newest_first(f"{version_pattern(SEARCH)}/{LOG}")]
 
     @cached_property
     def comparisons(self) -> list[Path]:
         """Comparisons of samplers."""
-        return self._found(f"{version_pattern(COMPARISON)}/{COMPARISON_FILE}")
+        return self._newest_first(f"{version_pattern(COMPARISON)}/{COMPARISON_FILE}")
 
     @cached_property
     def sensitivities(self) -> list[Path]:
         """Folders of what layers lose by themselves."""
         return [
-            path.parent for path in self._found(f"{version_pattern(SENSITIVITY)}/{LAYERS_FILE}")
+            path.parent
+            for path in self._newest_first(f"{version_pattern(SENSITIVITY)}/{LAYERS_FILE}")
         ]
 
     @cached_property
     def best_checkpoints(self) -> list[Path]:
         """The best checkpoints of training runs."""
-        return self._found(f"{TRAINING}/{version_pattern(BEST_CHECKPOINT)}")
+        return self._newest_first(f"{TRAINING}/{version_pattern(BEST_CHECKPOINT)}")
 
     @cached_property
     def checkpoints(self) -> list[Path]:
         """The last checkpoints of training runs."""
-        return self._found(f"{TRAINING}/{version_pattern(LAST_CHECKPOINT)}")
+        return self._newest_first(f"{TRAINING}/{version_pattern(LAST_CHECKPOINT)}")
 
     @cached_property
     def records(self) -> list[Path]:
         """Records of runs, in the folder itself and in those of the actions."""
         name = RUN_RECORD.format("*")
-        return self._found(name, f"*/{name}")
+        return self._newest_first(name, f"*/{name}")
 
     @property
     def is_empty(self) -> bool:
         results = (self.training_logs, self.test_results, self.graphs, self.searches)
         return not any((*results, self.comparisons, self.sensitivities, self.records))
 
-    def _found(self, *patterns: str) -> list[Path]:
+    def _newest_first(self, *patterns: str) -> list[Path]:
         """Files by the version of their own name, else of their folder, the highest first."""
         paths = [path for pattern in patterns for path in self.software.glob(pattern)]
         return sorted(
@@ -332,7 +333,7 @@ class RunRecord(BaseModel):
 
     @property
     def features(self) -> Preprocessing | None:
-        """What was done to the features, if the record tells."""
+        """The scaling of the features, if the record tells."""
         return from_plain(self.preprocessing, f"run_{self.action}")
 
     def setting(self, name: str) -> Any:
@@ -380,7 +381,7 @@ def read_json(path: Path, largest: int = LARGEST) -> Any:
 
 
 def as_stored(schema: type[Stored], content: Any, where: str) -> Stored:
-    """What a file holds, if it is a table of these fields; else DataError in one line."""
+    """Return the content of a file as a table of these fields; else raise DataError in one line."""
     if not isinstance(content, dict):
         raise DataError(f"{where}: a table is expected")
     try:

@@ -42,7 +42,7 @@ class ResultTable:
         """Return the table without one of its columns."""
         return self._select([place for place, each in enumerate(self.headers) if each != name])
 
-    def filled(self) -> "ResultTable":
+    def drop_empty_columns(self) -> "ResultTable":
         """Return the table without the columns in which no row says anything."""
         places = range(len(self.headers))
         return self._select([place for place in places if any(row[place] for row in self.rows)])

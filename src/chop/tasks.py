@@ -1,4 +1,4 @@
-"""What networks are for: the loss, the metrics, and how predictions are written, of each task.
+"""Tasks of networks: their losses, their metrics, and the way predictions are written.
 
 Labels tell the task wherever batches are: whole numbers are classes, real numbers are targets of a
 regression. So nothing below the actions is told the task by name. Nothing here imports torch at
@@ -35,7 +35,7 @@ class Task:
         loss: the mean over outputs and labels; targets say how labels are scaled for it.
         loss_unit: what the loss is counted in.
         metrics: what networks are measured by, beside the loss.
-        decides: that of them which is shown first, with an interval, and which points are chosen
+        primary_metric: the one that is shown first, with an interval, and that points are chosen
             by; checkpoints are chosen by the validation loss.
         direction: which of its values are better.
         stem: what it is called in columns: ``train_<stem>``, ``val_<stem>_epoch``.
@@ -50,7 +50,7 @@ class Task:
     loss: Loss
     loss_unit: str
     metrics: tuple[str, ...]
-    decides: str
+    primary_metric: str
     direction: Literal["maximize", "minimize"]
     stem: str
     words: str
@@ -97,7 +97,7 @@ def as_rows(values: "Tensor") -> "Tensor":
 
 
 def restore_units(outputs: "Tensor", targets: Targets | None) -> "Tensor":
-    """What a network gives, one row for each row, in the units of the labels."""
+    """Return the outputs of a network, one row for each row, in the units of the labels."""
     rows = as_rows(outputs)
     return rows if targets is None else targets.restored(rows)
 

@@ -39,7 +39,7 @@ MISTAKES = {
     f"{RUN} --lr 0.1": "unknown option '--lr': did you mean --learning-rate?",
     f"{RUN} --epochs 3": "unknown option '--epochs': did you mean --max-epochs?",
     f"{RUN} --wibble": "unknown option '--wibble': ch train --help lists them all",
-    f"{RUN} --model x": "--model is no option: the names stand by themselves: ch ACTION",
+    f"{RUN} --model x": "--model is not an option: the names stand by themselves: ch ACTION",
     f"{RUN} --seed -1": "--seed: input should be greater than or equal to 0 (got '-1')",
     f"{RUN} --max-epochs NA": "--max-epochs: none is not possible; the default is 20",
     f"{RUN} --task clustering": "--task: no choice 'clustering': known are classification, cls",
@@ -58,6 +58,7 @@ MISTAKES = {
         for name in ("x" * 300, "é" * 128)
     },
     "search jsc-tiny jsc-sim --num-devices 2": "--num-devices 2 is for training; a search uses one",
+    f"{RUN} --num-devices 2 --strategy fsdp": "--strategy: no choice 'fsdp': known are auto, ddp",
     "export --load x --to verilog --stages 1001": "--stages: input should be less than 1001 (got",
     f"{RUN} --resume=yes": "--resume takes no value: leave out ='yes'",
     f"{RUN} --output x.html": "--output means nothing to train: it is for report",

@@ -84,7 +84,7 @@ def test_words_and_numbers() -> None:
     assert both["attention_mask"][0] == [1, 1, 1, 1, 1, 1, 0, 0]
     assert tokenizer.decode(both["input_ids"][0]) == "this dog is waiting"
     assert tokenizer("this dog is waiting")["input_ids"] == both["input_ids"][0][:6]
-    with pytest.raises(DataError, match=r"'barks' is no word"):
+    with pytest.raises(DataError, match=r"'barks' is not a word"):
         tokenizer.encode("this dog barks")
 
 

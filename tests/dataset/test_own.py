@@ -175,7 +175,7 @@ def test_a_text_column_in_parquet_is_named(tmp_path: Path) -> None:
         ),
         (
             {"x": FEATURES, "y": KINDS, "class_names": ["cat", "dog"]},
-            "class 'eel' is none of the 2",
+            "class 'eel' is not one of the 2",
         ),
         ({"x": FEATURES, "y": KINDS, "class_names": ["cat", "cat"]}, "two different names"),
         ({"x": FEATURES, "y": KINDS, "class_names": np.arange(3)}, "must be a list of texts"),
@@ -185,7 +185,7 @@ def test_a_text_column_in_parquet_is_named(tmp_path: Path) -> None:
         ),
         (
             {"x": FEATURES, "y": np.arange(ROWS) % 4, "class_names": ["cat", "dog", "eel"]},
-            "class '3' is none of the 3 class_names, and no place from 0 to 2",
+            "class '3' is not one of the 3 class_names, and no place from 0 to 2",
         ),
         ({"x": FEATURES[:9], "y": KINDS}, "must be"),
         ({"x": KINDS[:, None], "y": KINDS}, "does not hold numbers"),

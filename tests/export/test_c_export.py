@@ -21,7 +21,7 @@ from chop.export import EXPORT_TARGETS, export
 from chop.export.c import source as c_source
 from chop.export.c import target as c_target
 from chop.export.c.code import c_type
-from chop.export.c.costs import Matrix, choose_forms
+from chop.export.c.costs import WeightMatrix, choose_forms
 from chop.export.c.entries import FloatEntries
 from chop.export.c.source import c_program, source_text
 from chop.lowering import LoweringError, lower
@@ -236,7 +236,7 @@ def test_every_form_of_weights_gives_the_same_codes(
     forms = ("packed 2", "packed 4", "packed 6", "sparse", "code")
     chosen: dict[str, str] = {}
 
-    def each_form(matrices: dict[str, Matrix], optimise: str) -> dict[str, str]:
+    def each_form(matrices: dict[str, WeightMatrix], optimise: str) -> dict[str, str]:
         for (name, matrix), form in zip(matrices.items(), cycle(forms), strict=False):
             assert form in matrix.forms
             chosen[name] = form
@@ -295,10 +295,10 @@ def test_zeros_and_few_magnitudes_are_statements_and_dense_bytes_are_rows() -> N
     dense = np.random.default_rng(0).integers(-128, 128, (32, 32))
     sparse = np.where(np.arange(1024).reshape(32, 32) % 9 == 0, 4, 0)
     for weight, by_size, by_speed in ((dense, "rows", "rows"), (sparse, "sparse", "code")):
-        found = {"y": Matrix(weight, 1, 2**20)}
+        found = {"y": WeightMatrix(weight, 1, 2**20)}
         assert choose_forms(found, "size") == {"y": by_size}
         assert choose_forms(found, "speed") == {"y": by_speed}
-    few = {"y": Matrix(dense // 16, 1, 2**20)}
+    few = {"y": WeightMatrix(dense // 16, 1, 2**20)}
     assert choose_forms(few, "size") == {"y": "packed 4"}
 
 

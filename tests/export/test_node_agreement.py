@@ -17,7 +17,7 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.lowering import IntegerProgram
 from chop.results.agreement import AgreementByNode
 from chop.verbs.export.agreement import compare_nodes
-from chop.verbs.export.saved import export as export_saved
+from chop.verbs.export.saved import export_graph_file
 from chop.views.sections.agreement import agreement_section
 
 
@@ -113,5 +113,5 @@ def test_an_export_has_it_and_the_page_shows_it(
     with pytest.raises(
         ConfigError, match="--agreement needs a graph, and .* is an integer program"
     ):
-        export_saved(folder, "c", tmp_path / "again", agreement=True)
+        export_graph_file(folder, "c", tmp_path / "again", agreement=True)
     assert not (tmp_path / "again").exists()

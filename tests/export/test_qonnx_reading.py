@@ -20,7 +20,7 @@ from chop.loading.networks import load_graph, load_model
 from chop.lowering import Engine, LoweringError, lower
 from chop.models.vision import vgg7
 from chop.passes.graph import load_mase_graph_interface_pass, save_mase_graph_interface_pass
-from chop.verbs.export.saved import export as export_saved
+from chop.verbs.export.saved import export_graph_file
 
 onnx = pytest.importorskip("onnx", reason="pip install onnx onnxruntime qonnx")
 DOMAIN = "qonnx.custom_op.general"
@@ -40,7 +40,9 @@ def test_there_and_back(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_graph_of_a_file_is_saved_and_exported_again(tmp_path: Path) -> None:
     graph, x = example("jsc-new")
     file = export(graph, "qonnx", tmp_path / "o", rows=0).folder / FILE
-    assert export_saved(file, "c", tmp_path / "c", load_type="qonnx", rows=20).verified_rows == 20
+    assert (
+        export_graph_file(file, "c", tmp_path / "c", load_type="qonnx", rows=20).verified_rows == 20
+    )
     back = load_graph(file, "qonnx")
     save_mase_graph_interface_pass(back, tmp_path / "saved")
     again, _ = load_mase_graph_interface_pass(None, tmp_path / "saved")

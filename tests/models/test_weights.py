@@ -120,7 +120,7 @@ def test_what_is_no_file_of_torch_is_said_in_words(
 def test_a_pickle_of_anything_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "junk.ckpt"
     path.write_bytes(pickle.dumps({"state_dict": {}}))
-    with pytest.raises(CheckpointError, match=r"junk\.ckpt: refused, as it is no file of torch"):
+    with pytest.raises(CheckpointError, match=r"junk\.ckpt: refused, as it is not a file of torch"):
         read_checkpoint(path)
 
 

@@ -16,7 +16,7 @@ from chop.passes.graph import (
     quantize_transform_pass,
 )
 from chop.passes.graph.analysis.flops.ebops import ebops
-from chop.search.learned.moves import Chain, enclosed_bits, find_chain, tried_values
+from chop.search.learned.moves import Chain, bits_around, find_chain, tried_values
 from chop.search.learned.polish import (
     channels_first,
     fit_format,
@@ -131,7 +131,7 @@ def test_formats_fit_the_bits_of_each_weight() -> None:
     assert width.tolist() == [0, 2, 3, 4, 3, 2]
     assert frac[1:].tolist() == [2, 2, 0, -1, 0]
     assert fmt(torch.from_numpy(values)).tolist() == values.tolist()
-    assert [enclosed_bits(value) for value in values] == [0, 1, 2, 3, 2, 1]
+    assert [bits_around(value) for value in values] == [0, 1, 2, 3, 2, 1]
     before = graph.model(torch.ones(1, 6))
     trim_weights(graph)
     assert torch.equal(graph.model(torch.ones(1, 6)), before)

@@ -8,7 +8,7 @@ from search_cases import Searcher, StoreMaker, space_of, tables
 from chop.errors import ConfigError
 from chop.search.config import parse_search
 from chop.search.proposals import check_size
-from chop.search.samplers import SAMPLERS, Learning, Problem, Proposal, params_of
+from chop.search.samplers import SAMPLERS, LearningSampler, Problem, Proposal, params_of
 from chop.search.spaces.space import Choice, SearchContext, key_of, size
 from chop.search.strategy import Search
 from chop.search.study.trial import Outcome
@@ -94,13 +94,13 @@ def test_a_sampler_that_repeats_itself_is_told_the_known_result(
     name: str, search_with: Searcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[list[float] | None] = []
-    learn = Learning.learn
+    learn = LearningSampler.learn
 
-    def noted(self: Learning, proposal: Proposal, values: Any, violations: Any) -> None:
+    def noted(self: LearningSampler, proposal: Proposal, values: Any, violations: Any) -> None:
         told.append(values)
         learn(self, proposal, values, violations)
 
-    monkeypatch.setattr(Learning, "learn", noted)
+    monkeypatch.setattr(LearningSampler, "learn", noted)
     found = search_with(sampler=name, n_trials=50)
     measured = [trial.values for trial in found.store.counted()]
     assert len(told) > found.progress.repeats > 0

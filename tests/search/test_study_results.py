@@ -18,7 +18,6 @@ from chop.results.settings import (
     heading,
     read_study,
     study_table,
-    write_study,
 )
 from chop.results.settings_charts import curve_of, draw_study, groups_of
 from chop.search.config import parse_search
@@ -26,7 +25,7 @@ from chop.search.spaces.space import SearchContext
 from chop.search.strategy import Search
 from chop.search.study.storage import Place, open_store
 from chop.search.sweeps.hyperparameters import Hyperparameters
-from chop.search.sweeps.trainings import Repeats, Run
+from chop.search.sweeps.trainings import Repeats, Training
 
 SWEEPS = {
     "epochs": {"max_epochs": [1, 2]},
@@ -130,7 +129,7 @@ def test_a_setting_under_way_is_shown_with_what_it_has(done: Done) -> None:
 
 def test_files_hold_every_number(done: Done, tmp_path: Path) -> None:
     study = done.study()
-    write_study(tmp_path, study)
+    study.save(tmp_path)
     settings = rows_of(tmp_path / "study.csv")
     assert [row["rank"] for row in settings] == ["1", "2", "3", "4"]
     best = study.settings[0]
@@ -164,7 +163,7 @@ def test_pictures(done: Done, tmp_path: Path) -> None:
 
 def histories(*losses: list[float]) -> TrainedSetting:
     runs = [
-        Run(
+        Training(
             identity="", config={}, repeat=place, seed=place, accuracy=0, loss=0,
             train_accuracy=0, train_loss=0, seconds=1,
             history=[

@@ -17,16 +17,16 @@ from chop.search.spaces.space import Candidate, SearchContext, SearchSpace, ever
 from chop.search.strategy import Search
 from chop.search.study.storage import Place, open_store
 from chop.search.sweeps.trainings import (
+    MeasuredRows,
     Repeats,
-    Rows,
-    Run,
+    Training,
     name_of,
     read_run,
     stored_runs,
-    summary,
+    summarise_trainings,
 )
 
-ROWS = Rows("val_dataloader", 512)
+ROWS = MeasuredRows("val_dataloader", 512)
 
 
 def repeats_in(
@@ -36,7 +36,7 @@ def repeats_in(
     return Repeats(Candidate(own, SETTING, own.pristine), count, ROWS)
 
 
-def numbers(run: Run) -> dict[str, Any]:
+def numbers(run: Training) -> dict[str, Any]:
     """All of a run that may not differ when it is done again."""
     history = [{k: v for k, v in row.items() if k != "seconds"} for row in run.history]
     return run.model_dump(exclude={"seconds", "history"}) | {"history": history}
@@ -98,7 +98,7 @@ def test_processes_share_the_repeats_of_a_setting(context: SearchContext, tmp_pa
     evaluated = []
     evaluate = Repeats.evaluate
 
-    def noted(self: Repeats, number: int) -> Run:
+    def noted(self: Repeats, number: int) -> Training:
         evaluated.append(number)  # in a worker, so that this process does not see it
         return evaluate(self, number)
 
@@ -108,7 +108,7 @@ def test_processes_share_the_repeats_of_a_setting(context: SearchContext, tmp_pa
     assert evaluated == []
     assert [run.repeat for run in stored_runs(tmp_path)] == [0, 1]
     (trial,) = search.store.counted()
-    assert trial.user_attrs["software_metrics"] == summary(stored_runs(tmp_path))
+    assert trial.user_attrs["software_metrics"] == summarise_trainings(stored_runs(tmp_path))
     alone, _ = search_of(context, tmp_path / "alone", 0.01, slots=1)
     alone.run()
     runs = [[*map(numbers, stored_runs(folder))] for folder in (tmp_path, tmp_path / "alone")]
@@ -147,12 +147,12 @@ def test_other_batches_are_cut_from_the_same_rows(data: MaseDataModule) -> None:
 def test_the_summary_of_runs(context: SearchContext) -> None:
     (run,) = repeats_in(context, None, count=1).complete()
     runs = [run.model_copy(update={"accuracy": a, "loss": 1 - a}) for a in (0.5, 0.7, 0.6)]
-    found = summary(runs)
+    found = summarise_trainings(runs)
     assert found["accuracy"] == pytest.approx(0.6)
     assert found["accuracy_spread"] == pytest.approx(0.1)
     assert (found["accuracy_best"], found["accuracy_worst"]) == (0.7, 0.5)
     assert (found["loss_best"], found["loss_worst"]) == pytest.approx((0.3, 0.5))
-    assert summary(runs[:1])["accuracy_spread"] == 0.0
+    assert summarise_trainings(runs[:1])["accuracy_spread"] == 0.0
 
 
 def test_names_of_files_tell_settings_apart() -> None:

@@ -15,7 +15,7 @@ from chop.search.config import parse_search
 from chop.search.metrics import METRICS as KNOWN
 from chop.search.metrics import MetricInfo
 from chop.search.runners import HW_RUNNERS, SW_RUNNERS, Runner
-from chop.search.samplers import SAMPLERS, Learning, Problem
+from chop.search.samplers import SAMPLERS, LearningSampler, Problem
 from chop.search.spaces.space import Choice
 from chop.search.study.trial import (
     MEASURED,
@@ -135,7 +135,7 @@ def test_a_sampler_declares_what_it_is(name: str) -> None:
         assert name in purpose.split()
         pytest.importorskip(package)
     sampler = kind(0, Problem((Choice("a", (0, 1)),), ("minimize",)))
-    assert isinstance(sampler, Learning) is kind.learns
+    assert isinstance(sampler, LearningSampler) is kind.learns
 
 
 def test_every_metric_has_a_unit_and_its_direction_is_known() -> None:

@@ -174,7 +174,7 @@ OTHER = nn.Parameter(torch.ones(1))
         (lambda m: [{"params": m.scale, "lr": -1}], "lr must be a number from 0 up (got -1)"),
         (lambda m: [{"params": m.scale, "weight_decay": math.inf}], "weight_decay must be"),
         (lambda m: [{"params": m.scale}, {"params": [m.scale]}], "names a parameter twice"),
-        (lambda m: [{"params": OTHER}], "what is no parameter of it"),
+        (lambda m: [{"params": OTHER}], "what is not a parameter of it"),
     ],
 )
 def test_mistakes_in_groups_are_named_before_anything_is_written(

@@ -228,7 +228,7 @@ def test_the_curve_is_the_share_of_the_hypervolume() -> None:
     shares = [0.0, 0.51 * 0.01, 1.01 * 0.01, 0.5 * 0.01 + 0.51 * 0.51, whole]
     assert found.whole == pytest.approx(whole)
     assert found.curve(found.runs[0]) == pytest.approx([share / whole for share in shares])
-    assert found.reached("random", 0.95) == [4, None]
+    assert found.evaluations_to("random", 0.95) == [4, None]
     low, median, high = found.band("random")
     assert median[-1] == pytest.approx((1 + 0.01 * 1.01 / whole) / 2)
     assert (low <= median).all()

@@ -17,7 +17,7 @@ from chop.export import EXPORT_TARGETS, exporting
 from chop.export.verilog.target import Hardware
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.lowering import Engine, lower
-from chop.verbs.export.saved import export
+from chop.verbs.export.saved import export_graph_file as export
 
 CONFIG = {"name": "integer", "data_in_width": 6, "data_in_frac_width": 3}
 CONFIG |= {"weight_width": 4, "weight_frac_width": 3}

@@ -1,4 +1,4 @@
-"""Actions on data that is no data set of ours, and on models that are not registered."""
+"""Actions on data that is not one of our data sets, and on models that are not registered."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -209,7 +209,7 @@ class Endless(IterableDataset[Any]):
 
 MISTAKES: dict[str, tuple[Any, str]] = {
     "nothing": (None, "train: data_module is missing: give data_module= a MaseDataModule"),
-    "a number": (3, "a int is no loader of train rows"),
+    "a number": (3, "a int is not a loader of train rows"),
     "an iterator": (iter(batches(0)), "the train rows come from an iterator"),
     "a wrong key": ({"trian": loader(0)}, "unknown split 'trian': did you mean 'train'"),
     "an empty dictionary": ({}, "there is no loader"),

@@ -286,7 +286,7 @@ def test_faulty_rows_are_one_line(
         (["quantize", WORD, "--load", PROJECT, "--rule", "fc9=4"], "no node has the name 'fc9'"),
         (["quantize", WORD, "--load", PROJECT, "--rule", "fc1"], "write LAYER=WIDTH"),
         (["quantize", WORD, "--load", PROJECT, "--format", "itneger"], "did you mean 'integer'?"),
-        (["sensitivity", WORD, "--load", PROJECT, "--widths", "2,x"], "'x' is no number of bits"),
+        (["sensitivity", WORD, "--load", PROJECT, "--widths", "2,x"], "'x' is not a bit width"),
         (["sensitivity", WORD, "--load", PROJECT, "--format", "mxfp4"], "has one width only"),
     ],
 )  # fmt: skip

@@ -22,10 +22,12 @@ from chop.search.config import StrategySetup
 from chop.training.settings import TrainingSettings
 from chop.verbs.common.rows import OTHER_WORDS
 from chop.verbs.quantize.module import quantize
-from chop.verbs.search.front import OF_RUN, search
-from chop.verbs.sensitivity.module import CONTEXT, ENGINE, sensitivity
+from chop.verbs.search.front import OF_RUN
+from chop.verbs.search.front import search_module as search
+from chop.verbs.sensitivity.module import CONTEXT, ENGINE
+from chop.verbs.sensitivity.module import module_sensitivity as sensitivity
 from chop.verbs.test.module import evaluate
-from chop.verbs.train.module import train
+from chop.verbs.train.module import train_module as train
 
 
 def network() -> nn.Module:

@@ -243,9 +243,9 @@ def test_loaders_of_real_numbers_from_python_to_a_front(
     )  # fmt: skip
     assert list(front.metrics) == ["mae", "ebops"]
     assert front[0].metrics["mae"] == min(point.metrics["mae"] for point in front)
-    assert front[0].test == evaluate_model(front[0].model, test).measured
+    assert front[0].test == evaluate_model(front[0].model, test).primary
     assert front[0].test_accuracy is None
-    assert front.start.chosen_by == evaluate_model(model, val).measured  # type: ignore[union-attr]
+    assert front.start.chosen_by == evaluate_model(model, val).primary  # type: ignore[union-attr]
     assert "test mae" in repr(front)
     assert "test mae" in front._repr_html_()
     done = front[0].export("c", tmp_path / "c")
@@ -349,7 +349,7 @@ def test_a_transform_says_what_it_has_cost_in_errors(
         save_dir=tmp_path / "q", watch=measured, task="regression", pretrained=True,
     )  # fmt: skip
     with caplog.at_level(logging.INFO, "chop"):
-        found = measured.compared(graph)
+        found = measured.compare(graph)
     assert "Mean absolute error on the same 40 validation rows: " in caplog.text
     assert found["before"]["mae"] != found["after"]["mae"]
     assert found["after"]["mae"] == pytest.approx(found["before"]["mae"], rel=0.3)
@@ -408,7 +408,7 @@ def test_rows_that_differ_from_their_integers_are_counted_without_classes() -> N
 
 def test_every_task_is_one_row_of_one_table() -> None:
     for task in TASKS.values():
-        assert task.decides in task.metrics
+        assert task.primary_metric in task.metrics
         assert TASKS[task.name] is task
     scores = torch.tensor([[0.1, 0.9], [0.8, 0.2]])
     known = Preprocessing("features", (0,), (1,), classes=("no", "yes"))

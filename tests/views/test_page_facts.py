@@ -223,7 +223,7 @@ def test_the_page_of_a_branching_network_of_its_own(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_long_numbers_along_an_axis_are_short(ticks: list[float], words: list[str]) -> None:
     axis = Axis("x", ticks, 0, 100)
-    assert [axis.shown(tick) for tick in ticks] == words
+    assert [axis.tick_text(tick) for tick in ticks] == words
 
 
 def test_statistics_of_a_tensor_stand_in_one_row_unless_they_contradict() -> None:

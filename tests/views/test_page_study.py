@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from report_pages import logged, page_of, put
 
+from chop.results.settings import TrainedSetting, read_settings, varying_names
 from chop.verbs.report import report
-from chop.views.sections.sweep import StudiedSetting, read_studied_settings, varied_names
 
 
 def training(size: int, accuracy: float, **changes: Any) -> dict[str, Any]:
@@ -60,12 +60,12 @@ def test_settings_with_mean_and_spread_the_best_first(study: Path) -> None:
 
 
 def test_curves_are_means_over_the_trainings(study: Path) -> None:
-    settings = read_studied_settings(study)
-    assert varied_names(settings) == ["batch_size"]
+    settings = read_settings(study)
+    assert varying_names(settings) == ["batch_size"]
     by_size = {each.config["batch_size"]: each for each in settings}
     assert by_size[64].curve("val_acc_epoch", max) == [(0, 0.8), (1, 0.9)]
     assert by_size[64].curve("val_acc_epoch", min) == [(0, 0.6), (1, pytest.approx(0.7))]
-    assert isinstance(by_size[256], StudiedSetting)
+    assert isinstance(by_size[256], TrainedSetting)
 
 
 def test_what_is_copied_is_named_as_on_the_command_line(study: Path) -> None:

@@ -13,7 +13,7 @@ from chop.errors import ConfigError, suggestion
 
 
 def value_of(setting: Setting) -> str:
-    """What stands for the value of a setting in the help."""
+    """Return what stands for the value of a setting in the help."""
     if setting.choices:
         return "{" + ",".join(setting.choices) + "}"
     numbers = {"int": "N", "float": "X"}
@@ -202,7 +202,7 @@ def _add_information(group: Any) -> None:
 
 
 def _expected_value(flag: str) -> str:
-    """What may follow a flag."""
+    """Return what may follow a flag."""
     words = {"N": "a whole number", "X": "a number", "PATH": "a path", "FOLDER": "a folder"}
     setting = next(each for each in all_options().values() if flag in flags_of(each))
     return " or ".join(setting.choices) or words.get(value_of(setting), "a text")
@@ -218,7 +218,7 @@ def _unknown_argument(argument: str, verb: Verb | None) -> str:
     if name in REMOVED:
         return f"{flag} has no meaning here: {REMOVED[name]}"
     if name in ("model", "dataset"):
-        return f"{flag} is no option: the names stand by themselves: ch ACTION MODEL DATASET"
+        return f"{flag} is not an option: the names stand by themselves: ch ACTION MODEL DATASET"
     flags = [flag for setting in all_options().values() for flag in flags_of(setting)]
     meant = suggestion(flag, [*flags, "--help", "--version"])
     if flag in MEANT or not meant.startswith("did you mean"):

@@ -49,7 +49,7 @@ def write_toml(path: Path, tables: dict[str, Any], comment: str = "") -> None:
 
 
 def na_to_none(value: Any) -> Any:
-    """A copy in which every "NA" is none."""
+    """A copy in which every "NA" is None."""
     return _replace_value(value, NOTHING, None)
 
 
@@ -133,7 +133,7 @@ def check_imports(needed: Iterable[str], given: Iterable[str], file_name: str | 
 
 
 def _place(name: str) -> str:
-    """What two spellings of one file have in common; what can be no path stands for itself.
+    """Return what two spellings of a file have in common; a text that cannot be a path is returned.
 
     Names of modules are compared in the same way: they are equal as paths if they are equal. What
     runs is in any case what the command line says, as it says it.
@@ -149,7 +149,7 @@ OWN_ROWS = {".csv": "csv", ".npz": "npz", ".parquet": "parquet"}
 
 
 def spelled_out(options: Mapping[str, Any]) -> dict[str, Any]:
-    """What short forms on a command line stand for: ``my_net.py:Net`` and ``my_data.csv``."""
+    """Write out the short forms of a command line: ``my_net.py:Net`` and ``my_data.csv``."""
     found = dict(options)
     model, dataset = str(options.get("model", "")), str(options.get("dataset", ""))
     path, _, name = model.rpartition(":")
@@ -199,7 +199,7 @@ class Layers:
 
     @property
     def names_model(self) -> bool:
-        """Whether the command line names the model, so that a hub may be asked for it."""
+        """Return whether the command line names the model, so that a hub may be asked for it."""
         return "model" in self.command_line
 
     @property
@@ -211,7 +211,7 @@ class Layers:
         return {**self.project, **file, "imports": [], **self.command_line}
 
     def record(self, command: list[str]) -> dict[str, Any]:
-        """What was run and who set what, as plain values to store beside the results."""
+        """Return what was run and who set what, as plain values to store beside the results."""
         names = ["name", "default", "file", "command_line", "effective"]
         settings = [dict(zip(names, row, strict=True)) for row in self.rows()]
         return {
@@ -244,7 +244,7 @@ def checked_file(path: Path) -> dict[str, Any]:
 
 
 def checked_argument(name: str, text: Any) -> Any:
-    """What an option on the command line was given, as the value it stands for."""
+    """Return the value of an option of the command line, checked."""
     where = main_flag(all_options()[name]) or name
     return check_setting_value(name, None if text == NOTHING else text, where, where, strict=False)
 
@@ -304,7 +304,7 @@ def layers_table(
 
 
 def _is_changed(row: list[Any]) -> bool:
-    """Whether a file or the command line says something else than the default."""
+    """Return whether a file or the command line says something else than the default."""
     _, default, *given, _ = row
     return any(value not in ("", default) for value in given)
 
@@ -325,7 +325,7 @@ def _table(layers: Layers, rows: list[list[str]]) -> str:
 
 
 def wants_colour(stream: Any) -> bool:
-    """Whether a stream is a terminal whose user has not asked for plain text."""
+    """Return whether a stream is a terminal whose user has not asked for plain text."""
     return bool(stream.isatty()) and "NO_COLOR" not in os.environ
 
 

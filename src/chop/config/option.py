@@ -1,4 +1,4 @@
-"""What an option is: a field of a request, whose annotation says what it takes and where.
+"""Options: fields of a request, whose annotations say what they take and where.
 
 Standard library only, so that ``ch --help`` starts at once; pydantic joins when values are checked.
 """
@@ -80,12 +80,12 @@ class Setting:
 
     @property
     def optional(self) -> bool:
-        """Whether none is a value of the setting."""
+        """Return whether none is a value of the setting."""
         return NoneType in self.type_members
 
     @property
     def type_members(self) -> tuple[Any, ...]:
-        """`int` and `None` of ``int | None``; the type itself where it is no union."""
+        """`int` and `None` of ``int | None``; the type itself where it is not a union."""
         if get_origin(self.type) in (Union, UnionType):
             return get_args(self.type)
         return (self.type,)

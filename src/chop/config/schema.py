@@ -51,7 +51,7 @@ def settings_schema(known: dict[str, list[str]]) -> dict[str, Schema]:
 
 
 def setting_schema(setting: Setting, known: dict[str, list[str]]) -> Schema:
-    """What a file may say of one setting."""
+    """Return what a file may say of one setting."""
     option = setting.option
     said: Schema = {"description": option.help}
     if setting.default_text and not option.default_words:
@@ -111,7 +111,7 @@ def default_of(schema: Schema) -> str:
 
 
 def values_of(schema: Schema) -> str:
-    """What a key may hold, in words."""
+    """Return what a key may hold, in words."""
     if "const" in schema:
         return json.dumps(schema["const"])
     if "anyOf" in schema:

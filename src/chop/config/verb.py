@@ -59,13 +59,13 @@ class Verb:
 
     @property
     def words(self) -> dict[str, Word]:
-        """What it takes by position, by the names of the fields."""
+        """The fields that it takes by position."""
         found = declared_settings(self.request).items()
         return {name: each.option.word for name, each in found if each.option.word is not None}
 
     @property
     def usage(self) -> str:
-        """What to write after ``ch`` and the verb, the options left aside."""
+        """The words after ``ch`` and the verb, without options."""
         return " ".join(word.usage for word in self.words.values())
 
     @property
@@ -80,7 +80,7 @@ class Verb:
 
     @property
     def in_python(self) -> Callable[..., Any]:
-        """What Python calls: a function of objects, or of the fields of the request."""
+        """The function that Python calls, of objects or of the fields of the request."""
         if not self.python:
             return self
         module, _, function = self.python.partition(":")

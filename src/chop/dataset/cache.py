@@ -41,7 +41,7 @@ def load_or_build(
     origin: Path,
     sources: Mapping[Path, str],
 ) -> Splits:
-    """What `build` returns, from the cache if it was built from the same `key` before.
+    """Return what `build` returns, from the cache if it was built from the same `key` before.
 
     Rows that are to be scaled as others were are kept beside those with their own constants.
 

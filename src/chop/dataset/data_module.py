@@ -32,7 +32,7 @@ def permutation(rows: int, seed: int, epoch: int) -> Tensor:
 
 
 class EpochCounter:
-    """Which epoch an iteration belongs to: the next one each time, or the one that was set."""
+    """The epoch that an iteration belongs to: the next one each time, or the one that was set."""
 
     def __init__(self) -> None:
         self.epoch = 0
@@ -344,7 +344,7 @@ class MaseDataModule:
 
     @property
     def preprocessing(self) -> Preprocessing | None:
-        """What was done to the features; None if that is not known."""
+        """Return what was done to the features; None if that is not known."""
         return self.splits.preprocessing
 
     @property

@@ -1,4 +1,4 @@
-"""What a data set is: its description, the table of all of them, and how one joins it."""
+"""Data sets: their descriptions, the table of all of them, and the way to join it."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ Load = Callable[[DatasetRequest], Splits]
 
 
 class DatasetSource(StrEnum):
-    """Where the rows of a data set come from."""
+    """The origin of the rows of a data set."""
 
     MANUAL = "manual"
     HF_DATASETS = "hf_datasets"
@@ -83,7 +83,7 @@ class MaseDatasetInfo:
 
     @property
     def tokens(self) -> bool:
-        """Whether its rows are numbers of words."""
+        """Return whether its rows are numbers of words."""
         return self.sequence_classification or self.causal_LM or self.seq2seqLM
 
     @property
@@ -93,7 +93,7 @@ class MaseDatasetInfo:
 
     @property
     def complete(self) -> bool:
-        """Whether a model can be built for it without looking at the rows."""
+        """Return whether a model can be built for it without looking at the rows."""
         sized = self.num_features is not None or self.image_size is not None
         words = self.vocab_size is not None or not self.tokens
         return sized and words and self.num_outputs is not None

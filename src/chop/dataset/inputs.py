@@ -199,7 +199,7 @@ def remember_rows(model: nn.Module, data: Any) -> None:
 
 
 def targets_for(model: nn.Module, data: Any) -> Targets | None:
-    """How numbers are scaled that `model` predicts: as it says, else as the rows do."""
+    """Return the scaling of the numbers that `model` predicts: as it says, else as the rows do."""
     known = preprocessing_of(model) or getattr(data, "preprocessing", None)
     return None if known is None else known.targets
 

@@ -120,7 +120,7 @@ WANTED = (
 
 
 def as_data_module(given: Any, main: str) -> "GivenRows":
-    """A data module as actions take it, made of what is none of ours.
+    """A data module as actions take it, made of what is not ours.
 
     Args:
         main: the split that a single loader stands for: train or test.
@@ -165,7 +165,7 @@ class GivenRows:
     @property
     def batch_size(self) -> int:
         """The rows in a full batch, as the loader says, else those in its first batch."""
-        loader = self.needed(self.main if self.main in self.splits() else self.splits()[0])
+        loader = self.loader_of(self.main if self.main in self.splits() else self.splits()[0])
         for owner in (loader, getattr(loader, "batch_sampler", None)):
             if isinstance(size := getattr(owner, "batch_size", None), int):
                 return size
@@ -184,23 +184,23 @@ class GivenRows:
     def setup(self, stage: str | None = None) -> None:
         """As `prepare_data`."""
 
-    def needed(self, split: str) -> Any:
+    def loader_of(self, split: str) -> Any:
         """The loader of a split; an error if there is none."""
         if split not in self.splits():
             raise DataError(f"{self.name} has no {split} rows; it has {', '.join(self.splits())}")
         return checked_loader(self.loader(split), split)
 
     def train_dataloader(self) -> Any:
-        return self.needed("train")
+        return self.loader_of("train")
 
     def val_dataloader(self) -> Any:
-        return self.needed("validation")
+        return self.loader_of("validation")
 
     def test_dataloader(self) -> Any:
-        return self.needed("test")
+        return self.loader_of("test")
 
     def pred_dataloader(self) -> Any:
-        return self.needed("pred")
+        return self.loader_of("pred")
 
 
 class FromLightning(GivenRows):
@@ -274,7 +274,7 @@ def named_loaders(given: Any, main: str) -> dict[str, Any]:
 
 
 def is_batch(value: Any) -> bool:
-    """Whether a value is a pair of features and labels; a list of these serves as a loader."""
+    """Return whether a value is a pair of features and labels; a list of these is a loader."""
     return (
         isinstance(value, list | tuple)
         and len(value) == 2
@@ -286,7 +286,9 @@ def checked_loader(loader: Any, split: str) -> Any:
     """A loader, if it can be iterated over in every epoch."""
     if isinstance(loader, str) or not isinstance(loader, Iterable):
         kind = type(loader).__name__
-        raise ConfigError(f"data_module: a {kind} is no loader of {split} rows: {WANTED} is wanted")
+        raise ConfigError(
+            f"data_module: a {kind} is not a loader of {split} rows: {WANTED} is wanted"
+        )
     if isinstance(loader, Iterator):
         raise ConfigError(
             f"data_module: the {split} rows come from an iterator, which can be used up only once: "

@@ -1,4 +1,4 @@
-"""How features and targets are scaled: on the training rows, and as other rows were scaled."""
+"""Scaling of features and targets: on the training rows, and as other rows were scaled."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -64,7 +64,7 @@ def standardise(
 
 
 def target_scaling(train: Floats, names: Sequence[str] = ()) -> Targets:
-    """How targets are scaled: by the mean and the deviation of those of the training rows."""
+    """Return the scaling of targets: mean and deviation of those of the training rows."""
     mean, deviation = scaling(train.reshape(len(train), -1), channels=False)
     return Targets(tuple(mean), tuple(deviation), tuple(names))
 
@@ -108,7 +108,7 @@ class FeatureStatistics:
     deviation: Reals
 
     def distances(self, mean: Reals, deviation: Reals) -> Reals:
-        """How far each column is from another with these: the larger of the two differences.
+        """Return the distance of each column from another: the larger of the two differences.
 
         Of a column that does not vary only the mean tells something.
         """
@@ -117,7 +117,7 @@ class FeatureStatistics:
 
 
 def feature_statistics(splits: Splits, channels: bool) -> FeatureStatistics:
-    """What the rows of all splits together look like."""
+    """Return the statistics of the rows of all splits together."""
     parts = [np.asarray(part, np.float32) for part in _features(splits)]
     found = [(len(part), *moments(part, channels)) for part in parts]
     rows = sum(count for count, _, _ in found)
@@ -138,7 +138,7 @@ def _features(splits: Splits) -> Iterator[Any]:
 
 
 def stage_of(look: FeatureStatistics, how: Preprocessing) -> Preprocessing | None:
-    """What was done to rows that look so, if it is a part of `how`: nothing, the division, or all.
+    """Return the part of `how` that was done to such rows: nothing, the division, or all.
 
     None if they look like none of these.
     """

@@ -45,7 +45,7 @@ def default_cache_dir() -> Path:
 
 @dataclass(frozen=True)
 class DatasetRequest:
-    """What was asked of a data set: by which name, from which file, with which seed.
+    """A request for a data set: its name, its file, its seed.
 
     Args:
         regression: whether labels are numbers to be predicted, rather than classes.
@@ -107,7 +107,7 @@ class Splits:
         return {split: cast(Dataset[Any], getattr(self, split)) for split in self.available}
 
     def facts(self) -> dict[str, Any]:
-        """What the training rows and the names tell of the data set."""
+        """Return the facts that the training rows and the names tell of the data set."""
         names = {"class_names": self.class_names, "feature_names": self.feature_names}
         if not isinstance(self.train, TensorDataset):
             return {**names, "num_classes": len(self.class_names) or None}
@@ -123,7 +123,7 @@ class Splits:
         return {**names, **size, "num_classes": classes}
 
     def _target_facts(self, labels: Tensor) -> dict[str, Any]:
-        """How many numbers are to be predicted, and their names."""
+        """Return the number of targets, and their names."""
         targets = self.preprocessing and self.preprocessing.targets
         return {"num_targets": labels.shape[1], "target_names": targets.names if targets else ()}
 

@@ -1,4 +1,4 @@
-"""What a circuit may do before and after a network: raw features in, the class out.
+"""Ends of a circuit, before and after a network: raw features in, the class out.
 
 Both are steps of the integer program, so that every kind of circuit has them; what they must give
 is computed without these steps, from the features in float32 and the scores of the engine.

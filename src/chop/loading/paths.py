@@ -1,4 +1,4 @@
-"""What a path after ``--load`` means: a file or folder of weights, or the best of a project."""
+"""Meaning of a path after ``--load``: a file or folder of weights, or the best of a project."""
 
 from pathlib import Path
 

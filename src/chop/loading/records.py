@@ -1,4 +1,4 @@
-"""What the records of a project say of a network in it."""
+"""Facts about a network from the records of its project."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -89,7 +89,7 @@ def from_file(source: str | os.PathLike[str]) -> nn.Module:
 
 
 def weights_in(folder: Path) -> bool:
-    """Whether a folder has weights that can be read; if it has only others, it is refused."""
+    """Return whether a folder has weights that can be read; one that has only others is refused."""
     if any((folder / name).is_file() for name in WEIGHTS):
         return True
     others = sorted(path.name for form in OTHER_WEIGHTS for path in folder.glob(form))
@@ -102,7 +102,7 @@ def weights_in(folder: Path) -> bool:
 
 
 def reason_of(error: Exception) -> str:
-    """What transformers says, in one line; a name that it wanted to look up is what is wrong."""
+    """Return the message of transformers in one line; a name it wanted to look up is the fault."""
     if isinstance(error, ConnectionError):
         return (
             "names another model, which is not fetched because a file says so: write out its "
@@ -112,7 +112,7 @@ def reason_of(error: Exception) -> str:
 
 
 def has_config(path: str | os.PathLike[str]) -> bool:
-    """Whether a path is a configuration of transformers, or a folder with one."""
+    """Return whether a path is a configuration of transformers, or a folder with one."""
     given = Path(path)
     file = given / CONFIG if given.is_dir() else given
     return file.name == CONFIG and file.is_file()
@@ -128,7 +128,7 @@ def check_config(file: Path) -> None:
         raise CheckpointError(f"{file}: cannot be read: {error}") from None
     if not isinstance(content, dict) or not isinstance(content.get("model_type"), str):
         raise CheckpointError(
-            f"{file}: is no configuration of transformers: 'model_type' is missing"
+            f"{file}: is not a configuration of transformers: 'model_type' is missing"
         )
 
 

@@ -1,4 +1,4 @@
-"""What a model is: its description, the table of all of them, how one joins it and is built."""
+"""Models: their descriptions, the table of all of them, the way to join it and to build one."""
 
 import inspect
 import os
@@ -20,7 +20,7 @@ Builder = TypeVar("Builder", bound=Callable[..., nn.Module])
 
 
 class ModelSource(StrEnum):
-    """Where a model comes from."""
+    """The origin of a model."""
 
     HF_TRANSFORMERS = "hf_transformers"
     MANUAL = "manual"
@@ -33,7 +33,7 @@ class ModelSource(StrEnum):
 
 
 class ModelTaskType(StrEnum):
-    """What a model takes in."""
+    """The kind of data that a model takes."""
 
     NLP = "nlp"
     VISION = "vision"
@@ -105,7 +105,7 @@ class MaseModelInfo:
         return self.task_type is ModelTaskType.NERF
 
     def check_task(self, task: str) -> None:
-        """Refuse a task that is none, or not one of this model."""
+        """Refuse a task that does not exist, or not one of this model."""
         if task not in (*CLASSIFICATION, *LANGUAGE, *REGRESSION):
             raise ConfigError(
                 f"task {task!r} is not supported: a model is a classifier (cls), a language "
@@ -127,7 +127,7 @@ class MaseModelInfo:
 
 
 class DataInfo(Protocol):
-    """What a model must know of the data: a `MaseDatasetInfo` has these attributes.
+    """Facts about the data that a model must know: a `MaseDatasetInfo` has these attributes.
 
     It also has `num_targets`, the numbers to be predicted in place of classes, and `num_outputs`,
     which is the one or the other.
@@ -243,7 +243,7 @@ def get_model(  # noqa: PLR0913  (the labs give six of them by position)
         model, weights = by_name(name, task, data, pretrained=pretrained, fetch=fetch), checkpoint
     else:
         entry = MODELS[name]
-        model, weights = _built(entry, data), _weights_file(entry, pretrained, checkpoint)
+        model, weights = _build(entry, data), _weights_file(entry, pretrained, checkpoint)
     if weights is not None:
         load_weights(model, read_state_dict(weights), f"model {name!r} from {weights}")
     return model
@@ -264,7 +264,7 @@ def get_tokenizer(name: str, checkpoint: str | os.PathLike[str] | None = None) -
     return tokenizer_of(name.removeprefix(HUB) if checkpoint is None else checkpoint)
 
 
-def _built(entry: ModelEntry, data: DataInfo) -> nn.Module:
+def _build(entry: ModelEntry, data: DataInfo) -> nn.Module:
     """The model for a data set; one that asks for classes where there are none is told so."""
     try:
         return entry.build(data)

@@ -105,7 +105,7 @@ def load_weights(model: nn.Module, state: Mapping[str, Tensor], where: str) -> N
 
 
 def _is_plain(value: Tensor) -> bool:
-    """Whether a tensor holds numbers one by one: it is not sparse, not quantised, not empty."""
+    """Return whether a tensor holds numbers one by one: not sparse, not quantised, not empty."""
     return value.layout == torch.strided and not value.is_meta and not value.is_quantized
 
 
@@ -131,14 +131,14 @@ def _check_archive(path: Path) -> None:
 
 
 def _check_beginning(path: Path) -> None:
-    """Say what is wrong with a file that is no archive, unless it is one of torch's older ones."""
+    """Say what is wrong with a file that is not an archive, nor one of torch's older files."""
     with path.open("rb") as file:
         begin = file.read(2 + len(OLD_FORMAT))
     if begin[:1] == PICKLE and begin[2:] == OLD_FORMAT:
         return
     if begin.startswith(PICKLE):
         raise CheckpointError(
-            f"{path}: refused, as it is no file of torch but a pickle, which could run code"
+            f"{path}: refused, as it is not a file of torch but a pickle, which could run code"
         )
     found = f"it begins with {begin!r}" if begin else "it is empty"
     if begin.startswith(b"PK"):
@@ -176,6 +176,6 @@ def _damage_error(path: str | os.PathLike[str], error: Exception) -> CheckpointE
 
 
 def preprocessing_in(checkpoint: object, where: object) -> Preprocessing | None:
-    """How the rows of a training were scaled, as its checkpoint says; None if it does not."""
+    """Return the scaling of the rows of a training, as its checkpoint says; None if it does not."""
     ours = checkpoint.get(OURS) if isinstance(checkpoint, Mapping) else None
     return from_plain(ours.get(PREPROCESSING) if isinstance(ours, Mapping) else None, where)

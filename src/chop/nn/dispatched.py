@@ -1,4 +1,4 @@
-"""The products that run when a model is called: all that torch dispatches, whoever called them.
+"""The products that run when a model is called: all that torch dispatches, from any caller.
 
 A table of operations knows the functions that were entered; what torch dispatches is what is
 computed. So a product in an unknown function is seen here like any other.

@@ -74,7 +74,7 @@ class RoundedFunctions(TorchFunctionMode):
         self.met.add(op.name)
         given = {name: value for name, value in kwargs.items() if not name.startswith("_")}
         given.pop("out", None)
-        if in_place(func):
+        if is_in_place(func):
             given["inplace"] = True
         formats = None if self.looks is None else self.looks(site, op, quant)
         return function_parts(op, quant.name).call(quant, args, given, formats)
@@ -136,7 +136,7 @@ def operation_called(func: Any, args: tuple[Any, ...]) -> tuple[Op | None, tuple
     return found, args
 
 
-def in_place(func: Any) -> bool:
+def is_in_place(func: Any) -> bool:
     """True if a function stores its result in its first argument."""
     name = str(getattr(func, "__name__", ""))
     if name.startswith("__"):

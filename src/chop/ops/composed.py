@@ -186,7 +186,7 @@ def run_recurrent(
     batched = input.dim() == 3
     turned = batched and not layer.batch_first
     steps = input if batched else input.unsqueeze(0)
-    steps = number_of(rounders)(steps.transpose(0, 1) if turned else steps)
+    steps = caster_of(rounders)(steps.transpose(0, 1) if turned else steps)
     lstm = layer.mode == "LSTM"
     given = hx if lstm or hx is None else (hx,)
     starts = None if given is None else [s if batched else s.unsqueeze(1) for s in given]
@@ -211,8 +211,8 @@ def run_recurrent(
     return steps, (tuple(last) if lstm else last[0])
 
 
-def number_of(rounders: Rounders) -> Callable[[Any], Any]:
-    """What puts numbers, if there are any, into the type in which a layer is computed."""
+def caster_of(rounders: Rounders) -> Callable[[Any], Any]:
+    """Return the function that casts numbers, if there are any, to the type of a layer."""
     return (
         pass_through if table_bits(rounders) is None else lambda x: None if x is None else exact(x)
     )
@@ -227,7 +227,7 @@ def one_way(
     rounders: Rounders,
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """All steps of one layer in one direction: the outputs in order, and the last state."""
-    number, of = number_of(rounders), gates_of(table_bits(rounders))
+    number, of = caster_of(rounders), gates_of(table_bits(rounders))
 
     def parameter(name: str) -> Any:
         return number(getattr(layer, f"{name}_l{index}{'_reverse' if direction else ''}", None))
@@ -257,7 +257,7 @@ def run_cell(layer: Any, input: Tensor, hx: Any = None, *, rounders: Rounders | 
     mode = cell_mode(layer)
     lstm = mode == "LSTM"
     rounders = rounders or {}
-    number, of = number_of(rounders), gates_of(table_bits(rounders))
+    number, of = caster_of(rounders), gates_of(table_bits(rounders))
     if hx is None:
         zeros = layer.weight_hh.new_zeros(*(1,) * (input.dim() - 1), layer.hidden_size)
         hx = (zeros, zeros) if lstm else zeros

@@ -296,7 +296,7 @@ def normalisation(call: CallShapes) -> Cost:
     return Cost(other_flops=(5 + affine) * prod(call.output))
 
 
-def rms_norm(call: CallShapes) -> Cost:
+def rms_norm_cost(call: CallShapes) -> Cost:
     """Three FLOPs an element (square, its mean, scale), and one for the weight."""
     affine = call.params.get("weight") is not None
     return Cost(other_flops=(3 + affine) * prod(call.output))

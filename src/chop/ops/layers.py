@@ -143,7 +143,7 @@ RMS_NORM = Op(
     standardises=True,
     run=stepwise.rms_norm,
     forward=stepwise.layer_form(stepwise.rms_norm, "normalized_shape", "weight", "eps"),
-    cost=cost.rms_norm,
+    cost=cost.rms_norm_cost,
 )
 BATCH_NORM = Op(
     name="batch_norm",

@@ -213,10 +213,10 @@ class Op:
         return bound | dict(kwargs)
 
     def __reduce__(self) -> tuple[Callable[[str], "Op"], tuple[str]]:
-        return _named, (self.name,)  # copies and pickles of a row are the row itself
+        return _row_of, (self.name,)  # copies and pickles of a row are the row itself
 
 
-def _named(name: str) -> Op:
+def _row_of(name: str) -> Op:
     return OPS[name]
 
 

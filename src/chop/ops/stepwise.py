@@ -31,7 +31,7 @@ Function = Callable[[Tensor], Tensor]
 def table_bits(rounders: Any) -> int | None:
     """Return the bits of the tables; None if an operation is to be computed in floating point."""
     found = (rounders or {}).get(TABLE)
-    if not isinstance(found, NumberFormat):  # what observes a network in floating point is none
+    if not isinstance(found, NumberFormat):  # what observes a network in floating point is not one
         return None
     if not isinstance(found, Integer) or not isinstance(found.width, int):
         raise ConfigError(f"{TABLE} is the format of tables inside an operation: take 'integer'")
@@ -46,14 +46,14 @@ def rounded(x: Tensor, rounder: Any) -> Tensor:
 
 
 @cache
-def grid(width: int, frac_width: int, signed: bool) -> Integer:
+def integer_grid(width: int, frac_width: int, signed: bool) -> Integer:
     """Return a fixed-point format."""
     return Integer(width=width, frac_width=frac_width, signed=signed)
 
 
 def fixed(x: Tensor, width: int, frac_width: int, signed: bool = False) -> Tensor:
     """Return numbers in fixed point, those beyond its range at its ends."""
-    return rounded(x, grid(width, frac_width, signed))
+    return rounded(x, integer_grid(width, frac_width, signed))
 
 
 def exact(x: Tensor) -> Tensor:
@@ -83,7 +83,7 @@ def by_tables(
         total = found if total is None else total + found
         if place > start:
             end = function(torch.tensor(low, dtype=torch.float64))
-            ends += float(grid(WIDE, frac_width, False)(end))
+            ends += float(integer_grid(WIDE, frac_width, False)(end))
     assert total is not None
     return total - ends if ends else total
 
@@ -118,7 +118,9 @@ def softmax_by_tables(
     return fixed(powers * inverse, bits + SPARE, bits + SPARE)
 
 
-def standardise(x: Tensor, eps: float, bits: int, largest: float, centred: bool = True) -> Tensor:
+def standardise_rows(
+    x: Tensor, eps: float, bits: int, largest: float, centred: bool = True
+) -> Tensor:
     """Return numbers less their mean, divided by their standard deviation, over the last dimension.
 
     Results are limited to 32. A deviation is at least a part of the largest number, ``2**-SPARE``
@@ -148,7 +150,7 @@ def standardise(x: Tensor, eps: float, bits: int, largest: float, centred: bool 
     return fixed(x * root, NORMAL_BITS, NORMAL_BITS - 6, signed=True)
 
 
-def largest_magnitude(rounders: Any) -> float:
+def largest_number(rounders: Any) -> float:
     """Return the largest magnitude of the numbers that an operation reads."""
     found = rounders.get("data_in")
     if not isinstance(found, Integer):
@@ -202,7 +204,7 @@ def layer_norm(  # noqa: PLR0913  # as torch has them
     if bits is None:
         return torch.layer_norm(input, normalized_shape, weight, bias, eps, cudnn_enable)
     rows = input.flatten(-len(normalized_shape))
-    found = standardise(rows, eps, bits, largest_magnitude(rounders)).reshape(input.shape)
+    found = standardise_rows(rows, eps, bits, largest_number(rounders)).reshape(input.shape)
     return affine(found, input, weight, bias)
 
 
@@ -220,7 +222,7 @@ def rms_norm(
         return F.rms_norm(input, normalized_shape, weight, eps)
     rows = input.flatten(-len(normalized_shape))
     eps = torch.finfo(input.dtype).eps if eps is None else eps
-    found = standardise(rows, eps, bits, largest_magnitude(rounders), centred=False)
+    found = standardise_rows(rows, eps, bits, largest_number(rounders), centred=False)
     return affine(found.reshape(input.shape), input, weight, None)
 
 
@@ -238,7 +240,7 @@ def group_norm(
     if bits is None:
         return F.group_norm(input, num_groups, weight, bias, eps)
     groups = input.reshape(input.shape[0], num_groups, -1)
-    found = standardise(groups, eps, bits, largest_magnitude(rounders)).reshape(input.shape)
+    found = standardise_rows(groups, eps, bits, largest_number(rounders)).reshape(input.shape)
     return affine(found, input, weight, bias, input.dim() - 2)
 
 

@@ -212,7 +212,7 @@ class Comparison:
         found: np.ndarray = np.quantile(np.array(full), BAND, axis=0)
         return found
 
-    def reached(self, sampler: str, level: float) -> list[int | None]:
+    def evaluations_to(self, sampler: str, level: float) -> list[int | None]:
         """The evaluations after which each run of a sampler had so large a share, if ever."""
         curves = [self.curve(run) for run in self.runs if run.sampler == sampler]
         return [first_at(curve, level) for curve in curves]
@@ -234,7 +234,7 @@ class Comparison:
     def _sampler(self, name: str) -> ComparedSampler:
         low, median, high = self.band(name).tolist()
         return ComparedSampler(
-            reached={level: ReachedLevel.of(self.reached(name, level)) for level in LEVELS},
+            reached={level: ReachedLevel.of(self.evaluations_to(name, level)) for level in LEVELS},
             runs=[self._run(run) for run in self.runs if run.sampler == name],
             median=median,
             low=low,

@@ -20,7 +20,7 @@ from chop.files import write_pieces, write_text
 from chop.results.trials import (
     TrialRow,
     best_json,
-    indented,
+    indent_json,
     known_of_front,
     log_pieces,
     read_best,
@@ -62,7 +62,7 @@ FLOAT, START, TEST = "float", "start", "test "
 
 @dataclass(frozen=True, repr=False)
 class SearchResult(Sequence["Network"]):
-    """What a search has found; as a sequence, the networks that no other beats, the best first.
+    """The result of a search; as a sequence, the networks that no other beats, the best first.
 
     It shows itself as a table, in a notebook with a picture.
 
@@ -144,7 +144,7 @@ class SearchResult(Sequence["Network"]):
                 for name, marks in known.items()
                 if row["number"] in marks
             }
-        write_text(self.folder / BEST, indented(front))
+        write_text(self.folder / BEST, indent_json(front))
 
     @property
     def metrics(self) -> list[str]:
@@ -162,7 +162,7 @@ class SearchResult(Sequence["Network"]):
         return [trial for trial in self.trials if trial.is_complete]
 
     @property
-    def failed(self) -> list[Trial]:
+    def failures(self) -> list[Trial]:
         """The trials that have none."""
         return [trial for trial in self.trials if not trial.is_complete]
 
@@ -297,12 +297,12 @@ class Network:
 
     @property
     def trial(self) -> Trial:
-        """What was measured and chosen."""
+        """Return what was measured and chosen."""
         return self.result.best[self.place]
 
     @property
     def folder(self) -> Path:
-        """Where the results of the search are."""
+        """Return where the results of the search are."""
         return self.result.folder
 
     @property
@@ -312,7 +312,7 @@ class Network:
 
     @property
     def is_verified(self) -> bool:
-        """Whether its integers were seen to compute the same."""
+        """Return whether its integers were seen to compute the same."""
         mark = self.result.verified.get(self.trial.number)
         return mark is not None and bool(mark.equal) and mark.promised
 
@@ -328,7 +328,7 @@ class Network:
 
     @property
     def space(self) -> "SearchSpace":
-        """What makes the network; only a search that was run just now has it."""
+        """Return what makes the network; only a search that was run just now has it."""
         if self.result.space is None:
             raise DataError(f"{self.folder.name}: a result that was read makes no networks")
         return self.result.space
@@ -369,7 +369,7 @@ class Network:
 
 
 class SearchRecord(SearchDescription):
-    """What ``search.json`` holds."""
+    """The content of ``search.json``."""
 
     start: Start | None = None
 

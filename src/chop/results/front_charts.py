@@ -1,4 +1,4 @@
-"""What the trials of a search show: how fast the front was reached, and which choices mattered."""
+"""Charts of trials: how fast the front was reached, and which choices mattered."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ def hypervolume_chart(history: Sequence[float]) -> LineChart:
 
 @dataclass(frozen=True)
 class Importances:
-    """What mattered, and what it takes to tell."""
+    """The importance of choices, and the trials it takes to tell."""
 
     shares: dict[str, dict[str, float]]
     """The share of the variance of each objective that each choice explains, the largest first."""

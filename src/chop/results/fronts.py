@@ -5,10 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pydantic import BaseModel
-
 from chop.charts import LineChart, Mark
 from chop.figures import SCORES, significant
+from chop.results.exports import ExportSource
 from chop.results.front import SearchResult
 from chop.results.front_charts import LOGARITHMIC_FROM
 from chop.runs import (
@@ -34,16 +33,9 @@ ROWS = {
 """Rows by their loaders."""
 
 
-class Manifest(BaseModel):
-    """What an export says of itself: its form, and the graph or settings that it was made of."""
-
-    form: str
-    source: str = ""
-
-
 @dataclass(frozen=True)
 class Fronts:
-    """What each search has found, on two objectives."""
+    """The fronts of several searches on two objectives."""
 
     good: str
     cost: str
@@ -65,9 +57,9 @@ class Fronts:
         return front_of([self._point(trial) for trial in self.trials[name]])
 
     def _point(self, trial: Trial) -> Point:
-        return less_is_better(self._measured(trial), self.directions)
+        return less_is_better(self._objectives(trial), self.directions)
 
-    def _measured(self, trial: Trial) -> tuple[float, float]:
+    def _objectives(self, trial: Trial) -> tuple[float, float]:
         return trial.metrics[self.good], trial.metrics[self.cost]
 
     def shares(self) -> dict[str, float]:
@@ -95,18 +87,18 @@ class Fronts:
         is_wide = min(costs) > 0 and max(costs) > LOGARITHMIC_FROM * min(costs)
         marks: dict[str, Mark] = dict.fromkeys(series, "o-")
         for forms, trials in self.exported.items():
-            measured = (self._measured(trial) for trial in trials)
+            measured = (self._objectives(trial) for trial in trials)
             series[forms] = sorted((cost_of, good_of) for good_of, cost_of in measured)
             marks[forms] = "*"
         return LineChart(
             f"Fronts of the searches{self.subject and f': {self.subject}'}",
-            _named(self.cost), _named(self.good, self.rows), series, marks=marks,
+            _axis_name(self.cost), _axis_name(self.good, self.rows), series, marks=marks,
             logarithmic="x" if is_wide else "", named_levels=self.baselines,
             is_legend_above=len(series) <= FEW_NAMES,
         )  # fmt: skip
 
 
-def _named(metric: str, rows: str | None = None) -> str:
+def _axis_name(metric: str, rows: str | None = None) -> str:
     """Return the name of an axis: a score with its rows, a cost with its unit."""
     if metric in SCORES and rows in ROWS:
         return f"{metric} on {ROWS[rows]} rows"
@@ -120,7 +112,7 @@ def read_fronts(folders: Mapping[str, Path]) -> Fronts | None:
     for first in searches.values():
         wanted = _objectives(first)
         alike = [name for name, each in searches.items() if _objectives(each) == wanted]
-        trials = {name: _measured(searches[name], list(wanted)) for name in alike}
+        trials = {name: _comparable_trials(searches[name], list(wanted)) for name in alike}
         found = {name: searches[name] for name in alike if trials[name]}
         if len(wanted) == 2 and len(found) > 1:
             (good, one), (cost, other) = wanted.items()
@@ -128,7 +120,7 @@ def read_fronts(folders: Mapping[str, Path]) -> Fronts | None:
             return Fronts(
                 good, cost, (one, other), {names[name]: trials[name] for name in found},
                 _baselines({names[name]: each for name, each in found.items()}, good),
-                _exported({folders[name]: each for name, each in found.items()}, wanted),
+                _trials_by_form({folders[name]: each for name, each in found.items()}, wanted),
                 _subject([folders[name] for name in found]),
                 _common([each.problem.rows for each in found.values()]),
             )  # fmt: skip
@@ -141,7 +133,7 @@ def _common(rows: list[str | None]) -> str | None:
 
 
 def _names(searches: Mapping[str, SearchResult]) -> dict[str, str]:
-    """What searches are called: by their samplers, where those do not tell, by folders, too."""
+    """Return names of searches: by their samplers; where those are the same, by folders, too."""
     samplers = {name: each.problem.sampler or "search" for name, each in searches.items()}
     often = Counter(samplers.values())
     return {
@@ -165,7 +157,7 @@ def _baselines(searches: Mapping[str, SearchResult], good: str) -> dict[str, flo
     }
 
 
-def _exported(
+def _trials_by_form(
     searches: Mapping[Path, SearchResult], wanted: Mapping[str, Direction]
 ) -> dict[str, list[Trial]]:
     """The trials of fronts that were exported, by the forms; `wanted` are the objectives."""
@@ -184,7 +176,7 @@ def _forms(folder: Path) -> dict[str, list[str]]:
     """The forms of the exports in the folder of a search, by what they were made of."""
     found: dict[str, list[str]] = {}
     for path in folder.glob(f"{EXPORT.format('*')}/{MANIFEST}"):
-        export = read_stored(Manifest, path, f"{folder.name}/{path.parent.name}/{path.name}")
+        export = read_stored(ExportSource, path, f"{folder.name}/{path.parent.name}/{path.name}")
         found.setdefault(Path(export.source).name, []).append(export.form)
     return found
 
@@ -199,7 +191,7 @@ def _metrics(search: SearchResult) -> Sequence[str]:
     return list(search.problem.metrics)
 
 
-def _measured(search: SearchResult, names: Sequence[str]) -> list[Trial]:
+def _comparable_trials(search: SearchResult, names: Sequence[str]) -> list[Trial]:
     """The complete trials within bounds that have all of these metrics."""
     return [
         trial

@@ -1,4 +1,4 @@
-"""What a saved graph tells: operations, shapes, number formats, errors of rounding, statistics."""
+"""Facts of a saved graph: operations, shapes, number formats, errors of rounding, statistics."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -61,7 +61,7 @@ class NodeFacts:
 
     @property
     def worst_sqnr(self) -> float | None:
-        """That of the operand that loses most."""
+        """The ratio of the operand that loses most."""
         return min((each.sqnr for each in self.tensors), default=None)
 
 
@@ -88,7 +88,7 @@ def node_facts(node: fx.Node, modules: Mapping[str, nn.Module]) -> NodeFacts:
         inputs=tuple(each.name for each in node.all_input_nodes),
         formats={role: describe(fmt) for role, fmt in formats.items()},
         bits=widths[0] if widths else FLOAT_BITS,
-        tensors=tuple(_rounded(node.name, _operands(module, common), formats)),
+        tensors=tuple(_rounded_tensors(node.name, _operands(module, common), formats)),
         widths={role: found for role, fmt in formats.items() if (found := widths_of(fmt))},
         statistics=tuple(_statistics(_section(node, "software"))),
     )
@@ -100,7 +100,7 @@ def _section(node: fx.Node, name: str) -> Mapping[str, Any]:
 
 
 def _table(value: Any) -> Mapping[str, Any]:
-    """A part of the metadata, which a user may have edited: what is no table is empty."""
+    """A part of the metadata, which a user may have edited: what is not a table is empty."""
     return value if isinstance(value, dict) else {}
 
 
@@ -120,7 +120,7 @@ def describe(fmt: NumberFormat) -> str:
 
 
 def widths_of(fmt: NumberFormat) -> dict[int, int]:
-    """How many channels or elements have each width; none where one width serves all."""
+    """Count the channels or elements of each width; nothing where one width serves all."""
     return fmt.widths if isinstance(fmt, Integer) and isinstance(fmt.width, IntTensor) else {}
 
 
@@ -137,7 +137,7 @@ def _operands(module: nn.Module | None, common: Mapping[str, Any]) -> dict[str, 
     return operands
 
 
-def _rounded(
+def _rounded_tensors(
     name: str, operands: Mapping[str, Tensor], formats: Mapping[str, NumberFormat]
 ) -> Iterator[RoundedTensor]:
     for role, fmt in formats.items():

@@ -1,4 +1,4 @@
-"""What each layer of a network loses by itself at several widths."""
+"""The loss of each layer of a network by itself at several widths."""
 
 import json
 import shutil
@@ -17,7 +17,7 @@ from chop.runs import LAYERS_FILE, LAYERS_TABLE, Count, read_stored
 from chop.tables import ResultTable, as_csv
 from chop.tasks import CLASSES, NUMBERS
 
-TOLERATED = {CLASSES.decides: 0.005, NUMBERS.decides: 0.02}
+TOLERATED = {CLASSES.primary_metric: 0.005, NUMBERS.primary_metric: 0.02}
 """What a width may cost and still be enough: half a point of accuracy, or an error 2 % larger."""
 LONGEST_NAME, LINE = 24, 79
 MOST_LINES = 8
@@ -60,7 +60,7 @@ class LayerAtWidth(BaseModel):
 
 
 class Sensitivity(BaseModel):
-    """What each layer loses by itself. It shows itself as a table."""
+    """The loss of each layer by itself. It shows itself as a table."""
 
     model_config = ConfigDict(frozen=True, populate_by_name=True)
 
@@ -95,7 +95,7 @@ class Sensitivity(BaseModel):
         rows = [point.as_row(self.start.metric) for point in self.points]
         facts = {
             "start": self.start.model_dump(),
-            "tolerated": self.tolerated,
+            "tolerated": self.tolerance,
             "enough": {layer: self.enough(layer) for layer in self.layers},
             "layers": rows,
         }
@@ -117,15 +117,15 @@ class Sensitivity(BaseModel):
         return found
 
     @property
-    def tolerated(self) -> float:
-        """What a width may cost and still be enough."""
+    def tolerance(self) -> float:
+        """Return the most that a width may cost and still be enough."""
         return TOLERATED[self.start.metric]
 
     def enough(self, layer: str) -> int | None:
         """Return the narrowest width from which on no width costs more than is tolerated."""
         found, points = None, self.layers[layer]
         for width in sorted(self.widths, reverse=True):
-            if points[width].lost > self.tolerated:
+            if points[width].lost > self.tolerance:
                 break
             found = width
         return found
@@ -146,19 +146,19 @@ class Sensitivity(BaseModel):
 
     @property
     def what_is_lost(self) -> str:
-        """What the numbers of the table are."""
-        if self.start.metric == NUMBERS.decides:
+        """Return what the numbers of the table are."""
+        if self.start.metric == NUMBERS.primary_metric:
             return f"Per cent more {NUMBERS.words} (of {self.start})"
         return f"Points of accuracy lost (of {100 * self.start.value:.1f})"
 
     def caption(self) -> str:
         """Return what the numbers of the table mean, in sentences."""
         widest = max((point.high - point.low) / 2 for point in self.points)
-        unit = "per cent" if self.start.metric == NUMBERS.decides else "points"
+        unit = "per cent" if self.start.metric == NUMBERS.primary_metric else "points"
         return (
             f"{self.what_is_lost} where one layer alone has so many bits, on the same "
             f"{self.start.rows:,} validation rows, 95 % sure to ±{100 * widest:.1f} or better. "
-            f"Enough: costs at most {100 * self.tolerated:g} {unit}. Saves: of the bits of all "
+            f"Enough: costs at most {100 * self.tolerance:g} {unit}. Saves: of the bits of all "
             "parameters."
         )
 

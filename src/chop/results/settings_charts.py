@@ -107,7 +107,7 @@ class Group:
 
 
 def groups_of(study: StudyOfSettings, drawn: Sequence[TrainedSetting]) -> list[Group]:
-    """What belongs side by side: the settings of a sweep along the name with most values."""
+    """Group the settings to be drawn together: those of a sweep along the name with most values."""
     by_key = {key_of(setting.config): setting for setting in drawn}
     groups: list[Group] = []
     for sweep in study.sweeps:

@@ -103,7 +103,7 @@ def nested_keys(config: Mapping[str, Any], above: tuple[str, ...] = ()) -> Confi
     """Return nested tables as one."""
     found: Config = {}
     for key, value in config.items():
-        inner = _shared((*above, key))
+        inner = _share((*above, key))
         if isinstance(value, dict):
             found |= nested_keys(value, inner)
         else:
@@ -112,7 +112,7 @@ def nested_keys(config: Mapping[str, Any], above: tuple[str, ...] = ()) -> Confi
 
 
 @lru_cache(maxsize=10_000)  # most trials have the same choices
-def _shared(key: tuple[str, ...]) -> tuple[str, ...]:
+def _share(key: tuple[str, ...]) -> tuple[str, ...]:
     return key
 
 
@@ -153,10 +153,10 @@ def _best_row(trial: Trial) -> dict[str, Any]:
 
 def as_json(value: Any) -> str:
     """Return JSON as pandas writes it: four spaces, no space after a colon, ten decimals."""
-    return indented(round_numbers(value))
+    return indent_json(round_numbers(value))
 
 
-def indented(value: Any) -> str:
+def indent_json(value: Any) -> str:
     """Return JSON with the white space of pandas, every number exact."""
     return json.dumps(value, indent=4, separators=(",", ":")) + "\n"
 

@@ -38,4 +38,4 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-callable_package(__name__, "chop.verbs.search.front", "search")
+callable_package(__name__, "chop.verbs.search.front", "search_module")

@@ -1,4 +1,4 @@
-"""What ``[search]`` says, checked before any model is built."""
+"""The table ``[search]``, checked before any model is built."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -166,7 +166,7 @@ class SearchConfig(Schema):
     def description(
         self, space_size: int, repeats: int, trials: Iterable[Trial] = ()
     ) -> SearchDescription:
-        """What is searched and how, for the files of the results."""
+        """Return what is searched and how, for the files of the results."""
         seen = [trial.seen for trial in trials if trial.seen is not None]
         return SearchDescription(
             space=self.search_space.name, space_size=space_size, repeats=repeats,
@@ -183,7 +183,7 @@ class SearchConfig(Schema):
 
     @property
     def starts_untrained(self) -> bool:
-        """Whether the weights that the network comes with make no difference."""
+        """Return whether the weights that the network comes with make no difference."""
         return SPACES[self.search_space.name].starts_afresh or self.strategy.setup.trains
 
     @property

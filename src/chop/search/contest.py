@@ -18,8 +18,8 @@ from optuna.trial import FrozenTrial
 from chop.runs import JOURNAL
 from chop.search.config import SearchConfig
 from chop.search.engines.dispatch import Dispatcher
-from chop.search.engines.engine import Engine
-from chop.search.proposals import Pending, Proposals, check_size
+from chop.search.engines.engine import TrialEngine
+from chop.search.proposals import PendingTrial, Proposals, check_size
 from chop.search.samplers import SAMPLERS
 from chop.search.spaces.measure import Measure
 from chop.search.spaces.space import SearchSpace, every, key_of
@@ -77,7 +77,7 @@ class SamplerRun:
         self.proposals = Proposals(space, config, self.known, seed)
         self.timeout = config.sampling.timeout
         self._begun = time.monotonic()
-        self._asked: Pending | None = None
+        self._asked: PendingTrial | None = None
 
     def ask(self) -> TrialRequest | None:
         """Return the configuration that the run waits for; None if it is over."""
@@ -119,7 +119,7 @@ class Contest:
         config: SearchConfig,
         folder: Path,
         problem: Mapping[str, Any],
-        engine: Engine,
+        engine: TrialEngine,
         report: Callable[[Run], None] = lambda run: None,
     ) -> None:
         self.space = space

@@ -1,4 +1,4 @@
-"""What chop's own runners measure: names, units, and which direction is usually wanted."""
+"""The metrics of chop's own runners: names, units, and usual directions."""
 
 from typing import Literal, NamedTuple
 

@@ -1,4 +1,4 @@
-"""What a search asks for next: configurations that no process has evaluated."""
+"""The next proposals of a search: configurations that no process has evaluated."""
 
 import random
 from collections.abc import Iterable, Mapping
@@ -32,7 +32,7 @@ DRAWS_PER_STEP = 20
 
 
 @dataclass(frozen=True)
-class Pending:
+class PendingTrial:
     """A proposal on its way."""
 
     proposal: Proposal
@@ -73,9 +73,9 @@ class Proposals:
         self._draw = random.Random(f"{seed}/0/{len(known.done)}")
         self._learn_from(known.news())
 
-    def batch(self, count: int) -> list[Pending]:
+    def batch(self, count: int) -> list[PendingTrial]:
         """Return the next proposals; fewer than `count` if there are no more."""
-        batch: dict[str, Pending] = {}
+        batch: dict[str, PendingTrial] = {}
         while len(batch) < count:
             pending = self._next(batch)
             if pending is None:
@@ -83,14 +83,14 @@ class Proposals:
             batch[pending.key] = pending
         return list(batch.values())
 
-    def request(self, pending: Pending) -> TrialRequest:
+    def request(self, pending: PendingTrial) -> TrialRequest:
         """Return a proposal as it is evaluated and stored."""
         params = pending.proposal.params
         distributions = {name: self.distributions[name] for name in params}
         notes = self.sampler.notes(pending.proposal)
         return TrialRequest(pending.key, pending.config, params, distributions, notes)
 
-    def learn(self, batch: Iterable[Pending], outcomes: Mapping[str, Outcome]) -> None:
+    def learn(self, batch: Iterable[PendingTrial], outcomes: Mapping[str, Outcome]) -> None:
         """Tell the sampler what became of its proposals and of the trials of others."""
         if not self.learns:
             return
@@ -104,7 +104,7 @@ class Proposals:
                 self._learn_from([self.known.done[pending.key]])
         self._learn_from([t for t in self.known.news() if claim_of(t).key not in own])
 
-    def _next(self, batch: dict[str, Pending]) -> Pending | None:
+    def _next(self, batch: dict[str, PendingTrial]) -> PendingTrial | None:
         """Return a configuration that is not taken; None if there is none left."""
         near: Picked = {}
         for _ in range(REPEATS if self.learns else DRAWS):
@@ -120,14 +120,14 @@ class Proposals:
                 break
         return self._unseen(batch, near)
 
-    def _pending(self, proposed: Proposal) -> Pending:
+    def _pending(self, proposed: Proposal) -> PendingTrial:
         config = self.space.config(proposed.picked)
-        return Pending(proposed, config, key_of(config))
+        return PendingTrial(proposed, config, key_of(config))
 
-    def _is_taken(self, key: str, batch: dict[str, Pending]) -> bool:
+    def _is_taken(self, key: str, batch: dict[str, PendingTrial]) -> bool:
         return key in batch or self.known.taken(key)
 
-    def _repeat(self, pending: Pending) -> None:
+    def _repeat(self, pending: PendingTrial) -> None:
         """Tell the sampler the known result of a configuration it has proposed again.
 
         Told of a failure, gp proposes the same again and again; for tpe and nsgaii it makes no
@@ -138,7 +138,7 @@ class Proposals:
         values, violations = (known.values, known.constraints) if known else (None, {})
         self.sampler.learn(pending.proposal, values, violations)
 
-    def _unseen(self, batch: dict[str, Pending], near: Picked) -> Pending | None:
+    def _unseen(self, batch: dict[str, PendingTrial], near: Picked) -> PendingTrial | None:
         """Return a configuration that is not taken: a neighbour of `near`, else the first."""
         taken = self.known.count + len(batch)
         for draw in range(DRAWS if taken < self.size else 0):

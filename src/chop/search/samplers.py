@@ -32,7 +32,7 @@ LARGEST_LEAP = 256
 
 @dataclass(frozen=True)
 class Problem:
-    """What a sampler has to know: what to choose from and what is wanted."""
+    """The problem of a sampler: the choices and the objectives."""
 
     choices: tuple[Choice, ...]
     directions: tuple[Literal["maximize", "minimize"], ...]
@@ -72,7 +72,7 @@ class Sampler(ABC):
         """Take note of trials that others have finished."""
 
     def notes(self, proposal: Proposal) -> dict[str, Any]:
-        """What the sampler has to find in the study when the search is resumed."""
+        """Return what the sampler has to find in the study when the search is resumed."""
         return {}
 
     def part_ways(self, way: str) -> None:  # noqa: B027  # it only saves work
@@ -155,7 +155,7 @@ class QuasiRandom(Sampler):
         return proposal(self.problem.choices, pick)
 
 
-class Learning(Sampler):
+class LearningSampler(Sampler):
     """One of Optuna's samplers, on a study in memory."""
 
     def __init__(self, problem: Problem, sampler: "BaseSampler") -> None:
@@ -266,7 +266,7 @@ class SamplerKind:
 
     @property
     def traits(self) -> dict[str, str]:
-        """What a user may want to know, in words."""
+        """Return what a user may want to know, in words."""
         starts_over = "restarts and skips known configurations"
         return {
             "learns": "yes" if self.learns else "no",
@@ -321,7 +321,7 @@ def tpe(seed: int, problem: Problem) -> Sampler:
     """Tree-structured Parzen estimator: samples near the best trials."""
     from optuna.samplers import TPESampler
 
-    return Learning(problem, TPESampler(seed=seed))
+    return LearningSampler(problem, TPESampler(seed=seed))
 
 
 @sampler("nsgaii", learns=True)
@@ -329,7 +329,7 @@ def nsgaii(seed: int, problem: Problem) -> Sampler:
     """NSGA-II: an evolutionary search for a Pareto front."""
     from optuna.samplers import NSGAIISampler
 
-    return Learning(problem, NSGAIISampler(seed=seed))
+    return LearningSampler(problem, NSGAIISampler(seed=seed))
 
 
 @sampler("nsgaiii", learns=True)
@@ -338,7 +338,7 @@ def nsgaiii(seed: int, problem: Problem) -> Sampler:
     from optuna.samplers import NSGAIIISampler
 
     with _experiments():
-        return Learning(problem, NSGAIIISampler(seed=seed))
+        return LearningSampler(problem, NSGAIIISampler(seed=seed))
 
 
 @sampler("gp", learns=True, needs=("scipy",))
@@ -347,7 +347,7 @@ def gp(seed: int, problem: Problem) -> Sampler:
     from optuna.samplers import GPSampler
 
     with _experiments():
-        return Learning(problem, GPSampler(seed=seed))
+        return LearningSampler(problem, GPSampler(seed=seed))
 
 
 @contextlib.contextmanager

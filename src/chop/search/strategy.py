@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from chop.logger import get_logger
 from chop.search.engines.dispatch import Dispatcher, Done
-from chop.search.engines.engine import LONGEST_WAIT, Engine
+from chop.search.engines.engine import LONGEST_WAIT, TrialEngine
 from chop.search.engines.serial import Serial
-from chop.search.proposals import Pending, Proposals
+from chop.search.proposals import PendingTrial, Proposals
 from chop.search.spaces.measure import Measure
 from chop.search.spaces.space import SearchSpace
 from chop.search.study.store import Store
@@ -31,7 +31,7 @@ LOOK_FOR_THE_DEAD = 30.0
 
 @dataclass
 class Progress:
-    """How far a search is; `report` is called whenever that changes."""
+    """The progress of a search; `report` is called whenever that changes."""
 
     report: Callable[[Store, str], None] = lambda store, engine: None
     """Given the study, and what is to be said of the engine."""
@@ -66,7 +66,7 @@ class Strategy(ABC):
 
 
 def make_strategy(
-    space: SearchSpace, config: "SearchConfig", store: Store, engine: Engine
+    space: SearchSpace, config: "SearchConfig", store: Store, engine: TrialEngine
 ) -> Strategy:
     """Make the search that a configuration describes, ready to run."""
     module, _, name = config.strategy.setup.strategy.partition(":")
@@ -90,7 +90,7 @@ class Search(Strategy):
         config: "SearchConfig",
         store: Store,
         seed: int | None = None,
-        engine: Engine | None = None,
+        engine: TrialEngine | None = None,
     ) -> None:
         store.catch_up()
         seed = space.context.seed if seed is None else seed
@@ -104,7 +104,7 @@ class Search(Strategy):
         if self.limit < config.sampling.n_trials:
             logger.info("All %s configurations will be evaluated", f"{self.size:,}")
         self.trials = Dispatcher(engine or Serial(), store, self.measure, self.limit)
-        self._pending: dict[str, Pending] = {}
+        self._pending: dict[str, PendingTrial] = {}
         self._last_look = 0.0
         self._losses = 0
 
@@ -145,7 +145,7 @@ class Search(Strategy):
         self._send(batch)
         return bool(batch)
 
-    def _send(self, batch: list[Pending]) -> None:
+    def _send(self, batch: list[PendingTrial]) -> None:
         self._pending |= {pending.key: pending for pending in batch}
         taken = self.trials.send([self.proposals.request(each) for each in batch])
         if taken:

@@ -62,7 +62,7 @@ RANKS = ("RANK", "NODE_RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK"
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """Where the checkpoints of a run are, the metrics of its epochs, how rows were scaled."""
+    """The checkpoints of a run, the metrics of its epochs, the scaling of its rows."""
 
     best: Path
     last: Path

@@ -45,14 +45,14 @@ def accuracy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def score(outputs: Tensor, labels: Tensor, targets: Targets | None = None) -> Tensor:
-    """What decides of a task for some rows: the accuracy, or the mean absolute error."""
+    """Return the primary metric of some rows: the accuracy, or the mean absolute error."""
     if not labels.is_floating_point():
         return accuracy(outputs, labels)
     return (restore_units(outputs.to(labels.dtype), targets) - as_rows(labels)).abs().mean()
 
 
 def reduce_scores(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """What is kept of a step to tell its score later: of many tokens not all their scores."""
+    """Reduce the scores of a step to what tells its score later: of many tokens not all scores."""
     if logits.ndim == 2 or labels.is_floating_point():
         return logits, labels
     wanted = labels != IGNORED
@@ -113,7 +113,7 @@ class Evaluation(Result):
         return {f"{split}_acc_epoch": self.accuracy, f"{split}_loss_epoch": self.loss}
 
     def details(self, class_names: Sequence[str]) -> dict[str, Any]:
-        """What is known of each class."""
+        """Return the facts of each class."""
         names = names_of(len(self.per_class), class_names)
         shares = [None if math.isnan(share) else share for share in self.per_class]
         return {
@@ -225,7 +225,7 @@ class Tally:
         self.loss, self.pairs = summed(self.loss), summed(self.pairs)
 
     def result(self) -> Evaluation:
-        """What was counted so far."""
+        """Return the result of the rows counted so far."""
         rows = int(self.pairs.sum())
         loss = float(self.loss) / rows if rows else math.nan
         if self.classes < 0:
@@ -234,7 +234,7 @@ class Tally:
 
 
 def tally_of(labels: Tensor, targets: Targets | None) -> AnyTally:
-    """What counts rows with such labels."""
+    """Return the tally that counts rows with such labels."""
     return RegressionTally(targets) if task_of(labels) is NUMBERS else Tally()
 
 
@@ -338,14 +338,14 @@ ROWS = {"test": "Test rows", "val": "Validation rows", "all": "All rows"}
 def summary_of_test(
     result: Result, class_names: Sequence[str], source: str, split: str = "test"
 ) -> str:
-    """What decides with its confidence interval, the loss, what is known of classes or targets."""
+    """Return the primary metric with its interval, the loss, and a table of classes or targets."""
     digits = result.digits
     (decides, value), *others = result.figures(split).items()
     width = max(len(name) for name in result.figures(split))
     lines = [
         f"{ROWS[split].replace('rows', result.unit)}: {result.rows:,}"
         + (f" ({printable(source)})" if source else ""),
-        f"{decides:{width}}  {value:{digits}}   (95 % confidence: {result.measured.interval})",
+        f"{decides:{width}}  {value:{digits}}   (95 % confidence: {result.primary.interval})",
         *(f"{name:{width}}  {value:{digits}}" for name, value in others),
         *([] if result.agreement is None else [f"In integers: {result.agreement}"]),
         *result.table([printable(name) for name in class_names]),

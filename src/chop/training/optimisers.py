@@ -120,7 +120,9 @@ def check_members(taken: list[nn.Parameter], parameters: list[nn.Parameter]) -> 
     seen: set[int] = set()
     for value in taken:
         if id(value) not in known:
-            raise TrainingError("parameter_groups() of the model names what is no parameter of it")
+            raise TrainingError(
+                "parameter_groups() of the model names what is not a parameter of it"
+            )
         if id(value) in seen:
             raise TrainingError("parameter_groups() of the model names a parameter twice")
         seen.add(id(value))

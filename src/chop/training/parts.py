@@ -69,7 +69,7 @@ class Reporting(Part):
 
     def end_epoch(self, loop: Loop) -> None:
         self.report.end_training(_triple(self._last))
-        self.report.evaluated(dict(loop.metrics), loop.step)
+        self.report.add_evaluation(dict(loop.metrics), loop.step)
         self.report.end_epoch(loop.step, learning_rate(self.settings, loop.epoch))
         total = loop.engine.total(torch.tensor(self.report.mean_loss))
         loop.metrics[TRAIN_LOSS] = float(total) / loop.engine.processes
@@ -177,7 +177,7 @@ class EarlyStopping(Part):
 
     @property
     def is_over(self) -> bool:
-        """Whether the patience is used up."""
+        """Return whether the patience is used up."""
         return self.waited >= self.patience
 
     def end_epoch(self, loop: Loop) -> None:
@@ -290,6 +290,16 @@ class WidthTraining(Part):
         widths, weight = self.widths, self._now
         return [lambda: widths.cost * weight] if weight else []
 
+    def end_step(self, loop: Loop, outcome: Outcome) -> None:
+        if self.widths.due:
+            self._share_ranges(loop)
+
+    @torch.no_grad()
+    def _share_ranges(self, loop: Loop) -> None:
+        """Let ranges be those of the rows of all processes, so that bits cost the same in each."""
+        data = self.widths.parts.data
+        loop.engine.share_ranges([each.lo for each in data], [each.hi for each in data])
+
     def end_epoch(self, loop: Loop) -> None:
         cut_short = loop.is_cut_short
         self._followed = [bound.clone() for bound in self._ranges()] if cut_short else None
@@ -297,6 +307,7 @@ class WidthTraining(Part):
             self.widths.clamp()
         if self._recent:
             self.widths.calibrate(self._recent)
+            self._share_ranges(loop)
             self._recent.clear()
         loop.metrics["ebops_estimate"] = self.ebops
 
@@ -346,7 +357,7 @@ class WidthTraining(Part):
         loss.backward()  # type: ignore[no-untyped-call]
         bits = self.widths.parameters_of_bits()
         if not bool(loss.isfinite()) or any(each.grad is None for each in bits):
-            raise TrainingError("the loss is no finite number, or some width gets no gradient")
+            raise TrainingError("the loss is not a finite number, or some width gets no gradient")
         if not self.start_ebops > 0:
             raise TrainingError("its multiplications cost nothing from the start: give more bits")
 

@@ -1,4 +1,4 @@
-"""What a training run shows and writes: progress, a table of epochs, curves, metrics."""
+"""Output of a training run: progress, a table of epochs, curves, metrics."""
 
 import csv
 import io
@@ -31,7 +31,7 @@ Metrics = dict[str, float]
 
 
 class TrainingProgress(Protocol):
-    """What a training loop tells of its progress."""
+    """The progress that a training loop reports."""
 
     def start(self, epoch: int, steps: int | None) -> None: ...
 
@@ -254,7 +254,7 @@ class Report:
         self.log({name: self._shown[name] for name in chosen} | rates, step)
 
     def advance(self, steps: int, loss: float, score: float) -> None:
-        """Count steps that are done, with their mean loss and what decides of the task."""
+        """Count steps that are done, with their mean loss and the primary metric."""
         self._steps += steps
         self._loss_sum += loss * steps
         self._score_sum += score * steps
@@ -264,7 +264,7 @@ class Report:
         """Keep the metrics of the last step of the epoch."""
         self._step_metrics(last)
 
-    def evaluated(self, metrics: Metrics, step: int) -> None:
+    def add_evaluation(self, metrics: Metrics, step: int) -> None:
         """Keep and log the metrics of an evaluation."""
         self._shown |= metrics
         self.log(metrics, step)
@@ -338,7 +338,7 @@ def loss_curves(task: Task) -> Curves:
 
 
 def score_curves(task: Task) -> Curves:
-    """What decides of a task."""
+    """Return the curves of the primary metric of a task."""
     columns = {"training": task.train_column, "validation": task.epoch_column()}
     return Curves(task.words[0].upper() + task.words[1:], task.unit, columns)
 

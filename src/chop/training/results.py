@@ -1,4 +1,4 @@
-"""What comes of running a network over labelled rows, and that of one that predicts numbers.
+"""Results of running a network over labelled rows, and those of one that predicts numbers.
 
 Errors are in the units of the labels. The results of classifiers are in `metrics`.
 """
@@ -40,13 +40,13 @@ class Result(ABC):
     @property
     @abstractmethod
     def value(self) -> float:
-        """What decides of the task: accuracy, or mean absolute error."""
+        """The primary metric of the task: accuracy, or mean absolute error."""
 
     @property
-    def measured(self) -> Measured:
+    def primary(self) -> Measured:
         """The primary metric with its interval."""
         low, high = self.interval
-        metric, rows = self.task.decides, self.rows
+        metric, rows = self.task.primary_metric, self.rows
         return Measured(metric=metric, value=self.value, rows=rows, low=low, high=high)
 
     @abstractmethod
@@ -55,32 +55,32 @@ class Result(ABC):
 
     @abstractmethod
     def figures(self, split: str) -> dict[str, float]:
-        """What is told of the rows of a split, by the names it has there; what decides is first."""
+        """Return the figures of a split by their names there; the primary metric is first."""
 
     @abstractmethod
     def details(self, class_names: Sequence[str]) -> dict[str, Any]:
-        """What else is known, as plain values."""
+        """Return further facts as plain values."""
 
     @abstractmethod
     def table(self, class_names: Sequence[str]) -> list[str]:
-        """What is known of classes or targets, as lines of text."""
+        """Return the table of classes or targets as lines of text."""
 
     def __repr__(self) -> str:
-        facts = ", ".join(f"{name} {value}" for name, value in self.named())
+        facts = ", ".join(f"{name} {value}" for name, value in self.facts())
         return f"{type(self).__name__}({facts})"
 
     def _repr_html_(self) -> str:
-        """What was measured as a table, for notebooks."""
-        return str(tabulate(self.named(), [], "html", disable_numparse=True))
+        """Return the measurements as a table for notebooks."""
+        return str(tabulate(self.facts(), [], "html", disable_numparse=True))
 
-    def named(self) -> list[tuple[str, str]]:
-        """What was measured, in words."""
+    def facts(self) -> list[tuple[str, str]]:
+        """Return the measurements with their names, as text."""
         (first, value), *others = [
-            (name.removesuffix("_epoch").strip("_"), score_text(value, self.task.decides))
+            (name.removesuffix("_epoch").strip("_"), score_text(value, self.task.primary_metric))
             for name, value in self.figures("").items()
         ]
         return [
-            (first, f"{value} ({self.measured.interval})"),
+            (first, f"{value} ({self.primary.interval})"),
             *others,
             (self.unit, f"{self.rows:,}"),
             *([] if self.agreement is None else [("in integers", str(self.agreement))]),
@@ -91,14 +91,14 @@ class Result(ABC):
         return {
             **self.figures(split),
             "rows": self.rows,
-            f"{self.task.decides}_95_percent_interval": list(self.interval),
+            f"{self.task.primary_metric}_95_percent_interval": list(self.interval),
             **self.details(class_names),
             **({} if self.agreement is None else {"integers": asdict(self.agreement)}),
         }
 
 
 class AnyTally(Protocol):
-    """What counts batches; `share` adds what other processes have counted."""
+    """A counter of batches; `share` adds what other processes have counted."""
 
     def add(self, outputs: Tensor, labels: Tensor) -> None: ...
 
@@ -109,7 +109,7 @@ class AnyTally(Protocol):
 
 @dataclass(frozen=True)
 class TargetError:
-    """How well one target is predicted, in its own units."""
+    """The errors of one target, in its own units."""
 
     mae: float
     """The mean absolute error."""
@@ -178,7 +178,7 @@ class RegressionEvaluation(Result):
         return {f"{split}_{name}_epoch": getattr(self, name) for name in shown}
 
     def details(self, class_names: Sequence[str]) -> dict[str, Any]:
-        """What is known of each target."""
+        """Return the errors of each target."""
         measured = [{name: getattr(each, name) for name in NUMBERS.metrics} for each in self.errors]
         return {
             "task": NUMBERS.name,
@@ -235,7 +235,7 @@ class RegressionTally:
         self.spread = summed(self.spread)
 
     def result(self) -> RegressionEvaluation:
-        """What was counted so far."""
+        """Return the result of the rows counted so far."""
         rows = int(self.rows)
         means = self.sums.cpu().double() / max(rows, 1)
         errors = tuple(_error(*each) for each in means.t().tolist())

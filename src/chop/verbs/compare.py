@@ -61,7 +61,7 @@ def compare_fronts(
 
 
 def fronts_table(fronts: "Fronts") -> str:
-    """What each search has reached, as a table."""
+    """Return the best of each search as a table."""
     from tabulate import tabulate
 
     rows = [

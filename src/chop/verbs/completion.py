@@ -41,7 +41,7 @@ def completion_script(shell: str, names: Names) -> str:
 
 
 def _values(option: str) -> tuple[tuple[str, ...], str] | None:
-    """What may follow an option: some words, or what a name stands for."""
+    """Return what may follow an option: some words, or what a name stands for."""
     setting = all_options().get(option)
     if setting is None or setting.is_flag:
         return None

@@ -62,7 +62,7 @@ class Requirement(NamedTuple):
 
     @property
     def remedy(self) -> str:
-        """What to type to have it; the index has another package by the name of this project."""
+        """The command to install it; the index has another package by the name of this project."""
         return f"pip install '{self.name}{self.parts}>={self.at_least}'"
 
 
@@ -83,7 +83,7 @@ def doctor(*, missing_only: bool = False) -> str:
 
 
 def _guard(title: str, look: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
-    """What a look finds; if it cannot be finished, that is a finding too."""
+    """Return what a check finds; if it cannot be finished, that is a finding too."""
     try:
         yield from look()
     except Exception as error:  # noqa: BLE001  # a doctor must survive a sick machine
@@ -103,7 +103,7 @@ def machine() -> Iterator[Finding]:
 
 
 def compiler() -> Finding:
-    """What exports to C are checked with."""
+    """Look for the compiler that checks exports to C."""
     path = shutil.which("cc")
     if path is None:
         return Finding("cc", MISSING, "ch export --to c checks its files with it", INSTALL_CC)
@@ -111,7 +111,7 @@ def compiler() -> Finding:
 
 
 def circuits() -> Finding:
-    """What exports to SystemVerilog are checked and synthesised with."""
+    """Look for the tools that check and synthesise exports to SystemVerilog."""
     found = [name for name in CIRCUIT_TOOLS if shutil.which(name)]
     if not {"verilator", "iverilog"} & set(found):
         what = "ch export --to verilog checks its files with verilator or iverilog"
@@ -136,7 +136,7 @@ def memory() -> str:
 
 
 def devices() -> Iterator[Finding]:
-    """What torch can compute on, and with how many threads."""
+    """Look for the devices of torch, and its threads."""
     try:
         import torch
     except (ImportError, OSError) as error:  # a broken library raises the second
@@ -152,7 +152,7 @@ def devices() -> Iterator[Finding]:
 
 
 def requirements() -> list[Requirement]:
-    """What the installed project says it needs."""
+    """Return the requirements of the installed project."""
     found = []
     for line in requires(PROJECT) or ():
         name = re.match(r"([\w.-]+)(\[[\w,-]+\])?", line)
@@ -179,7 +179,7 @@ def packages() -> Iterator[Finding]:
 
 
 def find_package(wanted: Requirement, remedy: str, purpose: str = "") -> Finding:
-    """Whether a package is there and new enough."""
+    """Return whether a package is there and new enough."""
     words = f" ({purpose})" if purpose else ""
     try:
         have = version(wanted.name)
@@ -197,7 +197,7 @@ def numbers(text: str) -> list[int]:
 
 
 def extras() -> Iterator[Finding]:
-    """What some things need, and what they are."""
+    """Return the optional packages, and the features that need them."""
     try:
         optional = [each for each in requirements() if each.extra not in ("", DEVELOPERS)]
     except PackageNotFoundError:
@@ -212,7 +212,7 @@ def extras() -> Iterator[Finding]:
 
 
 def torchvision() -> Iterator[Finding]:
-    """Whether torchvision, which some packages import if it is there, can be imported."""
+    """Return whether torchvision, which some packages import if it is there, can be imported."""
     try:
         have = version("torchvision")
     except PackageNotFoundError:
@@ -253,7 +253,7 @@ def simulated_jets() -> Iterator[Finding]:
 
 
 def cache(folder: Path) -> Finding:
-    """Where fetched and prepared data go."""
+    """Return the folder of fetched and prepared data."""
     there = folder
     while not there.exists() and there != there.parent:
         there = there.parent
@@ -294,7 +294,7 @@ def render_findings(findings: dict[str, list[Finding]]) -> str:
 
 
 def missing(findings: dict[str, list[Finding]]) -> str:
-    """What is missing, and what to type to have it."""
+    """Return the missing parts, and the commands that install them."""
     rows = [
         (each.name, each.remedy) for group in findings.values() for each in group if each.remedy
     ]

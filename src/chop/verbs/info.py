@@ -67,7 +67,7 @@ def info(
 
 
 def metrics_in(traits: Traits) -> dict[str, dict[str, str]]:
-    """What runners measure, by the name of the metric: its words by the name of the runner."""
+    """Return the metrics of runners: by the name of the metric, its words by that of the runner."""
     found: dict[str, dict[str, str]] = {}
     for topic in RUNNERS:
         for runner, said in traits.get(topic, {}).items():
@@ -120,7 +120,7 @@ def _names(names: list[str], width: int, most: int) -> list[str]:
 
 
 def _entry(name: str, topics: Catalogue, traits: Traits) -> str:
-    """What there is to say of a name; of a pass that comes with the package, its keys too."""
+    """Return the description of a name; for a pass of the package, with its keys."""
     found = {topic: entries[name] for topic, entries in topics.items() if name in entries}
     if not found:
         known = [each for entries in topics.values() for each in entries]

@@ -81,7 +81,7 @@ def _parts(run: RunFolder, problems: list[str]) -> Parts:
 
 
 def _graph(run: RunFolder, problems: list[str]) -> Parts:
-    """What the newest saved graph shows; without one, the first network of a learned front."""
+    """Return the section of the newest saved graph, or of the first network of a learned front."""
     from chop.results.graph import read_graph
     from chop.results.trials import first_graphs
     from chop.views.sections import graph as views

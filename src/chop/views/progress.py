@@ -1,4 +1,4 @@
-"""What a search says while it runs: a bar, or a line now and then."""
+"""The progress of a search while it runs: a bar, or a line now and then."""
 
 import sys
 import time
@@ -51,7 +51,7 @@ class SearchLines:
             self._done_before = len(store.done)
         if now - self._last >= self.every:
             self._last = now
-            self.show(store, self._left(len(store.done), now))
+            self.show(store, self._time_left(len(store.done), now))
 
     def show(self, store: Store, left: str) -> None:
         logger.info(
@@ -59,7 +59,7 @@ class SearchLines:
             len(store.done), self.total, left, ", ".join([*self.rate(store), self.best(store)]),
         )  # fmt: skip
 
-    def _left(self, done: int, now: float) -> str:
+    def _time_left(self, done: int, now: float) -> str:
         fresh = done - (self._done_before or 0)
         if fresh <= 0:
             return "?"
@@ -115,7 +115,7 @@ class SearchBar(SearchLines):
 
     def __exit__(self, *error: object) -> None:
         if self._seen is not None:  # the last of it came after the bar was last drawn
-            self.show(self._seen, self._left(len(self._seen.done), time.monotonic()))
+            self.show(self._seen, self._time_left(len(self._seen.done), time.monotonic()))
         self._bar.stop()
 
     def show(self, store: Store, left: str) -> None:
@@ -132,5 +132,5 @@ def fit_facts(facts: Sequence[str], room: int) -> str:
 
 
 def make_search_progress(total: int, metrics: list[str]) -> SearchLines:
-    """What fits the place where output goes."""
+    """Return the display that fits the place where output goes."""
     return SearchBar(total, metrics) if sys.stdout.isatty() else SearchLines(total, metrics)

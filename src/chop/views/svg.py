@@ -57,13 +57,13 @@ class Axis:
     is_logarithmic: bool = False
 
     def at(self, value: float) -> float:
-        """Where a value is on the page."""
+        """Return the position of a value on the page."""
         low, high = self.ticks[0], self.ticks[-1]
         if self.is_logarithmic:
             low, high, value = math.log10(low), math.log10(high), math.log10(value)
         return round(self.start + (value - low) / (high - low) * (self.end - self.start), 2)
 
-    def shown(self, tick: float) -> str:
+    def tick_text(self, tick: float) -> str:
         """A number along the axis; long ones would run into each other: 3 M for 3,000,000."""
         most = max(map(abs, self.ticks))
         size, unit = next(((s, u) for s, u in SIZES if most >= max(s, 1e5)), (1.0, ""))
@@ -77,7 +77,7 @@ class Frame:
     x: Axis
     y: Axis
 
-    def drawn(self) -> Markup:
+    def markup(self) -> Markup:
         """Grid, numbers and labels."""
         x, y = self.x, self.y
         base = HEIGHT - BOTTOM
@@ -85,9 +85,9 @@ class Frame:
         return join_markup(
             [
                 *(line(LEFT, y.at(t), x.end, y.at(t), "grid") for t in y.ticks),
-                *(text(LEFT - 6, y.at(t) + 4, y.shown(t), "end") for t in y.ticks),
+                *(text(LEFT - 6, y.at(t) + 4, y.tick_text(t), "end") for t in y.ticks),
                 line(LEFT, base, x.end, base, "axis"),
-                *(text(x.at(t), base + 16, x.shown(t)) for t in x.ticks),
+                *(text(x.at(t), base + 16, x.tick_text(t)) for t in x.ticks),
                 text((x.start + x.end) / 2, HEIGHT - 8, x.label, class_="label"),
                 text(14, middle, y.label, class_="label", turned=True),
             ]
@@ -145,7 +145,7 @@ def line_chart(chart: LineChart, width: float = WIDTH) -> Markup:
     """Lines; every point says its values when it is pointed at."""
     frame = make_frame(chart, width)
     levels = (frame.y.at(level) for level in chart.levels)
-    parts = [frame.drawn(), *(line(LEFT, at, frame.x.end, at, "grid") for at in levels)]
+    parts = [frame.markup(), *(line(LEFT, at, frame.x.end, at, "grid") for at in levels)]
     for name, level in chart.named_levels.items():
         at = frame.y.at(level)
         parts += [

@@ -410,7 +410,7 @@ def test_what_cannot_be_counted_says_why() -> None:
     [
         ("its weight has a scale", {"name": "ternary", "weight_scaling_factor": True,
                                     "data_in_mean": 0.5}),
-        ("its weight has a scale that is no power of two",
+        ("its weight has a scale that is not a power of two",
          {"name": "integer_scaled", "data_in_width": 6, "data_in_scale": 0.5,
           "weight_width": 5, "weight_scale": 0.3, "bias_width": 6, "bias_scale": 0.3}),
         ("its weight is rounded at random", {"name": "binary", "data_in_bipolar": True,

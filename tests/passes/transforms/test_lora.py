@@ -152,7 +152,7 @@ def test_a_quantised_layer_takes_an_adapter_that_cannot_be_folded_into_it() -> N
         ({"rank": 0}, "rank"),
         ({"layers": ["nothing"]}, "no linear layer is called 'nothing'"),
         ({"train": ["nothing"]}, "no parameter is called 'nothing'"),
-        ({"layers": ["("]}, "is no pattern"),
+        ({"layers": ["("]}, "is not a pattern"),
     ],
 )
 def test_mistakes(given: dict[str, Any], said: str) -> None:

@@ -18,10 +18,10 @@ from chop.search.engines import EngineChoice, make_engine
 from chop.search.engines.dispatch import Dispatcher
 from chop.search.engines.engine import (
     Answer,
-    Engine,
     Finished,
     Lost,
     Payload,
+    TrialEngine,
     evaluate_all,
 )
 from chop.search.engines.ray import READY, Cluster, RayEngine
@@ -183,7 +183,7 @@ def test_layers_are_measured_by_processes_as_by_one(tmp_path: Path) -> None:
         chop.sensitivity(network, **given, address="auto")
 
 
-class Counting(Engine):
+class Counting(TrialEngine):
     """Has slots, and evaluates nothing."""
 
     slots = 4

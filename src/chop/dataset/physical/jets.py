@@ -66,7 +66,7 @@ def read_jets(path: Path) -> Jets:
         return _from_table(path, "Parquet")
     if start.lstrip()[:1] in (b"%", b"@"):
         return _from_table(path, "ARFF")
-    raise DataError(f"{path}: is neither HDF5 nor ARFF nor Parquet, so it is no JSC file")
+    raise DataError(f"{path}: is neither HDF5 nor ARFF nor Parquet, so it is not a JSC file")
 
 
 def check_cernbox(path: Path) -> None:

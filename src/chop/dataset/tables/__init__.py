@@ -1,6 +1,6 @@
 """Tables of numbers with a column of classes or of targets, read from files of several kinds.
 
-`open_csv`, `open_parquet` and `open_npz` open a table for whoever reads it in pieces; `read_table`
+`open_csv`, `open_parquet` and `open_npz` open a table to be read in pieces; `read_table`
 brings the pieces together, in a file where they are too many for memory.
 """
 
@@ -46,7 +46,7 @@ class LabelledTable:
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which columns hold the labels, and what they are.
+    """The columns that hold the labels, and the kind of the labels.
 
     Args:
         column: its name, or several names parted by commas; None looks for a usual name.
@@ -57,7 +57,7 @@ class Wanted:
     numbers: bool = False
 
     def places(self, names: Sequence[str], path: Path, what: str = "columns") -> list[int]:
-        """Where the labels are among `names`."""
+        """Return the places of the labels among `names`."""
         if self.numbers and self.column and self.column not in names:
             asked = list(dict.fromkeys(name.strip() for name in self.column.split(",")))
             return [label_index(names, name, path, what) for name in asked]
@@ -141,7 +141,7 @@ class _RowsOf:
 
 
 def _numbers(piece: Piece, places: Sequence[int], table: TableFile) -> Floats:
-    """Return some columns as finite numbers, or say which cell is none."""
+    """Return some columns as finite numbers, or say which cell is not one."""
     found = piece.matrix(places)
     bad = np.argwhere(~np.isfinite(found))
     if len(bad):
@@ -253,14 +253,14 @@ def _stated_indices(classes: NDArray[Any], path: Path, stated: tuple[str, ...]) 
     if others:
         unknown = next((name for name in others if name not in stated), others[0])
         raise DataError(
-            f"{path}: class {unknown!r:.40} is none of the {len(stated)} class_names, and no "
+            f"{path}: class {unknown!r:.40} is not one of the {len(stated)} class_names, and no "
             f"place from 0 to {len(stated) - 1} among them"
         )
     return classes.astype(np.int64)
 
 
 def label_index(names: Sequence[str], asked: str | None, path: Path, what: str = "columns") -> int:
-    """Which of `names` holds the classes: the one asked for, else the one with a usual name."""
+    """Return the index of the classes among `names`: as asked for, else by a usual name."""
     if asked is not None:
         if asked not in names:
             near = suggestion(asked, names[:LISTED])

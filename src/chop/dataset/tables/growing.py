@@ -70,7 +70,7 @@ class GrowingRows:
 def picked_rows(rows: NDArray[Any], places: Indices, folder: Path) -> NDArray[Any]:
     """Return the rows at some places in this order, in a file of their own if they are many.
 
-    A file is gone through from its start to its end, once for each part of the places: whoever
+    A file is gone through from its start to its end, once for each part of the places: who
     asks for a row here and a row there has all of the file in memory soon.
     """
     found = GrowingRows(rows.dtype, folder)

@@ -103,7 +103,7 @@ class TableFile:
 
 
 def what_is_wrong(text: str) -> str:
-    """Say why a cell that is no finite number of float32 cannot be a feature."""
+    """Say why a cell that is not a finite number of float32 cannot be a feature."""
     if not text.strip():
         return "is empty"
     number = _number(text)

@@ -23,7 +23,7 @@ DELIMITERS = ",;\t"
 
 @dataclass(frozen=True)
 class TextLayout:
-    """How the rows of a text file are written.
+    """The form of the rows of a text file.
 
     Args:
         errors: what becomes of bytes that are not text, as for `open`.

@@ -56,6 +56,6 @@ def friedman(request: DatasetRequest) -> Splits:
 
 
 def formula(x: Reals) -> Reals:
-    """What Friedman made to try regression with (Annals of Statistics, 1991)."""
+    """Compute a function that Friedman made for regression (Annals of Statistics, 1991)."""
     found: Reals = 10 * np.sin(np.pi * x[:, 0] * x[:, 1]) + 20 * (x[:, 2] - 0.5) ** 2
     return found + 10 * x[:, 3] + 5 * x[:, 4]

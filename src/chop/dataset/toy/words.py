@@ -20,7 +20,7 @@ class WordTokenizer:
         words = text.split()
         for word in words:
             if word not in NUMBER_OF:
-                raise DataError(f"{word!r} is no word of this language")
+                raise DataError(f"{word!r} is not a word of this language")
         return encode([BEGIN, *words, END])
 
     def decode(self, ids: Iterable[Any], skip_special_tokens: bool = True) -> str:

@@ -41,7 +41,7 @@ CLASSES = (
 
 @dataclass(frozen=True)
 class Layout:
-    """What a binary archive holds; the last of the label bytes is the class."""
+    """The content of a binary archive; the last of the label bytes is the class."""
 
     archive: str
     md5: str

@@ -1,4 +1,4 @@
-"""What every image data set does once its pixels are read."""
+"""Rows of image data sets, once their pixels are read."""
 
 import hashlib
 from collections.abc import Callable, Sequence

@@ -36,7 +36,7 @@ FACTS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class IdxSource:
-    """Where four IDX files are published, with their MD5 sums, and where a system keeps them."""
+    """The addresses of four IDX files with their MD5 sums, and folders of a system with them."""
 
     base: str
     md5s: tuple[str, str, str, str]

@@ -25,13 +25,13 @@ def fits_bits(weight: Codes, bits: int) -> bool:
     return int(weight.min()) >= -half and int(weight.max()) < half
 
 
-def stored_bits(weight: Codes) -> int:
+def weight_bits(weight: Codes) -> int:
     """Bits of a weight in whole bytes."""
     return 8 if fits_bits(weight, 8) else 16
 
 
 @dataclass(frozen=True, eq=False)
-class Matrix:
+class WeightMatrix:
     """Constant rows that are multiplied with columns, and the largest sum that they may give."""
 
     weight: Codes
@@ -79,18 +79,18 @@ class Form:
     are compared with it by tests/export/test_devices.py and benchmarks/bench_c.py.
     """
 
-    functions: Callable[[Matrix], float]
+    functions: Callable[[WeightMatrix], float]
     """Bytes of the functions that layers share."""
-    flash: Callable[[Matrix], float]
-    instructions: Callable[[Matrix], float]
+    flash: Callable[[WeightMatrix], float]
+    instructions: Callable[[WeightMatrix], float]
 
 
-def row_flash(matrix: Matrix, bits: int) -> float:
+def row_flash(matrix: WeightMatrix, bits: int) -> float:
     """Bytes of rows of a number of bits, and of the bias."""
     return len(matrix.weight) * (matrix.padded(bits) * bits / 8 + 4)
 
 
-def row_instructions(matrix: Matrix, bits: int) -> float:
+def row_instructions(matrix: WeightMatrix, bits: int) -> float:
     """Instructions of products two by two, with DSP instructions."""
     count, padded, many = len(matrix.weight), matrix.padded(bits), matrix.columns > 1
     one, two = PER_PRODUCT[bits]
@@ -98,31 +98,31 @@ def row_instructions(matrix: Matrix, bits: int) -> float:
     return matrix.columns * (count * padded * each + 12.7 * count + 2.9 * padded + 190 * many)
 
 
-def code_flash(matrix: Matrix) -> float:
+def code_flash(matrix: WeightMatrix) -> float:
     """Bytes of statements."""
     groups, odd = matrix.magnitudes
     return 6.1 * matrix.nonzero + 3.2 * groups + 2.7 * odd
 
 
-def code_instructions(matrix: Matrix) -> float:
+def code_instructions(matrix: WeightMatrix) -> float:
     """Instructions of statements, and of the loop that rounds the sums."""
     groups, odd = matrix.magnitudes
     each = 1.96 * matrix.nonzero + 0.4 * groups + 1.07 * odd + 6.7 * len(matrix.weight)
     return matrix.columns * (each + 82 * (matrix.columns > 1))
 
 
-def sparse_instructions(matrix: Matrix) -> float:
+def sparse_instructions(matrix: WeightMatrix) -> float:
     """Instructions of a loop over the table of a row."""
     each = 5.5 * matrix.pairs + 17.6 * len(matrix.weight)
     return matrix.columns * (each + 108 * (matrix.columns > 1))
 
 
-def packed_functions(bits: int) -> Callable[[Matrix], float]:
+def packed_functions(bits: int) -> Callable[[WeightMatrix], float]:
     """Bytes of the functions for packed weights."""
     return for_columns({2: 500, 4: 330, 6: 530}[bits], {2: 930, 4: 760, 6: 1000}[bits])
 
 
-def for_columns(one: float, more: float) -> Callable[[Matrix], float]:
+def for_columns(one: float, more: float) -> Callable[[WeightMatrix], float]:
     """Bytes of code that depend on whether a layer has columns of its own."""
     return lambda matrix: one if matrix.columns == 1 else more
 
@@ -130,8 +130,8 @@ def for_columns(one: float, more: float) -> Callable[[Matrix], float]:
 FORMS = {
     "rows": Form(
         for_columns(260, 616),
-        lambda matrix: row_flash(matrix, stored_bits(matrix.weight)),
-        lambda matrix: row_instructions(matrix, stored_bits(matrix.weight)),
+        lambda matrix: row_flash(matrix, weight_bits(matrix.weight)),
+        lambda matrix: row_instructions(matrix, weight_bits(matrix.weight)),
     ),
     **{
         f"packed {bits}": Form(
@@ -143,14 +143,14 @@ FORMS = {
     },
     "sparse": Form(
         for_columns(150, 320),
-        lambda matrix: (1 + stored_bits(matrix.weight) / 8) * matrix.pairs + 3 * len(matrix.weight),
+        lambda matrix: (1 + weight_bits(matrix.weight) / 8) * matrix.pairs + 3 * len(matrix.weight),
         sparse_instructions,
     ),
     "code": Form(for_columns(185, 340), code_flash, code_instructions),
 }
 
 
-def choose_forms(matrices: Mapping[str, Matrix], optimise: str) -> dict[str, str]:
+def choose_forms(matrices: Mapping[str, WeightMatrix], optimise: str) -> dict[str, str]:
     """Return the form of each matrix, so that all of them cost least together.
 
     Functions are counted once, however many layers call them: so each set of forms is tried.
@@ -181,6 +181,6 @@ def choose_forms(matrices: Mapping[str, Matrix], optimise: str) -> dict[str, str
 
 
 def wished(flash: float, instructions: float, optimise: str) -> float:
-    """What is to be small: one of the two, and less so the other."""
+    """Return what is to be small: one of the two, and less so the other."""
     first, second = (flash, instructions) if optimise == "size" else (instructions, flash)
     return first * float(second**OTHER)

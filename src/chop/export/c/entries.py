@@ -56,7 +56,7 @@ class FloatEntries:
 
     @property
     def missing(self) -> str | None:
-        """Why there are none, or None."""
+        """Return why there are none, or None."""
         return why_no_floats(self.program)
 
     @property

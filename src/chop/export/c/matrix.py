@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from chop.export.c.code import literal, short_type
-from chop.export.c.costs import stored_bits
+from chop.export.c.costs import weight_bits
 from chop.export.c.kernels import PACKINGS, column_code, dot_code, pack_weights, window_code
 from chop.export.c.plan import Layer, Stored, channels_last
 from chop.export.c.writer import LayerWriter
@@ -73,7 +73,7 @@ def write_matrix(
         {"sparse": write_sparse, "code": write_code}[form](at)
     else:
         _, _, bits = form.partition(" ")
-        write_rows(at, int(bits) if bits else stored_bits(weight))
+        write_rows(at, int(bits) if bits else weight_bits(weight))
 
 
 def write_rows(at: MatrixLayer, bits: int) -> None:
@@ -162,7 +162,7 @@ def write_sparse(at: MatrixLayer) -> None:
     text, x = at.writer.text, at.column()
     places, weights, ends = sparse_tables(at.weight)
     a, e, b = (text.constant(each) for each in (places, ends, at.bias))
-    w = text.constant(weights, "int8_t" if stored_bits(at.weight) == 8 else "int16_t")
+    w = text.constant(weights, "int8_t" if weight_bits(at.weight) == 8 else "int16_t")
     sums = [
         f"i32 sum = {b}[i0];",
         f"for (const int end = {e}[i0]; k < end; k += 2) {{",

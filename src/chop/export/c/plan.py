@@ -111,7 +111,7 @@ def _layer_to_join(step: Step, ends: dict[str, Layer], uses: Counter[str]) -> La
 
 
 def channels_last(shape: Shape) -> Codes | None:
-    """Which element stands at each place if channels, the first dimension, vary fastest."""
+    """Return which element stands at each place if channels, the first dimension, vary fastest."""
     inner = prod(shape[1:])
     if len(shape) < 2 or shape[0] == 1 or inner == 1:
         return None
@@ -133,7 +133,7 @@ class Stored:
 
     @property
     def is_channels_last(self) -> bool:
-        """Whether its channels vary fastest."""
+        """Return whether its channels vary fastest."""
         wanted = channels_last(self.value.shape)
         return self.order is not None and wanted is not None and bool((self.order == wanted).all())
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from chop import __version__
 from chop.export.c.code import CText, comment_line, loops, short_type, value_type
-from chop.export.c.costs import Matrix, choose_forms
+from chop.export.c.costs import WeightMatrix, choose_forms
 from chop.export.c.entries import FloatEntries
 from chop.export.c.kernels import DSP, PRELUDE, ROUNDING, WINDOW
 from chop.export.c.plan import (
@@ -84,14 +84,14 @@ def c_program(given: IntegerProgram, optimise: str = "speed") -> CProgram:
     return CProgram(program, layers, writer, max(place_buffers(writer.buffers), ALIGNMENT))
 
 
-def matrices(program: IntegerProgram) -> dict[str, Matrix]:
+def matrices(program: IntegerProgram) -> dict[str, WeightMatrix]:
     """The constant matrices of products that have columns of 16-bit numbers, by their results."""
     values, found = program.values, {}
     for step in program.steps:
         if isinstance(step, Product | Convolution) and as_matrix(step, values[step.sources[0]]):
             rows = step.weight.reshape(len(step.weight), -1)
             largest = reach(step, [values[step.sources[0]]])
-            found[step.out.name] = Matrix(rows, step.out.size // len(rows), largest)
+            found[step.out.name] = WeightMatrix(rows, step.out.size // len(rows), largest)
     return found
 
 

@@ -229,7 +229,7 @@ def pipeline_part(
 
 @dataclass(frozen=True)
 class StreamBeats:
-    """How a stream is driven: bits of a beat, beats in all, beats of a packet, for both ends."""
+    """The drive of a stream: bits of a beat, beats in all, beats of a packet, for both ends."""
 
     bits: tuple[int, int]
     beats: tuple[int, int]

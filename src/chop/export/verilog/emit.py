@@ -41,7 +41,7 @@ class ModuleText:
 
 
 @dataclass(frozen=True)
-class Layer:
+class CircuitLayer:
     """The text of a layer's module, and what is connected to it."""
 
     text: str
@@ -95,7 +95,7 @@ def width_of(signals: Sequence[Signal]) -> int:
 def layer_module(
     name: str, signals: Sequence[Signal], gives: list[Signal], plan: PipelineSchedule,
     made: Primitives, header: str,
-) -> Layer:  # fmt: skip
+) -> CircuitLayer:  # fmt: skip
     """The module of one layer."""
     lines = ModuleText()
     reads: dict[str, list[Signal]] = {}
@@ -134,7 +134,7 @@ def layer_module(
     head = f"module {name} (\n  " + ",\n  ".join(ports) + "\n);"
     text = "\n".join([header + NETTYPE, head, *lines.text(), "endmodule", RESTORE])
     size = sum(width for width, _ in lines.registers.values())
-    return Layer(text, reads, gives, clocked, size)
+    return CircuitLayer(text, reads, gives, clocked, size)
 
 
 def bus_port(name: str, limits: Sequence[tuple[int, int]]) -> BusPort:
@@ -147,7 +147,7 @@ class Top:
     """The module that joins the layers."""
 
     def __init__(
-        self, layers: Mapping[str, Layer], inputs: list[BusPort], plan: PipelineSchedule
+        self, layers: Mapping[str, CircuitLayer], inputs: list[BusPort], plan: PipelineSchedule
     ) -> None:
         self.layers, self.inputs, self.plan = layers, inputs, plan
         self.lines = ModuleText()

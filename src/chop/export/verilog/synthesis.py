@@ -26,7 +26,7 @@ Cells = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Device:
+class Fpga:
     """A family of devices, and how Yosys maps to it."""
 
     script: str
@@ -40,13 +40,13 @@ class Device:
 
 
 DEVICES = {
-    "xcup": Device(
+    "xcup": Fpga(
         "synth_xilinx -family xcup -nodsp -nobram -noiopad -noclkbuf -nosrl -top {top}; "
         "flatten; clean",
         "FD", "CARRY", "S",
         "synth_xilinx -family xcup -nodsp -noiopad -noclkbuf -top {top}; flatten; clean",
     ),
-    "ecp5": Device(
+    "ecp5": Fpga(
         "synth_ecp5 -nodsp -nobram -nolutram -noflatten -top {top}; flatten; clean",
         "TRELLIS_FF", "CCU2C", "",
         "synth_ecp5 -nodsp -noflatten -top {top}; flatten; clean",
@@ -72,13 +72,13 @@ def synthesise(folder: Path, inputs: Sequence[BusPort], outputs: Sequence[BusPor
 
 
 def resources(
-    folder: Path, device: Device, top: str = "top", keep: Path | None = None
+    folder: Path, device: Fpga, top: str = "top", keep: Path | None = None
 ) -> dict[str, int]:
     """Cells of a circuit by what they are; `keep` is a file for all of them."""
     return cell_counts(map_circuit(folder, device, top, keep), device)
 
 
-def cell_counts(cells: Cells, device: Device) -> dict[str, int]:
+def cell_counts(cells: Cells, device: Fpga) -> dict[str, int]:
     """Cells by what they are."""
     kinds = Counter(cell["type"] for cell in cells.values())
     luts = sum(count for kind, count in kinds.items() if kind.startswith(("LUT", "SRL")))
@@ -94,7 +94,7 @@ def cell_counts(cells: Cells, device: Device) -> dict[str, int]:
     return {"luts": luts, "lut_sites": sites, "registers": registers, "carries": carries}
 
 
-def through_carries(cells: Cells, device: Device) -> int:
+def through_carries(cells: Cells, device: Fpga) -> int:
     """Inputs of carry chains that no look-up table drives: a device spends one to get there."""
     driven = {
         bit
@@ -110,7 +110,7 @@ def through_carries(cells: Cells, device: Device) -> int:
 
 
 def map_circuit(
-    folder: Path, device: Device, top: str, keep: Path | None, folded: bool = False
+    folder: Path, device: Fpga, top: str, keep: Path | None, folded: bool = False
 ) -> Cells:
     """The cells that Yosys makes of the files of a folder."""
     files = [str(path) for path in sorted(folder.glob("*.sv")) if path.name != "bench.sv"]
@@ -127,7 +127,7 @@ def map_circuit(
     return cells
 
 
-def synthesise_folded(folder: Path, devices: Mapping[str, Device] = DEVICES) -> dict[str, Any]:
+def synthesise_folded(folder: Path, devices: Mapping[str, Fpga] = DEVICES) -> dict[str, Any]:
     """Resources of a folded circuit on devices, and its clock on an ECP5 by nextpnr."""
     if shutil.which("yosys") is None:
         raise ConfigError("verilog: yosys was not found: install it, or leave out synthesise")
@@ -143,7 +143,7 @@ def synthesise_folded(folder: Path, devices: Mapping[str, Device] = DEVICES) -> 
     return found
 
 
-def folded_resources(cells: Cells, device: Device) -> dict[str, float]:
+def folded_resources(cells: Cells, device: Fpga) -> dict[str, float]:
     """Cells of a folded circuit by what they are; look-up tables that are memories are counted."""
     kinds = Counter(cell["type"] for cell in cells.values())
     memory = sum(count * MEMORY_LUTS.get(kind, 0) for kind, count in kinds.items())

@@ -50,7 +50,7 @@ def _check(tree: ast.AST) -> None:
 
 
 def _parts(tree: ast.AST) -> Iterator[ast.AST]:
-    """The trees inside a tree; ValueError if it is none of the language."""
+    """The trees inside a tree; ValueError if it is not of the language."""
     match tree:
         case ast.Constant(value=int()):
             return

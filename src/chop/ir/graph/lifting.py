@@ -191,7 +191,7 @@ def lift_recurrent(graph: fx.Graph, call: LayerCall, results: list[fx.Node]) -> 
     found = {}
     for node in results:
         with graph.inserting_before(node):
-            found[node] = new if node is run else part_of(graph, new, node.args[1], call, cell)
+            found[node] = new if node is run else part_node(graph, new, node.args[1], call, cell)
     replace(graph, call, found)
 
 
@@ -201,7 +201,7 @@ def aten_is_recurrent(node: fx.Node) -> bool:
     return name.removesuffix("_cell") in ("lstm", "gru", "rnn_tanh", "rnn_relu")
 
 
-def part_of(graph: fx.Graph, new: fx.Node, index: Any, call: LayerCall, cell: bool) -> fx.Node:
+def part_node(graph: fx.Graph, new: fx.Node, index: Any, call: LayerCall, cell: bool) -> fx.Node:
     """The part of a layer's result that the operator has at an index."""
     if cell or index == 0 or not isinstance(call.layer, nn.LSTM):
         return graph.call_function(operator.getitem, (new, index))

@@ -65,7 +65,7 @@ class KeptContainer(NamedTuple):
             fill = getattr(self.container, "update", None) or self.container.extend
             fill(self.contents)
 
-    def changed(self) -> list[str]:
+    def find_changes(self) -> list[str]:
         """The paths of entries that are not what they were."""
         now = contents_of(self.container)
         if not isinstance(self.container, dict):
@@ -131,9 +131,9 @@ class ModelSnapshot:
         random.setstate(self.python)
         np.random.set_state(self.numpy)
 
-    def changed(self) -> list[str]:
+    def find_changes(self) -> list[str]:
         """The attributes that are not what they were, by dotted name; values are not looked at."""
-        return [path for kept in self.containers for path in kept.changed()]
+        return [path for kept in self.containers for path in kept.find_changes()]
 
     def drew_random_numbers(self) -> bool:
         """True if a random number was drawn on the CPU."""

@@ -281,7 +281,7 @@ def store_buffers(graph: fx.Graph, model: nn.Module) -> list[str]:
 
 def warn_of_state(model: nn.Module, before: ModelSnapshot, told: Collection[str]) -> None:
     """Say what the forward does beside computing, which the graph will not do."""
-    changed = [name for name in before.changed() if name not in told]
+    changed = [name for name in before.find_changes() if name not in told]
     if changed:
         logger.warning(
             "the forward of %s changes %s: the graph does not, and has the value of the first call "

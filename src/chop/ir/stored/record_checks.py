@@ -176,7 +176,7 @@ def check_placeholder(target: str, args: list[Any], kwargs: dict[str, Any]) -> N
     if identifier(bare) == "self" or len(target) - len(bare) > 2:
         raise ValueError(f"{target!r:.60} is not the name of an argument")
     if len(args) > 1 or kwargs or not is_data(args):
-        raise ValueError(f"argument {target!r:.60} has a default that is none")
+        raise ValueError(f"argument {target!r:.60} has a default that is not one")
 
 
 def check_get_attr(target: str, args: list[Any], kwargs: dict[str, Any]) -> None:

@@ -291,7 +291,7 @@ def _aten(name: str, overload: str) -> Callable[..., Any]:
 
 
 def is_operator(overload: torch._ops.OpOverload) -> bool:
-    """True if an operator of ATen is on the list, and is none of TorchScript's for texts."""
+    """True if an operator of ATen is on the list, and is not one of TorchScript's for texts."""
     schema = overload._schema
     name = schema.name.partition("::")[2]
     writes = any(argument.is_out for argument in schema.arguments)

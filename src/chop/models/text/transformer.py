@@ -42,7 +42,7 @@ class Attention(nn.Module):
         return result
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Attention and two linear layers, each added to what comes in."""
 
     def __init__(self, size: Size) -> None:
@@ -70,7 +70,7 @@ class Transformer(nn.Module):
         self.words = nn.Embedding(tokens.words, size.width, padding_idx=tokens.pad)
         self.places = nn.Parameter(nn.init.normal_(self.words.weight.new_empty(
             tokens.length, size.width), std=0.5))  # fmt: skip
-        self.blocks = nn.ModuleList(Block(size) for _ in range(size.layers))
+        self.blocks = nn.ModuleList(TransformerBlock(size) for _ in range(size.layers))
         self.norm = nn.LayerNorm(size.width)
         self.head = nn.Linear(size.width, tokens.classes)
 

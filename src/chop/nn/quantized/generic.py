@@ -145,15 +145,15 @@ class QuantizedModule(nn.Module):
 
     def get_quantized_weight(self) -> Tensor:
         """The weight as the operation sees it; gradients flow through to the weight itself."""
-        weight: Tensor = self._seen("weight")
+        weight: Tensor = self._rounded_value("weight")
         return weight
 
     def get_quantized_bias(self) -> Tensor | None:
         """The bias as the operation sees it, if there is one."""
-        bias: Tensor | None = self._seen("bias")
+        bias: Tensor | None = self._rounded_value("bias")
         return bias
 
-    def _seen(self, name: str) -> Any:
+    def _rounded_value(self, name: str) -> Any:
         fmt = None if self.bypass else self._formats.get(name)
         return round_value(fmt, getattr(self, name))
 

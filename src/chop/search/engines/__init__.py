@@ -13,7 +13,7 @@ from chop.errors import ConfigError
 from chop.search.study.setup import LOCAL, SERIAL, EngineChoice
 
 if TYPE_CHECKING:
-    from chop.search.engines.engine import Engine
+    from chop.search.engines.engine import TrialEngine
 
 __all__ = ["LOCAL", "SERIAL", "EngineChoice", "make_engine"]
 INSTALL = "engine = 'ray' needs the package ray: pip install 'ray>=2.50'"
@@ -21,7 +21,7 @@ INSTALL = "engine = 'ray' needs the package ray: pip install 'ray>=2.50'"
 
 def make_engine(
     choice: EngineChoice, threads: int = 1, imports: Sequence[str] = (), *, may_fork: bool = True
-) -> "Engine":
+) -> "TrialEngine":
     """Make an engine; it starts nothing yet.
 
     Args:
@@ -29,7 +29,7 @@ def make_engine(
         imports: files of the user's that a process reads first.
         may_fork: whether processes may start as forks.
     """
-    engine: Engine
+    engine: TrialEngine
     if choice.kind == SERIAL:
         from chop.search.engines.serial import Serial
 
@@ -44,7 +44,7 @@ def make_engine(
     return engine
 
 
-def _make_ray(choice: EngineChoice, threads: int, imports: Sequence[str]) -> "Engine":
+def _make_ray(choice: EngineChoice, threads: int, imports: Sequence[str]) -> "TrialEngine":
     from importlib.util import find_spec
 
     if find_spec("ray") is None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from optuna.trial import FrozenTrial
 
-from chop.search.engines.engine import ATTEMPTS, QUICK, Answer, Engine, Lost
+from chop.search.engines.engine import ATTEMPTS, QUICK, Answer, Lost, TrialEngine
 from chop.search.spaces.measure import EvaluationRequest, Measure
 from chop.search.study.patience import StorageLost
 from chop.search.study.store import Store, keep_unstored
@@ -45,7 +45,7 @@ class Flight:
 
 @dataclass
 class Landing:
-    """What is known of a trial that is finished."""
+    """The facts of a trial that is finished."""
 
     flight: Flight
     outcome: Outcome
@@ -64,7 +64,7 @@ class Dispatcher:
     """
 
     def __init__(
-        self, engine: Engine, store: Store, measure: Measure, limit: int | None = None
+        self, engine: TrialEngine, store: Store, measure: Measure, limit: int | None = None
     ) -> None:
         self.engine = engine
         self.store = store
@@ -86,12 +86,12 @@ class Dispatcher:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the engine has nothing to do."""
+        """Return whether the engine has nothing to do."""
         return not self._flights
 
     @property
     def words(self) -> str:
-        """What the engine is doing, in words; nothing of one that has one slot."""
+        """Return what the engine is doing, in words; nothing of one that has one slot."""
         if self.engine.slots == 1:
             return ""
         trials = {each.request.key for flights in self._flights.values() for each in flights}
@@ -99,7 +99,7 @@ class Dispatcher:
 
     @property
     def is_quick(self) -> bool:
-        """Whether trials take so little time that several go together."""
+        """Return whether trials take so little time that several go together."""
         return self.seconds < QUICK
 
     def has_room(self, ahead: int = 2) -> bool:

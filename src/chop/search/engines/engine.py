@@ -7,7 +7,7 @@ A search asks for batches of requests, an engine evaluates them, the study recor
     for ticket, answers in engine.finished(timeout=1.0): ...
     engine.close()
 
-Whoever records is the truth; whoever computes may die.
+The process that records is the truth; one that computes may die.
 """
 
 import time
@@ -32,7 +32,7 @@ QUICK = 0.1
 
 
 class Payload(Protocol):
-    """What a worker is given once: model, graph and rows."""
+    """The data that a worker gets once: model, graph and rows."""
 
     def evaluator(self) -> Evaluate:
         """Return the function that evaluates a request in this process."""
@@ -40,7 +40,7 @@ class Payload(Protocol):
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of one request, and when it was evaluated."""
+    """The result of one request, and the time of its evaluation."""
 
     value: Any
     begun: datetime
@@ -62,7 +62,7 @@ class Lost:
 Finished = list[tuple[Ticket, list[Answer] | Lost]]
 
 
-class Engine(ABC):
+class TrialEngine(ABC):
     """Evaluates batches of requests.
 
     Attributes:
@@ -93,7 +93,7 @@ class Engine(ABC):
         """End all workers, whatever they are doing."""
 
 
-def evaluate_all(engine: Engine, payload: Payload, requests: Sequence[Any]) -> list[Any]:
+def evaluate_all(engine: TrialEngine, payload: Payload, requests: Sequence[Any]) -> list[Any]:
     """Evaluate requests that do not depend on each other; return what came of each, in order.
 
     One that takes its process with it twice is an error.

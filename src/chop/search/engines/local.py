@@ -24,11 +24,11 @@ from chop.loading.user_code import import_user_code
 from chop.search.engines.engine import (
     Answer,
     BatchEvaluator,
-    Engine,
     Finished,
     Lost,
     Payload,
     Ticket,
+    TrialEngine,
 )
 from chop.search.study.workers import at_any_moment
 
@@ -43,7 +43,7 @@ SIGNALS = {signal.SIGINT, signal.SIGTERM}
 
 @dataclass(frozen=True)
 class Parcel:
-    """What a worker process starts with."""
+    """The data that a worker process starts with."""
 
     payload: Payload
     threads: int
@@ -69,7 +69,7 @@ class Worker:
     is_ready: bool = False
 
 
-class Local(Engine):
+class Local(TrialEngine):
     """Evaluates in processes of this machine, which are started once.
 
     A worker that dies is replaced, and the batch that it worked on is lost.

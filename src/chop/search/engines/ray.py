@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from chop.errors import SearchError
-from chop.search.engines.engine import Answer, BatchEvaluator, Engine, Finished, Lost, Ticket
+from chop.search.engines.engine import Answer, BatchEvaluator, Finished, Lost, Ticket, TrialEngine
 from chop.search.engines.local import PATIENCE, SIGNALS, Parcel, end_with, receive
 from chop.search.study.workers import at_any_moment
 
@@ -39,7 +39,7 @@ READY = "ready"
 
 @dataclass(frozen=True)
 class Cluster:
-    """Where tasks run, and what each of them needs.
+    """The cluster that tasks run on, and the resources of each of them.
 
     Attributes:
         address: of a cluster, ``auto`` or ``host:port``; ``local`` starts one on this machine.
@@ -86,7 +86,7 @@ class Cluster:
         return ray
 
 
-class RayEngine(Engine):
+class RayEngine(TrialEngine):
     """Evaluates in tasks of Ray; what a dead process or node had is lost, and sent again.
 
     Args:

@@ -4,10 +4,17 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from chop.search.engines.engine import Answer, BatchEvaluator, Engine, Finished, Payload, Ticket
+from chop.search.engines.engine import (
+    Answer,
+    BatchEvaluator,
+    Finished,
+    Payload,
+    Ticket,
+    TrialEngine,
+)
 
 
-class Serial(Engine):
+class Serial(TrialEngine):
     """Evaluates a batch when it is asked for what is finished."""
 
     def __init__(self) -> None:

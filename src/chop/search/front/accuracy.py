@@ -1,6 +1,6 @@
-"""How sure the scores of a front are, and what the front and the float network do on test rows.
+"""Intervals of the scores of a front, and scores of it and the float network on test rows.
 
-A score is what decides of a task: the accuracy of classes, the mean absolute error of numbers.
+A score is the primary metric: the accuracy of classes, the mean absolute error of numbers.
 
 Test rows are looked at when the search is over: nothing is chosen by them.
 """
@@ -30,7 +30,7 @@ MOST_POINTS = 50
 
 
 class Accuracies(BaseModel):
-    """What is known of one network: on the rows that the search chooses by, and on test rows."""
+    """The scores of one network: on the rows that the search chooses by, and on test rows."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -45,7 +45,7 @@ class Start(Accuracies):
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Return what it is called."""
         return "float network" if self.is_float else "network at the start"
 
 
@@ -118,11 +118,11 @@ class Judge:
 
     def _measured(self, model: "nn.Module", batches: "Iterable[tuple[Tensor, Tensor]]") -> Measured:
         context = self.context
-        return evaluate_model(model, copies(batches), context.device, context.targets).measured
+        return evaluate_model(model, copies(batches), context.device, context.targets).primary
 
 
 def predictions_in(labels: "Tensor") -> int:
-    """How many predictions labels ask for: one for each row, or for each token that has one."""
+    """Count the predictions that labels ask for: one for each row, or each token that has one."""
     if labels.ndim == 1 or labels.is_floating_point():
         return len(labels)
     return int((labels != IGNORED).sum())

@@ -69,7 +69,7 @@ def hypervolume_history(points: Sequence[Point], reference: Point) -> list[float
 
 
 def _gain(front: NDArray[np.float64], point: Point, reference: Point) -> float:
-    """What a point adds to the volume of a front: its own less what others cover of that."""
+    """Return what a point adds to the volume of a front: its own less what others cover of that."""
     shared = hypervolume(_points(np.maximum(front, point)), reference)
     return max(0.0, hypervolume([point], reference) - shared)
 

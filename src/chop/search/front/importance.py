@@ -1,4 +1,4 @@
-"""How much each choice of a search matters.
+"""The importance of each choice of a search.
 
 The importance of a choice is the share of the variance between trials that it alone explains. The
 objective is fitted by least squares as a sum of one effect for each option of each choice. The

@@ -1,4 +1,4 @@
-"""How far the fronts of the members of a population lie apart."""
+"""The distances between the fronts of the members of a population."""
 
 import statistics
 from collections.abc import Sequence

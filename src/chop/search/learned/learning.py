@@ -99,7 +99,7 @@ class Learning:
             "There was no snapshot before it"
         )  # fmt: skip
         return (
-            f"widths: the loss or a weight is no finite number in epoch {epoch + 1} (cycle "
+            f"widths: the loss or a weight is not a finite number in epoch {epoch + 1} (cycle "
             f"{self.schedule.cycle(epoch) + 1}): the learning rate {rate:g} is most likely too "
             f"high; try {rate / 10:g}. {left}"
         )

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 DONE = "done"
 """The empty file in the folder of a member that has come to its end."""
 STRETCH = 30.0
-"""Seconds after which a member is stored and goes on, as a request of its own."""
+"""Seconds after which a member is stored and continued, as a request of its own."""
 LEAST_WORK = 10.0
 """How much longer a stretch is at least than what it takes to begin it."""
 
@@ -47,7 +47,7 @@ class Member:
 
     @property
     def labels(self) -> dict[str, Any]:
-        """What the configuration of each of its trials says of it."""
+        """Return what the configuration of each of its trials says of it."""
         return {"member": self.number, "seed": self.seed}
 
     def __str__(self) -> str:
@@ -80,7 +80,7 @@ class StretchRequest:
 
 @dataclass(frozen=True)
 class Stretch:
-    """What has become of a member.
+    """The state of a member.
 
     Attributes:
         state: its folder, packed.

@@ -116,7 +116,7 @@ def last_bit(value: float) -> int:
     return code & -code
 
 
-def enclosed_bits(value: float) -> int:
+def bits_around(value: float) -> int:
     """Return how many bits the non-zero bits of a weight enclose."""
     unit = last_bit(value)
     return (abs(int(value * 2.0**FINEST)) // unit).bit_length() if unit else 0
@@ -137,7 +137,7 @@ def data_bits(codes: Array) -> int:
 
 @dataclass
 class Effect:
-    """What some rows compute after a channel has changed: its values, layers behind it, losses."""
+    """The effect of a changed channel on some rows: its values, layers behind it, losses."""
 
     rows: NDArray[np.intp]
     values: Array
@@ -165,7 +165,7 @@ class Chain:
             self.inputs.append(link.read(slice(None), self.given[-1]))
             self.given.append(link.weight @ self.inputs[-1] + link.bias[:, None])
         self.losses = loss(self.given[-1], slice(None))
-        self.bits = [np.vectorize(enclosed_bits, otypes=[np.int64])(each.weight) for each in links]
+        self.bits = [np.vectorize(bits_around, otypes=[np.int64])(each.weight) for each in links]
         self.data_bits = [
             np.array([data_bits(codes) for codes in values * np.exp2(link.frac)[:, None]])
             for values, link in zip(self.inputs, links, strict=True)
@@ -196,13 +196,13 @@ class Chain:
         best, taken = 0.0, None
         for new in tried_values(value):
             step = (new - value) * self.inputs[layer][channel]
-            change = self._try(layer + 1, out, step, (bits - enclosed_bits(new)) * data)
+            change = self._try(layer + 1, out, step, (bits - bits_around(new)) * data)
             if change is not None and change[0] < best:
                 best, taken = change[0], (new, step, change[1])
         if taken is None:
             return False
         new, step, effects = taken
-        link.weight[out, channel], self.bits[layer][out, channel] = new, enclosed_bits(new)
+        link.weight[out, channel], self.bits[layer][out, channel] = new, bits_around(new)
         self.given[layer + 1][out] += step
         self._take(layer + 1, out, effects)
         return True

@@ -1,6 +1,6 @@
 """Several runs that learn widths as one search: an engine does them, and their fronts are merged.
 
-A member runs for a while in some process, is packed and stored, and goes on. So whatever dies, at
+A member runs for a while in some process, is packed and stored, and continues. So whatever dies, at
 most that while is lost, and members need no folder in common.
 """
 
@@ -22,7 +22,7 @@ from chop.errors import SearchError, TrainingError
 from chop.files import hold, replacing, write_text
 from chop.logger import get_logger, silently
 from chop.runs import FRONT_GRAPHS, JOURNAL, LEARNING_TABLE, MEMBER
-from chop.search.engines.engine import ATTEMPTS, LONGEST_WAIT, Engine, Lost, Ticket
+from chop.search.engines.engine import ATTEMPTS, LONGEST_WAIT, Lost, Ticket, TrialEngine
 from chop.search.engines.serial import Serial
 from chop.search.learned.members import (
     DONE,
@@ -51,7 +51,7 @@ STATE = f"{MEMBER}_seed_{{}}.tar"
 
 
 def make_learned_search(
-    space: SearchSpace, config: "SearchConfig", store: Store, engine: Engine
+    space: SearchSpace, config: "SearchConfig", store: Store, engine: TrialEngine
 ) -> Strategy:
     """Make the search that learns widths: one run, or a population of them."""
     alone = LearnedSearch(space, config, store)
@@ -66,7 +66,7 @@ class Population(Strategy):
     """
 
     def __init__(
-        self, alone: LearnedSearch, config: "SearchConfig", engine: Engine | None = None
+        self, alone: LearnedSearch, config: "SearchConfig", engine: TrialEngine | None = None
     ) -> None:
         self.alone, self.space, self.store = alone, alone.space, alone.store
         self.engine = engine or Serial()
@@ -173,7 +173,7 @@ class Population(Strategy):
                 self._tables[member] = [member.labels | row for row in csv.DictReader(stream)]
 
     def _state(self, member: Member) -> Path:
-        """The file that a member goes on from."""
+        """The file that a member continues from."""
         return self.files.folder / STATE.format(member.number, member.seed)
 
     def _is_done(self, member: Member) -> bool:

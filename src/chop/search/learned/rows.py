@@ -23,15 +23,15 @@ MOST_BATCHES = 256
 """Batches that tell how much targets vary."""
 
 
-def rows_at_once(features: Tensor, batch_size: int) -> int:
+def largest_batch(features: Tensor, batch_size: int) -> int:
     """Return how many such rows are run at once; a batch, or more."""
     return max(batch_size, AT_ONCE // max(features[0].numel(), 1))
 
 
 def join_batches(batches: list[Batch]) -> list[Batch]:
-    """The same rows in batches as large as `rows_at_once` allows."""
+    """The same rows in batches as large as `largest_batch` allows."""
     longest = max((len(features) for features, _ in batches), default=0)
-    size = rows_at_once(batches[0][0], longest) if longest else 0
+    size = largest_batch(batches[0][0], longest) if longest else 0
     if size == longest:
         return batches
     features, labels = (torch.cat(each) for each in zip(*batches, strict=True))
@@ -85,7 +85,7 @@ class Rows:
     def _in_memory(self, loader: TensorLoader) -> TensorLoader:
         """The rows with their targets; what is left over after whole batches waits an epoch."""
         features, labels = loader.features, loader.labels
-        size = rows_at_once(features, loader.batch_size)
+        size = largest_batch(features, loader.batch_size)
         chunks = zip(*(torch.split(each, size) for each in (features, labels)), strict=True)
         targets = torch.cat([self._targets(*self._moved(each)).cpu() for each in chunks])
         whole = len(features) >= loader.batch_size
@@ -124,7 +124,7 @@ class Rows:
         """Random rows without their targets, the same for every seed."""
         drawn = [features.to(self.device) for features, _ in sample_of(self.loader, count)]
         if isinstance(self.loader, TensorLoader):
-            size = rows_at_once(drawn[0], self.loader.batch_size)
+            size = largest_batch(drawn[0], self.loader.batch_size)
             return [part for each in drawn for part in torch.split(each, size)]
         return drawn
 
@@ -132,6 +132,6 @@ class Rows:
         """All rows without their targets."""
         if isinstance(self.loader, TensorLoader):
             features = self.loader.features
-            size = rows_at_once(features, self.loader.batch_size)
+            size = largest_batch(features, self.loader.batch_size)
             return (x.to(self.device) for x in torch.split(features, size))
         return (x.to(self.device) for x, _ in Epochs(self.loader).batches(SHUFFLED))

@@ -58,8 +58,8 @@ if TYPE_CHECKING:
 logger = get_logger("chop")
 
 CERTAINTY = {
-    CLASSES.decides: (0.5, 0.02, "an accuracy"),
-    NUMBERS.decides: (math.sqrt(math.pi / 2 - 1), 0.05, "a mean absolute error"),
+    CLASSES.primary_metric: (0.5, 0.02, "an accuracy"),
+    NUMBERS.primary_metric: (math.sqrt(math.pi / 2 - 1), 0.05, "a mean absolute error"),
 }
 """Of what decides: the deviation of one row (of an error relative to its mean, if it is normal),
 half the interval from which on points of a front are chosen by chance, and its name."""
@@ -117,7 +117,7 @@ class LearnedSearch(Strategy):
 
     def _warn_of_few_rows(self) -> None:
         rows = sum(len(labels) for _, labels in self.validation)
-        deviation, wide, words = CERTAINTY[self.task.decides]
+        deviation, wide, words = CERTAINTY[self.task.primary_metric]
         interval = SURE * deviation / math.sqrt(max(rows, 1))
         if interval > wide:
             logger.warning(
@@ -183,7 +183,9 @@ class LearnedSearch(Strategy):
             rows = self._rows()
             graph = self.space.quantised(self._trained(rows))
             learning = Learning(graph, self.setup, rows, self.setup.float_epochs)
-            loop = learning.loop(Snapshots(learning, self.files, self.task.decides, self._score))
+            loop = learning.loop(
+                Snapshots(learning, self.files, self.task.primary_metric, self._score)
+            )
             self.history = learning.history
             self.history += resume(loop, self.files.last)
         if loop.epoch:
@@ -287,8 +289,8 @@ class LearnedSearch(Strategy):
     def _front(self) -> list[dict[str, Any]]:
         """The epochs whose networks no other is better than, by what is known of all."""
         sign = -1 if self.task.direction == "maximize" else 1
-        known = [row for row in self.history if self.task.decides in row]
-        points = [(sign * row[self.task.decides], row["ebops"]) for row in known]
+        known = [row for row in self.history if self.task.primary_metric in row]
+        points = [(sign * row[self.task.primary_metric], row["ebops"]) for row in known]
         front = set(front_of(points))
         return [row for row, point in zip(known, points, strict=True) if point in front]
 
@@ -298,7 +300,7 @@ class LearnedSearch(Strategy):
         logger.info(
             "Cycle %d of %d: cost weight %.3g, validation %s %s, about %s EBOPs",
             cycle + 1, self.setup.cycles, last["cost_weight"], self.task.words,
-            significant(last[self.task.decides]), f"{last['ebops']:,.0f}",
+            significant(last[self.task.primary_metric]), f"{last['ebops']:,.0f}",
         )  # fmt: skip
         self._write_table()
 
@@ -309,7 +311,7 @@ class LearnedSearch(Strategy):
 
     def _choose(self, cycle: int, learning: Learning) -> None:
         """Make trials of the snapshots of a cycle, counted from 0, that may be on the front."""
-        decides, upto = self.task.decides, self.schedule.end(cycle)
+        decides, upto = self.task.primary_metric, self.schedule.end(cycle)
         sign = -1 if self.task.direction == "maximize" else 1
         points = {
             row["epoch"]: (sign * row[decides], row["ebops"])

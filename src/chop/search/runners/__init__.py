@@ -1,4 +1,4 @@
-"""What measures candidates: software (how good) and hardware (how costly) metrics.
+"""Runners, which measure candidates: software (how good) and hardware (how costly) metrics.
 
 A custom metric is one decorated function:
 

@@ -22,7 +22,7 @@ def accumulator_bits(candidate: Candidate) -> dict[str, float]:
 
 
 class CircuitArgs(RunnerArgs):
-    """Where the registers of the circuit are, as in an export."""
+    """The places of the registers of the circuit, as in an export."""
 
     stages: int | None = Field(None, ge=0)
     clock_ns: float | None = Field(None, gt=0)

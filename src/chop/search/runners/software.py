@@ -20,7 +20,7 @@ LoaderName = Literal["train_dataloader", "val_dataloader", "test_dataloader"]
 
 
 class EvaluationArgs(RunnerArgs):
-    """Which rows: the first `num_samples` of a loader, or all of them.
+    """The choice of rows: the first `num_samples` of a loader, or all of them.
 
     The original documents the key `data_loader` and reads `dataloader`; both are read here.
     """
@@ -72,7 +72,7 @@ def evaluated(candidate: Candidate, args: EvaluationArgs) -> tuple[float, float]
 
 
 class LatencyArgs(RunnerArgs):
-    """How the time of a forward pass is taken.
+    """The way to take the time of a forward pass.
 
     Attributes:
         batch_size: rows per pass.
@@ -124,7 +124,7 @@ def _wait(device: torch.device) -> None:
 
 
 class TrainArgs(RunnerArgs):
-    """How to train, then which rows to evaluate on."""
+    """The settings of training, and the rows to evaluate on."""
 
     max_epochs: int = Field(1, ge=1)
     max_steps: int = Field(-1, ge=-1)

@@ -1,4 +1,4 @@
-"""What can be chosen, and what a choice means.
+"""Search spaces: the choices, and the meaning of each.
 
 `space` has the tree of choices, the candidates and `SearchSpace`, which users' spaces derive from.
 `mixed_precision` quantises a network: `variants` runs any configuration on one traced graph, and

@@ -23,7 +23,7 @@ from chop.search.spaces.space import Candidate
 
 @dataclass(frozen=True)
 class Look:
-    """What some of the rows say.
+    """The result on some of the rows.
 
     Attributes:
         metrics: what these rows give.
@@ -39,7 +39,7 @@ class Look:
 
     @property
     def is_last(self) -> bool:
-        """Whether these are all rows."""
+        """Return whether these are all rows."""
         return self.rows == self.of
 
 

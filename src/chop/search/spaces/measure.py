@@ -1,4 +1,4 @@
-"""How configurations are measured: by which runners, on a sample of rows or on all of them."""
+"""Measurement of configurations: by runners, on a sample of rows or on all of them."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -173,7 +173,7 @@ class Measure:
         return wants_less(rule, self.directions[0] if self.summed else rule.direction)
 
     def _is_dominated(self, outcome: Outcome) -> bool:
-        """Whether something that was measured in full is better, or the bounds are broken."""
+        """Return whether something measured in full is better, or the bounds are broken."""
         if not outcome.is_feasible:
             return True
         point = less_is_better(outcome.values or (), self.directions)
@@ -242,7 +242,7 @@ def wants_less(rule: "Metric", direction: str) -> bool:
 
 
 def grows_worse(rule: "Metric", direction: str) -> bool:
-    """Whether more of a metric is never better, so that too low a figure is too good a one.
+    """Return whether more of a metric is never better, so that too low a figure is too good a one.
 
     Args:
         direction: of the objective that the metric is a part of.
@@ -251,5 +251,5 @@ def grows_worse(rule: "Metric", direction: str) -> bool:
 
 
 def dominates(one: Point, other: Point) -> bool:
-    """Whether a point is better in some objective and worse in none."""
+    """Return whether a point is better in some objective and worse in none."""
     return one != other and all(x <= y for x, y in zip(one, other, strict=True))

@@ -51,7 +51,7 @@ BY_CHANNEL = ("width", "frac_width", "signed", "scale")
 
 
 class MixedPrecisionSetup(SpaceSetup):
-    """How seeds match nodes, and how scales that are "auto" are chosen.
+    """The match of seeds with nodes, and the choice of scales that are "auto".
 
     Attributes:
         by: match nodes by name or by operation (type).
@@ -183,7 +183,7 @@ class MixedPrecisionPTQ(SearchSpace):
         return found
 
     def is_first(self, name: str) -> bool:
-        """Whether a node is the first that calls its layer."""
+        """Return whether a node is the first that calls its layer."""
         return self.first[name] == name
 
     def _chosen_scales(self) -> Fits:
@@ -352,7 +352,7 @@ def _check_shapes(node: fx.Node, op: Op, seed: dict[str, Any]) -> None:
 
 
 def _is_width(option: Any) -> bool:
-    """Whether an option is a width, one for each channel, or a word for what is worked out."""
+    """Return whether an option is a width, one for each channel, or a word for a computed one."""
     if isinstance(option, list):
         return bool(option) and all(map(_is_width, option))
     is_word = option is None or (isinstance(option, str) and option.lower() == AUTO)

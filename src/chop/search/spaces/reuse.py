@@ -1,4 +1,4 @@
-"""What one trial leaves for the next.
+"""Values that one trial leaves for the next.
 
 Results are kept within a budget of bytes, number formats that were parsed before are put together,
 and the bits of a graph in any configuration are counted without building it.
@@ -76,13 +76,13 @@ class Remembered(Generic[Value]):
         self.used = 0
 
 
-def bytes_of(value: Any) -> int:
+def count_bytes(value: Any) -> int:
     """The bytes of the tensors in a value."""
     if isinstance(value, Tensor):
         return value.nbytes
     if isinstance(value, list | tuple):
-        return sum(map(bytes_of, value))
-    return sum(map(bytes_of, value.values())) if isinstance(value, dict) else 0
+        return sum(map(count_bytes, value))
+    return sum(map(count_bytes, value.values())) if isinstance(value, dict) else 0
 
 
 PLAIN = {int, str, type(None)}
@@ -90,7 +90,7 @@ PLAIN = {int, str, type(None)}
 
 
 @dataclass
-class Operand:
+class ReusedOperand:
     """One operand in all rules that have the same keys: which values of a rule are about it."""
 
     role: str
@@ -111,10 +111,10 @@ class Formats:
         self.random: set[NumberFormat] = set()
         """Those that round by chance or have a state, so that nothing can be remembered."""
         self._unique: dict[NumberFormat, NumberFormat] = {}
-        self._operands: dict[Hashable, list[Operand]] = {}
+        self._operands: dict[Hashable, list[ReusedOperand]] = {}
 
     def parse(self, op: Op, rule: dict[str, Any], where: str) -> QuantConfig:
-        """What `parse_quant_config` gives."""
+        """Return what `parse_quant_config` gives."""
         name, bypass = rule["name"], bool(rule.get("bypass"))
         plain = PLAIN.issuperset(map(type, rule.values()))
         shape = (op.name, name, bypass, plain, *rule)
@@ -140,7 +140,7 @@ class Formats:
             sources = {role: _source(op, role, places) for role in operands}
             if None not in sources.values():
                 self._operands[shape] = [
-                    Operand(role, itemgetter(*places[str(source)]))
+                    ReusedOperand(role, itemgetter(*places[str(source)]))
                     for role, source in sources.items()
                 ]
         for each in self._operands.get(shape, ()):

@@ -1,4 +1,4 @@
-"""What can be chosen, what a search works on, and what a search space is.
+"""Search spaces: the choices, the context of a search, and the interface of a space.
 
 A custom space is a registered class:
 
@@ -80,7 +80,7 @@ class Choice:
 
 
 def size(choices: Sequence[Choice]) -> int:
-    """How many configurations there are, exactly."""
+    """Return how many configurations there are, exactly."""
     return prod(
         sum(size(choice.after(place)) for place in range(len(choice.options))) for choice in choices
     )
@@ -211,7 +211,7 @@ class SearchContext:
         return asked[0]
 
     def row_count(self, loader: str) -> int | None:
-        """How many rows a loader has; None if it does not say."""
+        """Return how many rows a loader has; None if it does not say."""
         rows = getattr(getattr(self.data_module, loader)(), "dataset", None)
         return len(rows) if isinstance(rows, Sized) else None
 
@@ -234,7 +234,7 @@ class SearchContext:
 
     @property
     def targets(self) -> Targets | None:
-        """How numbers are scaled that networks of the search predict, if they do that."""
+        """Return how numbers are scaled that networks of the search predict, if they do that."""
         return targets_for(self.model, self.data_module)
 
     @cached_property
@@ -328,7 +328,7 @@ class SpaceSetup(BaseModel):
 
 
 class SearchSpace(ABC):
-    """What can be chosen, what a choice means, and how its model is made.
+    """The choices, the meaning of each, and the making of its model.
 
     Args:
         context: the model, the data and the settings of the search.
@@ -359,7 +359,7 @@ class SearchSpace(ABC):
 
     @abstractmethod
     def candidate(self, config: dict[str, Any]) -> Candidate:
-        """What the runners measure. It must not depend on any candidate made before."""
+        """Return what the runners measure. It must not depend on any candidate made before."""
 
     def toml_of(self, config: dict[str, Any]) -> dict[str, Any]:
         """Tables that, added to the settings of the run, make ``ch`` build this configuration."""
@@ -372,7 +372,7 @@ class SearchSpace(ABC):
 
     @property
     def size(self) -> int:
-        """How many configurations there are."""
+        """Return how many configurations there are."""
         return size(self.tree)
 
     def config(self, picked: Picked) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from chop.nn.quant_config import QuantConfig
 from chop.nn.quantized import QuantizedModule, own_shell, quantize_module
 from chop.nn.quantizers import Rounder
 from chop.ops.op import Op, aten_name, is_aten
-from chop.search.spaces.reuse import Remembered, bytes_of
+from chop.search.spaces.reuse import Remembered, count_bytes
 
 ACTIVATION_BYTES = 512 * 2**20
 WEIGHT_BYTES = 512 * 2**20
@@ -38,7 +38,7 @@ Quants = Mapping[str, tuple[Hashable, QuantConfig]]
 
 
 @dataclass(frozen=True)
-class Step:
+class VariantStep:
     """One node, with all that is the same for every run."""
 
     node: fx.Node
@@ -67,8 +67,8 @@ class Step:
 
 def make_step(
     node: fx.Node, modules: Mapping[str, nn.Module], places: Mapping[fx.Node, int]
-) -> Step:
-    """What is needed to run a node."""
+) -> VariantStep:
+    """Return what is needed to run a node."""
     found = NodeCall.of(node, modules)
     op, layer, operation = found.op, None, None
     call = fixed_value(node, modules) if node.op in FIXED else found.in_float
@@ -79,7 +79,7 @@ def make_step(
     overwrites = layer is None and op is not None and found.in_place
     one = len(node.args) == 1 and isinstance(node.args[0], fx.Node) and not node.kwargs
     inputs = tuple(places[source] for source in node.all_input_nodes)
-    return Step(
+    return VariantStep(
         node, node.name, op, call, layer, operation, inputs, one and not overwrites, overwrites
     )
 
@@ -92,14 +92,14 @@ def fixed_value(node: fx.Node, modules: Mapping[str, nn.Module]) -> Callable[...
     return lambda result: result
 
 
-def _last(steps: list[Step]) -> int:
+def _last(steps: list[VariantStep]) -> int:
     """The place of the node whose result is that of the graph: the output, or what it hands on."""
     (end,) = steps[-1].node.args
     return steps[-1].inputs[0] if isinstance(end, fx.Node) else len(steps) - 1
 
 
 def _is_bare(module: nn.Module) -> bool:
-    """Whether a call of a module is a call of its `forward`, on parameters that it holds itself."""
+    """Return whether a call of a module is one of its `forward`, on parameters of its own."""
     hooks = (module._forward_hooks, module._forward_pre_hooks)
     return (
         not any(hooks) and not parametrize.is_parametrized(module) and not list(module.children())
@@ -107,7 +107,7 @@ def _is_bare(module: nn.Module) -> bool:
 
 
 class TrialCache(NoCache):
-    """What the forward of one trial can take over from trials before it.
+    """The parts of a trial's forward pass that trials before it have computed.
 
     Parameters do not change during a search, so each is rounded to a format once. The results of
     nodes are known by the key of the node: layers and trials ask for the same few formats of them.
@@ -127,7 +127,7 @@ class TrialCache(NoCache):
         found = self.activations.get((key, fmt))
         if found is None:
             found = round_value(fmt, value)
-            self.activations.put((key, fmt), found, bytes_of(found))
+            self.activations.put((key, fmt), found, count_bytes(found))
         return found
 
     def weight(self, layer: nn.Module, name: str, fmt: Rounder, weight: Tensor) -> Tensor:
@@ -174,7 +174,7 @@ class Variants:
         self._make_room()
         keys = self._keys_of(quants, batch)
         given = dict(zip(self._placeholders, inputs, strict=False))
-        run = Run(self, keys, given, quants)
+        run = VariantRun(self, keys, given, quants)
         result = run.value()
         if batch not in self._batches:
             self._batches.add(batch)
@@ -198,7 +198,7 @@ class Variants:
             keys.append(known.setdefault(key, len(known)))
         return keys
 
-    def compute(self, step: Step, values: dict[int, Any], quants: Quants) -> Any:
+    def compute(self, step: VariantStep, values: dict[int, Any], quants: Quants) -> Any:
         """The result of a node from those that it reads."""
         args, kwargs = ((values[step.inputs[0]],), {}) if step.plain else step.arguments(values)
         found = quants.get(step.name)
@@ -225,7 +225,7 @@ class Variants:
         return module
 
 
-class Run:
+class VariantRun:
     """One run of a graph: results are held until nothing is left that reads them."""
 
     def __init__(
@@ -247,7 +247,7 @@ class Run:
         for place in self._wanted(last):
             step = steps[place]
             result = self.variants.compute(step, self.values, self.quants)
-            self.variants.activations.put(self.keys[place], result, bytes_of(result))
+            self.variants.activations.put(self.keys[place], result, count_bytes(result))
             self._hold(place, result)
             for source in step.inputs:
                 self.readers[source] -= 1
@@ -275,7 +275,7 @@ class Run:
 
     def _hold(self, place: int, result: Any) -> None:
         self.values[place] = result
-        self.bytes += bytes_of(result)
+        self.bytes += count_bytes(result)
         self.variants.cache.keys[id(result)] = self.keys[place]
 
     def _drop(self, place: int) -> None:
@@ -286,7 +286,7 @@ class Run:
 
 
 def can_vary(graph: MaseGraph) -> bool:
-    """Whether every node is a function of its inputs alone, so that `Variants` can run it.
+    """Return whether every node is a function of its inputs alone, so that `Variants` can run it.
 
     A layer that the table of operations does not know may keep a state; a node that writes into a
     value that others read ties them together; a layer that is quantised already is left to the
@@ -306,7 +306,7 @@ def can_vary(graph: MaseGraph) -> bool:
 
 
 def is_pure(node: fx.Node) -> bool:
-    """Whether a node calls an operator of torch that neither writes to its arguments nor draws."""
+    """Return whether a node calls an operator that neither writes to its arguments nor draws."""
     target: Any = node.target
     if node.op == "call_method":
         name = target

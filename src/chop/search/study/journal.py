@@ -84,7 +84,7 @@ class Journal(BaseJournalBackend):
 
     @property
     def records_read(self) -> int:
-        """How many records were read so far."""
+        """Return how many records were read so far."""
         return self._read[0]
 
     def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
@@ -109,7 +109,7 @@ class Journal(BaseJournalBackend):
                     yield record
 
     def _is_mended(self, number: int, place: int) -> bool:
-        """Whether a line that seemed damaged is whole once nobody writes; if it is not, raise.
+        """Return whether a line that seemed damaged is whole once nobody writes; else raise.
 
         The last line may be damaged: a crash has torn it, and who writes next takes it out.
         """
@@ -179,7 +179,7 @@ class Journal(BaseJournalBackend):
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[bool]:
-        """Whether no other process takes part; while that is so, none can join until the end.
+        """Yield whether no other process takes part; if so, none can join until the end.
 
         Every process holds a shared lock on the file of members; one that can make it exclusive is
         alone.
@@ -286,7 +286,7 @@ def _stored(lines: list[str], place: int) -> bytes:
 
 
 def _begin(place: int) -> int:
-    """What the checksum of a line at this place begins with."""
+    """Return what the checksum of a line at this place begins with."""
     return place % 2**32
 
 
@@ -348,7 +348,7 @@ def _cut_damaged_line(file: BufferedRandom) -> None:
 
 
 def _line_start(file: BufferedRandom, place: int) -> int:
-    """Where the line begins that a place is in."""
+    """Return where the line begins that a place is in."""
     while place > 0:
         file.seek(place - 1)
         if file.read(1) == b"\n":
@@ -369,7 +369,7 @@ class JournalStudies(JournalStorage):
 
 
 class Replay(JournalStorageReplayResult):
-    """What the records of a journal come to.
+    """The state that the records of a journal come to.
 
     Optuna makes the options of every choice again for every trial. That is most of the time that
     reading takes, and most of the memory that trials do.

@@ -114,18 +114,18 @@ def _patient(method: Callable[..., Answer], patience: Patience) -> Callable[...,
 
 
 def is_outage(error: BaseException) -> bool:
-    """Whether an error says that a storage is away."""
+    """Return whether an error says that a storage is away."""
     return _outage(error) is not None
 
 
 def may_be_opened(error: BaseException) -> bool:
-    """Whether a database that could not be opened may open soon: nobody has refused anything."""
+    """Return whether a database that could not be opened may open soon: nothing was refused."""
     reason = _outage(error)
     return reason is not None and not any(words in reason for words in REFUSED)
 
 
 def _outage(error: BaseException | None) -> str | None:
-    """What a driver says of a storage that is away, whatever Optuna or we have put around it."""
+    """Return the message of a driver about a storage that is away, without its wrappers."""
     from sqlalchemy.exc import InterfaceError, OperationalError, PendingRollbackError
 
     grpc: Any = sys.modules.get("grpc")

@@ -26,7 +26,7 @@ SERIAL, LOCAL, RAY = ENGINES = ("serial", "local", "ray")
 
 @dataclass(frozen=True)
 class EngineChoice:
-    """Which engine evaluates, and where.
+    """The engine that evaluates, and its place.
 
     Attributes:
         name: by default `serial` for one slot, else `local`.
@@ -62,7 +62,7 @@ class Schema(BaseModel):
 
 
 class StudySetup(Schema):
-    """Where a study is kept, what its objectives are, and when it ends.
+    """The storage of a study, its objectives, and its end.
 
     Attributes:
         timeout: seconds after which no new trial starts.
@@ -102,11 +102,11 @@ class StudySetup(Schema):
     @property
     @abstractmethod
     def method(self) -> str:
-        """What finds the configurations, in a word or two, for files and pages."""
+        """Return what finds the configurations, in a word or two, for files and pages."""
 
     @property
     def choice(self) -> EngineChoice:
-        """What evaluates."""
+        """Return what evaluates."""
         return EngineChoice()
 
     @property
@@ -116,11 +116,11 @@ class StudySetup(Schema):
 
     @property
     def trains(self) -> bool:
-        """Whether the search trains the network itself, so that it may come without weights."""
+        """Return whether the search trains the network, so that it may come without weights."""
         return False
 
     def identity(self) -> dict[str, Any]:
-        """What must be the same when a study is resumed."""
+        """Return what must be the same when a study is resumed."""
         return {}
 
 

@@ -1,4 +1,4 @@
-"""Where a study is kept: a journal file, a database, or a proxy in front of one."""
+"""The storage of a study: a journal file, a database, or a proxy in front of one."""
 
 import contextlib
 import fcntl
@@ -65,12 +65,12 @@ class Place:
 
     @property
     def is_file(self) -> bool:
-        """Whether the study is in a journal file."""
+        """Return whether the study is in a journal file."""
         return "://" not in self.storage
 
     @property
     def may_fork(self) -> bool:
-        """Whether a process that has it open may be forked: threads of gRPC would be lost."""
+        """Return whether a process that has it open may fork: threads of gRPC would be lost."""
         return not self.storage.startswith(PROXY)
 
 
@@ -147,7 +147,7 @@ def _check_problem(study: optuna.Study, place: Place, problem: Mapping[str, Any]
             if study.get_trials(deepcopy=False):
                 raise SearchError(
                     f"{shown(place)}: study {study.study_name!r} does not say what its trials are "
-                    "of, so it is none of ours; start a new study without --resume"
+                    "of, so it is not ours; start a new study without --resume"
                 )
             # Who made it was killed before it could say so.
             study.set_user_attr(PROBLEM, dict(problem))
@@ -172,7 +172,7 @@ def _storage(place: Place) -> tuple["BaseStorage", Any]:
             raise SearchError(f"{place.storage}: cannot be read: {error.strerror}") from None
         except (KeyError, IndexError, TypeError, ValueError, AssertionError) as error:
             raise SearchError(
-                f"{place.storage}: is no study: record {journal.records_read} makes no sense "
+                f"{place.storage}: is not a study: record {journal.records_read} makes no sense "
                 f"({type(error).__name__}: {error})"
             ) from None
     try:

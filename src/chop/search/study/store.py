@@ -191,7 +191,7 @@ class Store(KnownTrials):
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[bool]:
-        """Whether no other process takes part, so that nothing need be claimed in the block."""
+        """Yield whether no other process takes part, so that nothing need be claimed."""
         if self._journal is None:
             yield False
             return
@@ -222,7 +222,7 @@ class Store(KnownTrials):
             self.sync()
 
     def once(self, request: TrialRequest, work: Callable[[], Outcome]) -> Outcome | None:
-        """What comes of `work`, stored; None if another process has done it or does it now."""
+        """Store and return the result of `work`; None if another process has done it or does it."""
         if self.taken(request.key):
             return None
         (trial,) = self.claim([request], None)
@@ -288,7 +288,7 @@ class Store(KnownTrials):
 
     @property
     def crosses_machines(self) -> bool:
-        """Whether processes of other machines may take part, which need signs of life."""
+        """Return whether processes of other machines may take part, which need signs of life."""
         return self._journal is None
 
     @contextlib.contextmanager

@@ -55,7 +55,7 @@ class TrialRequest:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a trial: objectives and metrics, or the reason why there are none."""
+    """The outcome of a trial: objectives and metrics, or the reason why there are none."""
 
     values: list[float] | None = None
     metrics: Mapping[str, Any] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Outcome:
 
     @classmethod
     def of(cls, trial: FrozenTrial) -> "Outcome":
-        """What became of a stored trial."""
+        """Return what became of a stored trial."""
         request = (KEY, CONFIG, WORKER, TOKEN, VOID, REASON)
         metrics = {name: each for name, each in trial.user_attrs.items() if name not in request}
         values = trial.values if trial.state == TrialState.COMPLETE else None
@@ -74,12 +74,12 @@ class Outcome:
 
     @property
     def is_feasible(self) -> bool:
-        """Whether there are objectives, and all bounds are kept."""
+        """Return whether there are objectives, and all bounds are kept."""
         return self.values is not None and not any(x > 0 for x in self.violations.values())
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the objectives are those of a share of the rows."""
+        """Return whether the objectives are those of a share of the rows."""
         seen, of = self.metrics.get(SEEN, (0, 0))
         return bool(seen < of)
 
@@ -88,7 +88,7 @@ class Outcome:
         return TrialState.FAIL if self.values is None else TrialState.COMPLETE
 
     def attributes(self) -> dict[str, Any]:
-        """What is stored for users to read."""
+        """Return what is stored for users to read."""
         return {**self.metrics} | ({REASON: self.reason} if self.reason is not None else {})
 
     def constraints(self) -> dict[str, float]:
@@ -155,17 +155,17 @@ class Trial:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the objectives are those of a share of the rows."""
+        """Return whether the objectives are those of a share of the rows."""
         return self.seen is not None and self.seen[0] < self.seen[1]
 
     @property
     def is_feasible(self) -> bool:
-        """Whether the trial is complete and within all bounds."""
+        """Return whether the trial is complete and within all bounds."""
         return self.is_complete and not any(each > 0 for each in self.violations.values())
 
     @property
     def seconds(self) -> float | None:
-        """How long it took; a clock that was set back does not make that less than nothing."""
+        """Return the seconds it took; a clock that was set back does not make that less than 0."""
         if self.begun is None or self.ended is None:
             return None
         return max((self.ended - self.begun).total_seconds(), 0.0)
@@ -176,7 +176,7 @@ class Trial:
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """What is stored, by its name; None for what is missing."""
+        """Return what is stored, by its name; None for what is missing."""
         tables = zip(TABLES, (self.config, self.software, self.hardware, self.scaled), strict=True)
         return {name: None if name in self.missing else each for name, each in tables}
 
@@ -192,20 +192,20 @@ class Claim(NamedTuple):
     """For which configuration a trial stands in a storage, and who evaluates it."""
 
     key: str | None
-    """None if it is no trial of a search: somebody used the study for something else."""
+    """None if it is not a trial of a search: somebody used the study for something else."""
     worker: str
     token: str
     is_void: bool
 
 
 def claim_of(trial: FrozenTrial) -> Claim:
-    """What a stored trial says of itself."""
+    """Return what a stored trial says of itself."""
     attrs = trial.user_attrs
     return Claim(attrs.get(KEY), attrs.get(WORKER, ""), attrs.get(TOKEN, ""), VOID in attrs)
 
 
 def request_of(trial: FrozenTrial) -> TrialRequest:
-    """What a stored trial was asked for."""
+    """Return what a stored trial was asked for."""
     attrs = trial.user_attrs
     return TrialRequest(
         attrs[KEY], attrs[CONFIG], trial.params, trial.distributions, trial.system_attrs
@@ -243,14 +243,14 @@ def frozen(
 
 
 def as_known(trial: FrozenTrial) -> KnownTrial:
-    """What a sampler has to know of a finished trial."""
+    """Return what a sampler has to know of a finished trial."""
     times = dict.fromkeys(("datetime_start", "datetime_complete"), datetime.now())
     own = {"state": trial.state, "values": trial.values, "user_attrs": {}}
     return _made(KnownTrial, trial, **own, **times)
 
 
 class MetricRule(BaseModel):
-    """What is wanted of a metric, as a file may say it."""
+    """The wish for a metric, as a file may say it."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -264,14 +264,14 @@ class MetricRule(BaseModel):
         return self.max is not None or self.min is not None
 
     def violation(self, value: float) -> float:
-        """How far `value` lies outside its bounds; 0 or less is inside."""
+        """Return how far `value` lies outside its bounds; 0 or less is inside."""
         above = value - self.max if self.max is not None else 0.0
         below = self.min - value if self.min is not None else 0.0
         return max(above, below)
 
 
 class SearchDescription(BaseModel):
-    """What was searched and how, which the trials alone do not tell; empty where no file says."""
+    """The description of a search, which the trials alone do not tell; empty where no file says."""
 
     space: str | None = None
     space_size: int | None = None
@@ -287,7 +287,7 @@ class SearchDescription(BaseModel):
 
     @property
     def savings(self) -> str:
-        """How many rows were not evaluated, in words; empty if no trial could stop."""
+        """Return how many rows were not evaluated, in words; empty if no trial could stop."""
         if self.rows_seen is None:
             return ""
         seen, of = self.rows_seen
@@ -304,7 +304,7 @@ class SearchDescription(BaseModel):
         return [f"objective {place}" for place in range(len(self.directions))]
 
     def allows(self, trial: Trial) -> bool:
-        """Whether a trial keeps to all bounds; a metric that is missing breaks none."""
+        """Return whether a trial keeps to all bounds; a metric that is missing breaks none."""
         bounds = {name: rule for name, rule in self.metrics.items() if rule.bounded}
         found = trial.metrics if bounds else {}
         return all(bounds[name].violation(found[name]) <= 0 for name in bounds.keys() & found)

@@ -1,4 +1,4 @@
-"""Which process a trial belongs to, whether it is alive, and when Ctrl-C may end it.
+"""Processes of trials: which is alive, and when Ctrl-C may end it.
 
 Python raises `KeyboardInterrupt` between any two instructions. While Optuna reads a study that
 would leave a record out, and every number after it would belong to another trial. So Ctrl-C ends
@@ -37,7 +37,7 @@ def this_machine() -> str:
 
 
 def is_alive(worker: str, last_beat: float | None) -> bool:
-    """Whether a process is still there; one on another machine must have given a sign of life."""
+    """Return whether a process is there; one on another machine must have given a sign of life."""
     machine, pid, started = worker.rsplit("/", 2)
     if machine == this_machine():
         return _exists(int(pid)) and _started(int(pid)) == started
@@ -55,13 +55,13 @@ def _exists(pid: int) -> bool:
 
 
 def _started(pid: int) -> str:
-    """When a process began, so that a number that is used again names another; empty if unknown."""
+    """Return the start of a process, as its number may be used again; empty if unknown."""
     fields = _stat(pid).split()
     return fields[19] if len(fields) > 19 else ""
 
 
 def _stat(pid: int) -> str:
-    """What the kernel says of a process, from its state on."""
+    """Return what the kernel says of a process, from its state on."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(") ")[2]
     except OSError:
@@ -69,7 +69,7 @@ def _stat(pid: int) -> str:
 
 
 class Interrupts:
-    """What has come for this process, and whether it may be let through."""
+    """The signals for this process, and whether they may be let through."""
 
     def __init__(self) -> None:
         self.held = self.open = self.came = self.once = False

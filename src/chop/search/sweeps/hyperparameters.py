@@ -14,9 +14,9 @@ from chop.search.runners import LoaderName, RunnerArgs, software_runner
 from chop.search.spaces.space import SPACES, Candidate, Choice, SearchSpace, SpaceSetup, options
 from chop.search.sweeps.trainings import (
     BATCH_SIZE,
+    MeasuredRows,
     Repeats,
-    Rows,
-    summary,
+    summarise_trainings,
     training_settings,
 )
 from chop.training.job import check_single_row
@@ -113,7 +113,7 @@ class Hyperparameters(SearchSpace):
 
     @property
     def is_one_grid(self) -> bool:
-        """Whether every combination of the listed values is a setting."""
+        """Return whether every combination of the listed values is a setting."""
         return len(self.sweeps) == 1
 
     def choices(self) -> tuple[Choice, ...]:
@@ -158,7 +158,7 @@ def check_setting(config: Mapping[str, Any]) -> None:
 
 
 class TrainingArgs(RunnerArgs):
-    """How often to train, and which rows to evaluate on."""
+    """The number of trainings, and the rows to evaluate on."""
 
     repeats: int = Field(1, ge=1)
     """Trainings with different seeds, from different initial weights."""
@@ -168,7 +168,7 @@ class TrainingArgs(RunnerArgs):
 
 def repeats_of(candidate: Candidate, args: TrainingArgs) -> Repeats:
     """The trainings that a candidate is measured by."""
-    return Repeats(candidate, args.repeats, Rows(args.data_loader, args.num_samples))
+    return Repeats(candidate, args.repeats, MeasuredRows(args.data_loader, args.num_samples))
 
 
 @software_runner(
@@ -179,4 +179,4 @@ def repeats_of(candidate: Candidate, args: TrainingArgs) -> Repeats:
 )
 def hyperparameter_training(candidate: Candidate, args: TrainingArgs) -> dict[str, float]:
     """Mean, spread, best and worst of accuracy and loss over several trainings from scratch."""
-    return summary(repeats_of(candidate, args).complete())
+    return summarise_trainings(repeats_of(candidate, args).complete())

@@ -7,6 +7,7 @@ any process.
 """
 
 import copy
+import math
 import re
 import statistics
 import time
@@ -37,27 +38,27 @@ LINES_EVERY = 10.0
 LONGEST_NAME = 100
 
 
-class Run(BaseModel):
+class Training(BaseModel):
     """One training of one setting, as its file holds it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    identity: str
+    identity: str = ""
     """Stands for all that decides the result: network, data, setting, seed, rows measured on."""
     config: dict[str, Any]
-    repeat: int
-    seed: int
+    repeat: int = 0
+    seed: int = 0
     accuracy: float
     loss: float
     train_accuracy: float
-    train_loss: float
+    train_loss: float = math.nan
     seconds: float
     history: list[dict[str, int | float]]
     """The learning curves: a table for each epoch, as in ``training_log.csv``."""
 
 
 @dataclass(frozen=True)
-class Rows:
+class MeasuredRows:
     """The rows that a trained network is measured on."""
 
     data_loader: str
@@ -70,13 +71,13 @@ class Repeats:
     _told: ClassVar[float] = time.monotonic()
     """When a line was last written, whatever setting it was about."""
 
-    def __init__(self, candidate: Candidate, count: int, rows: Rows) -> None:
+    def __init__(self, candidate: Candidate, count: int, rows: MeasuredRows) -> None:
         self.candidate = candidate
         self.count = count
         self.rows = rows
-        self._found: dict[int, Run] = {}
+        self._found: dict[int, Training] = {}
 
-    def complete(self) -> list[Run]:
+    def complete(self) -> list[Training]:
         """Return every repeat; those that are not done yet are trained."""
         for repeat in self._unknown():
             self.keep(self.evaluate(repeat))
@@ -89,7 +90,7 @@ class Repeats:
     def _unknown(self) -> list[int]:
         return [repeat for repeat in range(self.count) if self._known(repeat) is None]
 
-    def keep(self, value: Run) -> None:
+    def keep(self, value: Training) -> None:
         """Keep a training in its file."""
         self._found[value.repeat] = value
         path = self._path(value.repeat)
@@ -99,7 +100,7 @@ class Repeats:
 
     @cached_property
     def folder(self) -> Path | None:
-        """Where the files of this setting are; a search without a folder keeps none."""
+        """Return where the files of this setting are; a search without a folder keeps none."""
         above = self.candidate.context.folder
         if above is None:
             return None
@@ -127,7 +128,7 @@ class Repeats:
     def _path(self, repeat: int) -> Path | None:
         return None if self.folder is None else self.folder / REPEAT.format(repeat)
 
-    def _known(self, repeat: int) -> Run | None:
+    def _known(self, repeat: int) -> Training | None:
         """A repeat that is done, in any process."""
         path = self._path(repeat)
         if repeat not in self._found and path is not None and path.exists():
@@ -145,7 +146,7 @@ class Repeats:
             done = self.count - len(self._unknown())
             logger.info("%s: %d of %d repeats are done", setting, done, self.count)
 
-    def evaluate(self, number: int) -> Run:
+    def evaluate(self, number: int) -> Training:
         """Train a repeat; nothing is kept."""
         from chop.training.fit import fit_in_memory
         from chop.training.job import Job
@@ -159,7 +160,7 @@ class Repeats:
             history = fit_in_memory(Job(model, data, Path(), context.model_info.name), settings)
         batches = context.batches(self.rows.data_loader, self.rows.num_samples)
         result = evaluate_model(model.to(context.device), batches, context.device).metrics()
-        return Run(
+        return Training(
             identity=self._identity(number),
             config=config,
             repeat=number,
@@ -173,24 +174,24 @@ class Repeats:
         )
 
 
-def read_run(path: Path) -> Run | None:
+def read_run(path: Path) -> Training | None:
     """The training in a file; one that is damaged is told of and counts as not done."""
     try:
-        return Run.model_validate_json(path.read_bytes())
+        return Training.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
         reason = str(error).partition("\n")[0]
         logger.warning("%s: not the result of a training (%s); it is done again", path, reason)
         return None
 
 
-def stored_runs(folder: Path) -> list[Run]:
+def stored_runs(folder: Path) -> list[Training]:
     """All trainings of a study, setting by setting."""
     paths = sorted(folder.glob(f"{TRAININGS}/*/{REPEAT.format('*')}"))
     runs = [run for path in paths if (run := read_run(path)) is not None]
     return sorted(runs, key=lambda run: (name_of(run.config), run.repeat))
 
 
-def summary(runs: Sequence[Run]) -> dict[str, float]:
+def summarise_trainings(runs: Sequence[Training]) -> dict[str, float]:
     """Mean, standard deviation, best and worst of everything that trainings are measured by."""
     found: dict[str, float] = {}
     for name in TRAINED:

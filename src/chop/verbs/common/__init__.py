@@ -1,1 +1,1 @@
-"""What verbs have in common: the session of a run, any rows and modules, what to run next."""
+"""Parts that verbs share: the session of a run, any rows and modules, the next commands."""

@@ -1,4 +1,4 @@
-"""What the project of ``--load`` knows of a network: settings that need not be given again."""
+"""Settings that the project of ``--load`` knows, so that they need not be given again."""
 
 from dataclasses import replace
 from pathlib import Path

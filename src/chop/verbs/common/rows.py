@@ -235,7 +235,7 @@ def adapt(model: nn.Module, rows: Any, task: str | None, *, cast: bool = False) 
         rows: loaders by split, or a data module.
         cast: give real numbers the precision of the model here, as the action will not.
     """
-    found = task_of_rows(rows)  # which refuses what is no loader
+    found = task_of_rows(rows)  # which refuses what is not a loader
     chosen = found if task is None else task_named(task)
     if not isinstance(rows, Mapping):
         return Prepared(model, rows, chosen)

@@ -1,4 +1,4 @@
-"""What every action starts from: settings in effect, model, data, output folder."""
+"""The start of every verb on a model: settings in effect, model, data, output folder."""
 
 import os
 import random
@@ -62,7 +62,7 @@ class Session(Generic[R]):
 
     @property
     def is_trained(self) -> bool:
-        """Whether the network comes with weights that mean something."""
+        """Return whether the network comes with weights that mean something."""
         return self.config.load_name is not None or self.config.is_pretrained
 
     @cached_property
@@ -209,7 +209,7 @@ def data_module_of(config: RunConfig) -> "MaseDataModule":
 
 @dataclass(frozen=True)
 class ActionResult:
-    """What only the action knows of its run."""
+    """The facts of a run that only its verb knows."""
 
     folder: Path
     """Of its results; the record goes there."""
@@ -269,7 +269,7 @@ def make_job(  # noqa: PLR0913  # what training and testing have in common
     record: Mapping[str, Any] | None,
     **more: Any,
 ) -> "Job":
-    """What is to be trained or tested, from what the labs hand to these actions.
+    """Return the job to be trained or tested, from what the labs hand to these actions.
 
     Args:
         action: train or test; a single loader holds the rows of the split of this name.
@@ -297,7 +297,7 @@ def make_job(  # noqa: PLR0913  # what training and testing have in common
 
 
 def check_task(task: str, model_info: "MaseModelInfo | None", data: "MaseDatasetInfo") -> None:
-    """Refuse a task that is none, or that the model or the rows are not made for."""
+    """Refuse a task that does not exist, or that the model or the rows are not made for."""
     if model_info is not None:
         model_info.check_task(task)
     wanted = task_named(task)
@@ -335,7 +335,7 @@ def task_of_rows(data: Any) -> Task:
         return NUMBERS if info.regression else TOKENS if info.causal_LM else CLASSES
     rows = data if isinstance(data, GivenRows) else as_data_module(data, "train")
     with torch.random.fork_rng(devices=[]):
-        first: Any = next(iter(rows.needed(rows.splits()[0])), None)
+        first: Any = next(iter(rows.loader_of(rows.splits()[0])), None)
     is_numbers = is_batch(first) and task_of(first[1]) is NUMBERS
     return NUMBERS if is_numbers else CLASSES
 
@@ -347,7 +347,7 @@ def check_task_of_labels(task: str, data: Any) -> None:
 
 
 def known_preprocessing(model: "nn.Module", data_module: Any) -> "Preprocessing | None":
-    """What was done to the features: as the model says it, else as the rows do."""
+    """Return the scaling of the features: as the model says it, else as the rows do."""
     from chop.preprocessing import preprocessing_of
 
     return preprocessing_of(model) or getattr(data_module, "preprocessing", None)

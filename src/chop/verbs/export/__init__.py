@@ -158,11 +158,11 @@ def export_saved(request: ExportRequest) -> "Exported":
     from chop.logger import only_results
 
     with only_results(request.quiet):
-        from chop.verbs.export.saved import export as export_graph
+        from chop.verbs.export.saved import export_graph_file
 
         flags = {name: flag for name, flag in vars(request).items() if name not in OF_EVERY_FORM}
         given = {name: flag for name, flag in flags.items() if flag not in (None, False)}
-        return export_graph(
+        return export_graph_file(
             str(request.load_name), str(request.to), request.output, rows=request.rows,
             verify=request.verify, load_type=request.load_type, imports=request.imports,
             cut_tail=request.cut_tail, agreement=request.agreement, **given,

@@ -36,7 +36,7 @@ ROWS = 2000
 SETTINGS = ".toml"
 
 
-def export(  # noqa: PLR0913  (each is a flag of the command)
+def export_graph_file(  # noqa: PLR0913  (each is a flag of the command)
     load: str | Path,
     to: str = "c",
     output: str | Path | None = None,
@@ -142,7 +142,7 @@ def named_features(graph: MaseGraph, features: Tensor) -> dict[str, Tensor]:
 
 
 def folder_beside(graph: Path, to: str) -> Path:
-    """Where an export of a graph goes: beside it, and beside all of them for one of a front."""
+    """Return the folder for an export of a graph: beside it, or beside all those of a front."""
     if graph.parent.name == FRONT_GRAPHS:
         return graph.parent.parent / EXPORT.format(f"{to}_{graph.name}")
     if graph.suffix == SETTINGS:
@@ -169,14 +169,14 @@ def saved_graph(path: Path) -> Path:
 
 
 def _why_none(front: Sequence[Path]) -> str:
-    """What to do about a run from which no graph can be chosen."""
+    """Return what to do about a run from which no graph can be chosen."""
     if not front:
         return "the run holds no saved graph: ch transform saves one, and a search has a front"
     return f"a search saved {len(front)} graphs, of its whole front: name one, such as {front[0]}"
 
 
 def changes_only(name: str) -> bool:
-    """Whether a pass changes the network, and takes no path to write to."""
+    """Return whether a pass changes the network, and takes no path to write to."""
     schema = PASSES[name].schema
     fields = schema.model_fields.values() if schema else ()
     return PASSES[name].kind == "transform" and not any("Path" in str(f.annotation) for f in fields)

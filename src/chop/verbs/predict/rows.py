@@ -48,7 +48,7 @@ MOST_NAMES = 200
 
 @dataclass(frozen=True)
 class Predicted:
-    """What was predicted for the rows of a file."""
+    """The predictions for the rows of a file."""
 
     task: Task
     output: Path
@@ -202,7 +202,7 @@ def _not_finite(outputs: "Tensor", task: Task, known: Preprocessing | None) -> l
 
 
 def target_of(file: Path, output: str | Path | None) -> Path:
-    """Where the predictions go."""
+    """Return the file for the predictions."""
     if output is None:
         return free_version(Path(f"{file.stem}_predictions.csv"))
     target = Path(output).expanduser()
@@ -235,7 +235,7 @@ def network_of(config: RunConfig) -> "nn.Module":
 
 
 def facts_of_rows(config: RunConfig, path: Path, kind: str) -> MaseDatasetInfo:
-    """What a model must be told of its rows: by the data set, else by the checkpoint itself.
+    """Return the facts of its rows that a model needs: by the data set, else by the checkpoint.
 
     A file that was trained on is read only if nothing else tells.
     """
@@ -254,7 +254,7 @@ def facts_of_rows(config: RunConfig, path: Path, kind: str) -> MaseDatasetInfo:
 
 
 def facts_in(known: Preprocessing, name: str) -> MaseDatasetInfo:
-    """What a network that was trained on rows of features knows of them."""
+    """Return the facts of its rows that a network holds, if it was trained on features."""
     facts: dict[str, Any] = {"num_features": len(known.mean), "feature_names": known.names}
     if known.targets is not None:
         names = known.targets.names
@@ -267,7 +267,7 @@ def facts_in(known: Preprocessing, name: str) -> MaseDatasetInfo:
 
 
 def with_classes(known: Preprocessing | None, config: RunConfig) -> Preprocessing | None:
-    """What a network knows, with the names of the classes that its data set is known to have."""
+    """Return the facts with the names of the classes that the data set is known to have."""
     name = (config.dataset or "").lower()
     if known is None or known.classes or name not in DATASETS:
         return known

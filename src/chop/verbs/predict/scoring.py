@@ -1,4 +1,4 @@
-"""How well the labels of a table are predicted, counted piece by piece."""
+"""Scores of the predictions for a table with labels, counted piece by piece."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -17,7 +17,7 @@ logger = get_logger("chop")
 
 
 class Score:
-    """How well labels are predicted, on the rows that have them; without labels, nothing."""
+    """The score on the rows that have labels; without labels, nothing."""
 
     @staticmethod
     def of(task: Task, table: TableFile, label: str | None, known: Preprocessing | None) -> "Score":
@@ -38,7 +38,7 @@ class Score:
 
 
 class Accuracy(Score):
-    """How often labels are predicted, which may be the names of classes, or their numbers."""
+    """The share of labels that are predicted, which may be names of classes or their numbers."""
 
     def __init__(self, label: str, place: int, classes: Sequence[str]) -> None:
         self.label = label
@@ -70,7 +70,7 @@ class Accuracy(Score):
 
 
 class ErrorOfNumbers(Score):
-    """How far numbers are from labels, on the rows that have all of them."""
+    """The distance of numbers from labels, on the rows that have all of them."""
 
     def __init__(self, places: Sequence[int], known: Preprocessing | None) -> None:
         self.places = places
@@ -87,7 +87,7 @@ class ErrorOfNumbers(Score):
             self.tally.add(outputs[chosen], labels[chosen])
 
     def result(self) -> Measured | None:
-        return self.tally.result().measured if self.labelled else None
+        return self.tally.result().primary if self.labelled else None
 
 
 @lru_cache(256)

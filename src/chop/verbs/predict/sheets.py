@@ -94,7 +94,7 @@ def _check_width(table: TableFile, known: Preprocessing | None, width: int) -> N
 
 @dataclass(frozen=True)
 class Faults:
-    """What keeps rows of a piece from being predicted: a line for each such row, by its place."""
+    """The faults of rows that cannot be predicted: a line for each such row, by its place."""
 
     lines: dict[int, str]
 

@@ -57,7 +57,7 @@ def methods_said(text: str | None) -> dict[str, Any]:
 
 
 def check_quantize(config: QuantizeRequest) -> None:
-    """Refuse passes, which another command runs, and what is no format or width."""
+    """Refuse passes, which another command runs, and what is not a format or width."""
     if config.passes:
         raise ConfigError(
             "quantize makes its own rules from --width: what [passes] of a file says, "
@@ -73,7 +73,7 @@ def run_quantize(session: Session[QuantizeRequest]) -> ActionResult:
     session = replace(session, config=config)
     watched = Watched(session)
     graph = transform_session(session, session.software_folder / TRANSFORM, watch=watched)
-    found = watched.compared(graph)
+    found = watched.compare(graph)
     place = latest(session.software_folder / TRANSFORM / GRAPH)
     logger.info("Quantised model: %s", seen_from_here(place))
     show_next(next_of_quantized(session, graph, place))
@@ -130,9 +130,9 @@ class Watched:
         if self.is_trained:
             self.accuracy(graph)
 
-    def compared(self, graph: MaseGraph) -> dict[str, Any]:
+    def compare(self, graph: MaseGraph) -> dict[str, Any]:
         """Say what quantisation costs and saves; what was found, for the record."""
-        accuracies = self.accuracy.compared(graph)
+        accuracies = self.accuracy.compare(graph)
         if not self.is_trained:
             logger.warning(UNTRAINED)
         after = cost_of(graph)

@@ -77,7 +77,7 @@ class Quantized:
         return f"Quantized({self.graph!r}; {kinds}{said})"
 
     def _repr_html_(self) -> str:
-        """What is quantised and the formats of its operands as a table, for notebooks."""
+        """Return the operations and the formats of their operands as a table for notebooks."""
         kinds = self.info["quantized"]
         found = {node.name: formats_of(node) for node in self.graph.fx_graph.nodes}
         roles = list(dict.fromkeys(role for name in kinds for role in found[name]))

@@ -104,7 +104,7 @@ def _config(ending: str) -> Schema:
 
 
 def _shapes() -> dict[str, Schema]:
-    """What each field may hold in any format."""
+    """Return what each field may hold in any format."""
     found: dict[str, list[Schema]] = {}
     for fmt in dict.fromkeys(FORMATS[name] for name in sorted(FORMATS)):
         for field, shape in format_fields(fmt).items():

@@ -36,7 +36,7 @@ GONE = ("pkl_ckpt", "save_every_n_trials")
 
 
 def search_definitions() -> dict[str, Schema]:
-    """What all metrics have in common."""
+    """Return the schema that all metrics share."""
     return {METRIC: table_schema(Metric)}
 
 
@@ -72,7 +72,7 @@ def space_schema() -> Schema:
 
 
 def seed_schema(space: type[Any]) -> Schema:
-    """What a space chooses from; a user's own space may take anything."""
+    """Return what a space chooses from; a user's own space may take anything."""
     if issubclass(space, MixedPrecisionPTQ):
         return {"type": "object", "additionalProperties": reference(SEED)}
     if issubclass(space, Hyperparameters):
@@ -117,7 +117,7 @@ def strategy_schema() -> Schema:
 
 
 def _setup_case(name: str, setup: type[StudySetup]) -> Schema:
-    """What `setup` may hold where the strategy has this name."""
+    """Return what `setup` may hold where the strategy has this name."""
     named: Schema = {"properties": {"name": {"const": name}}}
     if name != DEFAULT_STRATEGY:
         named["required"] = ["name"]

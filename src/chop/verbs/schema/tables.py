@@ -53,7 +53,7 @@ def described_table(entry: object, args: type[BaseModel] | None) -> Schema:
 
 
 def field_schema(field: FieldInfo) -> Schema | None:
-    """What a file may say of a field; None for what cannot be said in one."""
+    """Return what a file may say of a field; None for what cannot be said in one."""
     inner = next(_models_in(field.annotation), None)
     if inner is not None:
         return _nest(field, table_schema(inner))

@@ -24,6 +24,6 @@ add_verb(
         place=4,
         quiet="the table of the best trials, or of the comparison, and where the results are",
         home="chop.verbs.search.job",
-        python="chop.verbs.search.front:search",
+        python="chop.verbs.search.front:search_module",
     )
 )

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from chop.results.comparison import Comparison, SamplerComparison
     from chop.search.config import SearchConfig
     from chop.search.contest import Plan, Run
-    from chop.search.engines.engine import Engine
+    from chop.search.engines.engine import TrialEngine
     from chop.search.spaces.space import SearchContext
 
 logger = get_logger("chop")
@@ -43,7 +43,7 @@ SAMPLERS = ("tpe", "random", "nsgaii")
 
 @dataclass(frozen=True)
 class ComparisonResult:
-    """What a comparison has found, and where it is written."""
+    """The result of a comparison, and its folder."""
 
     folder: Path
     summary: dict[str, Any]
@@ -121,7 +121,7 @@ def _run_contest(
     config: "SearchConfig",
     folder: Path,
     plans: "list[Plan]",
-    engine: "Engine",
+    engine: "TrialEngine",
     beginning: AbstractContextManager[None],
 ) -> "tuple[Comparison, int]":
     """Do all runs on one space; return what they come to, and the size of that.

@@ -1,8 +1,8 @@
-"""What a search leaves: where it is, what is written and what is printed."""
+"""The folder of a search, the files written there, and the lines printed."""
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +33,7 @@ from chop.tasks import TASKS
 from chop.verbs.common.next_commands import command, export_words, show_next
 
 if TYPE_CHECKING:
+    from chop.search.front.verification import Verified
     from chop.search.strategy import Strategy
     from chop.search.study.trial import Trial
 
@@ -45,7 +46,7 @@ MOST_TRIED = 3
 
 
 def study_place(config: SearchConfig, save_dir: Path, resume: bool) -> tuple[Place, Path]:
-    """Where the study is and where its results go; without `resume` both are new."""
+    """Return the study and the folder of its results; without `resume` both are new."""
     setup = config.strategy.setup
     if setup.storage is None:
         folder = latest(save_dir) if resume else own_folder(save_dir, JOURNAL)
@@ -93,6 +94,7 @@ class SearchReport:
         settings: of the run, for the files ``best_<n>.toml``.
         features: what was done to the features, as it is stored.
         verbose: print the best trials with all metrics, in the form of the labs.
+        check: compares configurations with their integers, several at once.
     """
 
     config: SearchConfig
@@ -101,8 +103,9 @@ class SearchReport:
     settings: Mapping[str, Any]
     features: dict[str, Any]
     verbose: bool = False
+    check: "Callable[[list[dict[str, Any]]], list[Verified]] | None" = None
 
-    def written(self, is_over: bool) -> SearchResult:
+    def write(self, is_over: bool) -> SearchResult:
         """Write and print everything.
 
         Args:
@@ -142,7 +145,7 @@ class SearchReport:
         if space.starts_afresh or not TRAINING_RUNNERS.isdisjoint(strategy.sw_runner) or not best:
             return found
         judged, start = {}, None
-        marks = verify_best(space, best, strategy.verify, found.verified)
+        marks = verify_best(space, best, strategy.verify, found.verified, self.check)
         for runner, args in self.config.software():
             if isinstance(args, EvaluationArgs) and runner.name in EVALUATIONS:
                 judge = Judge(space, args.data_loader, args.num_samples)
@@ -152,7 +155,7 @@ class SearchReport:
 
     def _tell(self, found: SearchResult) -> None:
         """Print what was found, or raise if nothing was."""
-        failed = found.failed
+        failed = found.failures
         logger.info(
             "%d distinct configurations of %s were evaluated, %d of them failed; "
             "%d proposals were repeats",
@@ -231,10 +234,10 @@ class SearchReport:
 
     def _study(self, space: Hyperparameters, trials: "Sequence[Trial]") -> str:
         """Write the tables and pictures of a study of settings; the table of the settings."""
-        from chop.results.settings import heading, read_study, study_table, write_study
+        from chop.results.settings import heading, read_study, study_table
 
         study = read_study(self.folder, space, self.config, trials)
-        write_study(self.folder, study)
+        study.save(self.folder)
         if self.config.strategy.setup.plots:
             from chop.results.settings_charts import draw_study
 

@@ -17,7 +17,7 @@ from chop.search.runners import HW_RUNNERS, SW_RUNNERS
 from chop.search.samplers import SAMPLERS
 from chop.tasks import NUMBERS, Task
 from chop.verbs.common.rows import adapt, module_of, module_project, one_line, searchable, splits
-from chop.verbs.search.job import search as search_action
+from chop.verbs.search.job import search
 
 LEARNED = "learned"
 COST = "ebops"
@@ -26,7 +26,7 @@ OF_RUN = ("accelerator", "num_threads", "load_name", "load_type", "cf_args")
 """Settings of the run that `search` takes beside those of the strategy."""
 
 
-def search(  # noqa: PLR0913  # all but the first by name
+def search_module(  # noqa: PLR0913  # all but the first by name
     model: nn.Module,
     *,
     train: Iterable[Any] | None = None,
@@ -52,7 +52,7 @@ def search(  # noqa: PLR0913  # all but the first by name
         strategy: ``learned`` trains the width of every weight; else the name of a sampler, such as
             ``tpe``, which tries `widths` of each layer.
         task, verbose: as for `train`.
-        objectives: metrics, as listed by ``ch info runners``; by default what decides of the task
+        objectives: metrics, as listed by ``ch info runners``; by default the primary metric
             (``accuracy``, of a regression ``mae``) and ``ebops``.
         project: the folder of the run; by default as for `train`.
         setup: the keys of ``[search.strategy.setup]``: n_trials, cycles, epochs, float_epochs …;
@@ -64,12 +64,12 @@ def search(  # noqa: PLR0913  # all but the first by name
     of_run = {name: found for name in OF_RUN if (found := setup.pop(name, None)) is not None}
     with quietly(not verbose), one_line("search"):
         what = adapt(searchable(model), rows, task, cast=True)
-        wanted = (what.task.decides, COST) if objectives is None else objectives
+        wanted = (what.task.primary_metric, COST) if objectives is None else objectives
         tables = {
             "strategy": {**strategy_tables(strategy, setup), **runner_tables(wanted, what.task)},
             "search_space": space_tables(what.model, strategy, widths),
         }
-        return search_action(
+        return search(
             what.model, None, what.rows, tables, task=what.task.name, seed=seed,
             save_dir=module_project(project, model) / SOFTWARE / SEARCH, resume=resume,
             pretrained=True, verbose=verbose, **of_run,
@@ -84,7 +84,7 @@ def rows_given(train: Any, val: Any, test: Any, data: Any) -> Any:
 
 
 def strategy_tables(strategy: str, setup: Mapping[str, Any]) -> dict[str, Any]:
-    """How it is searched. The model comes trained, unless epochs of training are asked for."""
+    """Return the strategy. The model comes trained, unless epochs of training are asked for."""
     if strategy == LEARNED:
         return {"name": LEARNED, "setup": {"float_epochs": 0, "normalise": False, **setup}}
     if strategy.lower() not in SAMPLERS:
@@ -93,7 +93,7 @@ def strategy_tables(strategy: str, setup: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def space_tables(model: nn.Module, strategy: str, widths: Sequence[int]) -> dict[str, Any]:
-    """What is searched: all widths by training, or some widths for each product of the model."""
+    """Return the space: all widths by training, or some widths for each product of the model."""
     if strategy == LEARNED:
         return {"name": "graph/quantize/learned_widths"}
     config: dict[str, Any] = {"name": ["integer"]}

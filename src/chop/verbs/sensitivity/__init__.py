@@ -37,6 +37,6 @@ add_verb(
         place=6,
         quiet="the table of the layers and where the results are",
         home="chop.verbs.sensitivity.layers",
-        python="chop.verbs.sensitivity.module:sensitivity",
+        python="chop.verbs.sensitivity.module:module_sensitivity",
     )
 )

@@ -58,7 +58,7 @@ def parse_widths(text: str) -> tuple[int, ...]:
     words = [word.strip() for word in text.split(",")]
     wrong = [word for word in words if not re.fullmatch(r"[1-9]\d?", word)]
     if wrong:
-        raise ConfigError(f"--widths: {wrong[0]!r} is no number of bits: write 2,4,8")
+        raise ConfigError(f"--widths: {wrong[0]!r} is not a bit width: write 2,4,8")
     return tuple(sorted({int(word) for word in words}))
 
 
@@ -72,7 +72,7 @@ def require_width(number_format: str) -> None:
 
 
 def engine_of(config: SensitivityRequest) -> EngineChoice:
-    """What the command line says of the engine."""
+    """Return the engine that the command line names."""
     return EngineChoice(config.engine, config.n_jobs, config.address)
 
 
@@ -130,7 +130,7 @@ def sensitivity(  # noqa: PLR0913  # what a run consists of, by the names of the
     imports: Sequence[str] = (),
     **context: Any,
 ) -> Sensitivity:
-    """What each layer with products loses and saves at each width, alone; a search to follow.
+    """Measure the loss and gain of each layer with products at each width, alone.
 
     Args:
         data_module: as for `search`: training rows choose scales, validation rows judge.
@@ -156,7 +156,7 @@ def sensitivity(  # noqa: PLR0913  # what a run consists of, by the names of the
         raise ConfigError(f"sensitivity: {info.name} has no layer with products, such as nn.Linear")
     requests = [(layer, width) for layer in layers for width in widths]
     points = evaluate_all(make_engine(engine or EngineChoice(), 1, imports), measuring, requests)
-    found = Sensitivity(start=measuring.measured(), points=tuple(points))
+    found = Sensitivity(start=measuring.baseline(), points=tuple(points))
     needs = [Need(layer, space.nodes[layer], found.enough(layer)) for layer in layers]
     found.search.update(suggest_search(number_format, needs, widths, task, fold=fold))
     return found if save_dir is None else write_sensitivity(found, Path(save_dir), settings or {})
@@ -204,13 +204,13 @@ class Measuring:
         """Return what measures a layer at a width in this process."""
         return lambda request: self.point(*request)
 
-    def measured(self) -> Measured:
+    def baseline(self) -> Measured:
         """The network as it came."""
         rows = len(self.start)
         if self.is_regression:
             half = Z_95 * float(self.start.std()) / math.sqrt(rows)
             mean = float(self.start.mean())
-            metric, low, high = NUMBERS.decides, max(mean - half, 0.0), mean + half
+            metric, low, high = NUMBERS.primary_metric, max(mean - half, 0.0), mean + half
             return Measured(metric=metric, value=mean, rows=rows, low=low, high=high)
         return Measured.of(rows - round(float(self.start.sum())), rows)
 
@@ -272,6 +272,6 @@ def make_measuring(
 
 
 def paired_difference(before: "Tensor", after: "Tensor") -> tuple[float, float]:
-    """How much more the same rows cost after than before, and half its 95 % interval."""
+    """Return the mean increase over the same rows, and half its 95 % interval."""
     more = after - before
     return float(more.mean()), Z_95 * float(more.std(correction=0)) / math.sqrt(len(more))

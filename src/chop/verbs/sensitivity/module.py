@@ -20,8 +20,7 @@ from chop.verbs.common.rows import (
     searchable,
     splits,
 )
-from chop.verbs.sensitivity.layers import WIDTHS
-from chop.verbs.sensitivity.layers import sensitivity as measure
+from chop.verbs.sensitivity.layers import WIDTHS, sensitivity
 
 CONTEXT = ("seed", "accelerator", "load_name", "load_type", "cf_args")
 """Settings of the run that `sensitivity` takes beside its own."""
@@ -29,7 +28,7 @@ ENGINE = {"n_jobs": "slots", "engine": "name", "address": "address"}
 """Settings of what measures, and what `EngineChoice` calls them."""
 
 
-def sensitivity(  # noqa: PLR0913  # all but the first by name
+def module_sensitivity(  # noqa: PLR0913  # all but the first by name
     model: nn.Module,
     *,
     train: Iterable[Any],
@@ -65,7 +64,7 @@ def sensitivity(  # noqa: PLR0913  # all but the first by name
     engine = EngineChoice(**{ENGINE[name]: given.pop(name) for name in ENGINE if name in given})
     with quietly(not verbose), one_line("sensitivity"):
         what = adapt(searchable(module), splits(train=train, val=val), task, cast=True)
-        return measure(
+        return sensitivity(
             what.model, None, what.rows, widths=widths, save_dir=folder, task=what.task.name,
             number_format=given.pop("format", "integer"), pretrained=True, engine=engine, **given,
         )  # fmt: skip

@@ -68,14 +68,14 @@ def seed_of(formats: Sequence[FormatSpec], op: Op | None = None) -> dict[str, An
 
 
 def _is_of(key: str, op: Op) -> bool:
-    """Whether a key is about an operand of an operation, or about none."""
+    """Return whether a key is about an operand of an operation, or about none."""
     return key == "name" or any(key.startswith(f"{role}_") for role in (*op.roles, *op.inner))
 
 
 def search_tables(seed: Mapping[str, Any], by: str, task: Task, *, fold: bool) -> dict[str, Any]:
     """A search of formats by accuracy, or error, on validation rows and by bit operations."""
     setup = {"by": by, "fold": True} if fold else {"by": by}
-    objectives = {task.decides: task.direction, "bitops": "minimize"}
+    objectives = {task.primary_metric: task.direction, "bitops": "minimize"}
     return {
         "search_space": {"name": SPACE, "setup": setup, "seed": dict(seed)},
         "strategy": {

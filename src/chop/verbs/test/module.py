@@ -21,7 +21,7 @@ def evaluate(
     verbose: bool = False,
     **settings: Any,
 ) -> "Result":
-    """How good a model is on a loader of pairs (inputs, labels), as ``ch test`` measures it.
+    """Evaluate a model on a loader of pairs (inputs, labels), as ``ch test`` does.
 
     Of a classifier the result has accuracy, loss and confusion; of a regression the mean absolute
     error (`mae`), `rmse`, `mse` and `r2`.

@@ -18,6 +18,6 @@ add_verb(
         place=1,
         quiet="where the checkpoints are",
         home="chop.verbs.train.training",
-        python="chop.verbs.train.module:train",
+        python="chop.verbs.train.module:train_module",
     )
 )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from chop.training.fit import TrainingResult
 
 
-def train(  # noqa: PLR0913  # all but the first by name
+def train_module(  # noqa: PLR0913  # all but the first by name
     model: nn.Module,
     train: Iterable[Any],
     val: Iterable[Any] | None = None,

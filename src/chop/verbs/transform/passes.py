@@ -56,7 +56,7 @@ OFFERED_PATHS = ("save_dir", "file_name", "save_path")
 
 @dataclass(frozen=True)
 class PassContext:
-    """What a run can give to the passes: an argument of such a name, unless the file sets it."""
+    """The arguments that a run can give to passes by their names, unless the file sets them."""
 
     model_name: str
     save_dir: Path
@@ -105,7 +105,7 @@ def run_transform(session: Session[RunConfig]) -> ActionResult:
     measured = BeforeAndAfter(session.data_module)
     watch = measured if session.is_trained else nobody
     graph = transform_session(session, session.software_folder / TRANSFORM, watch=watch)
-    found = measured.compared(graph)
+    found = measured.compare(graph)
     config, place = session.config, latest(session.software_folder / TRANSFORM / GRAPH)
     show_next(next_of_graph(graph, place, model=config.model, imports=config.imports))
     facts = features_of(graph.model, session.data_module) | ({"accuracies": found} if found else {})
@@ -126,14 +126,14 @@ class BeforeAndAfter:
     def __call__(self, graph: MaseGraph) -> None:
         """Measure the network before the first pass."""
         if self.rows.dataset_info.validation_split_available:
-            self.before = self._measured(graph)
+            self.before = self._evaluate(graph)
 
-    def compared(self, graph: MaseGraph) -> dict[str, Any]:
+    def compare(self, graph: MaseGraph) -> dict[str, Any]:
         """Say what the passes have cost; what was found, for the record."""
         if self.before is None:
             return {}
-        found = {"before": self.before, "after": self._measured(graph)}
-        sure = {name: each.measured for name, each in found.items()}
+        found = {"before": self.before, "after": self._evaluate(graph)}
+        sure = {name: each.primary for name, each in found.items()}
         words = self.before.task.words
         logger.info(
             "%s on the same %s validation %s: %s before, %s after", words[0].upper() + words[1:],
@@ -141,7 +141,7 @@ class BeforeAndAfter:
         )  # fmt: skip
         return {name: each.model_dump() for name, each in sure.items()}
 
-    def _measured(self, graph: MaseGraph) -> Result:
+    def _evaluate(self, graph: MaseGraph) -> Result:
         with only_results():  # the passes were told how the rows are scaled, and so was the user
             scaled = rows_for(graph.model, self.rows)
         rows = first_rows(scaled.val_dataloader(), MOST_ROWS)

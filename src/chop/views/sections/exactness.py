@@ -1,4 +1,4 @@
-"""Whether the simulation of a saved graph in floating point computes what integers would."""
+"""The simulation of a saved graph in floating point, compared with integers."""
 
 from chop.errors import ChopError
 from chop.figures import UNKNOWN
@@ -19,7 +19,7 @@ EXPLAINED = (
 
 
 def in_integers(graph: MaseGraph) -> Markup:
-    """What is known of a quantised graph in integers, or why there are none."""
+    """Return the section of a quantised graph in integers, or why there are none."""
     try:
         found = analyse(lower(graph, cut_tail=True))
     except ChopError as error:
@@ -41,7 +41,7 @@ def verdict(found: Exactness) -> str:
 
 
 def exactness_table(found: Exactness) -> Markup:
-    """What is known of each node."""
+    """Return the table of nodes."""
     ties: dict[str, list[str]] = {}
     for before, node in found.ties:
         ties.setdefault(node, []).append(before)

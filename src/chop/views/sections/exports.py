@@ -3,133 +3,54 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from pydantic import BaseModel, Field
-
 from chop.figures import number, quantity
 from chop.markup import join_markup, tag
-from chop.runs import EXPORT, MANIFEST, RunFolder, read_stored
+from chop.results.exports import (
+    CIRCUIT_HEADERS,
+    Circuit,
+    ExportManifest,
+    circuit_cells,
+    exports_table,
+    read_exports,
+    rows_checked,
+)
+from chop.runs import RunFolder
 from chop.tables import ResultTable
 from chop.views.section import Section, Tile
 
 
-class ExportChecks(BaseModel):
-    """On how many rows a form was seen to give the engine's codes, and what else was compared."""
-
-    rows: int
-    compared: dict[str, int] | None = None
-    """Rows by what was compared with the engine; None in manifests that do not tell."""
-    not_compared: dict[str, str] = Field(default_factory=dict)
-    """Why something was not."""
-    kinds: dict[str, int] = Field(default_factory=dict)
-    distinct_outputs: int | None = None
-
-
-class Resources(BaseModel):
-    """What a circuit takes on a device."""
-
-    luts: int
-    lut_sites: int
-    registers: int
-    fmax_mhz: float | None = None
-    latency_ns: float | None = None
-
-
-class Synthesis(BaseModel):
-    """Resources by device."""
-
-    tool: str
-    xcup: Resources
-    ecp5: Resources
-
-
-class StoredCircuit(BaseModel):
-    """What is known of a circuit."""
-
-    latency_cycles: int
-    estimated_luts: int
-    synthesis: Synthesis | None = None
-
-
-class StoredExport(BaseModel):
-    """What the page shows of a manifest."""
-
-    form: str
-    source: str = ""
-    verified: ExportChecks
-    checked_with: str | None = None
-    circuit: StoredCircuit | None = None
-
-
-def read_exports(run: RunFolder) -> list[tuple[str, StoredExport]]:
-    """The manifests of all exports of a run, by the names of their folders."""
-    return [
-        (run.name_of(path.parent), read_stored(StoredExport, path, run.name_of(path)))
-        for path in run.exports
-    ]
-
-
 def exports_section(run: RunFolder) -> Section | None:
     """All exports of a run, and what they were checked with."""
-    rows = [
-        (
-            name, each.form, rows_checked(each), graph_checked(each.verified),
-            number(each.verified.kinds.get("real", 0)), distinct_shown(each.verified),
-            each.checked_with or "",
-        )
-        for name, each in read_exports(run)
-    ]  # fmt: skip
-    if not rows:
+    exports = read_exports(run)
+    if not exports:
         return None
-    headers = (
-        "Folder", "Form", "File equal to the engine on", "Graph equal to the engine on",
-        "Real rows", "Distinct outputs", "Checked with",
-    )  # fmt: skip
-    return Section(
-        "exports", "Exports", ResultTable(headers, rows, "Exports", text_columns=7).html()
-    )
-
-
-def graph_checked(verified: ExportChecks) -> str:
-    """On how many rows the graph was seen to give the engine's codes, or why that is not known."""
-    if verified.compared is None:
-        return "not compared"
-    if "graph" in verified.compared:
-        return quantity(verified.compared["graph"], "row")
-    return f"not compared: {verified.not_compared.get('graph', 'the manifest does not say why')}"
-
-
-def distinct_shown(verified: ExportChecks) -> str:
-    """How many different outputs there were; one for all rows is no check."""
-    count = verified.distinct_outputs
-    if count is None:
-        return ""
-    return "1: the network may be constant" if count == 1 else number(count)
+    return Section("exports", "Exports", exports_table(exports).html())
 
 
 def hardware_section(run: RunFolder) -> Section | None:
-    """What the circuits of a run take, and how fast they are."""
+    """Return the resources and the clocks of the circuits of a run."""
     found = [(name, each, each.circuit) for name, each in read_exports(run) if each.circuit]
     if not found:
         return None
     headers = ("Circuit", "Verified in RTL", *CIRCUIT_HEADERS)
     rows = [(name, rows_checked(each), *circuit_cells(circuit)) for name, each, circuit in found]
-    shown = ResultTable(headers, rows, "Circuits", text_columns=2).filled()
+    shown = ResultTable(headers, rows, "Circuits", text_columns=2).drop_empty_columns()
     tiles = tuple(_tile(each, circuit) for _, each, circuit in found[:MOST_TILES])
-    body = join_markup([tag("p", _explained(found)), shown.html()])
+    body = join_markup([tag("p", _explanation(found)), shown.html()])
     return Section("hardware", "Hardware", body, tiles)
 
 
 MOST_TILES = 2
 
 
-def _explained(found: Sequence[tuple[str, StoredExport, StoredCircuit]]) -> str:
-    """Who says what the columns hold."""
+def _explanation(found: Sequence[tuple[str, ExportManifest, Circuit]]) -> str:
+    """Name the tools that the columns come from."""
     if not any(circuit.synthesis for _, _, circuit in found):
         return "LUTs are estimated: ch export --to verilog --synthesise asks Yosys and nextpnr."
     return "LUTs by Yosys; in brackets with inverters and inputs of carry chains. Clock by nextpnr."
 
 
-def _tile(export: StoredExport, circuit: StoredCircuit) -> Tile:
+def _tile(export: ExportManifest, circuit: Circuit) -> Tile:
     """The circuit of one network."""
     synthesis = circuit.synthesis
     luts = synthesis.xcup.luts if synthesis else circuit.estimated_luts
@@ -137,35 +58,3 @@ def _tile(export: StoredExport, circuit: StoredCircuit) -> Tile:
     rows = f"RTL equal on {rows_checked(export)}" if export.verified.rows else "RTL not checked"
     detail = f"{who}; {quantity(circuit.latency_cycles, 'cycle')}; {rows}"
     return Tile(f"Circuit of {Path(export.source).stem}", f"{number(luts)} LUTs", detail)
-
-
-def rows_checked(export: StoredExport) -> str:
-    """On how many rows a form was seen to give the engine's codes."""
-    return quantity(export.verified.rows, "row") if export.verified.rows else "not checked"
-
-
-CIRCUIT_HEADERS = (
-    "Latency, cycles", "LUTs, estimate", "LUTs, xcup (with sites)", "LUTs, ECP5", "Registers",
-    "Clock on ECP5, MHz", "Latency, ns",
-)  # fmt: skip
-
-
-def circuit_cells(circuit: StoredCircuit) -> tuple[str, ...]:
-    """Resources and clock of a circuit, as far as they are known."""
-    cells = [number(circuit.latency_cycles), number(circuit.estimated_luts)]
-    if circuit.synthesis is not None:
-        xcup, ecp5 = circuit.synthesis.xcup, circuit.synthesis.ecp5
-        cells += [f"{number(xcup.luts)} ({number(xcup.lut_sites)})", number(ecp5.lut_sites)]
-        cells += [number(xcup.registers)]
-        cells += ["" if each is None else number(each) for each in (ecp5.fmax_mhz, ecp5.latency_ns)]
-    return (*cells, *[""] * (len(CIRCUIT_HEADERS) - len(cells)))
-
-
-def circuits_of_front(folder: Path) -> dict[str, StoredExport]:
-    """The circuits made of a front, by the names of their saved graphs or of their settings."""
-    found: dict[str, StoredExport] = {}
-    for path in sorted(folder.glob(f"{EXPORT.format('verilog')}_*/{MANIFEST}")):
-        stored = read_stored(StoredExport, path, f"{folder.name}/{path.parent.name}/{path.name}")
-        if stored.circuit is not None:
-            found[Path(stored.source).name] = stored
-    return found

@@ -5,20 +5,20 @@ from collections.abc import Mapping
 
 from chop.figures import quantity
 from chop.markup import Markup, join_markup, tag
+from chop.results.exports import CIRCUIT_HEADERS, ExportManifest, circuit_cells, rows_checked
 from chop.results.front import TEST, SearchResult
 from chop.runs import BEST_SETTINGS, snapshot_name
 from chop.search.front.verification import Verified
 from chop.search.metrics import METRICS, MetricInfo
 from chop.search.study.trial import Trial
 from chop.tables import ResultTable
-from chop.views.sections.exports import CIRCUIT_HEADERS, StoredExport, circuit_cells, rows_checked
 
 NO_UNIT = MetricInfo("")
 NOT_CHOSEN_BY = tag("small", "95 % sure; not chosen by")
 MOST_REASONS = 10
 
 
-def front_table(result: SearchResult, circuits: Mapping[str, StoredExport]) -> Markup | None:
+def front_table(result: SearchResult, circuits: Mapping[str, ExportManifest]) -> Markup | None:
     """Return the best configurations by their numbers; `circuits` are those of saved graphs."""
     if not result.best:
         return None
@@ -43,7 +43,7 @@ def front_table(result: SearchResult, circuits: Mapping[str, StoredExport]) -> M
         },
         "Trial": columns["trial"],
     }
-    shown = ResultTable.of_columns(table, "The front").filled()
+    shown = ResultTable.of_columns(table, "The front").drop_empty_columns()
     return join_markup([tag("h3", "The front"), shown.html(), unverified_reasons(result.verified)])
 
 
@@ -59,7 +59,7 @@ def _with_unit(name: str) -> Markup:
     return join_markup([name, tag("small", unit) if unit else None])
 
 
-def _circuit(file: str, trial: Trial, circuits: Mapping[str, StoredExport]) -> list[str | None]:
+def _circuit(file: str, trial: Trial, circuits: Mapping[str, ExportManifest]) -> list[str | None]:
     """Return the rows that the circuit of a trial was checked on, and what it takes."""
     made = circuits.get(snapshot_name(trial.config) or "") or circuits.get(file)
     if made is None or made.circuit is None:

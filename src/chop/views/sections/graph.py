@@ -175,7 +175,7 @@ def brief(formats: Mapping[str, str]) -> str:
 
 
 def bit_colour(bits: float) -> float:
-    """How full the colour is, in per cent: none for a float, the fewer bits the fuller."""
+    """Return the fill of the colour in per cent: none for a float, the fewer bits the fuller."""
     share = 1 - math.log2(max(bits, 1.0)) / math.log2(FLOAT_BITS)
     return DEEPEST * min(1.0, max(0.0, share))
 

@@ -1,4 +1,4 @@
-"""What was run: command, settings and who set them, learning curves, test results."""
+"""The runs of a project: commands, settings and who set them, learning curves, test results."""
 
 import csv
 import math
@@ -8,15 +8,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pydantic import AliasChoices, BaseModel, Field, model_validator
-
 from chop.errors import ChopError, DataError
 from chop.figures import is_usable, number, percent, quantity
 from chop.markup import Markup, details, join_markup, tag
 from chop.preprocessing import Preprocessing, from_plain
-from chop.runs import Count, RunFolder, RunRecord, SettingRecord, as_stored, read_json, read_stored
+from chop.results.evaluation import (
+    SPLITS,
+    EvaluationRecord,
+    evaluations_table,
+    score_text_on_page,
+)
+from chop.runs import RunFolder, RunRecord, SettingRecord, as_stored, read_json, read_stored
 from chop.tables import ResultTable
-from chop.tasks import CLASSES, NUMBERS, Task, task_of_history
+from chop.tasks import task_of_history
 from chop.training.report import best_epoch, curves_of, learning_chart
 from chop.views.section import Section, Tile
 from chop.views.svg import line_chart
@@ -26,10 +30,6 @@ Rows = list[dict[str, float]]
 
 SIMULATED = "jsc-sim"
 STAND_IN = "Simulated stand-in data, not the JSC data set: accuracies on it are not JSC results."
-TILES = {"test": "test {}", "val": "validation {}", "all": "{} on all rows"}
-LOSSES = {CLASSES.name: "Loss (nats)", NUMBERS.name: "Loss"}
-FURTHER = {"r2": "R²", "perplexity": "Perplexity"}
-"""What else results may have."""
 ORDER = ("train", "test", "transform", "search")
 
 
@@ -72,9 +72,9 @@ def _of_checkpoint(path: Path) -> RunRecord:
 
 
 def _plain(record: Any, path: Path) -> dict[str, Any]:
-    """What a result holds of its run, if it does."""
+    """Return the record of the run in a result, if it has one."""
     if record is not None and not isinstance(record, dict):
-        raise DataError(f"{path.name}: its record of the run is no table")
+        raise DataError(f"{path.name}: its record of the run is not a table")
     return record or {}
 
 
@@ -97,7 +97,7 @@ def overview(records: list[RunRecord]) -> Section | None:
 
 
 def is_simulated(records: Iterable[RunRecord]) -> bool:
-    """Whether any run was on the data that stands in for the real set."""
+    """Return whether any run was on the data that stands in for the real set."""
     return any(
         record.setting("dataset") == SIMULATED or (record.data or "").startswith(f"{SIMULATED}:")
         for record in records
@@ -121,7 +121,7 @@ def _data(records: list[RunRecord]) -> list[Markup]:
 
 
 def features_table(known: Preprocessing) -> Markup:
-    """What was done to the features: a sentence, and the constants behind a fold."""
+    """Return the scaling of the features: a sentence, and the constants behind a fold."""
     rows = [
         (known.names[place] if known.names else str(place), number(mean), number(scale))
         for place, (mean, scale) in enumerate(zip(known.mean, known.scale, strict=True))
@@ -143,7 +143,7 @@ def _runs(records: list[RunRecord], shared: Facts) -> Markup:
 
 
 def _facts(record: RunRecord) -> Facts:
-    """What is said of a run beside its command and its settings."""
+    """Return the facts of a run beside its command and its settings."""
     seed = record.setting("seed")
     facts = {
         "Written": record.written,
@@ -263,82 +263,17 @@ def training_charts(rows: Rows) -> Markup:
     return join_markup([tag("p", words), tag("div", *figures, class_="charts")])
 
 
-def score_text_on_page(task: Task, value: float) -> str:
-    """Return the primary metric as every part of the page writes it."""
-    if task is NUMBERS or not is_usable(value):
-        return number(value)
-    return f"{value:.4f}"
-
-
-def in_split(stem: str) -> AliasChoices:
-    """The names of a figure in the results of all splits."""
-    return AliasChoices(*(f"{split}_{stem}_epoch" for split in TILES))
-
-
-class StoredResult(BaseModel):
-    """What ``ch test`` stores."""
-
-    accuracy: float | None = Field(None, validation_alias=in_split(CLASSES.stem))
-    mae: float | None = Field(None, validation_alias=in_split(NUMBERS.stem))
-    r2: float | None = Field(None, validation_alias=in_split("r2"))
-    loss: float | None = Field(None, validation_alias=in_split("loss"))
-    perplexity: float | None = Field(None, validation_alias=in_split("perplexity"))
-    unit: str = ""
-    """What is counted, if it is not rows: tokens of a language model."""
-    rows: Count
-    accuracy_95_percent_interval: tuple[float, float] | None = None
-    mae_95_percent_interval: tuple[float, float] | None = None
-    per_class_accuracy: dict[str, float | None] = Field(default_factory=dict)
-    class_names: list[str] = Field(default_factory=list)
-    confusion_matrix: list[list[Count]] = Field(default_factory=list)
-    load_name: str | None = None
-    split: str = "test"
-    preprocessing: dict[str, Any] | None = None
-
-    @model_validator(mode="after")
-    def _has_a_score(self) -> "StoredResult":
-        if self.accuracy is None and self.mae is None:
-            raise ValueError("it has neither an accuracy nor a mean absolute error")
-        return self
-
-    @property
-    def task(self) -> Task:
-        return CLASSES if self.mae is None else NUMBERS
-
-    @property
-    def score(self) -> str:
-        """What decides."""
-        value = self.accuracy if self.mae is None else self.mae
-        return score_text_on_page(self.task, math.nan if value is None else value)
-
-    @property
-    def interval(self) -> str:
-        """That of what decides, if it is known."""
-        found = self.accuracy_95_percent_interval or self.mae_95_percent_interval
-        return " to ".join(score_text_on_page(self.task, each) for each in found or ())
-
-
 def test_section(run: RunFolder) -> Section | None:
     """The section, if anything was tested."""
-    found = [(path, read_stored(StoredResult, path)) for path in run.test_results]
+    found = [(path, read_stored(EvaluationRecord, path)) for path in run.test_results]
     if not found:
         return None
     best_path, best = found[0]
-    words = best.task.words
-    headers = ["Result", "Tested", words[0].upper() + words[1:], "95 % confidence",
-               LOSSES[best.task.name], "Rows"]  # fmt: skip
-    rows = [
-        [path.name, run.short(result.load_name) or "the model as it was",
-         result.score, result.interval, number(result.loss),
-         f"{number(result.rows)} {result.split} {result.unit}".rstrip()]
-        for path, result in found
-    ]  # fmt: skip
-    for field, header in FURTHER.items():
-        if any(getattr(result, field) is not None for _, result in found):
-            headers.append(header)
-            for row, (_, result) in zip(rows, found, strict=True):
-                row.append(number(getattr(result, field)))
-    parts = [ResultTable(headers, rows, "Test results", text_columns=2).html()]
+    parts = [
+        evaluations_table(
+            [(path.name, run.short(each.load_name), each) for path, each in found]
+        ).html()
+    ]
     known = from_plain(best.preprocessing, best_path.name)
     parts += [tag("p", f"Features of {best_path.name}: {known}.")] if known else []
     newest, *older = [(path.name, confusion(result)) for path, result in found]
@@ -346,12 +281,12 @@ def test_section(run: RunFolder) -> Section | None:
     parts += [details(f"Confusion matrix of {name}", body) for name, body in older if body]
     network = run.short(best.load_name) or "the model as it was"
     detail = ", ".join(filter(None, (best.interval, f"of {network}")))
-    label = TILES.get(best.split, TILES["test"]).format(best.task.words)
+    label = SPLITS.get(best.split, SPLITS["test"]).format(best.task.words)
     tile = Tile(label[0].upper() + label[1:], best.score, detail)
     return Section("test", "Test results", join_markup(parts), (tile,))
 
 
-def confusion(result: StoredResult) -> Markup | None:
+def confusion(result: EvaluationRecord) -> Markup | None:
     """The matrix as a table; the share of its row colours a cell."""
     matrix, names = result.confusion_matrix, result.class_names
     if not matrix or any(len(row) != len(matrix) for row in matrix):

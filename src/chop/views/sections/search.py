@@ -9,6 +9,7 @@ from typing import Any
 
 from chop.figures import SCORES, number, quantity
 from chop.markup import Markup, escape, join_markup, tag, without_halves
+from chop.results.exports import circuits_of_front
 from chop.results.front import FRONT, OUT, SearchResult
 from chop.results.front_charts import (
     Importances,
@@ -24,7 +25,6 @@ from chop.search.study.trial import Trial
 from chop.search.sweeps.hyperparameters import COMMAND_LINE
 from chop.tables import ResultTable
 from chop.views.section import Section, Tile
-from chop.views.sections.exports import circuits_of_front
 from chop.views.sections.front import NO_UNIT, front_table, metrics_in_order
 from chop.views.sections.graph import bit_colour
 from chop.views.svg import bar_chart, line_chart
@@ -60,7 +60,7 @@ def search_section(folder: Path, name: str, place: int) -> Section | None:
 
 
 def tiles(search: SearchResult, name: str) -> tuple[Tile, ...]:
-    """What a reader sees first: the best network of the front beside the float one."""
+    """Return the tiles at the top: the best network of the front beside the float one."""
     found = [_front_tile(search, name)]
     if search.start is not None and search.start.chosen_by is not None:
         detail = "before the search" + _on_test_rows(search.start)
@@ -76,7 +76,7 @@ def tiles(search: SearchResult, name: str) -> tuple[Tile, ...]:
 
 
 def _front_tile(search: SearchResult, name: str) -> Tile:
-    """How many networks are on the front, and were seen to compute what their integers do."""
+    """Return the tile with the size of the front, and how many of it are verified in integers."""
     size = number(len(search.best))
     tried = f"of {quantity(len(search.trials), 'configuration')} tried"
     if not search.verified:
@@ -93,9 +93,9 @@ def _on_test_rows(known: Accuracies) -> str:
 
 
 def search_summary(search: SearchResult) -> str:
-    """What was tried, in a sentence."""
+    """Return a sentence about the trials."""
     size, repeats = search.problem.space_size, search.problem.repeats
-    failed = len(search.failed)
+    failed = len(search.failures)
     out = sum(search.group(trial) == OUT for trial in search.complete)
     words = [
         quantity(len(search.trials), "distinct configuration")
@@ -144,7 +144,7 @@ def scatter(search: SearchResult, anchor: str) -> Markup:
 
 
 def plot_data(search: SearchResult, metrics: Sequence[str]) -> dict[str, Any]:
-    """What the script needs: numbers, and choices as places in lists of options, which is small."""
+    """Return the data of the script: numbers, and choices as places in lists of options."""
     trials = thin_out(search)
     keys = list(dict.fromkeys(key for trial in trials for key in trial.config))
     options = [
@@ -252,7 +252,7 @@ def json_block(data: Any, anchor: str) -> Markup:
 
 
 def search_charts(search: SearchResult) -> Markup:
-    """How fast the front was reached, and what mattered."""
+    """Return the charts of the progress and of the importance of choices."""
     volumes, mattered = hypervolumes(search), importances(search)
     lines = [hypervolume_chart(volumes)] if len(volumes) > 1 else []
     drawn = [line_chart(each) for each in (*spread_charts(search), *lines)]
@@ -262,7 +262,7 @@ def search_charts(search: SearchResult) -> Markup:
 
 
 def meaning(mattered: Importances) -> str:
-    """What the shares are, or why there are none."""
+    """Return the meaning of the shares, or why there are none."""
     if mattered.trials < mattered.trials_needed:
         return (
             f"What matters is not shown: {number(mattered.trials_needed)} complete trials are "
@@ -275,7 +275,7 @@ def meaning(mattered: Importances) -> str:
 
 
 def changes(best: Sequence[Trial]) -> Markup | None:
-    """What each configuration of the front does to each layer, side by side."""
+    """Return the choices for each layer of the networks of the front, side by side."""
     shown = best[:MOST_COLUMNS]
     layers = layer_settings(shown)
     rows = [
@@ -329,7 +329,7 @@ def _cell(settings: Mapping[str, Any] | None) -> Markup:
 
 def failures(search: SearchResult) -> Markup | None:
     """The trials that failed, with their reasons."""
-    failed = search.failed
+    failed = search.failures
     if not failed:
         return None
     rows = [(str(t.number), t.reason or "no reason is stored") for t in failed[:MOST_FAILURES]]

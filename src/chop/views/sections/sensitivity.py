@@ -1,4 +1,4 @@
-"""What each layer loses by itself, and how many bits are enough for it."""
+"""The loss of each layer by itself, and the bits that are enough for it."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -28,6 +28,6 @@ def sensitivity_section(folders: Sequence[Path]) -> Section:
     ]
     value = f"{len(narrow)} of {quantity(len(enough), 'layer')}"
     most = quantity(max(narrow, default=max(found.widths)), "bit")
-    detail = f"alone lose at most {100 * found.tolerated:g} % with {most} or fewer"
+    detail = f"alone lose at most {100 * found.tolerance:g} % with {most} or fewer"
     tile = Tile("Narrow layers", value, detail, rank=3)
     return Section("sensitivity", "Each layer alone", join_markup(parts), (tile,))

@@ -1,4 +1,4 @@
-"""How many bits the weights and data of each layer have, where they have several widths."""
+"""The bits of the weights and data of each layer, where they have several widths."""
 
 from collections.abc import Sequence
 

@@ -253,7 +253,7 @@ def _refuse_too_large(device: Device, objects: Sequence[str]) -> None:
 def _results(
     shown: str, count: int, device: Device, program: IntegerProgram, size: tuple[int, int]
 ) -> OnDevice:
-    """What a simulated device has shown: codes of rows, ticks, and scores."""
+    """Return what a simulated device has shown: codes of rows, ticks, and scores."""
     width = sum(value.size for value in edges(program)[1])
     found = [int(word, 16) for word in re.findall(r"[0-9a-f]{8}", shown)]
     if len(found) <= count * width:

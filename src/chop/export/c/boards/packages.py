@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Package:
-    """Where the files of a package are, and those that it adds."""
+    """The places of the files of a package, and the files that it adds."""
 
     sources: str = "."
     """The folder of the header and the source."""

@@ -1,4 +1,4 @@
-"""What a program on a device begins with: showing text, counting, and where memory is."""
+"""The start of a program on a device: showing text, counting, and the map of memory."""
 
 START_ARM = """\
 extern unsigned char _stack[];

@@ -179,7 +179,7 @@ class NodeBuilder:
             lows, highs = zip(first.limits, other.limits, strict=True)
             limits = min(lows), max(highs)
             name = step.out.name if place == len(others) else f"{step.out.name}_{place}"
-            first = kinds.Joined(
+            first = kinds.JoinNode(
                 name, step.node, (first.name, other.name), image, limits, order, factors=None
             )
             self.add(first, name)
@@ -200,7 +200,7 @@ class NodeBuilder:
             raise refuse(step, "it is not a sum of two values of one shape with two factors")
         one, other = (int(each.flat[0]) for each in factors)
         source = self.source(name)
-        self.make(kinds.Joined, step, source.image, source.order, factors=(one, other))
+        self.make(kinds.JoinNode, step, source.image, source.order, factors=(one, other))
 
     def elementwise(self, step: Step) -> None:
         """A function of single codes; what alone reads another is part of it."""

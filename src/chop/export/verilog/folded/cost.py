@@ -1,4 +1,4 @@
-"""What a plan of blocks is estimated to need, without any tool."""
+"""Estimated needs of a plan of blocks, without any tool."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""How much of each layer is computed at once, from a number of cycles for an image."""
+"""Folding: the share of each layer computed at once, from a number of cycles for an image."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from math import gcd, prod
 
 from chop.export.verilog.folded.estimate import matrix_luts
 from chop.export.verilog.folded.nodes import (
-    Joined,
+    JoinNode,
     Mapped,
     Matrix,
     Pooled,
@@ -114,7 +114,7 @@ def fold_nodes(nodes: Mapping[str, StreamNode], cycles: int) -> Folds:
             pixels = prod(node.image[:2])
             lanes = channels if node.varies else fitting_lanes(node, pixels, channels, cycles)
             folds[name] = LayerFold(lanes, lanes, node.elements // lanes)
-        elif isinstance(node, Joined) and node.factors is None:
+        elif isinstance(node, JoinNode) and node.factors is None:
             folds[name] = joined_fold(nodes, node, before, cycles)
         else:
             before = gcd(before, channels) if isinstance(node, Viewed) else before
@@ -123,7 +123,7 @@ def fold_nodes(nodes: Mapping[str, StreamNode], cycles: int) -> Folds:
 
 
 def joined_fold(
-    nodes: Mapping[str, StreamNode], node: Joined, before: int, cycles: int
+    nodes: Mapping[str, StreamNode], node: JoinNode, before: int, cycles: int
 ) -> LayerFold:
     """The width of channels that follow each other: one that divides both, or all of both."""
     counts = [nodes[each].image[2] for each in node.sources]

@@ -19,7 +19,7 @@ LARGEST_CASE = 1024
 
 @dataclass(frozen=True)
 class WindowShape:
-    """How windows lie over an image: its size, that of the result, kernel, stride and so on."""
+    """The layout of windows over an image: its size, that of the result, kernel and stride."""
 
     size: Shape
     result: Shape
@@ -79,7 +79,7 @@ class WindowShape:
 
 @dataclass(frozen=True, eq=False)
 class StreamNode:
-    """What gives a value: pixels of so many channels, with codes of a range."""
+    """The source of a value: pixels of so many channels, with codes of a range."""
 
     name: str
     """That of the program's value."""
@@ -171,7 +171,7 @@ class Mapped(StreamNode):
 
 
 @dataclass(frozen=True, eq=False)
-class Joined(StreamNode):
+class JoinNode(StreamNode):
     """Two streams, added with factors, or the channels of one after those of the other."""
 
     factors: tuple[int, int] | None

@@ -189,7 +189,7 @@ class StreamPlan:
         """The stream that a node reads, in beats of the width that it wants."""
         stream = self.waiting[node.sources[place]].pop(node.name)
         lanes = self.folds[node.name].reads
-        if isinstance(node, kinds.Joined):
+        if isinstance(node, kinds.JoinNode):
             lanes = min(lanes, self.nodes[node.sources[place]].image[2])
         for common in (gcd(stream.lanes, lanes), lanes):
             if stream.lanes > common:
@@ -216,7 +216,7 @@ class StreamPlan:
                 return self.pool(node)
             case kinds.Mapped():
                 return self.function(node)
-            case kinds.Joined():
+            case kinds.JoinNode():
                 return self.join(node)
             case kinds.Viewed():
                 return self.take(node)
@@ -337,7 +337,7 @@ class StreamPlan:
         self.add("chop_lookup", node, {"B": out.bits}, rom, s=stream, m=out)
         return out
 
-    def widen(self, node: kinds.Joined, stream: Stream, like: Stream) -> Stream:
+    def widen(self, node: kinds.JoinNode, stream: Stream, like: Stream) -> Stream:
         """The same codes with as many bits as another stream has."""
         if (stream.width, stream.signed) == (like.width, like.signed):
             return stream
@@ -348,7 +348,7 @@ class StreamPlan:
         self.add("map", same, {}, s=stream, m=out)
         return out
 
-    def join(self, node: kinds.Joined) -> Stream:
+    def join(self, node: kinds.JoinNode) -> Stream:
         """The sum of two streams, or the channels of both."""
         a, b = (self.queue(node, place, self.take(node, place)) for place in (0, 1))
         out = self.result(node)

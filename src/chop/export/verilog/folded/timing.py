@@ -1,4 +1,4 @@
-"""When rows of images come and go, and with it how many of them windows and queues have to hold.
+"""Times at which rows of images come and go, and so the rows that windows and queues hold.
 
 Images follow each other, one in as many cycles as the slowest layer takes. A layer begins a row of
 its result when the rows of its windows are there. With memories for what then waits, nothing holds
@@ -66,7 +66,7 @@ class StreamTiming:
                 return RowTimes(times[:-1], times[1:])
             case kinds.Matrix() | kinds.Pooled():
                 return self.windows(node, sources[0])
-            case kinds.Joined():
+            case kinds.JoinNode():
                 return self.join(node, sources)
             case kinds.Viewed() if node.image[0] != self.nodes[node.sources[0]].image[0]:
                 return per_image(sources[0], node.image[0])

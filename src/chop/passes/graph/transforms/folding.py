@@ -33,7 +33,7 @@ def fold_normalisation_transform_pass(graph: MaseGraph) -> tuple[MaseGraph, Info
 
     Each goes into the layer before it, else into the one after it, else it becomes a convolution
     of each channel by itself: a multiplication and an addition. `info` has the layer of each norm,
-    the norms that became products, and why others stay. Metadata is recorded anew.
+    the norms that became products, and why others stay. Metadata is recorded again.
     """
     before = {**fuse(graph, CONVOLUTIONS, fuse_conv_bn_weights)["fused"]}
     before |= fuse(graph, LINEAR, fuse_linear_bn_weights)["fused"]

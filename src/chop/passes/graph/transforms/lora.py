@@ -52,7 +52,7 @@ class InsertLoraArgs(PassArgs):
             try:
                 re.compile(pattern)
             except re.error as error:
-                raise ValueError(f"{pattern!r} is no pattern: {error}") from None
+                raise ValueError(f"{pattern!r} is not a pattern: {error}") from None
         return given
 
 

@@ -240,7 +240,9 @@ def without_signs(graph: MaseGraph, plan: Plan, args: QuantizeArgs) -> Plan:
         kept = bool(reads) and positive.issuperset(reads)
         if not kept:
             signed.add(node.target if node.op == "call_module" else node)
-        if op is not None and (op.never_negative or (kept and op.keeps_sign and not fills(node))):
+        if op is not None and (
+            op.never_negative or (kept and op.keeps_sign and not fills_values(node))
+        ):
             positive.add(node)
     return {
         node: quant
@@ -257,7 +259,7 @@ def unsigned(operands: Mapping[str, NumberFormat]) -> Iterator[tuple[str, Number
         yield role, fmt.model_copy(update={"signed": False}) if drops else fmt
 
 
-def fills(node: fx.Node) -> bool:
+def fills_values(node: fx.Node) -> bool:
     """Return True if a node may put other numbers between those that it moves, as padding does."""
     return "value" in node.kwargs or any(isinstance(each, str) for each in node.args[1:])
 

@@ -251,7 +251,7 @@ def in_powers_of_two(fmt: NumberFormat | None, name: str) -> NumberFormat | None
         return fmt
     found = fmt.as_integer()
     if found is None:
-        raise UncountedError(f"its {name} has a scale that is no power of two, or a zero point")
+        raise UncountedError(f"its {name} has a scale that is not a power of two, or a zero point")
     return found
 
 

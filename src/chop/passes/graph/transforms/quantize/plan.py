@@ -210,7 +210,7 @@ def refuse_named(
 def refuse_unused(graph: MaseGraph, by: By, key: str) -> None:
     """Raise for a pattern all of whose nodes are of kinds that cannot be quantised.
 
-    A pattern that an earlier one has left only such nodes is none of these.
+    A pattern that an earlier one has left only such nodes is not one of these.
     """
     modules = graph.modules
     matched = [node for node in graph.nodes if SELECTORS[by](node, (key,)) is not None]
@@ -256,7 +256,7 @@ def refuse_nothing(
 
 
 def absent_operands(config: Mapping[str, Any], node: fx.Node) -> str:
-    """That a rule has settings only for operands that a node lacks."""
+    """Return that a rule has settings only for operands that a node lacks."""
     keys = known_keys(FORMATS[str(config["name"])], len(OPS))
     stated = sorted({keys[key][0] for key in config if key in keys})
     there = present_roles(node, OPS[get_mase_op(node)])

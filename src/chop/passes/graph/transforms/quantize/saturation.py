@@ -119,7 +119,7 @@ def number_of(fmt: NumberFormat) -> Any:
 
 
 def warning(each: Observed, rows: int) -> str:
-    """That too many values saturate, and which scale would do better."""
+    """Return that too many values saturate, and which scale would do better."""
     node, role, fit = each
     chosen = ", as calibrated," if fit.calibrated else ""
     scale = f"{scale_text(fit.fmt)}{chosen}"
