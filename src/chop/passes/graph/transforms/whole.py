@@ -162,7 +162,7 @@ def raw_reader(node: fx.Node, graph: MaseGraph) -> Op | None:
     return None
 
 
-def varying_nodes(graph: MaseGraph) -> set[fx.Node]:
+def nodes_of_rows(graph: MaseGraph) -> set[fx.Node]:
     """Return the nodes that depend on the rows; others are computed once, as positions are."""
     varying: set[fx.Node] = set()
     for node in graph.nodes:
@@ -179,7 +179,7 @@ def for_rows(graph: MaseGraph, plan: Plan) -> Plan:
     The angles of rotary embeddings are such numbers, whose sines need more than a few bits. Layers
     with weights keep what the rules say.
     """
-    varying = varying_nodes(graph)
+    varying = nodes_of_rows(graph)
     return {node: q for node, q in plan.items() if node in varying or node.op == "call_module"}
 
 
@@ -294,7 +294,7 @@ def without_integers(graph: MaseGraph) -> dict[str, str]:
     What stands at the end of a network, as a softmax does, can be left off and does not count.
     """
     found: dict[str, str] = {}
-    varying = varying_nodes(graph)
+    varying = nodes_of_rows(graph)
     for node in graph.nodes:
         op = op_of_node(node, graph.modules)
         is_call = node.op.startswith("call_") and node in varying
