@@ -296,7 +296,7 @@ class Simulation:
                 differs |= apart.reshape(len(exact), -1).any(1)
             if differs.any():
                 first = int(differs.int().argmax())
-                row = {name: rows[first : first + 1] for name, rows in inputs.items()}
+                row = {name: rows[[first, first]] for name, rows in inputs.items()}
                 results = self.results(row, set(self.values))
                 node = differing_node(self.program, self.values, results, row) or "its outputs"
                 raise BrokenPromiseError(

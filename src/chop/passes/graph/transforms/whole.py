@@ -50,7 +50,7 @@ LEAST_BIAS = 16
 MORE_IN_TABLES = 4
 """Bits that the tables inside an operation have more than its data."""
 MORE_IN_NORMS = 2
-"""Bits that the tables of norms have more than those of other operations."""
+"""Bits that the tables of norms that subtract the mean have more than those of others."""
 WOULD_HELP = "write it with operations that have one, or add one by @chop.ops.lowering"
 WEIGHTS_BY_CHANNEL = {"per": {"weight": "channel"}}
 
@@ -88,7 +88,7 @@ def quantize_whole_transform_pass(graph: MaseGraph, args: WholeArgs) -> tuple[Ma
     ruled = with_operations(args, only)
 
     def quantise(each: MaseGraph) -> tuple[MaseGraph, Info]:
-        plan = with_wide_sums(each, make_plan(each, ruled), ruled)
+        plan = with_wide_sums(each, for_rows(each, make_plan(each, ruled)), ruled)
         return quantize_by_plan(each, without_signs(each, plan, ruled), ruled)
 
     methods = methods_for(ruled, args.methods)
@@ -178,6 +178,27 @@ def raw_reader(node: fx.Node, graph: MaseGraph) -> Op | None:
     return None
 
 
+def nodes_of_rows(graph: MaseGraph) -> set[fx.Node]:
+    """Return the nodes that depend on the rows; others are computed once, as positions are."""
+    varying: set[fx.Node] = set()
+    for node in graph.nodes:
+        op = op_of_node(node, graph.modules)
+        depends = not varying.isdisjoint(node.all_input_nodes)
+        if node.op == "placeholder" or (depends and (op is None or op.reads is not Reads.SHAPE)):
+            varying.add(node)
+    return varying
+
+
+def for_rows(graph: MaseGraph, plan: Plan) -> Plan:
+    """Return a plan without what is computed once: whoever reads its result rounds that.
+
+    The angles of rotary embeddings are such numbers, whose sines need more than a few bits. Layers
+    with weights keep what the rules say.
+    """
+    varying = nodes_of_rows(graph)
+    return {node: q for node, q in plan.items() if node in varying or node.op == "call_module"}
+
+
 def with_wide_sums(graph: MaseGraph, plan: Plan, args: QuantizeArgs) -> Plan:
     """Return a plan with more bits for what is standardised, and for the sums that lead there.
 
@@ -213,7 +234,7 @@ def widened(operands: Mapping[str, NumberFormat], usual: int) -> Iterator[tuple[
         is_usual = isinstance(fmt, Integer) and fmt.is_open and fmt.width == usual
         if role == "data_in" and is_usual and bits > usual:
             fmt = fmt.model_copy(update={"width": bits})
-        elif role == TABLE and isinstance(fmt, Integer) and fmt.width == bits:
+        elif role == TABLE and "bias" in operands and getattr(fmt, "width", None) == bits:
             more = min(bits + MORE_IN_NORMS, LEAST_BIAS)
             fmt = fmt.model_copy(update={"width": more, "frac_width": more})
         yield role, fmt
@@ -289,12 +310,9 @@ def without_integers(graph: MaseGraph) -> dict[str, str]:
     What stands at the end of a network, as a softmax does, can be left off and does not count.
     """
     found: dict[str, str] = {}
-    varying: set[fx.Node] = set()  # the others are computed once, as positions are
+    varying = nodes_of_rows(graph)
     for node in graph.nodes:
         op = op_of_node(node, graph.modules)
-        depends = not varying.isdisjoint(node.all_input_nodes)
-        if node.op == "placeholder" or (depends and (op is None or op.reads is not Reads.SHAPE)):
-            varying.add(node)
         is_call = node.op.startswith("call_") and node in varying
         if not is_call or not leads_to_product(node, graph):
             continue
