@@ -235,11 +235,15 @@ def header_text(made: CProgram, entries: FloatEntries, name: str, checksum: str)
             mark = str(place) if len(values) > 1 else ""
             sizes.append(f"/* {comment_line(str(value))} */")
             sizes.append(f"#define {upper}_{side}{mark}_SIZE {value.size}")
-            if value.frac.size == 1:
+            if value.is_scaled and value.unit.size == 1:
+                unit = float(value.unit.item()).hex()
+                sizes.append(f"#define {upper}_{side}{mark}_SCALE {unit} /* of the code 1 */")
+            elif value.frac.size == 1 and not value.is_scaled:
                 sizes.append(f"#define {upper}_{side}{mark}_FRAC {int(value.frac.reshape(-1)[0])}")
     lines = [
         f"/* {comment_line(name)}: a quantised network, by chop {__version__}.",
-        "   The number of a code is code * 2**-FRAC. Rows are in the order of the network.",
+        "   The number of a code is code * 2**-FRAC, or code * SCALE where a header has that.",
+        "   Rows are in the order of the network.",
         "   All functions are re-entrant: they use no memory but the caller's and the stack. */",
         f"#ifndef {upper}_H\n#define {upper}_H\n",
         "#include <stdint.h>\n",

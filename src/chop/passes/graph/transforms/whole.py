@@ -30,8 +30,16 @@ from chop.passes.graph.transforms.methods.choosing import (
     methods_for,
     quantise_with_methods,
 )
+from chop.passes.graph.transforms.quantize.free_scales import set_free_scales
 from chop.passes.graph.transforms.quantize.one_line import product_operations
-from chop.passes.graph.transforms.quantize.plan import DefaultRule, Plan, QuantizeArgs, make_plan
+from chop.passes.graph.transforms.quantize.plan import (
+    POWER_OF_TWO,
+    DefaultRule,
+    Plan,
+    QuantizeArgs,
+    Scales,
+    make_plan,
+)
 from chop.passes.graph.transforms.quantize.quantize import apply_plan, quantize_by_plan
 from chop.passes.graph.transforms.recognition import recognise
 
@@ -53,9 +61,11 @@ class WholeArgs(QuantizeArgs):
     Args:
         methods: passes that are kept where they help on rows: equalise, round_weights and
             correct_bias; by default all, if weights have fewer than 8 bits.
+        scales: powers of two, or free ones that are chosen on the rows.
     """
 
     methods: tuple[Method, ...] | None = None
+    scales: Scales = POWER_OF_TWO
 
 
 @transform_pass("quantize_whole", requires=("common",))
@@ -64,9 +74,9 @@ def quantize_whole_transform_pass(graph: MaseGraph, args: WholeArgs) -> tuple[Ma
 
     The arguments are those of `quantize`; the format of `default` is for every operation that has
     integers. Where one in the middle of the network has none, only products get it. `info` has
-    what `quantize` says, the gain of each method (`methods`), the folded norms (`folded`) and what
+    what `quantize` says, the gain of each method (`methods`), the folded norms (`folded`), what
     stays in floating point with the reason (`in_float`), which is empty if the network is whole in
-    integers.
+    integers, and whether its `scales` are powers of two or free.
     """
     folded: Info = {}
     if args.by != "type" or not args.model_extra:  # rules for operations are for what is written
@@ -86,7 +96,13 @@ def quantize_whole_transform_pass(graph: MaseGraph, args: WholeArgs) -> tuple[Ma
     align_biases(graph)
     in_float = left or first_obstacle(graph)
     show_left(in_float)
-    return graph, {**info, "folded": folded, "in_float": in_float}
+    scales = args.scales
+    if scales != POWER_OF_TWO and (in_float or args.input_generator is None):
+        logger.warning("%s", "Scales stay powers of two, as the network is not whole in integers")
+        scales = POWER_OF_TWO
+    if scales != POWER_OF_TWO and args.input_generator is not None:
+        info["free_scales"] = set_free_scales(graph, args.input_generator)
+    return graph, {**info, "folded": folded, "in_float": in_float, "scales": scales}
 
 
 def names_norms(graph: MaseGraph, args: QuantizeArgs) -> bool:
