@@ -1,4 +1,4 @@
-"""Networks of `bench_c.py`: some to fit estimates to, and others to compare them with."""
+"""Networks as C: some to fit estimates to, and others to compare them with."""
 
 import itertools
 import random

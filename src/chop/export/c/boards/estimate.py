@@ -1,9 +1,9 @@
 """Flash, memory and instructions of C on a Cortex-M4, estimated from its text without a compiler.
 
 The statements of each layer are counted by kind, once for flash and times the iterations of the
-loops around them for instructions. What a kind of statement takes was fitted to what
-arm-none-eabi-gcc -O2 makes of the networks of ``benchmarks/bench_c.py --fit``, and is compared with
-it on other networks by ``bench_c.py --estimates``.
+loops around them for instructions. The factors of the kinds were fitted to arm-none-eabi-gcc -O2
+and qemu on the made networks of ``benchmarks/c_networks.py``, by least squares; the registered ones
+in its table ``OTHERS`` were not among them.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Factors of statements of C on a Cortex-M4, as fitted by ``benchmarks/bench_c.py --fit``."""
+"""Factors of statements of C on a Cortex-M4, fitted to the networks of ``benchmarks/c_networks.py``."""
 
 INSTRUCTIONS = {
     "branch": 1.64,
