@@ -180,13 +180,13 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[], help="names")
     parser.add_argument("--rows", type=int, help="rows of every network, rather than its own")
     parser.add_argument("--save", action="store_true", help="add lines to results/networks.jsonl")
-    parser.add_argument("--file", type=Path, help="write the table of all saved lines, as Markdown")
+    parser.add_argument("--file", type=Path, help="put the table of all saved lines into a page")
     args = parser.parse_args()
     logging.getLogger("chop").setLevel(logging.ERROR)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     done = []
-    for network in networks():
+    for network in () if args.file and not args.save else networks():
         if args.only and network.name not in args.only:
             continue
         if args.quick and not args.only and network.name not in QUICK and not args.all:
@@ -199,10 +199,11 @@ def main() -> None:
     print(tabulate([each.row() for each in done], HEADERS))
     print(f"{sum(each.leaves for each in done)} of {len(done)} leave as integers, C and ONNX")
     if args.file:
-        args.file.write_text(saved_table(), encoding="utf-8")
+        put_table(args.file)
 
 
 QUICK = ("jsc-tiny", "tcn")
+MARK = "<!-- table of bench_networks.py -->"
 
 
 def save(found: Found) -> None:
@@ -213,6 +214,15 @@ def save(found: Found) -> None:
     entry = asdict(found) | {"torch": torch.__version__, "machine": platform.machine()}
     kept.append(json.dumps(entry, ensure_ascii=False))
     file.write_text("\n".join(kept) + "\n", encoding="utf-8")
+
+
+def put_table(file: Path) -> None:
+    """Write the table into a page, in the place of the one between the marks, if it has them."""
+    page = file.read_text(encoding="utf-8") if file.exists() else ""
+    before, mark, rest = page.partition(MARK)
+    after = rest.partition(MARK)[2]
+    text = f"{before}{MARK}\n\n{saved_table()}\n{MARK}{after}" if mark else saved_table()
+    file.write_text(text, encoding="utf-8")
 
 
 def saved_table() -> str:

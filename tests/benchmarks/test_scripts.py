@@ -62,7 +62,7 @@ SMALLEST = {
     ),
     "bench_pitch": Small(r"8 bits, whole +\d|not run: torchcrepe"),
     "bench_engines": Small(
-        r"lost: trials after half of 4 workers were killed +\| +8 ",
+        r"lost: trials after half of 4 workers were killed +\| +16 ",
         constants={"QUICK_TRIALS": (20, 8)},
     ),
     "bench_compiled": Small(

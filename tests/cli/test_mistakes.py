@@ -58,6 +58,7 @@ MISTAKES = {
         for name in ("x" * 300, "é" * 128)
     },
     "search jsc-tiny jsc-sim --num-devices 2": "--num-devices 2 is for training; a search uses one",
+    f"{RUN} --num-devices 2 --strategy fsdp": "--strategy: no choice 'fsdp': known are auto, ddp",
     "export --load x --to verilog --stages 1001": "--stages: input should be less than 1001 (got",
     f"{RUN} --resume=yes": "--resume takes no value: leave out ='yes'",
     f"{RUN} --output x.html": "--output means nothing to train: it is for report",

@@ -14,6 +14,7 @@ from chop.export.ends import RawFormat, rows_with_ends, with_class, with_scaling
 from chop.export.exporting import export
 from chop.export.rows import checked_rows
 from chop.export.verilog import bench
+from chop.export.verilog.synthesis import DEVICE_SIZES
 from chop.lowering import Engine, IntegerProgram, lower
 from chop.preprocessing import Preprocessing
 
@@ -92,3 +93,32 @@ def test_ends_that_cannot_be_are_refused(networks: dict[str, IntegerProgram]) ->
     ):
         with pytest.raises(ChopError, match=words):
             export(networks["image"], "verilog", rows=0, folded=True, **settings)
+
+
+def test_a_device_that_is_too_small_is_named() -> None:
+    size = DEVICE_SIZES["ecp5-25k"]
+    size.refuse("ecp5-25k", 24_000, 28.0)
+    with pytest.raises(ChopError, match="about 30,000 look-up tables, and ecp5-25k has 24,288"):
+        size.refuse("ecp5-25k", 30_000, 1.0)
+    with pytest.raises(ChopError, match="memories .* about 70 RAMB36, and ecp5-25k has as much as"):
+        size.refuse("ecp5-25k", 1_000, 70.0)
+
+
+def test_images_of_another_size_and_float_parts_are_refused(tmp_path: Path) -> None:
+    class Half(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.last = nn.Conv2d(1, 2, 3), nn.Linear(8, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = self.last(torch.fft.fft(self.conv(x)).real.flatten(1))
+            return found
+
+    half = chop.quantize(Half(), width=4, calibrate=[torch.randn(8, 1, 4, 4)])
+    with pytest.raises(ChopError, match="fft"):
+        export(half, "verilog", tmp_path / "half", rows=0, folded=True)
+    net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2))
+    whole = chop.quantize(net, width=4, calibrate=[torch.randn(8, 1, 4, 4)])
+    with pytest.raises(ChopError, match=r"rows of \[1, 4, 4\], not \[1, 5, 5\]"):
+        export(whole, "verilog", tmp_path / "v", inputs={"x": torch.randn(4, 1, 5, 5)}, folded=True)
+    assert not list(tmp_path.iterdir())

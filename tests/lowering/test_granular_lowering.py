@@ -137,5 +137,4 @@ def test_scales_that_are_powers_of_two_are_fixed_point() -> None:
     for field, value in [("weight_scale", 0.1), ("data_in_zero_point", 1), ("bias_narrow", True)]:
         other = {"config": config | {field: value}}
         graph = quantised(Lambda(lambda x: x.flip(1), 12), x, {"linear": other})
-        with pytest.raises(LoweringError, match="^last: scales that are not powers of two, zero p"):
-            lower(graph)
+        assert (Engine(lower(graph))(x)[0] - forward(graph, x)).abs().max() <= 0.5  # a code

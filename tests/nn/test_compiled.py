@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from chop import MaseGraph
 from chop.nn.quant_config import parse_quant_config
 from chop.nn.quantized import quantize_module
-from chop.numerics import FORMATS, NumberFormat
+from chop.numerics import FORMATS, IntegerScaled, NumberFormat
 from chop.numerics.arithmetic import run_while_compiling
-from chop.numerics.elementwise import ElementFormat, IntegerScaled
+from chop.numerics.elementwise import ElementFormat
 from chop.ops.table import OPS
 from chop.passes.graph import add_common_metadata_analysis_pass, init_metadata_analysis_pass
 from chop.passes.graph.transforms.quantize import quantize_transform_pass

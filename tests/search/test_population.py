@@ -14,12 +14,13 @@ from chop.results.front_charts import spread_charts
 from chop.search.config import parse_search
 from chop.search.engines import local
 from chop.search.front.spread import spread_of
+from chop.search.front.verification import Verified
 from chop.search.learned import members, population
 from chop.search.learned.members import MemberRuns, Stretch, StretchRequest, members_of
 from chop.search.learned.setup import LearnedSetup
 from chop.search.spaces.space import SearchContext
 from chop.verbs.report import report
-from chop.verbs.search.job import search
+from chop.verbs.search.job import SearchJob, search
 
 SHORT = {"teacher": None, "float_epochs": 1, "epochs": 2, "snapshots": 1}
 
@@ -88,16 +89,24 @@ def test_the_spread_over_seeds_is_a_band_on_the_plot_and_the_page(
     assert again.bands[name].low == [(x, pytest.approx(y)) for x, y in band.low]
 
 
-@pytest.mark.parametrize("n_jobs", [2])
 def test_members_that_pause_after_every_epoch_come_to_the_same(
-    n_jobs: int, found: SearchResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    found: SearchResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(members, "LEAST_WORK", 0.0)
     monkeypatch.setattr(population, "STRETCH", 0.0)
-    same = learn(tmp_path, population=3, n_jobs=n_jobs, **SHORT)
+    checked, check = [], SearchJob.check_front
+
+    def counting(self: SearchJob, configs: list[dict[str, Any]]) -> list[Verified]:
+        checked.extend(configs)
+        return check(self, configs)
+
+    monkeypatch.setattr(SearchJob, "check_front", counting)
+    same = learn(tmp_path, population=3, n_jobs=2, **SHORT)
     assert of_trials(same) == of_trials(found)
-    for name in ("learning.csv",):
-        assert (tmp_path / name).read_text() == (found.folder / name).read_text()
+    assert checked == [trial.config for trial in same.best]
+    assert list(same.verified.values()) == list(found.verified.values())
+    table = "learning.csv"
+    assert (tmp_path / table).read_text() == (found.folder / table).read_text()
 
 
 def test_a_killed_population_resumes_and_may_grow(

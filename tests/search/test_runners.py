@@ -91,12 +91,27 @@ def test_a_trial_whose_products_cannot_be_counted_says_why(context: SearchContex
         hardware("ebops", space.candidate(space.config(next(every(space.tree)))))
 
 
-def test_the_widest_accumulator_is_that_of_the_analysis(context: SearchContext) -> None:
+def integer_candidate(context: SearchContext) -> Candidate:
     every_node = {"name": ["integer"], "width": [6], "frac_width": [3]}
     roles = ("data_in", "weight", "bias")
     config = {f"{r}_{k}": v for r in roles for k, v in every_node.items() if k != "name"}
     space = make_space(PTQ, context, {}, {"default": {"config": {"name": ["integer"], **config}}})
-    candidate = space.candidate(space.config(next(every(space.tree))))
+    return space.candidate(space.config(next(every(space.tree))))
+
+
+def test_a_folded_circuit_has_cycles_look_up_tables_and_memories(context: SearchContext) -> None:
+    candidate = integer_candidate(context)
+    slow = hardware("folded_circuit", candidate, cycles=10_000)
+    fast = hardware("folded_circuit", candidate, device="ecp5-85k")
+    assert fast["cycles_per_image"] < slow["cycles_per_image"] <= 10_000
+    assert slow["luts"] < fast["luts"] <= 83_640
+    assert set(fast) == {"luts", "block_rams", "cycles_per_image"}
+    with pytest.raises(ChopError, match="unknown device 'ecp5'"):
+        hardware("folded_circuit", candidate, device="ecp5")
+
+
+def test_the_widest_accumulator_is_that_of_the_analysis(context: SearchContext) -> None:
+    candidate = integer_candidate(context)
     found = exactness_analysis_pass(candidate.graph)[1]
     assert hardware("accumulator_bits", candidate) == {
         "accumulator_bits": found["accumulator_bits"]

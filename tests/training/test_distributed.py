@@ -11,8 +11,16 @@ import torch
 import train_bench as bench
 from test_checkpoint import ch, checkpoints
 
+from chop import MaseGraph
 from chop.cli import main
+from chop.dataset import MaseDataModule
 from chop.dataset.data_module import TensorLoader
+from chop.models import get_model
+from chop.passes.graph import (
+    add_common_metadata_analysis_pass,
+    init_metadata_analysis_pass,
+    quantize_transform_pass,
+)
 from chop.training.batches import Epochs
 
 
@@ -32,6 +40,35 @@ def test_two_processes_compute_what_one_does_with_twice_the_batch(tmp_path: Path
     two, one = (
         bench.weights(checkpoints(tmp_path / name) / "last.ckpt") for name in ("two", "one")
     )
+    for name, value in one.items():
+        assert torch.allclose(two[name], value, atol=2e-5), name
+
+
+def test_widths_learn_in_two_processes_as_in_one_with_twice_the_batch(tmp_path: Path) -> None:
+    """Bits are trained by the gradients of both, and ranges are those of the rows of both."""
+    x = {"x": torch.randn(4, 16, generator=torch.Generator().manual_seed(1))}
+    torch.manual_seed(0)
+    info = MaseDataModule("jsc-sim", batch_size=64).dataset_info
+    graph, _ = init_metadata_analysis_pass(MaseGraph(get_model("jsc-mlp", dataset_info=info)))
+    graph, _ = add_common_metadata_analysis_pass(graph, {"dummy_in": x})
+    rule = {"config": {"name": "integer_trained", "weight_frac_width": 6}}
+    graph, _ = quantize_transform_pass(graph, {"by": "type", "linear": rule})
+    graph.export(tmp_path / "learning")
+    config = tmp_path / "learn.toml"
+    config.write_text('[train.cost]\nname = "ebops"\nweight = 1e-6\nrefresh = 2\n')
+    options = ["--config", str(config), "--load", str(tmp_path / "learning"), "--max-steps", "12"]
+    pair = ["--gpu", "2", "--strategy", "ddp", "--batch-size", "128"]
+    done = subprocess.run(
+        [Path(sys.executable).with_name("ch"), *_mlp(ch(tmp_path / "two", *options, *pair))],
+        capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert main(_mlp(ch(tmp_path / "one", *options, "--batch-size", "256"))) == 0
+    two, one = (
+        bench.weights(checkpoints(tmp_path / name) / "last.ckpt") for name in ("two", "one")
+    )
+    assert any(name.endswith("frac_width") for name in one)
+    assert any(name.endswith(".hi") for name in one)
     for name, value in one.items():
         assert torch.allclose(two[name], value, atol=2e-5), name
 

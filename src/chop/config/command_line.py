@@ -178,12 +178,14 @@ def _add_setting(group: Any, setting: Setting, flags: tuple[str, ...]) -> None:
         )
         return
     default = f" (default: {setting.default_text})" if setting.default_text else ""
+    alone = {"nargs": "?", "const": setting.option.bare} if setting.option.bare else {}
     group.add_argument(
         *flags,
         dest=setting.name,
         action="append" if setting.option.repeatable else "store",
         metavar=value_of(setting),
         help=setting.option.help + default,
+        **alone,
     )
 
 

@@ -51,6 +51,8 @@ class Option:
     """What a value names: ``file``, ``folder``, or a topic of ``ch info`` such as ``models``."""
     word: Word | None = None
     """How it stands on a command line without a flag."""
+    bare: str = ""
+    """The value of a flag that stands alone, if it may."""
     default_words: str = ""
     """The default in words, where it depends on the machine."""
     above: float | None = None

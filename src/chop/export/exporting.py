@@ -199,7 +199,8 @@ def file_facts(program: IntegerProgram, to: str, folder: Path) -> dict[str, Any]
 
 
 def edge_facts(value: Value) -> dict[str, Any]:
-    """An input or output: the number of a code is ``code * 2**-frac``."""
-    facts = {"frac": value.frac, "low": value.low, "high": value.high}
+    """An input or output: the number of a code is ``code * 2**-frac``, times `scale` if given."""
+    facts: dict[str, Any] = {"frac": value.frac, "low": value.low, "high": value.high}
+    facts |= {"scale": value.scale} if value.is_scaled else {}
     named = {name: array.tolist() for name, array in facts.items()}
     return {"value": value.name, "shape": value.shape, "type": value_type(value), **named}

@@ -27,6 +27,7 @@ MOST_MADE = 1000
 SAMPLED = 2**14
 """Numbers from which those of a format that is not fixed point are found."""
 FLOAT32_CODES = 2**24
+EVENLY_SPACED = ("integer", "integer_scaled")
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,7 @@ class FixedPoint:
 
     def __init__(self, each: Input) -> None:
         value = each.value
-        self.shape, self.frac = value.shape, value.frac
+        self.shape, self.unit = value.shape, value.unit
         self.low, self.high = value.low.astype(float), value.high.astype(float)
 
     def codes(self, count: int, generator: np.random.Generator) -> Numbers:
@@ -162,7 +163,7 @@ class FixedPoint:
         return generator.integers(low, high, (count, *self.shape), endpoint=True).astype(float)
 
     def _numbers(self, codes: Numbers) -> Numbers:
-        return np.ldexp(codes, -self.frac)
+        return codes * self.unit
 
 
 class Levels:
@@ -173,7 +174,7 @@ class Levels:
         assert fmt is not None
         value, generator = each.value, np.random.default_rng(SEED)
         self.shape = value.shape
-        ends = [float(np.ldexp(float(side), -value.frac.max())) for side in value.limits]
+        ends = [float(side) * float(value.unit.min()) for side in value.limits]
         sample = max(map(abs, ends)) * 2.0 ** -generator.uniform(-1, 40, SAMPLED)
         sample = np.concatenate([sample, -sample, ends, [0.0]])
         rounded = fmt.round_to(torch.from_numpy(sample)).numpy()
@@ -239,7 +240,7 @@ def made_rows(
     """
     rows = np.empty((count, *inputs[0].value.shape), dtype)
     for turn, each in enumerate(inputs):
-        is_fixed = each.format is None or each.format["name"] == "integer"
+        is_fixed = each.format is None or each.format["name"] in EVENLY_SPACED
         source = FixedPoint(each) if is_fixed else Levels(each)
         for place, draw in enumerate(KINDS.values()):
             wanted = rows[place + turn * len(KINDS) :: len(KINDS) * len(inputs)]

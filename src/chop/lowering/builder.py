@@ -11,10 +11,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from chop.errors import ConfigError, GraphError
 from chop.lowering import program as steps
-from chop.lowering.dyadic import dyadic, numbers_of
-from chop.lowering.program import PADDING, Codes, Input, Shape, Step, Value
+from chop.lowering.dyadic import dyadic
+from chop.lowering.formats import (
+    LoweringError,
+    by_element,
+    input_limits,
+    input_scale,
+    of_parts,
+    of_rows,
+    point_and_scale,
+    rescaling,
+    with_fields,
+)
+from chop.lowering.program import PADDING, Codes, Input, Numbers, Shape, Step, Value
 from chop.lowering.ranges import (
     FURTHEST,
     TooWideError,
@@ -24,106 +34,19 @@ from chop.lowering.ranges import (
     move_arrays,
     rounded_shift,
 )
+from chop.lowering.shapes import UnequalScalesError, scale_after
 from chop.lowering.symbols import Exact, Float, Joined, Pending, Raw, Symbol, Turned
 from chop.numerics import (
     FORMATS,
-    Binary,
-    Encoded,
     Integer,
     IntegerScaled,
-    IntTensor,
     NumberFormat,
-    Ternary,
 )
-from chop.numerics.elementwise import ElementFormat
 from chop.numerics.granular import code_limits
 
-LARGEST_TABLE, MOST_BITS = 2**16, 16
+LARGEST_TABLE = 2**16
 OUTPUT_NODE = "output"
 """The name that torch.fx gives to the last node."""
-
-
-class LoweringError(GraphError):
-    """A graph that has no integer program; names the node and says what would give it one."""
-
-
-def by_element(fmt: NumberFormat) -> str | None:
-    """The reason why a format cannot round data one by one, always alike; None if it does."""
-    name = type(fmt).__name__
-    if getattr(fmt, "stochastic", False):
-        return f"{name} rounds at random"
-    if isinstance(fmt, Binary):
-        return None if fmt.bipolar else f"{name} takes its scale from the data: set bipolar"
-    if isinstance(fmt, Ternary):
-        given = (fmt.mean, fmt.max, fmt.median)
-        if fmt.scaling_factor or not any(each is not None for each in given):
-            return f"{name} takes its threshold or scale from the data: set mean, median or max"
-        return None
-    return None if isinstance(fmt, ElementFormat) else f"{name} shares exponents within blocks"
-
-
-def in_binary(fmt: NumberFormat, node: str) -> NumberFormat:
-    """The format, as fixed point where its scales are powers of two; other scales are refused."""
-    if not isinstance(fmt, IntegerScaled):
-        return fmt
-    found = fmt.as_integer()
-    if found is None:
-        raise LoweringError(
-            f"{node}: scales that are not powers of two, zero points and narrow ranges have no "
-            "integer program: quantise it to 'integer'"
-        )
-    return found
-
-
-def of_rows(fmt: Integer, shape: Shape, node: str) -> list[Codes]:
-    """Width, binary point and sign for rows of a shape; a format of the whole batch is refused."""
-    try:
-        fmt.require_shape((1, *shape))
-    except ConfigError as error:
-        raise LoweringError(f"{node}: {error}") from None
-    return [each.reshape(each.shape[max(each.ndim - len(shape), 0) :]) for each in fmt.arrays]
-
-
-def of_parts(
-    fmt: Integer, index: Codes, shape: Shape, parts: Sequence[Shape], node: str
-) -> list[Integer]:
-    """The formats of parts from which elements are taken before they are rounded.
-
-    Args:
-        index: where each element comes from, as in a `Move`.
-    """
-    if not fmt.granular:
-        return [fmt] * len(parts)
-    places = index.reshape(-1)
-    ends = np.cumsum([0, *map(prod, parts)])
-    found = []
-    for each in of_rows(fmt, shape, node):
-        wanted = np.broadcast_to(each, shape).reshape(-1)[places != PADDING]
-        given = np.zeros(ends[-1], np.int64)  # what is taken nowhere needs no bits
-        given[places[places != PADDING]] = wanted
-        if (given[places[places != PADDING]] != wanted).any():
-            raise LoweringError(
-                f"{node} rounds copies of one element to different widths: quantise what it reads"
-            )
-        found.append(given)
-    return [
-        with_fields(fmt, [each[start:end].reshape(part or 1) for each in found])
-        for part, start, end in zip(parts, ends, ends[1:], strict=False)
-    ]
-
-
-def input_limits(fmt: NumberFormat, shape: Shape, node: str) -> tuple[Codes, ...]:
-    """The binary point and the range of the codes of an input that is rounded to a format."""
-    if isinstance(fmt, Integer):
-        return tuple(compact(side, shape) for side in code_limits(*of_rows(fmt, shape, node)))
-    values, frac = dyadic(_all_numbers(fmt, node))
-    return codes(frac), codes(values.min()), codes(values.max())
-
-
-def with_fields(fmt: Integer, fields: Sequence[Codes]) -> Integer:
-    """The format with other widths, binary points and signs."""
-    names = ("width", "frac_width", "signed")
-    return fmt.model_copy(update=dict(zip(names, map(IntTensor, fields), strict=True)))
 
 
 def by_row(symbol: Pending, fmt: Integer, node: str) -> tuple[Pending, Integer]:
@@ -151,6 +74,14 @@ class ProgramBuilder:
         self._names: Counter[str] = Counter()
         self._rounded: dict[tuple[str, Any], Value] = {}
         self._in_double = False
+        self._off_grid: set[str] = set()
+        """Values whose sums hold a term that is not a multiple of their scale."""
+
+    def note_terms(self, sums: Exact, whole: bool) -> Exact:
+        """Take note of sums with a term that is not a whole multiple of their scale."""
+        if not whole:
+            self._off_grid.add(sums.value.name)
+        return sums
 
     @contextmanager
     def inside(self) -> Iterator[None]:
@@ -181,16 +112,28 @@ class ProgramBuilder:
         sources: Sequence[Value],
         shape: Shape,
         frac: Any,
+        scale: Any = 1.0,
         **own: Any,
     ) -> Value:
-        """Add a step; its range follows from those of its sources."""
+        """Add a step; its range follows from those of its sources.
+
+        Args:
+            scale: of its constants or format; those of its sources are multiplied with it.
+        """
         names = tuple(source.name for source in sources)
         blank = Value(self.name(node), shape, compact(codes(frac), shape), codes(0), codes(0))
         fields = {name: _as_arrays(value) for name, value in own.items()}
         made = step(node, names, blank, **fields, in_double=self._in_double)
         low, high = bounds(made, *sources)
-        value = replace(blank, low=compact(codes(low), shape), high=compact(codes(high), shape))
+        try:
+            scale = compact(np.asarray(scale_after(made, *sources) * scale), shape)
+        except UnequalScalesError as error:
+            raise LoweringError(f"{node} {error}: give it a data_in of one scale") from None
+        low, high = compact(codes(low), shape), compact(codes(high), shape)
+        value = replace(blank, low=low, high=high, scale=scale)
         self.steps.append(replace(made, out=value))
+        if not self._off_grid.isdisjoint(names) and step not in (steps.Rescale, steps.Table):
+            self._off_grid.add(value.name)
         return value
 
     def input(self, placeholder: str, shape: Shape, fmt: NumberFormat | None, limits: Any) -> Value:
@@ -198,7 +141,9 @@ class ProgramBuilder:
         key = (placeholder, fmt)
         if key not in self._rounded:
             frac, low, high = limits
-            value = Value(self.name(placeholder), shape, codes(frac), codes(low), codes(high))
+            ends = codes(frac), codes(low), codes(high)
+            scale = compact(input_scale(fmt, shape, placeholder), shape)
+            value = Value(self.name(placeholder), shape, *ends, scale)
             self.inputs.append(
                 Input(value, placeholder, None if fmt is None else _format_record(fmt))
             )
@@ -268,6 +213,8 @@ class ProgramBuilder:
         if isinstance(symbol, Joined):
             return self._round_joined(symbol, fmt, node)
         value = self.exact(symbol, node)
+        if isinstance(fmt, IntegerScaled) or (isinstance(fmt, Integer) and value.is_scaled):
+            return Exact(self._rescale(value, fmt, node))
         if isinstance(fmt, Integer):
             return Exact(self._requantise(value, fmt, node))
         return Exact(self.tabulate(self.pending(value, node), fmt, node))
@@ -277,6 +224,8 @@ class ProgramBuilder:
         formats: Sequence[NumberFormat] = [fmt] * len(shapes)
         if isinstance(fmt, Integer):
             formats = of_parts(fmt, index, symbol.shape, shapes, node)
+        elif isinstance(fmt, IntegerScaled) and (fmt.scales.size > 1 or fmt.grid is not None):
+            raise LoweringError(f"{node} rounds several results together: give it one plain scale")
         pairs = zip(symbol.parts, formats, strict=True)
         values = [self.round_symbol(part, own, node).value for part, own in pairs]
         zero = fmt(torch.zeros(1)) if not isinstance(fmt, Integer) else torch.zeros(1)
@@ -291,11 +240,25 @@ class ProgramBuilder:
             if fmt.granular and (symbol.index is not None or symbol.shape != shape):
                 index = np.arange(prod(shape)) if symbol.index is None else symbol.index
                 (fmt,) = of_parts(fmt, index, symbol.shape, [shape], node)
+        elif isinstance(fmt, IntegerScaled) and fmt.grid is not None:
+            raise LoweringError(f"{node} rounds an input of the network by a grid: leave that out")
+        elif isinstance(fmt, IntegerScaled) and fmt.scales.size > 1 and symbol.index is not None:
+            raise LoweringError(f"{node} rounds a moved input by channel: give it one scale")
         limits = input_limits(fmt, symbol.source_shape, node)
         value = self.input(symbol.placeholder, symbol.source_shape, fmt, limits)
         if symbol.index is None:
             return Exact(value)
         return Exact(self.move(node, [value], symbol.index, symbol.shape))
+
+    def _rescale(self, value: Value, fmt: NumberFormat, node: str) -> Value:
+        own = rescaling(value, fmt, node)
+        if own is None:
+            return value
+        own["in_integers"] = own["in_integers"] and value.name not in self._off_grid
+        key = (value.name, fmt)
+        if key not in self._rounded:
+            self._rounded[key] = self.emit(steps.Rescale, node, [value], value.shape, **own)
+        return self._rounded[key]
 
     def _requantise(self, value: Value, fmt: Integer, node: str) -> Value:
         frac, low, high = code_limits(*of_rows(fmt, value.shape, node))
@@ -324,7 +287,10 @@ class ProgramBuilder:
                 f"the most: quantise {node} (its data_in, or the data_out of what it reads) to "
                 "fewer bits, 16 at most"
             )
-        numbers = numbers_of(np.arange(low, high + 1)[None], value.frac.max(), self.dtype)
+        if value.unit.size > 1:
+            raise LoweringError(f"{node} reads channels of several scales: give it a data_in")
+        every = np.arange(low, high + 1)[None] * value.unit.astype(np.float64)
+        numbers = torch.from_numpy(every).to(self.dtype)
         return Pending(value, numbers, (numbers,), codes(0))
 
     @staticmethod
@@ -348,9 +314,12 @@ class ProgramBuilder:
             raise LoweringError(
                 f"{node} reads a function that is infinite or not a number for some input codes"
             )
+        scale = np.ones(())
         if isinstance(fmt, Integer):
             point = fmt.arrays[1]
             values = codes(np.ldexp(results[0].double().numpy(), point))
+        elif isinstance(fmt, IntegerScaled):
+            values, (point, scale) = fmt.steps(symbol.numbers).numpy(), self._table_scale(fmt, node)
         else:
             values, finest = self._as_codes(results[0], node)
             point = codes(finest)
@@ -358,7 +327,14 @@ class ProgramBuilder:
         own = {"table": values, "rows": compact(symbol.rows, value.shape), "start": symbol.start}
         own["stable"] = all(torch.equal(part, results[0]) for part in results)
         frac = point.reshape(-1)[symbol.rows] if point.shape else point
-        return self.emit(steps.Table, node, [value], value.shape, frac, **own)
+        return self.emit(steps.Table, node, [value], value.shape, frac, scale, **own)
+
+    @staticmethod
+    def _table_scale(fmt: IntegerScaled, node: str) -> tuple[Codes, Numbers]:
+        """The binary point and scale of a table."""
+        if fmt.scales.size > 1 or fmt.grid is not None:
+            raise LoweringError(f"{node} rounds a function of one code: give it one plain scale")
+        return point_and_scale(fmt.scales.reshape(()))
 
 
 def _as_arrays(value: Any) -> Any:
@@ -371,14 +347,3 @@ def _as_arrays(value: Any) -> Any:
 def _format_record(fmt: NumberFormat) -> Mapping[str, Any]:
     name = next(name for name, kind in FORMATS.items() if kind is type(fmt))
     return {"name": name, **fmt.model_dump()}
-
-
-def _all_numbers(fmt: NumberFormat, node: str) -> Tensor:
-    """Every finite number of a format."""
-    if isinstance(fmt, Ternary):
-        return torch.tensor([-1.0, 0.0, 1.0])
-    if fmt.element_bits > MOST_BITS:
-        raise LoweringError(f"{node}: {fmt.element_bits} bits of {type(fmt).__name__} are too many")
-    every = torch.arange(2**fmt.element_bits)
-    numbers = fmt.decode(Encoded(every, None, torch.float64))
-    return numbers[numbers.isfinite()]

@@ -13,12 +13,13 @@ from chop.errors import GraphError
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.recorder import Recorder, preserve_model, run_graph
 from chop.lowering import program as steps
-from chop.lowering.engine import Engine
+from chop.lowering.engine import Engine, different_codes
 from chop.lowering.exactness import EXACT, Exactness, analyse
 from chop.lowering.from_graph import Lowering
 from chop.lowering.program import IntegerProgram
 from chop.lowering.symbols import SYMBOLS, Exact, is_symbolic
 from chop.nn.quantized import QuantizedModule
+from chop.numerics import IntegerScaled
 
 Numbers = dict[fx.Node, Tensor]
 
@@ -146,8 +147,12 @@ class InIntegers(nn.Module):
         return Recorder(self.model).run(initial_env=known, enable_io_processing=False)
 
     def _compared(self, simulated: Numbers, exact: Numbers, last: Any, result: Any) -> Agreement:
-        pairs = [(simulated[node].cpu().double(), exact[node]) for node in self.cut]
-        rows = len(pairs[0][0])
+        known = self.program.values
+        apart_at = [
+            different_codes(simulated[node], exact[node], known[self.values[node]])
+            for node in self.cut
+        ]
+        rows = len(apart_at[0])
         apart = 0
         if isinstance(last, Tensor) and (last.dim() > 1 or not self.classes):
             both = [each.reshape(rows, -1) for each in (last.cpu().double(), result.cpu().double())]
@@ -156,8 +161,8 @@ class InIntegers(nn.Module):
         return replace(
             self.agreement,
             rows=rows,
-            numbers=sum(one.numel() for one, _ in pairs),
-            different=sum(int((one != other).sum()) for one, other in pairs),
+            numbers=sum(each.numel() for each in apart_at),
+            different=sum(int(each.sum()) for each in apart_at),
             predictions=apart,
         )
 
@@ -195,7 +200,7 @@ def differing_node(
     """The first node whose numbers are not those of the integers; None if all are."""
     numbers = Engine(replace(program, outputs=tuple(values.values())))(**inputs)
     for node, exact in zip(values, numbers, strict=True):
-        if not torch.equal(results[node].cpu().double(), exact):
+        if different_codes(results[node], exact, program.values[values[node]]).any():
             return node.name
     return None
 
@@ -285,11 +290,13 @@ class Simulation:
             inputs = {name: part[name] for name in numbers}
             wanted = engine.numbers(tuple(part[name] for name in part if name not in numbers))
             differs = torch.zeros(len(wanted[0]), dtype=torch.bool)
-            for found, exact in zip(self._outputs(inputs), wanted, strict=True):
-                differs |= (found.double() != exact).reshape(len(exact), -1).any(1)
+            beside = zip(self._outputs(inputs), wanted, self.program.outputs, strict=True)
+            for found, exact, name in beside:
+                apart = different_codes(found, exact, self.program.values[name])
+                differs |= apart.reshape(len(exact), -1).any(1)
             if differs.any():
                 first = int(differs.int().argmax())
-                row = {name: rows[first : first + 1] for name, rows in inputs.items()}
+                row = {name: rows[[first, first]] for name, rows in inputs.items()}
                 results = self.results(row, set(self.values))
                 node = differing_node(self.program, self.values, results, row) or "its outputs"
                 raise BrokenPromiseError(
@@ -363,6 +370,8 @@ def refuse_other_weights(model: nn.Module, dtype: torch.dtype) -> None:
         formats = module.quant.operands if isinstance(module, QuantizedModule) else {}
         for role, fmt in formats.items():
             given = getattr(module, role, None)
+            if isinstance(fmt, IntegerScaled):  # whose codes are of exact quotients
+                continue
             if isinstance(given, Tensor) and (fmt(given) != fmt(given.to(dtype))).any():
                 raise NotComparableError(
                     f"the {role} of {name} is rounded otherwise in {type_name(dtype)}"

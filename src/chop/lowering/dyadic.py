@@ -28,11 +28,6 @@ def dyadic(numbers: Tensor) -> tuple[Codes, int]:
     return codes(np.ldexp(exact, frac)), frac
 
 
-def numbers_of(values: Codes, frac: Codes | int, dtype: torch.dtype) -> Tensor:
-    """The numbers that codes stand for; rounded if the type has too few bits for them."""
-    return torch.from_numpy(np.ldexp(values.astype(np.float64), -np.asarray(frac))).to(dtype)
-
-
 def odd_part(values: Codes) -> int:
     """The largest magnitude that is left when trailing zero bits are dropped."""
     magnitudes = np.abs(values)

@@ -19,7 +19,7 @@ from chop.lowering import program as steps
 from chop.lowering.program import PADDING, Codes, Input, IntegerProgram, Step, Value
 from chop.lowering.ranges import FURTHEST, reach
 from chop.numerics import FORMATS, NumberFormat
-from chop.numerics.arithmetic import power_of_two
+from chop.numerics.arithmetic import divide_codes, power_of_two
 from chop.validation import parse
 
 Arithmetic = Literal["fast", "int64"]
@@ -82,7 +82,7 @@ class Engine:
         """The numbers that the codes of outputs stand for, as float64."""
         values = self.program.values
         return tuple(
-            torch.ldexp(codes.double(), -torch.from_numpy(values[name].frac.copy()))
+            codes.double() * torch.from_numpy(values[name].unit)
             for name, codes in zip(self.program.outputs, outputs, strict=True)
         )
 
@@ -91,6 +91,15 @@ class Engine:
         names = list(dict.fromkeys(each.placeholder for each in self.program.inputs))
         given = dict(zip(names, args, strict=False)) | inputs
         return self.numbers(self.run(self.quantise(given)))
+
+
+def different_codes(found: Tensor, exact: Tensor, value: Value) -> Tensor:
+    """The places at which a simulation has not the numbers of codes; a scale has nearest codes."""
+    numbers = found.cpu().double()
+    if not value.is_scaled:
+        return numbers != exact
+    unit = torch.from_numpy(value.unit)
+    return (numbers / unit).round() != (exact / unit).round()
 
 
 def input_format(each: Input) -> NumberFormat | None:
@@ -111,7 +120,7 @@ def input_codes(each: Input, fmt: NumberFormat | None, inputs: Mapping[str, Any]
     rounded = fmt.round_to(given.detach()).double()
     if rounded.isnan().any():
         raise DataError(f"the input {each.placeholder!r} holds NaN, which has no code")
-    return torch.ldexp(rounded, torch.from_numpy(each.value.frac.copy())).to(torch.int64)
+    return (rounded / torch.from_numpy(each.value.unit)).round_().to(torch.int64)
 
 
 def _checked(value: Value, codes: Tensor | None) -> Tensor:
@@ -292,6 +301,14 @@ def _(step: steps.Requantise, dtype: torch.dtype) -> Kernel:
     return lambda x: torch.minimum(torch.maximum(divide(x), low.to(dtype)), high.to(dtype))
 
 
+@kernel.register
+def _(step: steps.Rescale, dtype: torch.dtype) -> Kernel:
+    multiplier = tensor(step.multiplier, dtype, len(step.out.shape))
+    factor: Any = multiplier if multiplier.dim() else multiplier.item()
+    divide = kernel(step.division, dtype)
+    return lambda x: divide(x * factor)
+
+
 def wrap(x: Tensor, base: Tensor, span: Tensor) -> Tensor:
     """Codes with their high bits cut off."""
     return x - torch.div(x - base, span, rounding_mode="floor") * span
@@ -300,15 +317,9 @@ def wrap(x: Tensor, base: Tensor, span: Tensor) -> Tensor:
 def integer_rounding(shift: Tensor, rounding: str, dtype: torch.dtype) -> Kernel:
     """Division by a power of two in integers."""
     right, left = shift.clamp(0, FURTHEST), (-shift).clamp(0)
-    half = torch.ones_like(right).bitwise_left_shift(right) >> 1
 
     def divide(x: Tensor) -> Tensor:
-        x = x << left
-        result = (x + half) >> right
-        if rounding == "half_even":
-            tie = (right > 0) & ((x & (2 * half - 1)) == half)
-            result = result - (tie & (result & 1 == 1)).to(torch.int64)
-        return torch.where(shift > FURTHEST, 0, result)
+        return torch.where(shift > FURTHEST, 0, divide_codes(x << left, right, rounding))
 
     return divide
 

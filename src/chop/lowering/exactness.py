@@ -3,6 +3,9 @@
 A sum of products is exact in floating point with p bits, in any order of summation, if the sum of
 all magnitudes is at most ``2**p`` in units of the last bit: then every partial sum is a number
 of the type. Rounding to fixed point scales by powers of two, which is exact anyway.
+
+Numbers with other scales are never exact; but those that are rounded from a grid need only be
+nearer to their multiple of it than to any other, and bounds of what floating point adds say so.
 """
 
 from dataclasses import dataclass
@@ -12,11 +15,17 @@ import numpy as np
 from chop.lowering import program as steps
 from chop.lowering.dyadic import odd_part
 from chop.lowering.program import IntegerProgram, Step, Value
-from chop.lowering.ranges import bit_width, overflows, peak
+from chop.lowering.ranges import bit_width, overflows, peak, reach
 
 EXACT = {"float32": (2**24, -100, 126), "float64": (2**53, -900, 1022)}
 """The largest integer up to which all are there, and binary points far from the type's limits."""
-ROUNDED = (steps.Requantise, steps.Table)
+HALF_UNITS = {"float32": 2.0**-24, "float64": 2.0**-53}
+"""The largest share by which rounding to a type changes a number."""
+MOST_NOISE = 0.495
+"""A number that is off by less than this share of its grid is still read as its multiple."""
+UNLIMITED = 2**61
+"""Limits beyond this are none."""
+ROUNDED = (steps.Requantise, steps.Rescale, steps.Table)
 
 
 @dataclass(frozen=True)
@@ -59,6 +68,7 @@ def analyse(program: IntegerProgram) -> Exactness:
     values = program.values
     spans = {each.value.name: largest_code(each.value) for each in program.inputs}
     makers = {step.out.name: step for step in program.steps}
+    noise = Noise(program)
     found: dict[str, list[NodeExactness]] = {}
     ties = []
     for step in program.steps:
@@ -67,7 +77,10 @@ def analyse(program: IntegerProgram) -> Exactness:
         exact = {
             name: exact_in(step.out, span, "float64" if step.in_double else name) for name in EXACT
         }
-        saturates = isinstance(step, steps.Requantise) and overflows(step, sources[0])
+        if any(value.is_scaled for value in (step.out, *sources)):
+            exact = noise.after(step, sources, makers)
+        rounding = step if isinstance(step, steps.Requantise | steps.Rescale) else None
+        saturates = rounding is not None and overflows(rounding, sources[0])
         width = bit_width(*step.out.limits) if step.arithmetic else 0
         stable = not isinstance(step, steps.Table) or step.stable
         kind = type(step).__name__
@@ -132,3 +145,71 @@ def rounded_before(name: str, makers: dict[str, Step], program: IntegerProgram) 
             return None
         name = step.sources[0]
     return next(each.placeholder for each in program.inputs if each.value.name == name)
+
+
+class Noise:
+    """Bounds of what floating point adds to numbers with scales, in units of their codes."""
+
+    def __init__(self, program: IntegerProgram) -> None:
+        self.program = program
+        self._known = {
+            each.value.name: {
+                kind: 2 * half * largest_code(each.value) for kind, half in HALF_UNITS.items()
+            }
+            for each in program.inputs
+        }
+
+    def after(self, step: Step, sources: list[Value], makers: dict[str, Step]) -> dict[str, bool]:
+        """Return for each type whether a step gives the right codes; take note of its noise."""
+        before = [self._of(value) for value in sources]
+        self._known[step.out.name] = {
+            kind: added_noise(step, sources, [each[kind] for each in before], half)
+            for kind, half in HALF_UNITS.items()
+        }
+        read = {kind: max((each[kind] for each in before), default=0.0) for kind in HALF_UNITS}
+        if isinstance(step, steps.Rescale):
+            return {kind: step.in_integers and read[kind] < MOST_NOISE for kind in HALF_UNITS}
+        if isinstance(step, steps.Table):
+            again = rounded_before(step.sources[0], makers, self.program) is not None
+            return dict.fromkeys(HALF_UNITS, again)
+        leaves = step.out.name in self.program.outputs
+        own = self._known[step.out.name]
+        return {kind: not leaves or own[kind] < MOST_NOISE for kind in HALF_UNITS}
+
+    def _of(self, value: Value) -> dict[str, float]:
+        plain = {kind: 2 * half * largest_code(value) for kind, half in HALF_UNITS.items()}
+        return self._known.get(value.name, plain)
+
+
+def added_noise(step: Step, sources: list[Value], before: list[float], half: float) -> float:
+    """The noise of a result, from that of what is read and the rounding of each partial sum."""
+    ends = [largest_code(value) for value in sources]
+    largest = reach(step, sources)
+    if isinstance(step, steps.Product | steps.Convolution):
+        weight = np.abs(step.weight).reshape(len(step.weight), -1).astype(np.float64)
+        of_bias = float(np.abs(step.bias).max()) * HALF_UNITS["float32"] * 2
+        summed = float(weight.sum(1).max()) * before[0]
+        return summed + largest * (weight.shape[1] + 4) * half + of_bias
+    if isinstance(step, steps.MatMul | steps.Multiply):
+        count = sources[0].shape[-1] if isinstance(step, steps.MatMul) else 1
+        summed = count * (before[0] * ends[1] + before[1] * ends[0])
+        return summed + largest * (count + 2) * half
+    if isinstance(step, steps.Sum):
+        factors = (float(np.abs(factor).max()) for factor in step.factors)
+        summed = sum(each * factor for each, factor in zip(before, factors, strict=True))
+        return summed + largest * (len(sources) + 2) * half
+    if isinstance(step, steps.Pool) and step.kind == "sum":
+        count = int(np.prod(step.kernel))
+        return count * before[0] + count * ends[0] * (count + 2) * half
+    if isinstance(step, steps.Clamp | steps.Move | steps.Pool):
+        return max(*before, limit_noise(step))
+    return 2 * half * largest_code(step.out)
+
+
+def limit_noise(step: Step) -> float:
+    """The noise of limits, which are the nearest codes: nearly half a unit, or none at 0."""
+    if not isinstance(step, steps.Clamp):
+        return 0.0
+    ends = np.append(step.low, step.high)
+    between = (np.abs(ends) < UNLIMITED) & (ends != 0)
+    return MOST_NOISE - 0.005 if between.any() else 0.0

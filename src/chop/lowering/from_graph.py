@@ -12,10 +12,10 @@ from torch import Tensor, fx, nn
 from chop.errors import ChopError
 from chop.ir.call import NodeCall
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.lowering.builder import LoweringError, ProgramBuilder, in_binary
+from chop.lowering.builder import ProgramBuilder
 from chop.lowering.dyadic import dyadic
-from chop.lowering.layouts import out_of_order
-from chop.lowering.program import Codes, IntegerProgram, Shape, Step, Value
+from chop.lowering.formats import LoweringError, codes_in_units, in_binary, scales_along
+from chop.lowering.program import Codes, IntegerProgram, Numbers, Shape, Step, Value, needed_steps
 from chop.lowering.ranges import TooWideError
 from chop.lowering.symbols import (
     SYMBOLS,
@@ -24,12 +24,13 @@ from chop.lowering.symbols import (
     Pending,
     Raw,
     is_symbolic,
+    out_of_order,
     symbols_in,
     values_under,
 )
 from chop.nn.quant_config import OUTPUT
 from chop.nn.quantized import QuantizedModule, own_shell
-from chop.numerics import NumberFormat
+from chop.numerics import IntegerScaled, NumberFormat
 from chop.ops.op import Op
 
 FAILURES = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
@@ -87,7 +88,7 @@ class SymbolicCall(NodeCall):
     def emit(
         self, step: type[Step], sources: list[Value], shape: Shape, frac: Any, **own: Any
     ) -> Exact:
-        """Add a step of this node."""
+        """Add a step of this node; `scale` is that of its constants."""
         return Exact(self.builder.emit(step, self.name, sources, shape, frac, **own))
 
     def setting(self, name: str, default: Any = None) -> Any:
@@ -98,7 +99,33 @@ class SymbolicCall(NodeCall):
         return default if given is None else given
 
     def parameter(self, role: str) -> tuple[Codes, int] | None:
-        """Codes and binary point of a parameter as the operation sees it, if there is one."""
+        """Codes and binary point of a parameter as the operation sees it, if there is one.
+
+        What has a scale of its own (`scale_of`) has the binary point 0.
+        """
+        found = self._operand(role)
+        if found is None:
+            return None
+        value, fmt = found
+        if isinstance(fmt, IntegerScaled):
+            return fmt.steps(value).numpy(), 0
+        return dyadic(value if fmt is None else fmt(value))
+
+    def scale_of(self, role: str, axis: int = 0) -> Numbers:
+        """The scale of each index of a dimension of a parameter."""
+        found = self._operand(role)
+        assert found is not None
+        return scales_along(found[1], found[0], axis, f"the {role} of {self.name}")
+
+    def bias_in(self, unit: Numbers) -> tuple[Codes, bool] | None:
+        """The bias in units of sums that have a scale: the nearest ones, and if it is they."""
+        found = self._operand("bias")
+        if found is None:
+            return None
+        return codes_in_units(*found, unit)
+
+    def _operand(self, role: str) -> tuple[Tensor, NumberFormat | None] | None:
+        """A parameter and its format; None for one that was rounded before."""
         named = {known: name for name, known in self.roles.items()}
         given = self.operands.get(named.get(role, role))
         value = getattr(self.module, role, None) if self.module is not None else given
@@ -108,7 +135,7 @@ class SymbolicCall(NodeCall):
             raise LoweringError(f"{self.name}: its {role} is computed by the network: use matmul")
         fmt = self.binary.get(role)
         if fmt is None and self.lowering.owner:  # rounded before the operation had parts
-            return dyadic(value)
+            return value.detach(), None
         if fmt is None:
             raise LoweringError(
                 f"{self.name} has its {role} in floating point: quantise {self.name} "
@@ -116,7 +143,7 @@ class SymbolicCall(NodeCall):
             )
         if getattr(fmt, "stochastic", False):
             raise LoweringError(f"{self.name}: its {role} is rounded at random at each run")
-        return dyadic(fmt(value.detach()))
+        return value.detach(), fmt
 
     def run(self, *replacements: Tensor) -> Any:
         """PyTorch's result of the node, without rounding, its symbols replaced in their order."""
@@ -137,6 +164,8 @@ class Lowering:
         self.builder = ProgramBuilder(next(floats, torch.float32))
         self.results: dict[fx.Node, Any] = {}
         self._functions: dict[fx.Node, Callable[..., Any]] = {}
+        self.grids: dict[tuple[str, str], Numbers] = {}
+        """The scales of what nodes round to formats with scales, by node and operand."""
         self.owner: str | None = None
         """The node that is lowered part by part."""
 
@@ -212,13 +241,16 @@ class Lowering:
         if module is not None:
             refuse_own_code(node, op, module)
         formats = {} if call.quant is None else call.quant.operands
-        formats = {role: in_binary(fmt, node.name) for role, fmt in formats.items()}
+        formats = {role: in_binary(fmt) for role, fmt in formats.items()}
+        if op.inner and any(isinstance(fmt, IntegerScaled) for fmt in formats.values()):
+            raise LoweringError(f"{node.name} ({op.name}): its scales must be powers of two")
         inside = () if call.layer is None else {*op.inner} - {"data_in"}  # rounded by the layer
         outside = {role: fmt for role, fmt in formats.items() if role not in inside}
-        operands = {
-            name: self.round_symbol(value, outside.get(call.roles.get(name) or ""), node.name)
-            for name, value in call.bind(*self.arguments(node)).items()
-        }
+        operands = {}
+        for name, value in call.bind(*self.arguments(node)).items():
+            role = call.roles.get(name) or ""
+            self._take_grid(node.name, role, value, outside)
+            operands[name] = self.round_symbol(value, outside.get(role), node.name)
         ready = SymbolicCall(node, op, module, self.modules, self, operands, formats)
         poison = next((s for s in symbols_in(operands) if isinstance(s, Float)), None)
         if poison is not None:
@@ -227,9 +259,16 @@ class Lowering:
             result = op.lowering(ready)
         else:
             result = ready.float_result(f"has no rule in integers ({op.name})")
+        self._take_grid(node.name, OUTPUT, result, formats)
         if OUTPUT in formats:
             result = self.builder.round_symbol(result, formats[OUTPUT], node.name)
         return result
+
+    def _take_grid(
+        self, node: str, role: str, value: Any, formats: Mapping[str, NumberFormat]
+    ) -> None:
+        if isinstance(formats.get(role), IntegerScaled) and isinstance(value, Exact):
+            self.grids[node, role] = value.value.unit
 
     def arguments(self, node: fx.Node) -> tuple[Any, Any]:
         """The arguments of a node, by position and by name, with the results of other nodes."""
@@ -342,17 +381,6 @@ def refuse_own_code(node: fx.Node, op: Op, module: nn.Module) -> None:
             f"{node.name}: {cls.__name__} has its own forward, which no rule covers: use "
             f"{op.module.__name__}"
         )
-
-
-def needed_steps(steps: list[Step], outputs: list[str]) -> tuple[Step, ...]:
-    """The steps that lead to the outputs."""
-    needed = set(outputs)
-    kept = []
-    for step in reversed(steps):
-        if step.out.name in needed:
-            needed.update(step.sources)
-            kept.append(step)
-    return tuple(reversed(kept))
 
 
 def _attribute(model: nn.Module, target: str) -> Any:

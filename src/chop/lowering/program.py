@@ -1,19 +1,22 @@
 """Integer programs of quantised networks: values, a closed set of steps, a program.
 
 A value is a tensor of integer codes for each row of a batch; the number that a code stands for is
-``code * 2**-frac``. Shapes leave out the batch: no step looks at more than one row. `frac`, `low`
-and `high` are int64 arrays that broadcast to the shape, so that they may differ between channels
-or elements; every code lies between `low` and `high`, whatever the input.
+``code * 2**-frac * scale``. Shapes leave out the batch: no step looks at more than one row. `frac`,
+`low` and `high` are int64 arrays that broadcast to the shape, so that they may differ between
+channels or elements; every code lies between `low` and `high`, whatever the input. `scale` is such
+an array of positive numbers, and 1 where scales are powers of two; steps compute with codes alone,
+so that it says only what the codes stand for.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 Codes = NDArray[np.int64]
+Numbers = NDArray[np.float64]
 Shape = tuple[int, ...]
 PADDING = -1
 """In the index of a `Move`: a zero that comes from nowhere."""
@@ -21,13 +24,24 @@ PADDING = -1
 
 @dataclass(frozen=True, eq=False)
 class Value:
-    """A tensor of codes, its binary point and its range."""
+    """A tensor of codes, its binary point, its range and its scale."""
 
     name: str
     shape: Shape
     frac: Codes
     low: Codes
     high: Codes
+    scale: Numbers = field(default_factory=lambda: np.ones(()))
+
+    @property
+    def is_scaled(self) -> bool:
+        """True if the binary point alone does not say what a code stands for."""
+        return bool((self.scale != 1).any())
+
+    @property
+    def unit(self) -> Numbers:
+        """The number that the code 1 stands for, in an array that broadcasts to the shape."""
+        return np.asarray(np.ldexp(self.scale, -self.frac))
 
     @property
     def limits(self) -> tuple[int, int]:
@@ -43,7 +57,8 @@ class Value:
         shape = "x".join(map(str, self.shape)) or "scalar"
         fracs = sorted({int(self.frac.min()), int(self.frac.max())})
         low, high = self.limits
-        return f"{self.name}: {shape} frac {'..'.join(map(str, fracs))} in {low}..{high}"
+        scale = f" scale {_scale_range(self.scale)}" if self.is_scaled else ""
+        return f"{self.name}: {shape} frac {'..'.join(map(str, fracs))}{scale} in {low}..{high}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,11 +199,40 @@ class Requantise(Step):
     overflow: Literal["saturate", "wrap"]
 
 
+@dataclass(frozen=True, eq=False)
+class Rescale(Step):
+    """Codes of another scale: times `multiplier`, divided by ``2**shift``, rounded and limited.
+
+    The rounding is that of `chop.numerics.arithmetic`, which the simulation computes, too.
+    """
+
+    multiplier: Codes
+    shift: Codes
+    low: Codes
+    high: Codes
+    rounding: Literal["half_even", "half_up"]
+    in_integers: bool
+    """The simulation computes the step by the same integers; otherwise by floating point."""
+
+    @property
+    def division(self) -> Requantise:
+        """The rounding and the limits alone, of codes that were multiplied."""
+        return Requantise(
+            self.node, self.sources, self.out, self.shift, self.low, self.high, self.rounding,
+            "saturate", in_double=self.in_double,
+        )  # fmt: skip
+
+    def product_of(self, source: Value) -> Value:
+        """The value that is divided."""
+        products = np.broadcast_arrays(source.low * self.multiplier, source.high * self.multiplier)
+        return replace(source, name=f"{source.name} times", low=products[0], high=products[1])
+
+
 STEPS: dict[str, type[Step]] = {
     kind.__name__: kind
     for kind in (
         *(Constant, Product, Convolution, MatMul, Sum, Multiply, Clamp, Pool, Move, Table, Lookup),
-        Requantise,
+        *(Requantise, Rescale),
     )
 }
 
@@ -225,6 +269,17 @@ class IntegerProgram:
             yield f"cut off {', '.join(self.tail)}"
 
 
+def needed_steps(steps: list[Step], outputs: list[str]) -> tuple[Step, ...]:
+    """The steps that lead to the outputs."""
+    needed = set(outputs)
+    kept = []
+    for step in reversed(steps):
+        if step.out.name in needed:
+            needed.update(step.sources)
+            kept.append(step)
+    return tuple(reversed(kept))
+
+
 def _settings(settings: Mapping[str, Any]) -> str:
     shown = {name: _range(value) for name, value in settings.items() if name != "name"}
     return " ".join(f"{name} {value}" for name, value in shown.items())
@@ -233,6 +288,11 @@ def _settings(settings: Mapping[str, Any]) -> str:
 def _range(value: Any) -> Any:
     """A setting; of one for each channel or element, the smallest and the largest."""
     return f"{np.min(value)}..{np.max(value)}" if isinstance(value, list) else value
+
+
+def _scale_range(scale: Numbers) -> str:
+    ends = sorted({f"{float(end):.6g}" for end in (scale.min(), scale.max())}, key=float)
+    return "..".join(ends)
 
 
 def own_fields(step: type[Step]) -> tuple[str, ...]:

@@ -6,19 +6,22 @@ statement holds for all inputs.
 
 from collections.abc import Callable
 from functools import singledispatch
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from chop.errors import GraphError
 from chop.lowering import program as steps
 from chop.lowering.program import PADDING, Codes, Shape, Step, Value
+from chop.numerics.arithmetic import divide_codes
 
 WIDEST = 2.0**62
 """Sums beyond this would not surely fit in 64 bits."""
 FURTHEST = 62
 """Shifted right by more, every code that is allowed here is less than a half."""
 Bounds = tuple[Codes, Codes]
+Kind = TypeVar("Kind", np.int64, np.float64)
 
 
 class TooWideError(GraphError):
@@ -30,7 +33,7 @@ def codes(value: Any) -> Codes:
     return np.asarray(value, dtype=np.int64)
 
 
-def compact(array: Codes, shape: Shape) -> Codes:
+def compact(array: NDArray[Kind], shape: Shape) -> NDArray[Kind]:
     """The array with size 1 along dimensions in which it does not change; broadcasts to `shape`."""
     array = array.reshape((1,) * (len(shape) - array.ndim) + array.shape)
     for axis in range(array.ndim):
@@ -40,7 +43,9 @@ def compact(array: Codes, shape: Shape) -> Codes:
     return array.reshape(()) if array.size == 1 else array
 
 
-def along(array: Codes, shape: Shape, axis: int, reduce: Callable[..., Codes]) -> Codes:
+def along(
+    array: NDArray[Kind], shape: Shape, axis: int, reduce: Callable[..., Any]
+) -> NDArray[Kind]:
     """One entry for each index of a dimension, made of all others by `reduce`."""
     array = array.reshape((1,) * (len(shape) - array.ndim) + array.shape)
     axis %= len(shape)
@@ -78,12 +83,7 @@ def shift_codes(value: Codes, shift: Codes | int) -> Codes:
 def rounded_shift(value: Codes, shift: Codes, rounding: str) -> Codes:
     """Codes divided by ``2**shift`` and rounded; a negative shift multiplies."""
     left = shift_codes(value, np.maximum(-shift, 0))
-    right = np.clip(shift, 0, FURTHEST)
-    half = np.left_shift(codes(1), right) >> 1
-    result: Codes = np.right_shift(left + half, right)
-    if rounding == "half_even":  # what was exactly half-way went up: back to the even neighbour
-        tie = (right > 0) & ((left & (2 * half - 1)) == half)
-        result = result - (tie & (result & 1 == 1))
+    result = divide_codes(left, np.clip(shift, 0, FURTHEST), rounding)
     return np.where(shift > FURTHEST, 0, result)
 
 
@@ -243,8 +243,8 @@ def _(step: steps.Pool, source: Value) -> Bounds:
 
 
 def move_arrays(
-    index: Codes | None, arrays: list[Codes], shapes: list[Shape], shape: Shape
-) -> Codes:
+    index: Codes | None, arrays: list[NDArray[Kind]], shapes: list[Shape], shape: Shape
+) -> NDArray[Kind]:
     """The result of a `Move` of arrays that broadcast to the shapes of its sources."""
     flat = [np.broadcast_to(a, s).reshape(-1) for a, s in zip(arrays, shapes, strict=True)]
     if index is None:
@@ -283,8 +283,20 @@ def _(step: steps.Requantise, source: Value) -> Bounds:
     return np.where(fits, low, step.low), np.where(fits, high, step.high)
 
 
-def overflows(step: steps.Requantise, source: Value) -> bool:
+@bounds.register
+def _(step: steps.Rescale, source: Value) -> Bounds:
+    within_64_bits(
+        largest_magnitude(source.low, source.high).astype(np.float64) * step.multiplier
+        + np.exp2(step.shift - 1.0)
+    )
+    low, high = bounds(step.division, step.product_of(source))
+    return low, high
+
+
+def overflows(step: steps.Requantise | steps.Rescale, source: Value) -> bool:
     """True if some input leads beyond the codes that the step can give."""
+    if isinstance(step, steps.Rescale):
+        return overflows(step.division, step.product_of(source))
     low = rounded_shift(source.low, step.shift, step.rounding)
     high = rounded_shift(source.high, step.shift, step.rounding)
     return bool((low < step.low).any() or (high > step.high).any())
@@ -307,6 +319,9 @@ def reach(step: Step, sources: list[Value]) -> int:
         factors = (int(np.abs(factor).max()) for factor in step.factors)
         return sum(end * factor for end, factor in zip(ends, factors, strict=True))
     result = max(map(abs, step.out.limits))
+    if isinstance(step, steps.Rescale):
+        inside = step.product_of(sources[0])
+        return max(reach(step.division, [inside]), *map(abs, inside.limits))
     if isinstance(step, steps.Requantise):
         raised = ends[0] << max(int(-step.shift.min()), 0)
         return max(result, raised, int(step.high.max() - step.low.min()))

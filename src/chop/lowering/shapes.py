@@ -1,4 +1,4 @@
-"""The shape and binary point of the result of a step, from its sources.
+"""The shape, binary point and scale of the result of a step, from its sources.
 
 Here every field of a step is checked, too, so that nothing in a program from a file leads beyond an
 array or a type: kernels and written C trust what they are given.
@@ -9,8 +9,9 @@ from math import log2, prod
 
 import numpy as np
 
+from chop.errors import GraphError
 from chop.lowering import program as steps
-from chop.lowering.program import PADDING, Codes, Shape, Step, Value, own_fields
+from chop.lowering.program import PADDING, Codes, Numbers, Shape, Step, Value, own_fields
 from chop.lowering.ranges import FURTHEST, along, codes, move_arrays
 
 MOST_ELEMENTS = 2**24
@@ -31,13 +32,20 @@ def check_value(value: Value) -> None:
     """Raise unless a value has elements, and a range and a binary point for each."""
     there = all(value.shape) and len(value.shape) <= MOST_DIMENSIONS
     require(there and prod(value.shape) <= MOST_ELEMENTS, f"{value.name} cannot have its shape")
-    for array in (value.frac, value.low, value.high):
+    for array in (value.frac, value.low, value.high, value.scale):
         np.broadcast_to(array, value.shape)
+    require(is_scale(value.scale), f"{value.name} cannot have its scale")
     low, high = value.limits
     in_order = bool((value.low <= value.high).all())
     require(in_order and low > -MOST_CODE and high < MOST_CODE, f"{value.name} cannot have codes")
     places = max(-int(value.frac.min()), int(value.frac.max()))
     require(places <= MOST_PLACES, f"{value.name} cannot have its binary point")
+
+
+def is_scale(scale: Numbers) -> bool:
+    """Return True for positive numbers, none of them so large or small that it might vanish."""
+    usable = np.isfinite(scale).all() and (scale > 0).all()
+    return bool(usable and (np.abs(np.log2(scale)) <= MOST_PLACES / 2).all())
 
 
 def check_step(step: Step, *sources: Value) -> None:
@@ -204,6 +212,15 @@ def _(step: steps.Requantise, source: Value) -> list[Codes]:
 
 
 @shape_after.register
+def _(step: steps.Rescale, source: Value) -> Shape:
+    multiplier, shift = step.multiplier, step.shift
+    require(int(multiplier.min()) >= 0, "a multiplier is negative")
+    require(int(shift.min()) >= 0 and int(shift.max()) <= FURTHEST, "a shift is too far")
+    require(bool((step.low <= step.high).all()), "limits are not in order")
+    return require_arrays(source.shape, multiplier, shift, step.low, step.high)
+
+
+@shape_after.register
 def _(step: steps.Move, *sources: Value) -> Shape:
     total, size = sum(source.size for source in sources), prod(step.out.shape)
     if step.index is None:
@@ -240,3 +257,88 @@ def _(step: steps.Lookup, source: Value) -> Shape:
     low, high = source.limits
     require(low >= 0 and high < entries, "a code leads beyond a table")
     return (*source.shape, width)
+
+
+class UnequalScalesError(GraphError):
+    """Numbers of several scales where the codes of one are added or compared."""
+
+
+HAVE_OWN_SCALES = (
+    *(steps.Product, steps.Convolution, steps.Pool, steps.Constant, steps.Lookup, steps.Table),
+    *(steps.Requantise, steps.Rescale, steps.Sum),
+)
+"""Steps whose result may have another scale: of their constants, or of a format."""
+
+
+def one_scale(*values: Value) -> Numbers:
+    """The scale that all elements of values have."""
+    ends = [end for value in values for end in (value.scale.min(), value.scale.max())]
+    if min(ends) != max(ends):
+        raise UnequalScalesError(
+            f"adds or compares numbers with scales from {min(ends):.6g} to {max(ends):.6g}"
+        )
+    return np.asarray(ends[0])
+
+
+def scale_of_channels(value: Value, axis: int) -> Numbers:
+    """The scale of each index of a dimension, which all its elements have."""
+    ends = [along(value.scale, value.shape, axis, reduce) for reduce in (np.min, np.max)]
+    if (ends[0] != ends[1]).any():
+        return one_scale(value)
+    return ends[0]
+
+
+@singledispatch
+def scale_after(step: Step, *sources: Value) -> Numbers:
+    """The scale of a result, from the scales of what is read; 1 where a format gives it."""
+    return np.ones(())
+
+
+@scale_after.register(steps.Product)
+@scale_after.register(steps.Sum)
+@scale_after.register(steps.Requantise)
+def _(step: Step, *sources: Value) -> Numbers:
+    if len(sources) == 1 and not isinstance(step, steps.Product):
+        return sources[0].scale
+    return one_scale(*sources)
+
+
+@scale_after.register
+def _(step: steps.Convolution, source: Value) -> Numbers:
+    return one_scale(source) if step.groups != source.shape[0] else _of_groups(step, source)
+
+
+def _of_groups(step: steps.Convolution, source: Value) -> Numbers:
+    """A convolution of each channel by itself keeps the scale of the channel."""
+    each = len(step.weight) // step.groups
+    scale = np.repeat(scale_of_channels(source, 0), each)
+    return scale.reshape((-1,) + (1,) * (len(step.out.shape) - 1))
+
+
+@scale_after.register
+def _(step: steps.Pool, source: Value) -> Numbers:
+    return scale_of_channels(source, 0).reshape((-1,) + (1,) * (len(step.out.shape) - 1))
+
+
+@scale_after.register
+def _(step: steps.MatMul, left: Value, right: Value) -> Numbers:
+    return one_scale(left) * one_scale(right)
+
+
+@scale_after.register
+def _(step: steps.Multiply, one: Value, other: Value) -> Numbers:
+    return one.scale * other.scale
+
+
+@scale_after.register
+def _(step: steps.Clamp, source: Value) -> Numbers:
+    return source.scale
+
+
+@scale_after.register
+def _(step: steps.Move, *sources: Value) -> Numbers:
+    if len({float(each) for source in sources for each in source.scale.reshape(-1)}) == 1:
+        return np.asarray(sources[0].scale.reshape(-1)[0])  # a zero has any scale
+    shapes = [source.shape for source in sources]
+    scale = move_arrays(step.index, [source.scale for source in sources], shapes, step.out.shape)
+    return np.where(scale == 0, 1.0, scale)

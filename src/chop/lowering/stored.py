@@ -14,8 +14,8 @@ import torch
 
 from chop.errors import CheckpointError, ChopError
 from chop.files import read_safetensors, writable_folder, write_safetensors, write_text
-from chop.lowering.builder import by_element, in_binary, input_limits
 from chop.lowering.engine import input_format
+from chop.lowering.formats import by_element, in_binary, input_limits, input_scale
 from chop.lowering.program import (
     STEPS,
     Codes,
@@ -27,7 +27,15 @@ from chop.lowering.program import (
     own_fields,
 )
 from chop.lowering.ranges import bounds, codes
-from chop.lowering.shapes import MOST_CODE, MOST_ELEMENTS, check_step, check_value, require
+from chop.lowering.shapes import (
+    HAVE_OWN_SCALES,
+    MOST_CODE,
+    MOST_ELEMENTS,
+    check_step,
+    check_value,
+    require,
+    scale_after,
+)
 
 PROGRAM, ARRAYS = "program.json", "arrays.safetensors"
 VERSION = 1
@@ -62,6 +70,8 @@ def _value_record(value: Value, arrays: Arrays) -> dict[str, Any]:
         name: _packed(getattr(value, name), f"{value.name}/{name}", arrays)
         for name in ("frac", "low", "high")
     }
+    if value.is_scaled:
+        limits["scale"] = _packed(value.scale, f"{value.name}/scale", arrays)
     return {"name": value.name, "shape": value.shape} | limits
 
 
@@ -131,6 +141,7 @@ def _program(record: Mapping[str, Any], arrays: Arrays) -> IntegerProgram:
         _add(step.out, known)
         check_step(step, *sources)
         _check_range(step, sources)
+        _check_scale(step, sources)
     require(set(outputs) <= known.keys(), "an output is given by no step")
     return IntegerProgram(inputs, steps, outputs, tail)
 
@@ -148,13 +159,18 @@ def _check_input(each: Input) -> None:
     stated = (value.frac, value.low, value.high)
     found: tuple[Codes, ...] = (codes(0), codes(0), value.high)
     if fmt is not None:
-        plain = by_element(fmt) is None and in_binary(fmt, value.name) is fmt
+        plain = by_element(fmt) is None and in_binary(fmt) is fmt
         require(plain, f"{value.name} has a format that has no codes")
         found = input_limits(fmt, value.shape, value.name)
     same = (
         np.broadcast_to(side, value.shape) == end for side, end in zip(found, stated, strict=True)
     )
     require(all(part.all() for part in same), f"{value.name} has other codes than its format")
+    scale = input_scale(fmt, value.shape, value.name)
+    require(
+        bool((np.broadcast_to(scale, value.shape) == value.scale).all()),
+        f"{value.name} has another scale than its format",
+    )
 
 
 def _check_range(step: Step, sources: list[Value]) -> None:
@@ -165,13 +181,24 @@ def _check_range(step: Step, sources: list[Value]) -> None:
         require(bool(same), f"the range of {step.out.name} does not follow from its step")
 
 
+def _check_scale(step: Step, sources: list[Value]) -> None:
+    """Raise unless the scale of a result follows from those of its sources, up to constants."""
+    given = scale_after(step, *sources)
+    if not isinstance(step, HAVE_OWN_SCALES):
+        same = np.allclose(np.broadcast_to(given, step.out.shape), step.out.scale, rtol=1e-12)
+        require(same, f"the scale of {step.out.name} does not follow from its step")
+
+
 def _value(record: Mapping[str, Any], arrays: Arrays) -> Value:
     shape = _typed(tuple(record["shape"]), Shape, "shape")
-    limits = [
+    frac, low, high = (
         _typed(_unpacked(record[name], arrays), np.ndarray, name)
         for name in ("frac", "low", "high")
-    ]
-    return Value(_typed(record["name"], str, "name"), shape, *limits)
+    )
+    scale = np.ones(())
+    if "scale" in record:
+        scale = _typed(_unpacked(record["scale"], arrays, np.float64), np.ndarray, "scale")
+    return Value(_typed(record["name"], str, "name"), shape, frac, low, high, scale)
 
 
 def _step(record: Mapping[str, Any], arrays: Arrays) -> Step:
@@ -212,11 +239,11 @@ def _fits(value: Any, hint: Any) -> bool:
     return kind is not int or abs(value) <= MOST_CODE
 
 
-def _unpacked(value: Any, arrays: Arrays) -> Any:
+def _unpacked(value: Any, arrays: Arrays, dtype: Any = np.int64) -> Any:
     if isinstance(value, dict):
         array = arrays[value["array"]].numpy()
-        if array.dtype != np.int64:
-            raise ValueError(f"{value['array']} is not int64")
+        if array.dtype != dtype:
+            raise ValueError(f"{value['array']} is not {np.dtype(dtype)}")
         return array
     if isinstance(value, list):
         return tuple(_unpacked(item, arrays) for item in value)

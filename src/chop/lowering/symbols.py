@@ -1,11 +1,13 @@
 """Symbols: the results of nodes while a graph is lowered."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, fx, nn
 
 from chop.lowering.program import Codes, Shape, Value
+from chop.ops.op import Order, op_of_node
 
 PROBE_ROWS = 2
 """Rows that shapes are worked out with: two tell a batch from a dimension of size one."""
@@ -138,3 +140,21 @@ def values_under(symbol: Symbol) -> tuple[Value, ...]:
         case Float(sources=sources):
             return sources
     return ()
+
+
+def out_of_order(nodes: Iterable[fx.Node], modules: Mapping[str, nn.Module]) -> set[fx.Node]:
+    """The nodes whose results may lie in memory in another order than their dimensions.
+
+    Batch normalisation has other kernels for those, which round otherwise.
+
+    Args:
+        nodes: all nodes from the first to the last.
+    """
+    found: set[fx.Node] = set()
+    for node in nodes:
+        op = op_of_node(node, modules)
+        order = Order.KEPT if op is None else op.order
+        keeps = order is Order.KEPT and not found.isdisjoint(node.all_input_nodes)
+        if order is Order.ANY or keeps:
+            found.add(node)
+    return found

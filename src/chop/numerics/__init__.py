@@ -2,11 +2,12 @@
 
 from chop.numerics.base import FORMATS, Encoded, NumberFormat, Operand, Quantizer
 from chop.numerics.block_formats import BlockFP, BlockLog, BlockMinifloat
-from chop.numerics.elementwise import Integer, IntegerScaled, Log
+from chop.numerics.elementwise import Integer, Log
 from chop.numerics.few_valued import Binary, Ternary
 from chop.numerics.floating import Float8E4M3, Float8E5M2, MinifloatDenorm, MinifloatIEEE
-from chop.numerics.int_tensor import FloatTensor, IntTensor
+from chop.numerics.int_tensor import DoubleTensor, FloatTensor, IntTensor
 from chop.numerics.microscaling import MXFP4, MXFP6, MXFP8, MXInt8
+from chop.numerics.scaled import IntegerScaled
 from chop.numerics.trained import IntegerTrained
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "BlockFP",
     "BlockLog",
     "BlockMinifloat",
+    "DoubleTensor",
     "Encoded",
     "Float8E4M3",
     "Float8E5M2",

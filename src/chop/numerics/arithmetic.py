@@ -6,9 +6,11 @@ Logarithms are inexact next to powers of two, so exponents are read from the bit
 import math
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from chop.errors import ConfigError
@@ -20,6 +22,10 @@ EXPONENT = {  # the integer type of the same size, the exponent's bits, their pl
 }
 MIN_EXPONENT = -126  # of normal numbers in float32
 MAX_FRACTION = 23  # bits of float32
+MULTIPLIER_BITS = 24
+"""Bits of a multiplier, which are those of a float32 number: a ratio is off by 2**-24 at most."""
+MOST_SHIFT = 62
+Codes = NDArray[np.int64]
 
 
 def run_while_compiling(function: Callable[..., None]) -> Callable[..., None]:
@@ -163,3 +169,38 @@ def refuse_nan(x: Tensor, name: str) -> None:
     """Refuse to encode NaN where the format has no code for it."""
     if bool(x.isnan().any()):
         raise ConfigError(f"{name} has no code for NaN, and the tensor to encode holds some")
+
+
+def multiplier_and_shift(ratio: Any) -> tuple[Codes, Codes]:
+    """The multipliers, odd or 0, and shifts from 0 to 62 that stand for positive ratios."""
+    fraction, exponent = np.frexp(np.asarray(ratio, np.float64))
+    shift = np.minimum(MULTIPLIER_BITS - exponent, MOST_SHIFT).astype(np.int64)
+    multiplier = np.rint(np.ldexp(fraction, exponent + shift)).astype(np.int64)
+    lowest = np.maximum(multiplier & -multiplier, 1)
+    zeros = np.minimum(np.rint(np.log2(lowest)).astype(np.int64), np.maximum(shift, 0))
+    multiplier, shift = multiplier >> zeros, shift - zeros
+    multiplier = np.left_shift(multiplier, np.maximum(-shift, 0))
+    return np.asarray(multiplier), np.asarray(np.maximum(shift, 0))
+
+
+def divide_codes(codes: Any, shift: Any, rounding: str) -> Any:
+    """Codes divided by ``2**shift``, which is from 0 to 62, to the nearest code.
+
+    Half-way cases go up, or to the even code.
+    """
+    one = shift * 0 + 1
+    half = (one << shift) >> 1
+    result = (codes + half) >> shift
+    if rounding == "half_even":  # what was exactly half-way went up: back to the even neighbour
+        tie = (shift > 0) & ((codes & (2 * half - 1)) == half)
+        result = result - (tie & (result & 1 == 1)) * one
+    return result
+
+
+def rescale_codes(codes: Any, multiplier: Any, shift: Any, rounding: str) -> Any:
+    """Codes in another scale: ``round(codes * multiplier / 2**shift)``; products fit in 64 bits.
+
+    This is the one definition of it: simulations, the engine and the ranges of programs compute
+    it, of arrays of NumPy and tensors of PyTorch, and files are compared with the engine.
+    """
+    return divide_codes(codes * multiplier, shift, rounding)

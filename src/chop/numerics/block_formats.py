@@ -13,8 +13,7 @@ from torch import Tensor
 
 from chop.numerics.arithmetic import Kernel, exponent_of, power_of_two
 from chop.numerics.base import FORMATS
-from chop.numerics.block import BlockFormat
-from chop.numerics.blocking import FULL, Blocks, blocks_of
+from chop.numerics.block import FULL, BlockFormat, Blocks, blocks_of
 from chop.numerics.floating import check_exponent_fits
 from chop.numerics.grids import FixedGrid, FloatGrid, FloatKernel, LogGrid, LogKernel
 

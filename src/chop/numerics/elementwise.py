@@ -7,26 +7,22 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field, PlainSerializer, PlainValidator, model_validator
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from chop.numerics.arithmetic import (
     CHUNK,
-    MAX_FRACTION,
     apply,
     code_dtype,
     refuse_nan,
     run_kernel,
-    run_while_compiling,
 )
-from chop.numerics.base import FORMATS, Encoded, NumberFormat, OrAuto, require_float
-from chop.numerics.granular import GranularGrid, code_limits, require_broadcast
+from chop.numerics.base import FORMATS, Encoded, NumberFormat, OrAuto
+from chop.numerics.granular import GranularGrid, code_limits
 from chop.numerics.grids import FixedGrid, GridFormat, LogGrid, fixed_grid
-from chop.numerics.int_tensor import ARRAYS, FloatTensor, Granular, IntTensor, as_lists
+from chop.numerics.int_tensor import ARRAYS, Granular, IntTensor
 
 LAST_POINT = 126
-SMALLEST_SCALE = 2.0**-126  # of normal numbers of float32
-FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 class ElementFormat(GridFormat):
@@ -170,145 +166,6 @@ class Integer(ElementFormat):
         if self.granular:
             return GranularGrid(width, frac, signed, *modes)
         return fixed_grid(int(width), int(frac), bool(signed), *modes)
-
-
-def as_scale(value: Any) -> float | FloatTensor:
-    """A scale, or one for each channel, as the float32 numbers that they are."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.number, *ARRAYS)):
-        raise ValueError("a number or a list of numbers expected")
-    scales = FloatTensor(value)
-    if not (np.isfinite(scales.array) & (scales.array >= SMALLEST_SCALE)).all():
-        raise ValueError(f"scales are numbers of float32 from {SMALLEST_SCALE:g} up")
-    return scales if scales.shape else float(scales.array)
-
-
-class Scales:
-    """Scales in float64, in which quotients and products of float32 numbers are wide enough."""
-
-    def __init__(self, scales: Any) -> None:
-        self.array: NDArray[np.float64] = np.asarray(scales, np.float64)
-        self._on: dict[torch.device, Tensor] = {}
-
-    def on(self, device: torch.device) -> Tensor:
-        """A tensor on a device, made once."""
-        if torch.compiler.is_compiling() or device not in self._on:
-            self.make(device)
-        return self._on[device]
-
-    @run_while_compiling
-    def make(self, device: torch.device) -> None:
-        """Make the tensor on a device."""
-        if device not in self._on:
-            self._on[device] = torch.tensor(self.array, device=device)
-
-
-@FORMATS.register("integer_scaled")
-class IntegerScaled(NumberFormat):
-    """Integers times a scale, as Brevitas and QONNX have them: ``(code - zero_point) * scale``.
-
-    A `scale` is a positive float32 number, for the whole tensor or, as nested lists or a tensor
-    that broadcasts against what is rounded, for each channel. A code is the nearest to the exact
-    quotient; `narrow` leaves out the lowest code of signed numbers, the highest of unsigned ones.
-    """
-
-    label: ClassVar[str] = "IntegerScaled"
-
-    width: int = Field(gt=0, le=32)
-    scale: Annotated[
-        float | FloatTensor,
-        PlainValidator(as_scale, json_schema_input_type=Annotated[float, Field(gt=0)] | list[Any]),
-        PlainSerializer(as_lists),
-    ]
-    zero_point: int = Field(default=0, ge=-(2**31), le=2**31)
-    signed: bool = True
-    narrow: bool = False
-    rounding: Literal["half_even", "half_up"] = "half_even"
-
-    @model_validator(mode="after")
-    def _with_zero_among_its_codes(self) -> Self:
-        low, high = self.code_range
-        if low == high:
-            raise ValueError("a narrow range needs a width of at least 2")
-        if not low <= self.zero_point <= high:
-            raise ValueError(f"zero_point must be a code, from {low} to {high}")
-        if float(self._scales.array.max()) * 2.0**self.width > FLOAT32_MAX:
-            raise ValueError("the largest number is beyond float32: scale is too large")
-        return self
-
-    @property
-    def code_range(self) -> tuple[int, int]:
-        """The smallest and the largest integer code."""
-        below = 2 ** (self.width - 1) if self.signed else 0
-        high = 2**self.width - 1 - below
-        return (-below + self.narrow, high) if self.signed else (0, high - self.narrow)
-
-    @property
-    def element_bits(self) -> int:
-        return self.width
-
-    @property
-    def saturation(self) -> tuple[Any, Any]:
-        low, high = (code - self.zero_point for code in self.code_range)
-        return (low - 0.5) * self._scales.array, (high + 0.5) * self._scales.array
-
-    @cached_property
-    def _scales(self) -> "Scales":
-        return Scales(self.scale.array if isinstance(self.scale, FloatTensor) else self.scale)
-
-    def _scale_for(self, x: Tensor) -> Tensor:
-        require_float(self, x.dtype)
-        self.require_shape(x.shape)
-        return self._scales.on(x.device)
-
-    def require_shape(self, shape: Sequence[int]) -> None:
-        require_broadcast("scales", self._scales.array.shape, tuple(shape))
-
-    def as_integer(self) -> "Integer | None":
-        """The same numbers as fixed point, which they are where scales are powers of two."""
-        parts, exponents = np.frexp(self._scales.array)
-        plain = not (self.zero_point or self.narrow) and bool((parts == 0.5).all())
-        points = 1 - exponents
-        # Of more bits, float32 lacks the last code, at which the two then saturate differently.
-        if not plain or np.abs(points).max() > LAST_POINT or self.width > MAX_FRACTION + 1:
-            return None
-        return Integer(
-            width=self.width,
-            frac_width=IntTensor(points) if points.shape else int(points),
-            signed=self.signed,
-            rounding=self.rounding,
-        )
-
-    def round_to(self, x: Tensor) -> Tensor:
-        steps = self._steps(x)
-        values = steps.mul_(self._scale_for(x))
-        most = torch.finfo(x.dtype).max
-        values = values.clamp_(-most, most).to(x.dtype)
-        return values if self.code_range[0] - self.zero_point else values.abs_()
-
-    def _steps(self, x: Tensor) -> Tensor:
-        """The codes less the zero point, in float64."""
-        scale = self._scale_for(x)
-        quotient = x.detach().to(torch.float64) / scale
-        steps = quotient.round()
-        if self.rounding == "half_up":
-            steps = torch.where(quotient - steps == 0.5, steps + 1, steps)
-        elif self.zero_point % 2:  # it is the code that is to be even
-            other = 2 * quotient - steps
-            steps = torch.where((quotient - steps).abs() == 0.5, other, steps)
-        low, high = self.code_range
-        return steps.clamp_(low - self.zero_point, high - self.zero_point)
-
-    def encode(self, x: Tensor) -> Encoded:
-        steps = self._steps(x)
-        refuse_nan(steps, type(self).__name__)
-        codes = steps.to(torch.int64).add_(self.zero_point)
-        return Encoded(codes.to(code_dtype(self.width, self.signed)), None, x.dtype)
-
-    def decode(self, encoded: Encoded) -> Tensor:
-        like = torch.empty(encoded.codes.shape, dtype=encoded.dtype, device=encoded.codes.device)
-        steps = encoded.codes.to(torch.float64).sub_(self.zero_point)
-        most = torch.finfo(encoded.dtype).max
-        return like.copy_(steps.mul_(self._scale_for(like)).clamp_(-most, most))
 
 
 ExponentBias = Annotated[int | str | None, OrAuto(Annotated[int | None, Field(ge=-1000, le=1000)])]

@@ -87,6 +87,16 @@ class FloatTensor(ArrayValue):
         super().__init__(given, np.float32)
 
 
+class DoubleTensor(ArrayValue):
+    """An immutable array of float64 numbers."""
+
+    def __init__(self, values: Any) -> None:
+        given = as_array(values)
+        if given.dtype.kind not in "iuf":
+            raise ValueError("numbers expected")
+        super().__init__(given, np.float64)
+
+
 ARRAYS = (ArrayValue, list, tuple, np.ndarray, Tensor)
 """What these are made from."""
 

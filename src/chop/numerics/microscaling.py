@@ -11,8 +11,7 @@ from torch import Tensor
 
 from chop.numerics.arithmetic import exponent_of, power_of_two
 from chop.numerics.base import FORMATS
-from chop.numerics.block import BlockFormat
-from chop.numerics.blocking import Blocks, blocks_of
+from chop.numerics.block import BlockFormat, Blocks, blocks_of
 from chop.numerics.floating import E4M3, E5M2, MinifloatIEEE
 from chop.numerics.grids import FixedGrid, FloatGrid, Grid
 

@@ -1,10 +1,12 @@
 """Exports, as their manifests describe them: checks, circuits, resources."""
 
 from pathlib import Path
+from typing import Any
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, field_validator
 
 from chop.figures import number, quantity
+from chop.results.devices import CodeReport
 from chop.runs import EXPORT, MANIFEST, RunFolder, read_stored
 from chop.tables import ResultTable
 
@@ -60,6 +62,13 @@ class ExportManifest(ExportSource):
     verified: ExportChecks
     checked_with: str | None = None
     circuit: Circuit | None = None
+    c: CodeReport | None = None
+
+    @field_validator("c", mode="before")
+    @classmethod
+    def _with_an_estimate(cls, given: Any) -> Any:
+        """Leave out what manifests of earlier versions say of C."""
+        return given if isinstance(given, dict) and "estimate" in given else None
 
 
 def read_exports(run: RunFolder) -> list[tuple[str, ExportManifest]]:

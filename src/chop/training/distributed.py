@@ -11,9 +11,10 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
 from lightning.fabric import Fabric
 from lightning.fabric.strategies.ddp import DDPStrategy
 from lightning.fabric.strategies.launchers import _SubprocessScriptLauncher
@@ -85,6 +86,17 @@ class FabricEngine(TrainingEngine):
         if self.processes > 1:
             for buffer in model.buffers():
                 distributed.broadcast(buffer, 0)
+
+    def share_ranges(self, low: Sequence[Tensor], high: Sequence[Tensor]) -> None:
+        """Give all processes the lowest and the highest values that any of them has."""
+        if self.processes == 1 or not low:
+            return
+        bounds = [*(-each for each in low), *high]
+        flat = torch.cat([each.flatten() for each in bounds])
+        distributed.all_reduce(flat, distributed.ReduceOp.MAX)
+        found = torch.split(flat, [each.numel() for each in bounds])
+        for place, each in enumerate((*low, *high)):
+            each.copy_(found[place].view_as(each) * (-1 if place < len(low) else 1))
 
     def state_dict(self) -> dict[str, Any]:
         """The state of what scales losses."""

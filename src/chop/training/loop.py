@@ -93,6 +93,9 @@ class TrainingEngine:
     def share_buffers(self, model: nn.Module) -> None:
         """Give all processes the buffers of the first."""
 
+    def share_ranges(self, low: Sequence[Tensor], high: Sequence[Tensor]) -> None:
+        """Give all processes the lowest and the highest values that any of them has."""
+
     def state_dict(self) -> dict[str, Any]:
         """Entries of a checkpoint."""
         return {}

@@ -290,6 +290,16 @@ class WidthTraining(Part):
         widths, weight = self.widths, self._now
         return [lambda: widths.cost * weight] if weight else []
 
+    def end_step(self, loop: Loop, outcome: Outcome) -> None:
+        if self.widths.due:
+            self._share_ranges(loop)
+
+    @torch.no_grad()
+    def _share_ranges(self, loop: Loop) -> None:
+        """Let ranges be those of the rows of all processes, so that bits cost the same in each."""
+        data = self.widths.parts.data
+        loop.engine.share_ranges([each.lo for each in data], [each.hi for each in data])
+
     def end_epoch(self, loop: Loop) -> None:
         cut_short = loop.is_cut_short
         self._followed = [bound.clone() for bound in self._ranges()] if cut_short else None
@@ -297,6 +307,7 @@ class WidthTraining(Part):
             self.widths.clamp()
         if self._recent:
             self.widths.calibrate(self._recent)
+            self._share_ranges(loop)
             self._recent.clear()
         loop.metrics["ebops_estimate"] = self.ebops
 

@@ -66,9 +66,11 @@ def _parts(run: RunFolder, problems: list[str]) -> Parts:
 
         yield "Each layer alone", partial(sensitivity_section, run.sensitivities)
     if run.exports:
+        from chop.views.sections.devices import devices_section
         from chop.views.sections.exports import exports_section, hardware_section
 
         yield "Hardware", partial(hardware_section, run)
+        yield "Small devices", partial(devices_section, run)
         yield "Exports", partial(exports_section, run)
     if run.agreements:
         from chop.views.sections.agreement import agreement_section

@@ -212,3 +212,33 @@ def test_a_rule_of_a_user_has_tables_and_biases_too_and_keeps_its_width() -> Non
     assert {role: fmt.width for role, fmt in quant.operands.items()} == {
         "data_in": 10, "weight": 10, "bias": 20, "table": 14,
     }  # fmt: skip
+
+
+class Rotary(nn.Module):
+    """Rows turned by the angle of their place, as rotary embeddings do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 6), nn.Linear(6, 3)
+        self.places: Tensor
+        self.register_buffer("places", torch.arange(40.0).unsqueeze(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        angles = self.places * torch.tensor([1.0, 0.1, 0.01])
+        angles = torch.cat([angles, angles], -1)
+        turned = torch.cat([-x[..., 3:], x[..., :3]], -1)
+        return self.last(x * angles.cos() + turned * angles.sin())
+
+
+def test_what_does_not_depend_on_rows_is_not_rounded_before_it_is_read() -> None:
+    torch.manual_seed(0)
+    model, rows = Rotary(), torch.randn(32, 40, 4)
+    done = chop.quantize(model, width=8, calibrate=[rows])
+    assert done.info["in_float"] == {}
+    assert not {"mul", "cos", "sin"} & set(done.info["quantized"])
+    assert {"mul_1", "mul_2", "add"} <= set(done.info["quantized"])
+    with torch.no_grad():
+        wanted, found = model(rows), done(rows)
+    assert float((found - wanted).norm() / wanted.norm()) < 0.03
+    compare_with_integers(done.model, rows)

@@ -1,7 +1,8 @@
 """Pieces of C: types, numbers, constants, and a function for each kind of layer."""
 
 import re
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import count, pairwise
 from textwrap import fill, indent
 
@@ -97,6 +98,31 @@ def runs(index: Codes, offsets: Codes) -> list[tuple[int, int, int, int]]:
     ]
 
 
+@dataclass(frozen=True)
+class Work:
+    """Numbers of repetitions in a call, where its statements do not tell them."""
+
+    trips: Mapping[str, float] = field(default_factory=dict)
+    """Iterations of loops on average, by the names of their variables."""
+    counts: Mapping[str, float] = field(default_factory=dict)
+    """Work of the functions that are called, in all calls of them."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a function for a layer."""
+
+    layer: int
+    function: str
+    sizes: Mapping[str, int]
+    work: Work
+    reads: tuple[str, ...]
+    """Names of the arrays that it is given."""
+
+
+NO_WORK = Work()
+
+
 class CText:
     """C as it is written: constants, a function for each kind of layer, and calls of them.
 
@@ -106,6 +132,13 @@ class CText:
 
     def __init__(self) -> None:
         self.body: list[str] = []
+        self.calls: list[Call] = []
+        self.statements: list[dict[str, int]] = []
+        """What each matrix that is written as statements has: terms, groups and factors."""
+        self.layer = 0
+        """The layer that is being written."""
+        self.sizes: dict[str, int] = {}
+        """Bytes of each constant."""
         self.used: set[str] = set()
         """Names of the arrays that some statement reads or writes."""
         self.kinds: dict[str, str] = {}
@@ -121,9 +154,14 @@ class CText:
         return [text for name, text in self._constants.items() if name in self.used]
 
     @property
+    def texts(self) -> dict[str, str]:
+        """Parameters and statements of the functions that are called, by name."""
+        return {name: text for text, name in self._functions.items()}
+
+    @property
     def functions(self) -> list[str]:
         """The functions that are called."""
-        return [f"static void {name}{text}" for text, name in self._functions.items()]
+        return [f"static void {name}{text}" for name, text in self.texts.items()]
 
     def constant(self, array: Codes, kind: str | None = None) -> str:
         """Return the name of an array of constants; equal ones are stored once."""
@@ -137,11 +175,13 @@ class CText:
             head = f"static const MODEL_FLASH {SHORT[kind]} {name}[{flat.size}]"
             self._constants[name] = f"{head} MODEL_CONSTANT = {{\n{lines}\n}};"
             self.kinds[name] = f"MODEL_FLASH {SHORT[kind]} *"
+            self.sizes[name] = flat.size * BYTES[kind]
         return self._known[key]
 
     def geometry(self, numbers: Iterable[int]) -> str:
         """Return a pointer to the sizes of a window."""
-        text = ", ".join(map(str, numbers))
+        fields = list(numbers)
+        text = ", ".join(map(str, fields))
         key = ("geometry", text.encode())
         if key not in self._known:
             name = self._known[key] = f"g{next(self._names)}"
@@ -149,11 +189,12 @@ class CText:
                 f"static const MODEL_FLASH struct window {name}[1] = {{{{{text}}}}};"
             )
             self.kinds[name] = "MODEL_FLASH struct window *"
+            self.sizes[name] = 2 * len(fields)
         return self._known[key]
 
     def call(
         self, lines: Iterable[str], remark: str, sizes: Iterable[tuple[str, int]] = (),
-        writes: Container[str] = (),
+        writes: Container[str] = (), work: Work = NO_WORK,
     ) -> None:  # fmt: skip
         """Make a function of statements, or find the one that is the same; call it.
 
@@ -161,10 +202,13 @@ class CText:
             remark: a comment for the place where it is called.
             sizes: numbers that the statements know by name, so that layers share a function.
             writes: arrays that are written by functions which the statements call.
+            work: what the statements do not tell an estimate.
         """
         text = "".join(f"    {line}\n" for line in lines)
         names = list(dict.fromkeys(ARRAYS.findall(text)))
         self.used.update(names)
+        if not self.calls or self.calls[-1].layer != self.layer:
+            self.body.append(f"    MODEL_LAYER({self.layer});")
         self.body += [f"    /* {comment_line(remark)} */"]
         places = {name: f"a{number}" for number, name in enumerate(names)}
         heads = [f"{self._pointer(name, text, writes)}{at}" for name, at in places.items()]
@@ -173,6 +217,7 @@ class CText:
         text = f"({', '.join(heads)}) {{\n{inside}}}\n"
         function = self._functions.setdefault(text, f"layer{len(self._functions)}")
         given = [*names, *(str(number) for _, number in sizes)]
+        self.calls.append(Call(self.layer, function, dict(sizes), work, tuple(names)))
         self.body.append(f"    {function}({', '.join(given)});")
 
     def _pointer(self, name: str, text: str, writes: Container[str]) -> str:

@@ -15,6 +15,9 @@ MOST_STATEMENTS = 4000
 """Weights of a network whose weights may be written as statements: compilers take long for more."""
 PER_PRODUCT = {2: (2.3, 2.2), 4: (1.75, 1.8), 6: (2.6, 2.4), 8: (1.85, 1.28), 16: (4.6, 4.2)}
 """Instructions by the bits of weights, for one column and for two at a time."""
+SMALL = 0.05
+"""The share of instructions up to which a layer may have packed weights where speed is asked for:
+without DSP instructions, as on a host, they take several times as long."""
 OTHER = 0.25
 """The exponent of what was not asked for: a tenth less time is not worth five times the flash."""
 
@@ -160,6 +163,9 @@ def choose_forms(matrices: Mapping[str, WeightMatrix], optimise: str) -> dict[st
     names = {form for each in matrices.values() for form in each.forms}
     if sum(each.nonzero for each in matrices.values()) > MOST_STATEMENTS:
         names.discard("code")
+    plain = {name: FORMS["rows"].instructions(each) for name, each in matrices.items()}
+    slow = optimise == "speed"
+    small = {name for name, each in plain.items() if each < SMALL * sum(plain.values())}
     for allowed in chain.from_iterable(
         combinations(sorted(names), n + 1) for n in range(len(names))
     ):
@@ -167,6 +173,8 @@ def choose_forms(matrices: Mapping[str, WeightMatrix], optimise: str) -> dict[st
         flash, speed, functions = 1.0, 1.0, dict.fromkeys(allowed, 0.0)
         for name, matrix in matrices.items():
             ways = [form for form in matrix.forms if form in allowed]
+            if slow and name not in small:
+                ways = [form for form in ways if not form.startswith("packed")]
             if not ways:
                 break
             costs = {way: (FORMS[way].flash(matrix), FORMS[way].instructions(matrix))

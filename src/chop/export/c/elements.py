@@ -169,6 +169,14 @@ def _(step: steps.Requantise, to: Elements, reads: list[str], sources: list[Valu
 
 
 @write_element.register
+def _(step: steps.Rescale, to: Elements, reads: list[str], sources: list[Value]) -> None:
+    product = step.product_of(sources[0])
+    kind = sum_type(largest_of(product))
+    x = to.variable(kind, f"({kind}){reads[0]} * {to.entry(step.multiplier, step)}")
+    write_element(step.division, to, [x], [product])
+
+
+@write_element.register
 def _(step: Floor, to: Elements, reads: list[str], sources: list[Value]) -> None:
     (source,), entry = sources, to.entry(step.shift, step)
     ends = source.low >> step.shift, source.high >> step.shift

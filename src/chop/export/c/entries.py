@@ -4,6 +4,7 @@ Features are scaled as those that the network was trained on, each step in float
 the codes of the input as the engine does.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +19,30 @@ if TYPE_CHECKING:
 
 FLOAT_CODES = 2**24
 """Codes up to this are exact as float32."""
+WAYS = {"integer": ("", "x * scale"), "integer_scaled": ("_scaled", "x / scale")}
+"""Formats of inputs: the name of the function that rounds, and what it rounds."""
 
 
 def float_literal(value: float) -> str:
     """A float32 number as C writes it, exactly."""
     return f"{float(np.float32(value)).hex()}f"
+
+
+def integer_literal(value: float) -> str:
+    """A whole number as C writes it."""
+    return str(int(value))
+
+
+LITERALS: dict[str, Callable[[float], str]] = {
+    "float": float_literal,
+    "double": lambda value: float(value).hex(),
+}
+CODE = "codes[i]"
+
+
+def rounds_codes_oddly(settings: Mapping[str, Any]) -> bool:
+    """True if half-way cases go where the code is even, and the zero point is not."""
+    return settings["rounding"] == "half_even" and bool(settings.get("zero_point", 0) % 2)
 
 
 def string_literal(text: str) -> str:
@@ -37,8 +57,10 @@ def why_no_floats(program: IntegerProgram) -> str | None:
     for each in program.inputs:
         if each.format is None:
             return f"the input {each.placeholder!r} takes integers"
-        if each.format["name"] != "integer" or each.format["overflow"] != "saturate":
+        if each.format["name"] not in WAYS or each.format.get("overflow", "saturate") == "wrap":
             return f"the input {each.placeholder!r} is not rounded to fixed point that saturates"
+        if rounds_codes_oddly(each.format):
+            return f"the input {each.placeholder!r} rounds half-way cases by an odd zero point"
         if max(map(abs, each.value.limits)) > FLOAT_CODES:
             return f"the codes of the input {each.placeholder!r} need more than 24 bits"
     values = program.values
@@ -174,21 +196,26 @@ class FloatEntries:
 
     def _rounding(self) -> list[str]:
         """The function that rounds a number to a code."""
-        ways = {each.format["rounding"] for each in self.program.inputs if each.format}
-        even = {"half_even": "(code & 1)", "half_up": "up"}
+        ways = {
+            (each.format["name"], each.format["rounding"])
+            for each in self.program.inputs
+            if each.format
+        }
+        even = {"half_up": "up"}
         return [
             f"""
-static int32_t {way}_code(float x, float scale, int32_t low, int32_t high) {{
-    x *= scale;
-    if (!(x > (float)low)) return low;
-    if (x >= (float)high) return high;
+static int32_t {way}{WAYS[name][0]}_code({kind} x, {kind} scale, int32_t low, int32_t high) {{
+    x = {WAYS[name][1]};
+    if (!(x > ({kind})low)) return low;
+    if (x >= ({kind})high) return high;
     int32_t code = (int32_t)x;
-    const float rest = x - (float)code;
-    if (rest > 0.5f || (rest == 0.5f && {even[way].replace("up", "1")})) code++;
-    if (rest < -0.5f || (rest == -0.5f && {even[way].replace("up", "0")})) code--;
+    const {kind} rest = x - ({kind})code;
+    if (rest > 0.5f || (rest == 0.5f && {even.get(way, "(code & 1)").replace("up", "1")})) code++;
+    if (rest < -0.5f || (rest == -0.5f && {even.get(way, "(code & 1)").replace("up", "0")})) code--;
     return code;
 }}"""
-            for way in sorted(ways)
+            for name, way in sorted(ways)
+            for kind in ("double" if name == "integer_scaled" else "float",)
         ]
 
     def _fill(self, each: Input, features: str, offset: int) -> list[str]:
@@ -198,7 +225,7 @@ static int32_t {way}_code(float x, float scale, int32_t low, int32_t high) {{
         kind, x = value_type(value), f"{features}[i]"
         lines: list[str] = [f"    {{ {kind} *const codes = ({kind} *)(memory + {offset});"]
         arrays = {
-            "scales": (np.ldexp(1.0, value.frac), "float"),
+            "scales": (value.unit if value.is_scaled else 1 / value.unit, "float"),
             "lows": (value.low, "int32_t"),
             "highs": (value.high, "int32_t"),
         }
@@ -211,7 +238,7 @@ static int32_t {way}_code(float x, float scale, int32_t low, int32_t high) {{
         lines.append(f"        float x = {x};")
         lines[1:1], scaled = self._scaling(value)
         lines += scaled
-        way = assert_format["rounding"]
+        way = assert_format["rounding"] + WAYS[assert_format["name"]][0]
         lines.append(f"        codes[i] = ({kind}){way}_code(x, {', '.join(terms)});")
         return [*lines, "    } }"]
 
@@ -233,19 +260,18 @@ static int32_t {way}_code(float x, float scale, int32_t low, int32_t high) {{
     def _scores(self, value: Value, word: str, offset: int, made: "CProgram") -> list[str]:
         """Statements that turn the codes of an output to numbers."""
         kind = value_type(value)
-        factor = np.ldexp(1.0, -value.frac)
-        text, entry = _entries(np.asarray(factor), value, "units", "float")
+        text, number = _number(value)
         lines = [f"    {{ const {kind} *const codes = (const {kind} *)(memory + {offset});", *text]
         targets = None if self.preprocessing is None else self.preprocessing.targets
         lines.append(f"    for (int i = 0; i < {value.size}; i++) {{")
         if targets is None or len(targets.mean) != value.size:
-            lines.append(f"        {word}[i] = (float)codes[i] * {entry};")
+            lines.append(f"        {word}[i] = {number};")
         else:
             for name, numbers in (("shifts", targets.mean), ("spans", targets.scale)):
                 values = ", ".join(map(float_literal, numbers))
                 lines.insert(1, f"    static const float {name}[] = {{{values}}};")
             lines += [
-                f"        volatile float product = (float)codes[i] * {entry};",
+                f"        volatile float product = {number};",
                 "        product = product * spans[i]; /* rounded before the sum */",
                 f"        {word}[i] = product + shifts[i];",
             ]
@@ -255,15 +281,14 @@ static int32_t {way}_code(float x, float scale, int32_t low, int32_t high) {{
         """Statements that find the largest score of the first output."""
         value, offset = self._outputs(made)[0]
         kind = value_type(value)
-        text, entry = _entries(np.asarray(np.ldexp(1.0, -value.frac)), value, "units", "float")
-        number = "codes[{}]" if value.frac.size == 1 else f"(float)codes[{{}}] * {entry}"
-        best = number.format("best").replace("[i]", "[best]")
+        text, number = _number(value) if value.is_scaled or value.frac.size > 1 else ([], CODE)
+        best = number.replace("[i]", "[best]")
         return [
             f"    const {kind} *const codes = (const {kind} *)(memory + {offset});",
-            *([] if value.frac.size == 1 else text),
+            *text,
             "    int best = 0;",
             f"    for (int i = 1; i < {value.size}; i++) {{",
-            f"        if ({number.format('i')} > {best}) best = i;",
+            f"        if ({number} > {best}) best = i;",
             "    }",
         ]
 
@@ -301,12 +326,21 @@ static int32_t {way}_code(float x, float scale, int32_t low, int32_t high) {{
         ])  # fmt: skip
 
 
+def _number(value: Value) -> tuple[list[str], str]:
+    """Constants, and the number of element ``i`` as float32: that of its code, rounded once."""
+    if value.is_scaled:
+        text, entry = _entries(value.unit, value, "units", "double")
+        return text, f"(float)((double){CODE} * {entry})"
+    text, entry = _entries(value.unit, value, "units", "float")
+    return text, f"(float){CODE} * {entry}"
+
+
 def _entries(array: Any, value: Value, word: str, kind: str) -> tuple[list[str], str]:
     """Constants for each element, and the entry of element ``i``; a number alone if all agree."""
-    write = float_literal if kind == "float" else (lambda number: str(int(number)))
+    write = LITERALS.get(kind, integer_literal)
     flat = np.broadcast_to(array, value.shape).reshape(-1)
     if (flat == flat[0]).all():
         return [], write(flat[0])
-    kind = kind if kind == "float" else c_type(int(flat.min()), int(flat.max()))
+    kind = kind if kind in LITERALS else c_type(int(flat.min()), int(flat.max()))
     numbers = ", ".join(map(write, flat))
     return [f"    static const {kind} {word}[] = {{{numbers}}};"], f"{word}[i]"

@@ -34,6 +34,9 @@ PRELUDE = """\
 #ifndef MODEL_CONSTANT
 #define MODEL_CONSTANT
 #endif
+#ifndef MODEL_LAYER
+#define MODEL_LAYER(number) /* comes before each layer, and at the end: a place for a timer */
+#endif
 typedef int8_t MODEL_ALIAS i8;
 typedef int16_t MODEL_ALIAS i16;
 typedef int32_t MODEL_ALIAS i32;

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from chop.export.c.code import literal, short_type
-from chop.export.c.costs import weight_bits
+from chop.export.c.code import Work, literal, short_type
+from chop.export.c.costs import WeightMatrix, weight_bits
 from chop.export.c.kernels import PACKINGS, column_code, dot_code, pack_weights, window_code
 from chop.export.c.plan import Layer, Stored, channels_last
 from chop.export.c.writer import LayerWriter
@@ -40,6 +40,17 @@ class MatrixLayer:
         """The order of the result in memory."""
         is_map = isinstance(self.layer.head, steps.Convolution)
         return channels_last(self.layer.head.out.shape) if is_map else None
+
+    def loops(self, by_pairs: bool) -> dict[str, float]:
+        """Iterations of the loops of a layer by their variables; of two by two or one by one."""
+        height, width, count = *self.geometry[-2:], len(self.weight)
+        found: dict[str, float] = {"i0": count, "i2": width, "q": height}
+        if by_pairs:
+            rounds, pairs = -(-self.pixels // 2), -(-count // 2)
+            found |= {"top": height, "q": self.pixels / rounds, "i0": count / pairs, "i": pairs}
+            if self.pixels > 1:
+                found["i"] = pairs * rounds / self.pixels  # every second column waits
+        return found
 
     def column(self) -> str:
         """The array that a column is read from: the source itself if there is but one."""
@@ -99,14 +110,19 @@ def write_rows(at: MatrixLayer, bits: int) -> None:
         f"i32 sums[{2 * pair}] = {{{', '.join([f'{b}[i], {b}[other]'] * pair)}}};",
         f"dot{pair}_{bits}({columns}, {given});",
     ]
-    x = at.source.name
+    x, calls = at.source.name, -(-pixels // 2) * -(-count // 2)
+    way = f"dot{pair}_{bits}"
+    counts = {way: float(calls), f"{way} products": float(calls * padded)}
+    trips = at.loops(by_pairs=True) | {"z": 2 * padded if pixels > 1 else padded - size}
+    work = Work(trips, counts | column_counts(at.geometry, size, kind, bool(p)))
     if pixels == 1:
         writer.text.call(single_column(columns, x, f"{kind}{p}", two, body), at.layer.remark,
-                         [("k", size), ("padded", padded), ("n", count)])  # fmt: skip
+                         [("k", size), ("padded", padded), ("n", count)], work=work)  # fmt: skip
         return
     writer.code[f"window_{kind}{p}"] = window_code(kind, bool(p))
     g = writer.text.geometry([*at.geometry, padded, count])
-    writer.text.call(two_columns(columns, x, f"{kind}{p}", g, two, body), at.layer.remark)
+    lines = two_columns(columns, x, f"{kind}{p}", g, two, body)
+    writer.text.call(lines, at.layer.remark, work=work)
 
 
 def single_column(columns: str, x: str, kind: str, two: list[str], body: list[str]) -> list[str]:
@@ -118,7 +134,7 @@ def single_column(columns: str, x: str, kind: str, two: list[str], body: list[st
         "}",
     ]
     return [
-        f"for (int i = k; i < padded; i++) {columns}[i] = 0;",
+        f"for (int z = k; z < padded; z++) {columns}[z] = 0;",
         f"run_{kind}({columns}, 0, {x}, k);",
         "for (int i = 0; i < n; i += 2) {",
         *(f"    {line}" for line in inner),
@@ -144,7 +160,7 @@ def two_columns(
         f"const int stride_y = {g}->stride_y, stride_x = {g}->stride_x;",
         f"const int pixels = {g}->out_height * width;",
         "int pixel = 0;",
-        f"for (int i = 0; i < 2 * padded; i++) {columns}[i] = 0;",
+        f"for (int z = 0; z < 2 * padded; z++) {columns}[z] = 0;",
         f"for (int top = -{g}->pad_y; pixel < pixels; top += stride_y) {{",
         f"    for (int i2 = 0, left = -{g}->pad_x; i2 < width; i2++, pixel++, left += stride_x) {{",
         f"        window_{kind}({g}, {x}, top, left, {columns} + (pixel & 1) * padded);",
@@ -155,6 +171,32 @@ def two_columns(
         "    }",
         "}",
     ]
+
+
+def column_counts(
+    geometry: tuple[int, ...], size: int, kind: str, by_pairs: bool
+) -> dict[str, float]:
+    """Return the work of the functions that fill columns, in all columns of a layer."""
+    planes, channels, height, width, *kernel = geometry
+    rows, places, stride_y, stride_x, pad_y, pad_x, step_y, step_x, out_height, out_width = kernel
+    quick, slow = by_pairs and kind in ("i8", "u8"), "by places" if by_pairs else "in order"
+    if out_height * out_width == 1:
+        way = "quick" if quick and size % 4 == 0 else slow
+        return {"run": 1.0, f"run {way}": float(size)}
+    tops = np.arange(out_height)[:, None] * stride_y - pad_y + np.arange(rows) * step_y
+    lefts = np.arange(out_width)[:, None] * stride_x - pad_x + np.arange(places) * step_x
+    beside = (lefts >= 0) & (lefts < width)
+    whole = beside.all(1) & (step_x == 1)
+    inside = int(((tops >= 0) & (tops < height)).sum()) * planes
+    outside = tops.size * planes - inside
+    long, short = inside * int(whole.sum()), inside * int(beside[~whole].sum())
+    empty = inside * int((~beside[~whole]).sum()) + outside * out_width * places
+    found = {"window": out_height * out_width, "window row": planes * rows * out_height * out_width,
+             "run": long + short, "empty": empty, f"empty {slow}": empty * channels}  # fmt: skip
+    for runs, length in ((long, places * channels), (short, channels)):
+        way = "run quick" if quick and length % 4 == 0 else f"run {slow}"
+        found[way] = found.get(way, 0) + runs * length
+    return {name: float(number) for name, number in found.items()}
 
 
 def write_sparse(at: MatrixLayer) -> None:
@@ -170,7 +212,8 @@ def write_sparse(at: MatrixLayer) -> None:
         f"    sum += (i32){w}[k + 1] * {x}[{a}[k + 1]];",
         "}",
     ]
-    write_columns(at, x, ["int k = 0;"], [*sums, *at.body("sum")], {x})
+    trips = {"end": len(weights) / 2 / len(at.weight)}
+    write_columns(at, x, ["int k = 0;"], [*sums, *at.body("sum")], {x}, Work(trips))
 
 
 def sparse_tables(weight: Codes) -> tuple[Codes, Codes, Codes]:
@@ -214,7 +257,13 @@ def write_code(at: MatrixLayer) -> None:
         [head, "    (void)x; /* all weights may be zero */", *lines, "}", ""]
     )
     cast = f"(const {given} *)" if plain else ""
-    write_columns(at, x, [f"{name}({cast}{x}, {sums});"], at.body(f"{sums}[i0]"), {x, sums})
+    matrix = WeightMatrix(at.weight, at.pixels, largest)
+    groups, odd = matrix.magnitudes
+    terms = {"terms": matrix.nonzero, "groups": groups, "factors": odd, "rows": len(at.bias)}
+    counts = {f"code {word}": float(at.pixels * number) for word, number in terms.items()}
+    writer.text.statements.append(terms)
+    write_columns(at, x, [f"{name}({cast}{x}, {sums});"], at.body(f"{sums}[i0]"), {x, sums},
+                  Work(counts=counts))  # fmt: skip
 
 
 def row_expression(row: Codes, bias: int, wide: bool) -> str:
@@ -237,8 +286,8 @@ def row_expression(row: Codes, bias: int, wide: bool) -> str:
 
 
 def write_columns(
-    at: MatrixLayer, x: str, before: list[str], inner: list[str], writes: set[str]
-) -> None:
+    at: MatrixLayer, x: str, before: list[str], inner: list[str], writes: set[str], work: Work,
+) -> None:  # fmt: skip
     """Write loops over the columns of a layer and over its outputs.
 
     Args:
@@ -246,13 +295,17 @@ def write_columns(
         before: statements before the loop over the outputs of a column.
         inner: statements of an output ``i0`` that is stored at ``p``.
         writes: arrays that functions write which are called.
+        work: of what is inside.
     """
+    copies = column_counts(at.geometry, at.weight.shape[1], short_type(at.source.value), False)
+    own = copies if at.pixels > 1 else {}
+    work = Work({**at.loops(by_pairs=False), **work.trips}, {**own, **work.counts})
     writer, count, kind = at.writer, len(at.weight), short_type(at.source.value)
     place = "const int p = i0;" if at.pixels == 1 else "const int p = q * n + i0;"
     loop = ["for (int i0 = 0; i0 < n; i0++) {", *(f"    {line}" for line in (place, *inner)), "}"]
     if at.pixels == 1:
         sizes = [("n", count)]
-        writer.text.call([*before, *loop], at.layer.remark, sizes, writes - {x})
+        writer.text.call([*before, *loop], at.layer.remark, sizes, writes - {x}, work)
         return
     writer.code[f"run_{kind}"] = column_code(kind, paired=False)
     writer.code[f"window_{kind}"] = window_code(kind, paired=False)
@@ -268,4 +321,4 @@ def write_columns(
         "    }",
         "}",
     ]
-    writer.text.call(lines, at.layer.remark, (), writes)
+    writer.text.call(lines, at.layer.remark, (), writes, work)

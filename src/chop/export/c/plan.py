@@ -22,7 +22,9 @@ class Floor(Step):
     high: Codes
 
 
-ELEMENTWISE = (steps.Sum, steps.Multiply, steps.Clamp, steps.Requantise, steps.Table, Floor)
+ELEMENTWISE = (
+    steps.Sum, steps.Multiply, steps.Clamp, steps.Requantise, steps.Rescale, steps.Table, Floor,
+)  # fmt: skip
 """Steps that compute each element from the elements at the same place."""
 ALIGNMENT = 8
 

@@ -21,7 +21,7 @@ Exchange = Callable[[Step, steps.Requantise, Value], list[Step]]
 def simplified(program: IntegerProgram) -> IntegerProgram:
     """Return a program that gives the same codes with less to do."""
     found = [_over_whole_map(step, program.values) for step in program.steps]
-    program = replace(program, steps=tuple(found))
+    program = _round_once(replace(program, steps=tuple(found)))
     for exchange in (_rounding_first, _without_clamp, _short_rows, _rounding_in_bias):
         program = _exchange_all(program, exchange)
     return program
@@ -43,6 +43,39 @@ def _over_whole_map(step: Step, values: Mapping[str, Value]) -> Step:
         given = weight
     ones = (1,) * len(sides)
     return replace(step, weight=given, stride=ones, padding=(0,) * len(sides), dilation=ones)
+
+
+def _round_once(program: IntegerProgram) -> IntegerProgram:
+    """Round what several steps round alike once, to the widest of their limits; others limit that.
+
+    So the codes of a sum that two layers read are stored in the bits that layers read.
+    """
+    groups: dict[tuple[object, ...], list[steps.Requantise]] = {}
+    for step in program.steps:
+        if isinstance(step, steps.Requantise) and step.overflow == "saturate":
+            key = (step.sources, step.rounding, step.shift.shape, step.shift.tobytes())
+            groups.setdefault(key, []).append(step)
+    new: dict[str, Step] = {}
+    for members in groups.values():
+        if len(members) > 1:
+            new |= _rounded_together(members, program.values[members[0].sources[0]])
+    return replace(program, steps=tuple(new.get(step.out.name, step) for step in program.steps))
+
+
+def _rounded_together(members: list[steps.Requantise], source: Value) -> dict[str, Step]:
+    """Limits of the first of some roundings in place of the others, if its own are the widest."""
+    first = members[0]
+    ends = [rounded_shift(side, first.shift, first.rounding) for side in (source.low, source.high)]
+    low = np.minimum.reduce([np.maximum(each.low, ends[0]) for each in members])
+    high = np.maximum.reduce([np.minimum(each.high, ends[1]) for each in members])
+    if (np.maximum(first.low, ends[0]) > low).any() or (
+        np.minimum(first.high, ends[1]) < high
+    ).any():
+        return {}
+    return {
+        each.out.name: steps.Clamp(each.node, (first.out.name,), each.out, each.low, each.high)
+        for each in members[1:]
+    }
 
 
 def _exchange_all(program: IntegerProgram, exchange: Exchange) -> IntegerProgram:

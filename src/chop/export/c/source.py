@@ -72,11 +72,11 @@ def c_program(given: IntegerProgram, optimise: str = "speed") -> CProgram:
         writer.buffers.append(Buffer(f"codes of {each.placeholder}", bytes_of(value), -1, last))
     waiting = list(same.items())
     for number, layer in enumerate(layers):
-        writer.number = number
+        writer.number = writer.text.layer = number
         _add_reshaped(writer, waiting)
         write_layer(layer.head, layer, writer)
     _add_reshaped(writer, waiting)
-    writer.number = len(layers)
+    writer.number = writer.text.layer = len(layers)
     _write_outputs(writer, program)
     for name in program.outputs:  # written by some layer, or copied at the end
         value = program.values[name]
@@ -181,6 +181,7 @@ def source_text(made: CProgram, entries: FloatEntries, name: str, checksum: str)
         *unused,
         "    (void)memory;",
         *text.body,
+        f"    MODEL_LAYER({len(made.layers) + 1});",
         "}\n",
         scratch_code(upper),
         f"int {name}_predict({', '.join(parameters(made))}) {{",
@@ -235,11 +236,15 @@ def header_text(made: CProgram, entries: FloatEntries, name: str, checksum: str)
             mark = str(place) if len(values) > 1 else ""
             sizes.append(f"/* {comment_line(str(value))} */")
             sizes.append(f"#define {upper}_{side}{mark}_SIZE {value.size}")
-            if value.frac.size == 1:
+            if value.is_scaled and value.unit.size == 1:
+                unit = float(value.unit.item()).hex()
+                sizes.append(f"#define {upper}_{side}{mark}_SCALE {unit} /* of the code 1 */")
+            elif value.frac.size == 1 and not value.is_scaled:
                 sizes.append(f"#define {upper}_{side}{mark}_FRAC {int(value.frac.reshape(-1)[0])}")
     lines = [
         f"/* {comment_line(name)}: a quantised network, by chop {__version__}.",
-        "   The number of a code is code * 2**-FRAC. Rows are in the order of the network.",
+        "   The number of a code is code * 2**-FRAC, or code * SCALE where a header has that.",
+        "   Rows are in the order of the network.",
         "   All functions are re-entrant: they use no memory but the caller's and the stack. */",
         f"#ifndef {upper}_H\n#define {upper}_H\n",
         "#include <stdint.h>\n",

@@ -47,6 +47,7 @@ def _(step: steps.Constant, layer: Layer, writer: LayerWriter) -> None:
 @write_layer.register(steps.Multiply)
 @write_layer.register(steps.Clamp)
 @write_layer.register(steps.Requantise)
+@write_layer.register(steps.Rescale)
 @write_layer.register(steps.Table)
 @write_layer.register(Floor)
 def write_elementwise(step: Step, layer: Layer, writer: LayerWriter) -> None:

@@ -13,8 +13,9 @@ import torch
 from chop.errors import ConfigError, GraphError, UnknownNameError
 from chop.export.c.boards.devices import DEVICES, TooSmallDeviceError, run_on
 from chop.export.c.boards.packages import PACKAGES, package_files
+from chop.export.c.boards.report import device_costs, estimate_facts
 from chop.export.c.entries import FloatEntries
-from chop.export.c.source import CProgram, c_program, header_text, row_program, source_text
+from chop.export.c.source import c_program, header_text, row_program, source_text
 from chop.export.c.steps import write_layer
 from chop.export.checking import refuse_other_codes
 from chop.export.rows import CheckedRows, side_by_side
@@ -52,6 +53,8 @@ class COptions(TargetOptions):
     """The build system that the files are for: a name of `boards.packages.PACKAGES`."""
     qemu: bool = False
     """Whether to run rows on simulated devices, too, and to measure there."""
+    report: bool = False
+    """Whether the compilers that are there say what the code takes."""
     preprocessing: Preprocessing | None = None
     """The scaling of features; by default that of the graph."""
 
@@ -95,6 +98,7 @@ def write_c(program: IntegerProgram, options: COptions, folder: Path) -> Written
     for path, text in (files | {folder / place: text for place, text in added.items()}).items():
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, text)
+    guess, memory = estimate_facts(made)
     facts: dict[str, Any] = {
         "c": {
             "name": name,
@@ -102,45 +106,14 @@ def write_c(program: IntegerProgram, options: COptions, folder: Path) -> Written
             "reentrant": True,
             "optimised_for": options.optimise,
             "package": options.package,
-            "memory": memory_plan(made),
+            "estimate": guess,
+            "memory": memory,
             "numbers": entries.missing or "yes",
         }
     }
-    if options.qemu:
-        facts["c"]["devices"] = device_costs(program, inside, name)
+    if options.qemu or options.report:
+        facts["c"]["devices"] = device_costs(made, inside, name, simulate=options.qemu)
     return WrittenFiles(facts)
-
-
-def device_costs(program: IntegerProgram, folder: Path, name: str) -> dict[str, Any]:
-    """Flash, stack and instructions of a row on every device whose tools are installed."""
-    zeros = [0] * sum(each.value.size for each in program.inputs)
-    row = np.clip(zeros, *_input_limits(program)).tolist()
-    found: dict[str, Any] = {}
-    for label, device in DEVICES.items():
-        if device.missing:
-            found[label] = f"{device.missing} is not installed"
-            continue
-        try:
-            ran = run_on(device, folder, name, program, [row])
-        except TooSmallDeviceError as error:
-            found[label] = str(error)
-            continue
-        found[label] = {
-            "flash_bytes": ran.flash_bytes,
-            "stack_bytes": ran.stack_bytes,
-            device.counts: ran.instructions,
-        }
-    return found
-
-
-def _input_limits(program: IntegerProgram) -> tuple[Any, Any]:
-    values = [each.value for each in program.inputs]
-    sides = ((value.low, value.high) for value in values)
-    flat = [
-        [np.broadcast_to(side, value.shape).reshape(-1) for side in pair]
-        for value, pair in zip(values, sides, strict=True)
-    ]
-    return tuple(np.concatenate(each) for each in zip(*flat, strict=True))  # type: ignore[return-value]
 
 
 def check_on_devices(folder: Path, rows: CheckedRows, options: COptions) -> str:
@@ -176,28 +149,15 @@ def check_on_devices(folder: Path, rows: CheckedRows, options: COptions) -> str:
     return "; ".join([f"{count} rows on simulated {', '.join(ran_on)}{rest}", *small])
 
 
-def memory_plan(made: CProgram) -> dict[str, Any]:
-    """The places of buffers in the arena, and the layers that need each."""
-    layers = [
-        {"layer": place, "nodes": list(dict.fromkeys(step.node for step in layer.steps)),
-         "steps": [type(step).__name__ for step in layer.steps],
-         "weights": made.writer.forms.get(layer.head.out.name)}
-        for place, layer in enumerate(made.layers)
-    ]  # fmt: skip
-    buffers = [
-        {"for": each.label, "offset": each.offset, "bytes": each.size,
-         "from": each.first, "to": each.last}
-        for each in made.buffers
-    ]  # fmt: skip
-    return {"layers": layers, "buffers": buffers}
-
-
 @write_c.check
 def check_c(folder: Path, rows: CheckedRows, options: COptions) -> str:
     """Compile the files, run them on rows and compare with the engine; what compiled them."""
     compiler = shutil.which("cc")
     if compiler is None:
-        raise ConfigError("export: no C compiler 'cc' was found: install one, or give rows=0")
+        raise ConfigError(
+            "export: no C compiler 'cc' was found, and the check needs it: install gcc or clang, "
+            "or check nothing with --rows 0"
+        )
     with tempfile.TemporaryDirectory() as scratch:
         binary = str(Path(scratch) / "predict")
         inside = options.sources(folder)

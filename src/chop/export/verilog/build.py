@@ -255,37 +255,46 @@ def _(step: steps.MatMul, circuit: CircuitBuilder) -> Terms:
 
 @build_step.register
 def _(step: steps.Clamp, circuit: CircuitBuilder) -> Terms:
-    return round_signal(
-        step, circuit, Rounding(0, "half_up", 0, 0, "saturate"), step.low, step.high
-    )
+    how, shift = Rounding(0, "half_up", 0, 0, "saturate"), np.zeros((), np.int64)
+    (terms,) = circuit.broadcast(step)
+    return round_terms(step, circuit, terms, how, (shift, step.low, step.high))
 
 
 @build_step.register
 def _(step: steps.Requantise, circuit: CircuitBuilder) -> Terms:
-    return round_signal(
-        step, circuit, Rounding(0, step.rounding, 0, 0, step.overflow), step.low, step.high,
-        step.shift,
-    )  # fmt: skip
+    how = Rounding(0, step.rounding, 0, 0, step.overflow)
+    (terms,) = circuit.broadcast(step)
+    return round_terms(step, circuit, terms, how, (step.shift, step.low, step.high))
 
 
-def round_signal(
+@build_step.register
+def _(step: steps.Rescale, circuit: CircuitBuilder) -> Terms:
+    how, net = Rounding(0, step.rounding, 0, 0, "saturate"), circuit.net
+    (terms,) = circuit.broadcast(step)
+    factors = zip(terms, broadcast_array(step.multiplier, step), strict=True)
+    products = [balanced_sum(net, step.node, [term], [factor]) for term, factor in factors]
+    return round_terms(step, circuit, products, how, (step.shift, step.low, step.high))
+
+
+def round_terms(
     step: Step,
     circuit: CircuitBuilder,
+    terms: Terms,
     how: Rounding,
-    low: Codes,
-    high: Codes,
-    shift: Codes | int = 0,
+    settings: tuple[Codes, Codes, Codes],
 ) -> Terms:
-    """Every element in a range; it belongs to the layer whose result it is."""
-    (terms,) = circuit.broadcast(step)
-    settings = zip(
-        *(broadcast_array(np.asarray(each), step) for each in (shift, low, high)), strict=True
-    )
+    """Every term in a range; it belongs to the layer whose result it is.
+
+    Args:
+        settings: shift, smallest and largest code of each element.
+    """
     return [
         circuit.roundings.rounded(
             term.layer(step.node), term, replace(how, shift=by, least=least, most=most)
         )
-        for term, (by, least, most) in zip(terms, settings, strict=True)
+        for term, by, least, most in zip(
+            terms, *(broadcast_array(each, step) for each in settings), strict=True
+        )
     ]
 
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from chop.lowering import program as steps
-from chop.lowering.builder import LoweringError
 from chop.lowering.dyadic import dyadic
+from chop.lowering.formats import LoweringError
 from chop.lowering.from_graph import SymbolicCall
-from chop.lowering.program import Codes, Shape, Value
+from chop.lowering.program import Codes, Numbers, Shape, Value
 from chop.lowering.ranges import along, codes, shift_codes
 from chop.lowering.rules.functions import entries, index_of_input, of_each_code, rank_codes
 from chop.lowering.rules.moves import expand
@@ -22,6 +22,8 @@ from chop.ops.op import lowering
 SMALL_BITS = {torch.float32: 8, torch.float64: 30}
 """Numbers in the code of a network that take no more are constants; others make tables."""
 CHUNK = 4096
+FINER = 8
+"""Bits by which sums are finer where their bias is not a multiple of their scale."""
 
 
 @lowering("linear")
@@ -30,7 +32,32 @@ def lower_linear(call: SymbolicCall) -> Symbol:
     source = call.value(call.operands["input"])
     weight = call.parameter("weight")
     assert weight is not None
+    scale = call.scale_of("weight")
+    if source.is_scaled or (scale != 1).any():
+        source = call.builder.align(call.name, source)
+        matrix, bias, point, whole = scaled_sums(call, source, weight, scale)
+        own = {"weight": matrix, "bias": bias, "scale": scale}
+        shape = (*source.shape[:-1], len(scale))
+        sums = call.emit(steps.Product, [source], shape, point, **own)
+        return call.builder.note_terms(sums, whole)
     return lower_products(call, source, *weight, call.parameter("bias"))
+
+
+def scaled_sums(
+    call: SymbolicCall, source: Value, weight: tuple[Codes, int], scale: Numbers
+) -> tuple[Codes, Codes, int, bool]:
+    """Weights, bias in units of the sums, their binary point, and whether the bias is whole units.
+
+    A bias that is not gets units that are finer, as many as there are `FINER` bits.
+    """
+    codes_of, frac = weight
+    point = int(source.frac.max()) + frac
+    unit = float(source.scale.max()) * np.asarray(np.ldexp(scale, -point))
+    bias, whole = call.bias_in(unit) or (codes(np.zeros(len(scale))), True)
+    if whole:
+        return codes_of, bias, point, whole
+    finer, whole = call.bias_in(np.ldexp(unit, -FINER)) or (bias, True)
+    return shift_codes(codes_of, FINER), finer, point + FINER, whole
 
 
 def lower_products(
@@ -90,14 +117,22 @@ def lower_convolution(call: SymbolicCall) -> Symbol:
         if padding == "same" and any(total % 2 for total in around):
             raise LoweringError(f"{call.name}: 'same' padding is not the same on both sides")
         padding = [total // 2 if padding == "same" else 0 for total in around]
+    own = {"stride": stride, "dilation": dilation, "groups": groups}
+    own |= {"padding": each_dimension(padding, dims)}
+    scale = call.scale_of("weight")
+    if source.is_scaled or (scale != 1).any():
+        source = call.builder.align(call.name, source)
+        kernel, bias, point, whole = scaled_sums(call, source, weight, scale)
+        own |= {"weight": kernel, "bias": bias, "scale": scale.reshape((-1,) + (1,) * dims)}
+        shape = row_shape(call, source)
+        sums = call.emit(steps.Convolution, [source], shape, point, **own)
+        return call.builder.note_terms(sums, whole)
     fracs = along(source.frac, source.shape, 0, np.max) + weight[1]
     by_group = np.repeat(fracs.reshape(groups, -1), len(weight[0]) // groups, axis=0)
     by_group = by_group.reshape(by_group.shape + (1,) * dims)
     kernel, bias, point = aligned_weights(weight[0], by_group, call.parameter("bias"))
-    own = {"weight": kernel, "bias": bias, "stride": stride, "dilation": dilation}
-    own |= {"padding": each_dimension(padding, dims), "groups": groups}
-    shape = row_shape(call, source)
-    return call.emit(steps.Convolution, [source], shape, point, **own)
+    own |= {"weight": kernel, "bias": bias}
+    return call.emit(steps.Convolution, [source], row_shape(call, source), point, **own)
 
 
 def row_shape(call: SymbolicCall, *sources: Value) -> Shape:
@@ -129,10 +164,21 @@ def operand_value(call: SymbolicCall, operand: Any) -> Value:
     rank = max(len(symbol.shape) for symbol in call.operands.values() if is_symbolic(symbol))
     if operand.dim() == rank + 1 and torch.equal(operand, operand[:1].expand_as(operand)):
         operand = operand[0]
-    value = call.builder.constant(call.name, operand)
+    value = constant_beside(call, operand)
     if len(value.shape) > rank:
         raise LoweringError(f"{call.name} has a constant for each row of the batch")
     return value
+
+
+def constant_beside(call: SymbolicCall, numbers: Tensor) -> Value:
+    """A constant operand; beside a term with a scale, in whole units of that, as sums are read."""
+    others = [each.value for each in call.operands.values() if isinstance(each, Exact)]
+    if call.op.name not in ("add", "sub") or not any(each.is_scaled for each in others):
+        return call.builder.constant(call.name, numbers)
+    unit, shape = others[0].unit, tuple(numbers.shape)
+    own = {"codes": codes(np.broadcast_to(np.rint(numbers.double().numpy() / unit), shape))}
+    frac, scale = int(others[0].frac.max()), others[0].scale
+    return call.builder.emit(steps.Constant, call.name, [], shape, frac, scale, **own)
 
 
 def operand_pair(call: SymbolicCall) -> tuple[Value, Value, Shape]:
@@ -170,6 +216,8 @@ def with_number(call: SymbolicCall) -> Symbol:
     if not isinstance(symbol, Exact):
         return of_each_code(call, symbol)
     value, (code, frac) = symbol.value, dyadic(torch.tensor(float(number), dtype=torch.float64))
+    if value.is_scaled:
+        return with_number_scaled(call, value, float(number), number is left)
     if call.op.name in ("mul", "div"):
         return call.emit(steps.Sum, [value], value.shape, value.frac + frac, factors=(code,))
     point = max(int(value.frac.max()), frac)
@@ -185,6 +233,17 @@ def with_number(call: SymbolicCall) -> Symbol:
     return call.emit(steps.Sum, [value, number_value], value.shape, point, factors=factors)
 
 
+def with_number_scaled(call: SymbolicCall, value: Value, number: float, first: bool) -> Exact:
+    """The same for a value with a scale, which a factor changes; a term is one in its units."""
+    if call.op.name in ("mul", "div"):
+        own = {"factors": (codes(np.sign(number)),), "scale": abs(number) or 1.0}
+        return call.emit(steps.Sum, [value], value.shape, value.frac, **own)
+    term = constant_beside(call, torch.full((1,) * len(value.shape), number))
+    signs = (1, 1) if call.op.name == "add" else (-1, 1) if first else (1, -1)
+    factors = tuple(codes(sign) for sign in signs)
+    return call.emit(steps.Sum, [value, term], value.shape, value.frac, factors=factors)
+
+
 @lowering("mul", "div")
 def multiplication(call: SymbolicCall) -> Symbol:
     """Product of two values, or with a number; a quotient by a power of two."""
@@ -197,7 +256,8 @@ def multiplication(call: SymbolicCall) -> Symbol:
         exact_division = not divides or (right != 0 and log2(abs(right)).is_integer())
         code = abs(int(dyadic(torch.tensor(float(number), dtype=torch.float64))[0]))
         short = not code >> SMALL_BITS.get(call.builder.dtype, 0)
-        if isinstance(left, Exact) and exact_division and short:
+        scaled_value = isinstance(left, Exact) and left.value.is_scaled and number > 0
+        if isinstance(left, Exact) and ((exact_division and short) or scaled_value):
             scaled = {**call.operands, "other": number}
             return with_number(replace(call, operands=scaled))
         return of_each_code(call, left)
@@ -219,13 +279,15 @@ def embedding(call: SymbolicCall) -> Symbol:
     weight = call.parameter("weight")
     assert weight is not None
     table, frac = weight
+    scale = call.scale_of("weight", 1)
     value = index_of_input(call, source).value if isinstance(source, Raw) else call.value(source)
     low, high = value.limits
     if value.frac.any() or low < 0 or high >= len(table):
         raise LoweringError(
             f"{call.name} has {len(table)} entries, and its input may be {low} to {high}"
         )
-    return call.emit(steps.Lookup, [value], (*value.shape, table.shape[1]), frac, table=table)
+    own = {"table": table, "scale": scale}
+    return call.emit(steps.Lookup, [value], (*value.shape, table.shape[1]), frac, **own)
 
 
 @lowering("max_pool1d", "max_pool2d", "max_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d")
@@ -300,6 +362,9 @@ def divide_windows(
     """Sums of windows, divided by how many elements they have."""
     frac = channel_frac(value, shape)
     shift = log2(count)
+    if value.is_scaled:
+        own = {"kind": "sum", **windows, "scale": 1 / count}
+        return call.emit(steps.Pool, [value], shape, frac, **own)
     point = frac + int(shift) if shift.is_integer() else frac
     total = call.emit(steps.Pool, [value], shape, point, kind="sum", **windows)
     if shift.is_integer():

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from chop.ir.call import NodeCall
-from chop.lowering.builder import LoweringError
+from chop.lowering.formats import LoweringError
 from chop.lowering.from_graph import SymbolicCall
 from chop.lowering.program import Clamp, Codes, Shape, Table, Value
 from chop.lowering.ranges import codes, compact
@@ -105,7 +105,7 @@ def whole_numbers(call: SymbolicCall) -> Symbol:
     symbol = call.source
     if call.node.target == "bool":
         return call.float_result("gives truth values, which no rule covers")
-    if isinstance(symbol, Exact) and (symbol.value.frac <= 0).all():
+    if isinstance(symbol, Exact) and (symbol.value.frac <= 0).all() and not symbol.value.is_scaled:
         return symbol
     return of_each_code(call, symbol, lambda numbers: numbers.trunc())
 
@@ -162,7 +162,9 @@ def lower_limits(call: SymbolicCall) -> Symbol:
     bounds = limits_of_call(call)
     if bounds is None:
         return call.float_result("is limited by something that varies")
-    sides = [None if side is None else np.ldexp(side, value.frac) for side in bounds]
+    sides = [None if side is None else side / value.unit for side in bounds]
+    if value.is_scaled:  # sums are read as whole units, and so are limits
+        sides = [None if side is None else np.rint(side) for side in sides]
     if any(side is not None and (side != np.floor(side)).any() for side in sides):
         return of_each_code(call, symbol)
     low = codes(-UNLIMITED if sides[0] is None else sides[0])

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from chop.lowering.builder import LoweringError
+from chop.lowering.formats import LoweringError
 from chop.lowering.from_graph import SymbolicCall
 from chop.lowering.program import PADDING, Codes, Shape, Value
 from chop.lowering.ranges import codes, move_arrays

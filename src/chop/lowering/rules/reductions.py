@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from chop.lowering import program as steps
-from chop.lowering.builder import LoweringError
 from chop.lowering.dyadic import dyadic
+from chop.lowering.formats import LoweringError
 from chop.lowering.from_graph import SymbolicCall
 from chop.lowering.program import PADDING, Codes, Shape, Value
 from chop.lowering.ranges import codes
@@ -47,11 +47,11 @@ def reduced_dims(call: SymbolicCall, rank: int) -> tuple[int, ...] | None:
     return None if not found or found[0] < 0 else tuple(found)
 
 
-def pool_rows(call: SymbolicCall, value: Value, kind: str, frac: Any) -> Value:
+def pool_rows(call: SymbolicCall, value: Value, kind: str, frac: Any, scale: float = 1.0) -> Value:
     """The largest code or the sum of each row of a matrix."""
-    count, length = value.shape
-    own = windows_of((length,), (length,), (0,), (1,))
-    return call.builder.emit(steps.Pool, call.name, [value], (count, 1), frac, kind=kind, **own)
+    (count, length), builder = value.shape, call.builder
+    own: dict[str, Any] = {"kind": kind, **windows_of((length,), (length,), (0,), (1,))}
+    return builder.emit(steps.Pool, call.name, [value], (count, 1), frac, scale, **own)
 
 
 def negate(call: SymbolicCall, value: Value) -> Value:
@@ -84,6 +84,9 @@ def lower_reduction(call: SymbolicCall) -> Symbol:
     if call.op.name in ("amax", "amin"):
         found = extreme_of_rows(call, matrix, call.op.name == "amin")
         return Exact(call.builder.reshape(call.name, found, shape))
+    if call.op.name == "mean" and value.is_scaled:
+        mean = pool_rows(call, matrix, "sum", value.frac, 1 / count)
+        return Exact(call.builder.reshape(call.name, mean, shape))
     shift = log2(count) if call.op.name == "mean" else 0.0
     total = pool_rows(call, matrix, "sum", value.frac + int(shift) * shift.is_integer())
     result = Exact(call.builder.reshape(call.name, total, shape))
@@ -199,6 +202,8 @@ def lower_transposed_convolution(call: SymbolicCall) -> Symbol:
     ).value
     parts = weight[0].reshape(groups, -1, *weight[0].shape[1:]).swapaxes(1, 2)
     turned = np.flip(parts.reshape(-1, *parts.shape[2:]), tuple(range(2, 2 + dims)))
+    if source.is_scaled or (call.scale_of("weight", 1) != 1).any():
+        raise LoweringError(f"{call.name} has no rule for scales that are not powers of two")
     point = source.frac.reshape((1,) * turned.ndim) + weight[1]
     matrix, bias, frac = aligned_weights(codes(turned.copy()), point, call.parameter("bias"))
     own = {"weight": matrix, "bias": bias, "stride": (1,) * dims, "padding": (0,) * dims}

@@ -2,9 +2,8 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
-from functools import partial
-from typing import TYPE_CHECKING, Literal
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict
@@ -12,11 +11,13 @@ from pydantic import BaseModel, ConfigDict
 from chop.errors import ChopError, DataError, SearchError
 from chop.logger import get_logger
 from chop.lowering import BrokenPromiseError, compare
-from chop.search.spaces.space import SearchContext, SearchSpace
+from chop.search.spaces.space import SearchContext, SearchSpace, make_space
 from chop.search.study.trial import Trial
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+    from chop.search.config import SearchConfig
 
 logger = get_logger("chop")
 
@@ -74,34 +75,54 @@ def verified(build: "Callable[[], nn.Module]", features: "Tensor") -> Verified:
     return Verified(equal=not found.different, **asdict(found))
 
 
+@dataclass(frozen=True)
+class FrontCheck:
+    """Compares configurations with their integers; what the workers of an engine are given."""
+
+    context: SearchContext
+    config: "SearchConfig"
+
+    def evaluator(self) -> Callable[[dict[str, Any]], Verified]:
+        """Return what compares a configuration in this process."""
+        stated = self.config.search_space
+        return check_of(make_space(stated.name, self.context, stated.setup, stated.seed))
+
+
+def check_of(space: SearchSpace) -> Callable[[dict[str, Any]], Verified]:
+    """Return what compares a configuration of a space with its integers."""
+    rows = rows_to_compare(space.context)
+    return lambda config: verified(lambda: space.candidate(config).model, rows)
+
+
 def verify_best(
     space: SearchSpace,
     best: Sequence[Trial],
     wanted: Literal["integer", "none"] | None,
     known: Marks,
+    check: Callable[[list[dict[str, Any]]], list[Verified]] | None = None,
 ) -> dict[int, Verified]:
     """Compare the best trials with their integers on rows for validation, by their numbers.
 
     Args:
         wanted: ``verify`` of ``[search.strategy]``.
         known: what was found earlier in the same study.
+        check: compares several configurations at once; by default one after another, here.
     """
     if wanted == "none" or not best:
         return {}
-    rows = rows_to_compare(space.context)
-    found = {
-        trial.number: known.get(trial.number) or verified(partial(_model_of, space, trial), rows)
-        for trial in best
-    }
+    new = [trial for trial in best if trial.number not in known]
+    configs = [dict(trial.config) for trial in new]
+    if check is None or len(new) < 2:
+        marks = list(map(check_of(space), configs)) if new else []
+    else:
+        marks = check(configs)
+    fresh = {trial.number: mark for trial, mark in zip(new, marks, strict=True)}
+    found = {trial.number: (fresh | dict(known))[trial.number] for trial in best}
     is_whole = all(each.equal for each in found.values())
     level = logging.WARNING if wanted == "integer" and not is_whole else logging.INFO
     said = summary(found) if is_whole or not space.advice else f"{summary(found)}; {space.advice}"
     logger.log(level, "Verified: %s", said)
     return found
-
-
-def _model_of(space: SearchSpace, trial: Trial) -> "nn.Module":
-    return space.candidate(dict(trial.config)).model
 
 
 def require_agreement(found: Marks) -> None:

@@ -4,8 +4,12 @@ A metric is a row of `chop.search.metrics.METRICS`, with its unit and direction,
 that computes it, alone or with others, from `candidate.program`.
 """
 
+from typing import Literal
+
 from pydantic import Field
 
+from chop.export.c.boards.estimate import estimate_cost
+from chop.export.c.source import c_program
 from chop.export.verilog.folded.circuit import plan_circuit
 from chop.export.verilog.folded.cost import plan_cost
 from chop.export.verilog.synthesis import DEVICE_SIZES
@@ -35,6 +39,23 @@ def circuit(candidate: Candidate, args: CircuitArgs) -> dict[str, float]:
     asked = Hardware(args.stages, args.clock_ns, most_luts=args.most_luts)
     cost = circuit_cost(candidate.program, asked)
     return {"luts": cost.luts, "latency_cycles": cost.latency_cycles}
+
+
+class SmallDeviceArgs(RunnerArgs):
+    """The aim that the forms of weights are chosen for, as in an export."""
+
+    optimise: Literal["speed", "size"] = "speed"
+
+
+@hardware_runner("small_device", metrics=("flash_bytes", "ram_bytes", "instructions"))
+def small_device(candidate: Candidate, args: SmallDeviceArgs) -> dict[str, float]:
+    """Flash, memory and instructions of the candidate as C on a Cortex-M4, without a compiler."""
+    cost = estimate_cost(c_program(candidate.program, args.optimise))
+    return {
+        "flash_bytes": cost.flash_bytes,
+        "ram_bytes": cost.ram_bytes,
+        "instructions": cost.instructions,
+    }
 
 
 class FoldedArgs(RunnerArgs):

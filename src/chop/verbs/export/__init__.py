@@ -47,9 +47,15 @@ class ExportRequest:
         ),
     ] = None
     verify: Annotated[
-        bool,
-        Option("fail if the files cannot be checked, for example without a simulator", GROUP),
-    ] = False
+        str | None,
+        Option(
+            "fail if the files cannot be checked, for example without a simulator; qemu: run C on "
+            "simulated devices, too",
+            GROUP,
+            values=("file", "qemu"),
+            bare="file",
+        ),
+    ] = None
     cut_tail: Annotated[
         bool, Option("drop floating-point operations at the end, such as a softmax", GROUP)
     ] = False
@@ -141,8 +147,8 @@ class ExportRequest:
     qemu: Annotated[
         bool,
         Option(
-            "run 100 rows of C on simulated devices, and measure flash, stack and instructions "
-            "there",
+            "run 100 rows of C on simulated devices, and measure instructions there; as --verify "
+            "qemu",
             GROUP,
         ),
     ] = False
@@ -162,9 +168,11 @@ def export_saved(request: ExportRequest) -> "Exported":
 
         flags = {name: flag for name, flag in vars(request).items() if name not in OF_EVERY_FORM}
         given = {name: flag for name, flag in flags.items() if flag not in (None, False)}
+        given |= {"qemu": True} if request.verify == "qemu" else {}
+        given |= {"report": True} if request.to == "c" else {}
         return export_graph_file(
             str(request.load_name), str(request.to), request.output, rows=request.rows,
-            verify=request.verify, load_type=request.load_type, imports=request.imports,
+            verify=request.verify is not None, load_type=request.load_type, imports=request.imports,
             cut_tail=request.cut_tail, agreement=request.agreement, **given,
         )  # fmt: skip
 
@@ -178,6 +186,12 @@ def show_export(done: "Exported", request: ExportRequest) -> str:
         from chop.results.agreement import AgreementByNode
 
         said += f"\n{AgreementByNode.load(done.folder)}"
+    if "c" in done.manifest:
+        from chop.results.devices import CodeReport
+
+        ran = str(done.manifest["checked_with"]).partition("; ")[2]
+        said += f"\nDevices: {ran}" if ran else ""
+        said += f"\n{CodeReport.of(done.manifest)}"
     return f"Exported: {folder}, {said}\n"
 
 

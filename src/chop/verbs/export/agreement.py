@@ -17,7 +17,7 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.recorder import Recorder, placeholder_values
 from chop.lowering import IntegerProgram
 from chop.lowering.comparing import NotComparableError, Simulation, values_of_nodes
-from chop.lowering.engine import Engine
+from chop.lowering.engine import Engine, different_codes
 from chop.lowering.from_graph import Lowering
 from chop.ops.op import op_of_node
 from chop.results.agreement import SIMULATION, AgreementByNode, Found, NodeAgreement
@@ -81,7 +81,7 @@ def made_numbers(program: IntegerProgram, count: int) -> dict[str, Tensor]:
     """Return made rows within the range of the inputs' codes: beyond it, noise means nothing."""
     numbers = checked_rows(program, count).numbers
     for each in program.inputs:
-        low, high = (float(side) * 2.0 ** -int(each.value.frac.max()) for side in each.value.limits)
+        low, high = (float(side) * float(each.value.unit.min()) for side in each.value.limits)
         numbers[each.placeholder] = numbers[each.placeholder].clamp(low, high)
     return numbers
 
@@ -102,7 +102,8 @@ def simulation_states(simulation: Simulation, rows: CheckedRows) -> dict[str, Fo
     )
     found: dict[str, Found] = {}
     for node, name in simulation.values.items():
-        same = torch.equal(results[node].cpu().double(), wanted[name])
+        value = rows.program.values[name]
+        same = not different_codes(results[node], wanted[name], value).any()
         found[name] = "equal" if same and found.get(name, "equal") == "equal" else "differs"
     return found
 

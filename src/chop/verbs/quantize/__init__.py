@@ -1,7 +1,7 @@
 """Quantise a model in one line: `command` as ``ch quantize``, `module` as `chop.quantize`."""
 
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Literal
 
 from chop.config.option import Option
 from chop.config.run import QUANTISING, FormatName, RunConfig
@@ -37,6 +37,15 @@ class QuantizeRequest(RunConfig):
             listed=False,
         ),
     ] = False
+    scales: Annotated[
+        Literal["power_of_two", "free"],
+        Option(
+            "scales of a network in integers: powers of two, which are shifts, or free ones, which "
+            "are multiplications and use the whole range of a width",
+            QUANTISING,
+            listed=False,
+        ),
+    ] = "power_of_two"
     methods: Annotated[
         str | None,
         Option(

@@ -40,6 +40,10 @@ def passes_of(config: QuantizeRequest) -> dict[str, dict[str, Any]]:
     products_only = config.products_only or config.number_format != FormatSpec().name
     others = parse_rules(config.rules, usual)
     rules = one_line_rules(usual, others, calibrated=True, products_only=products_only)
+    if config.scales == "free":
+        if products_only:
+            raise ConfigError("--scales free is for a network in integers, not for products only")
+        rules["scales"] = config.scales
     if products_only:
         return {"quantize": rules}
     return {"quantize_whole": rules | methods_said(config.methods)}

@@ -23,7 +23,7 @@ from chop.passes.graph.transforms.quantize.one_line import (
     one_line_rules,
     parse_format_spec,
 )
-from chop.passes.graph.transforms.quantize.plan import QuantizeArgs
+from chop.passes.graph.transforms.quantize.plan import POWER_OF_TWO, QuantizeArgs
 from chop.passes.graph.transforms.quantize.quantize import log_rounded_macs
 from chop.passes.graph.transforms.quantize.untraced import (
     measure_untraced,
@@ -111,6 +111,7 @@ def quantize(  # noqa: PLR0913  # all but the first by name
     rule: Mapping[str, int | str] | None = None,
     calibrate: Iterable[Any] | None = None,
     products_only: bool = False,
+    scales: str = POWER_OF_TWO,
     methods: Sequence[str] | None = None,
     trace: bool = True,
     share: bool = False,
@@ -125,18 +126,16 @@ def quantize(  # noqa: PLR0913  # all but the first by name
     Args:
         example: inputs by name, or the first one; by default the first batch of `calibrate`.
         rules: the table ``[passes.quantize]`` of a TOML file, as a dictionary.
-        width: in place of rules: bits of all operands; `calibrate` sets their scales.
-        weight_width: bits of weights, where they differ from `width`.
+        width: in place of rules: bits of all operands, or with `weight_width` of data alone.
         format: which format has this width; fixed point if nothing is said.
-        rule: other widths or formats of some layers, as ``ch quantize`` has them: ``{"fc1": 6}``.
+        rule: other widths or formats of some layers: ``{"fc1": 6}``.
         calibrate: batches: dictionaries of inputs by name, tensors, or pairs of inputs and labels.
         products_only: round products and what rules name, nothing else, as `share` does, too.
-        methods: passes that weights of few bits get where they help on the rows, by default all of
-            equalise, round_weights and correct_bias; `info["methods"]` has the gain of each.
+        scales: of a network in integers: "power_of_two", or "free" ones chosen on the rows.
+        methods: passes that weights of few bits get where they help, as `info["methods"]` says.
         trace: make a graph; without one layers are replaced, and functions rounded when called.
         share: train the weights of the given model, rather than a copy of them.
         verbose: show what calibration found, and what methods gained.
-        other_words: `number_format` for `format`, and `layers` for `rule`.
     """
     if not isinstance(model, nn.Module):
         raise ConfigError(f"quantize takes a torch.nn.Module, not {type(model).__name__}")
@@ -146,10 +145,23 @@ def quantize(  # noqa: PLR0913  # all but the first by name
     in_part = rules is not None or batches is None or share or not trace
     products_only = products_only or in_part or not is_fixed_point(words)
     table = rules_for(rules, words, batches is not None, products_only=products_only)
-    table |= methods_asked(methods, products_only) | {"input_generator": batches}
+    table |= methods_asked(methods, products_only) | scales_for(scales, products_only)
+    chosen = quantize_transform_pass if products_only else quantize_whole_transform_pass
     with quietly(not verbose), one_line("quantize"):
-        chosen = quantize_transform_pass if products_only else quantize_whole_transform_pass
+        table["input_generator"] = batches
         return _quantise_by(model, table, example, trace, share, chosen)
+
+
+def scales_for(scales: str, products_only: bool) -> dict[str, str]:
+    """Return the kind of scales as a rule; free ones are for networks whole in integers."""
+    if scales == POWER_OF_TWO:
+        return {}
+    if products_only:
+        raise ConfigError(
+            f"quantize: scales={scales!r} is for a network in integers: give width and rows to "
+            "calibrate on, and neither rules nor products_only"
+        )
+    return {"scales": scales}
 
 
 def methods_asked(methods: Sequence[str] | None, products_only: bool) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +33,7 @@ from chop.tasks import TASKS
 from chop.verbs.common.next_commands import command, export_words, show_next
 
 if TYPE_CHECKING:
+    from chop.search.front.verification import Verified
     from chop.search.strategy import Strategy
     from chop.search.study.trial import Trial
 
@@ -93,6 +94,7 @@ class SearchReport:
         settings: of the run, for the files ``best_<n>.toml``.
         features: what was done to the features, as it is stored.
         verbose: print the best trials with all metrics, in the form of the labs.
+        check: compares configurations with their integers, several at once.
     """
 
     config: SearchConfig
@@ -101,6 +103,7 @@ class SearchReport:
     settings: Mapping[str, Any]
     features: dict[str, Any]
     verbose: bool = False
+    check: "Callable[[list[dict[str, Any]]], list[Verified]] | None" = None
 
     def write(self, is_over: bool) -> SearchResult:
         """Write and print everything.
@@ -142,7 +145,7 @@ class SearchReport:
         if space.starts_afresh or not TRAINING_RUNNERS.isdisjoint(strategy.sw_runner) or not best:
             return found
         judged, start = {}, None
-        marks = verify_best(space, best, strategy.verify, found.verified)
+        marks = verify_best(space, best, strategy.verify, found.verified, self.check)
         for runner, args in self.config.software():
             if isinstance(args, EvaluationArgs) and runner.name in EVALUATIONS:
                 judge = Judge(space, args.data_loader, args.num_samples)

@@ -16,9 +16,10 @@ from chop.loading.networks import load_model
 from chop.loading.paths import loadable
 from chop.logger import get_logger
 from chop.results.front import SearchResult
-from chop.runs import COMPARISON, SEARCH
+from chop.runs import COMPARISON, FRONT_GRAPHS, SEARCH
 from chop.search.config import SearchConfig, StrategySetup, check_runners, parse_search
-from chop.search.engines import SERIAL, make_engine
+from chop.search.engines import SERIAL, EngineChoice, make_engine
+from chop.search.engines.engine import evaluate_all
 from chop.search.spaces.space import SPACES, SearchContext, SearchSpace, key_of, make_space
 from chop.search.study.workers import terminable
 from chop.search.sweeps.hyperparameters import CHOICES
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
     from chop.dataset import MaseDataModule
     from chop.models import MaseModelInfo
+    from chop.search.front.verification import Verified
     from chop.search.strategy import Strategy
 
 logger = get_logger("chop")
@@ -249,6 +251,8 @@ class SearchJob:
         self.imports = tuple(imports)
         self.settings = {**settings, "imports": list(imports)} if imports else settings
         self.choice = config.strategy.setup.choice
+        self.may_fork = True
+        """Whether nothing of the study forbids processes that start as forks."""
         self.verbose = False
         """Whether the best trials are printed with all that was measured."""
 
@@ -284,7 +288,8 @@ class SearchJob:
             store.free_the_dead()
             store.remove_unfinished(folder)
             store_kept(folder, store)
-            engine = make_engine(self.choice, threads, self.imports, may_fork=place.may_fork)
+            self.may_fork = place.may_fork
+            engine = make_engine(self.choice, threads, self.imports, may_fork=self.may_fork)
             found = make_strategy(space, self.config, store, engine)
             found.check()
             logger.info("The search space has %s configurations", f"{found.size:,}")
@@ -298,8 +303,22 @@ class SearchJob:
         """Return the writer of the results."""
         features = features_of(self.context.model, self.context.data_module)
         return SearchReport(
-            self.config, found, folder, self.settings, features, verbose=self.verbose
-        )
+            self.config, found, folder, self.settings, features, verbose=self.verbose,
+            check=None if self.choice.kind == SERIAL else self.check_front,
+        )  # fmt: skip
+
+    def check_front(self, configs: "list[dict[str, Any]]") -> "list[Verified]":
+        """Compare configurations with their integers, on the engine of the search.
+
+        Saved graphs are on this machine, so processes of it read them.
+        """
+        from chop.search.front.verification import FrontCheck
+
+        assert self.context.folder is not None
+        is_saved = (self.context.folder / FRONT_GRAPHS).is_dir()
+        choice = EngineChoice(slots=self.choice.slots) if is_saved else self.choice
+        engine = make_engine(choice, 1, self.imports, may_fork=self.may_fork)
+        return evaluate_all(engine, FrontCheck(self.context, self.config), configs)
 
     def problem(self, space: SearchSpace) -> dict[str, Any]:
         """Return the facts that make the trials of two studies comparable."""

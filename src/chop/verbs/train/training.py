@@ -116,6 +116,7 @@ def save_trained_graph(job: "Job") -> None:
 
 def run_train(session: Session[TrainRequest]) -> ActionResult:
     """Train as the command line asks; what is to be in the record of the run."""
+    from chop.training.fit import is_first_process
     from chop.training.job import make_logger
 
     config, folder = session.config, session.software_folder
@@ -133,7 +134,8 @@ def run_train(session: Session[TrainRequest]) -> ActionResult:
         record=session.record,
         **lightning_settings(config),
     )
-    show_next(next_of_training(session))
+    if is_first_process():  # which has saved what is named
+        show_next(next_of_training(session))
     known = result.preprocessing
     return ActionResult(folder, {"preprocessing": known and known.as_plain()})
 

@@ -36,8 +36,8 @@ class Device:
     flags: tuple[str, ...]
     simulator: tuple[str, ...]
     origin: str
-    per_tick: int
-    """Instructions of a tick of its timer."""
+    per_tick: float
+    """Instructions of a tick of its timer, each of which takes a nanosecond."""
     start: str = START_ARM
     tick_bits: int = 24
     """Bits of the timer that are read."""
@@ -49,14 +49,27 @@ class Device:
     @property
     def missing(self) -> str | None:
         """The program that is not installed, if any."""
-        tools = (self.compiler, *self.simulator[:1])
+        return self.lacking(simulate=True)
+
+    def lacking(self, simulate: bool) -> str | None:
+        """The program that is not installed, if any, to compile or also to simulate."""
+        tools = (self.compiler, *(self.simulator[:1] if simulate else ()))
         return next((tool for tool in tools if shutil.which(tool) is None), None)
+
+    @property
+    def size_tool(self) -> str:
+        """The program that tells the sizes of sections."""
+        return f"{self.compiler.removesuffix('gcc').removesuffix('cc')}size"
 
 
 def _arm(core: str, board: str, origin: str, per_tick: int) -> Device:
     flags = (f"-mcpu={core}", "-mthumb", "-mfloat-abi=soft")
     return Device("arm-none-eabi-gcc", flags, ("qemu-system-arm", "-M", board), origin, per_tick)
 
+
+SLOW, LONG_RUN = 3, 20_000_000
+"""Simulated time of an instruction, as a power of two of nanoseconds, so that a timer of 24 bits
+counts finely; and instructions from which on it would overflow, where it is one."""
 
 DEVICES = {
     "cortex-m0plus": _arm("cortex-m0plus", "mps2-an385", "0x00000000", 40),
@@ -70,12 +83,15 @@ DEVICES = {
         tick_bits=32,
     ),
     "atmega328": Device(
-        "avr-gcc", ("-mmcu=atmega328p", "-DF_CPU=16000000UL", "-std=gnu99"),
+        "avr-gcc", ("-mmcu=atmega328p", "-DF_CPU=16000000UL", "-std=gnu99",
+         "-Wno-strict-overflow"),
         ("simavr", "-m", "atmega328p", "-f", "16000000"), "", 8, START_AVR, 16, "cycles",
         (32768, 2048),
     ),
 }  # fmt: skip
 """Processors by name. The code of a Cortex-M0+ runs on a Cortex-M3, which knows it, too."""
+HOST = {"host": Device("cc", (), (), "", 1)}
+"""This machine, whose compiler tells sizes."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +106,8 @@ class OnDevice:
     """At most, of the functions that take codes."""
     scores: list[str]
     """Bits of scores and the class of each row of features."""
+    layers: tuple[int, ...] = ()
+    """Instructions of each layer, if they were measured."""
 
 
 def edges(program: IntegerProgram) -> tuple[list[Value], list[Value]]:
@@ -103,9 +121,27 @@ def c_array(kind: str, name: str, numbers: Sequence[int]) -> str:
     return f"static const {kind} {name}[] GIVEN = {{{', '.join(map(str, numbers))}}};\n"
 
 
+MARKS = """\
+static uint32_t spent[{count} + 1], since;
+static int marked = {count};
+void mark_layer(int number) {{
+    spent[marked] += (ticks() - since) & {mask:#x}u;
+    marked = number;
+    since = ticks();
+}}
+static void show_layers(int rows) {{
+    marked = {count};
+    spent[{count}] = 0;
+    since = ticks();
+    for (int i = 0; i < rows; i++) mark_layer({count}); /* what marking takes by itself */
+    for (int i = 0; i <= {count}; i++) show_hex(spent[i]);
+}}
+"""
+
+
 def row_main(
     name: str, program: IntegerProgram, rows: Sequence[Sequence[int]], features: Sequence[str],
-    device: Device,
+    device: Device, layers: int,
 ) -> str:  # fmt: skip
     """A program that runs rows, shows the codes of outputs, and then the ticks of all rows."""
     upper, text, start, reads = name.upper(), "", 0, ""
@@ -127,17 +163,19 @@ def row_main(
         f"        for (int i = 0; i < {value.size}; i++) show_hex((uint32_t)output{place}[i]);\n"
         for place, value in enumerate(outputs)
     )
-    floats = feature_main(name, program, features)
+    floats, mask = feature_main(name, program, features), 2**device.tick_bits - 1
+    marks = MARKS.format(count=layers, mask=mask) if layers else ""
     return f"""{text}static uint64_t scratch[({upper}_SCRATCH_BYTES + 7) / 8];
-{floats}int main(void) {{
+{marks}{floats}int main(void) {{
     uint32_t all = 0;
     show("");
     for (int row = 0; row < {len(rows)}; row++) {{
 {reads}        const uint32_t before = ticks();
         {name}_predict({taken}, scratch);
-        all += (ticks() - before) & {2**device.tick_bits - 1:#x}u;
+        all += (ticks() - before) & {mask:#x}u;
 {shows}    }}
     show_hex(all);
+    {f"show_layers({len(rows)});" if layers else ""}
     {"feature_rows();" if features else ""}
     show(" ");
     stop();
@@ -187,31 +225,59 @@ def run_on(  # noqa: PLR0913  (each is another thing)
     features: Sequence[str] = (),
     *,
     defines: Sequence[str] = (),
+    layers: int = 0,
+    long: bool = False,
 ) -> OnDevice:
     """Compile the files of a folder for a device, and run rows of codes on its simulator.
 
     Args:
         features: rows of numbers as hexadecimal bits, for the functions that take numbers.
         defines: macros, such as MODEL_PORTABLE for code without DSP instructions.
+        layers: how many numbers of layers there are, to measure each layer by itself.
+        long: whether a row may take more than `LONG_RUN` instructions.
     """
     if device.missing:
         raise ConfigError(f"export: {device.missing} is not installed, and the check needs it")
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch)
         text = f'#include "{name}.h"\n#include <string.h>\n{device.start}{NUMBERS}'
-        write_text(place / "main.c", text + row_main(name, program, rows, features, device))
+        if layers:
+            write_text(place / "marks.h", "void mark_layer(int number);\n")
+            text = f'#include "marks.h"\n{text}'
+        write_text(place / "main.c", text + row_main(name, program, rows, features, device, layers))
         macros = [f"-D{each}" for each in defines]
-        common = [device.compiler, *WARNINGS, *device.flags, OPTIMISE, f"-I{folder}", *macros]
-        model = [str(folder / f"{name}.c"), "-o", str(place / "model.o")]
-        run_tool([*common, "-fstack-usage", "-c", *model])
-        run_tool([*common, "-c", str(place / "main.c"), "-o", str(place / "main.o")])
-        flash = _section_bytes(device, place / "model.o")
-        stack = _stack_bytes((place / "model.su").read_text(), name)
-        shown = run_tool(_linked(device, place), folder=place)
-    return _results(shown, len(rows), device, program, (flash, stack))
+        if layers:
+            macros += ["-include", str(place / "marks.h"), "-DMODEL_LAYER=mark_layer"]
+        flash, stack = compiled_sizes(device, folder, name, place, macros)
+        run_tool([*compiler_call(device, folder), *macros, "-c", str(place / "main.c"),
+                  "-o", str(place / "main.o")])  # fmt: skip
+        slow = 0 if long or device.memory is not None else SLOW
+        shown = run_tool(_linked(device, place, slow), folder=place)
+    return _results(shown, len(rows), (device.per_tick / 2**slow, layers), program, (flash, stack))
 
 
-def _linked(device: Device, place: Path) -> list[str]:
+def compiler_call(device: Device, folder: Path) -> list[str]:
+    """The compiler of a device with its flags."""
+    return [device.compiler, *WARNINGS, *device.flags, OPTIMISE, f"-I{folder}"]
+
+
+def compiled_sizes(
+    device: Device, folder: Path, name: str, place: Path, macros: Sequence[str] = ()
+) -> tuple[int, int]:
+    """Compile the source of a folder to ``model.o`` in a place; return bytes of flash and stack."""
+    model = [str(folder / f"{name}.c"), "-o", str(place / "model.o")]
+    run_tool([*compiler_call(device, folder), *macros, "-fstack-usage", "-c", *model])
+    stack = _stack_bytes((place / "model.su").read_text(), name)
+    return _section_bytes(device, place / "model.o"), stack
+
+
+def compile_model(device: Device, folder: Path, name: str) -> tuple[int, int]:
+    """Return bytes of flash and stack of a source, by the compiler of a device alone."""
+    with tempfile.TemporaryDirectory() as scratch:
+        return compiled_sizes(device, folder, name, Path(scratch))
+
+
+def _linked(device: Device, place: Path, slow: int) -> list[str]:
     """Link a program for a device; return the command that simulates it."""
     image, link = str(place / "image.elf"), ["-Wl,--gc-sections"]
     objects = [str(place / each) for each in ("main.o", "model.o")]
@@ -224,12 +290,21 @@ def _linked(device: Device, place: Path) -> list[str]:
         return ["sh", "-c", 'exec "$0" "$@" 2>&1', *device.simulator, image]
     return [
         *device.simulator, "-display", "none", "-monitor", "none", "-serial", "none",
-        "-semihosting-config", "enable=on,target=native", "-icount", "shift=0", "-kernel", image,
+        "-semihosting-config", "enable=on,target=native", "-icount", f"shift={slow}",
+        "-kernel", image,
     ]  # fmt: skip
 
 
 class TooSmallDeviceError(GraphError):
-    """A network that does not fit on a device."""
+    """A network that does not fit on a device.
+
+    Args:
+        what: ``flash`` or ``memory``.
+    """
+
+    def __init__(self, what: str, message: str) -> None:
+        super().__init__(message)
+        self.what = what
 
 
 def _refuse_too_large(device: Device, objects: Sequence[str]) -> None:
@@ -245,28 +320,32 @@ def _refuse_too_large(device: Device, objects: Sequence[str]) -> None:
     for word, need, there in zip(("flash", "memory"), needs, device.memory, strict=True):
         if need > there:
             raise TooSmallDeviceError(
+                word,
                 f"does not fit: it needs {need:,} bytes of {word}, {need - there:,} more than "
-                f"the {there:,} that there are"
+                f"the {there:,} that there are",
             )
 
 
 def _results(
-    shown: str, count: int, device: Device, program: IntegerProgram, size: tuple[int, int]
+    shown: str, count: int, ticks: tuple[float, int], program: IntegerProgram, size: tuple[int, int]
 ) -> OnDevice:
-    """Return what a simulated device has shown: codes of rows, ticks, and scores."""
-    width = sum(value.size for value in edges(program)[1])
+    """Return what a simulated device has shown: codes of rows, ticks, layers, and scores."""
+    width, (per_tick, layers) = sum(value.size for value in edges(program)[1]), ticks
     found = [int(word, 16) for word in re.findall(r"[0-9a-f]{8}", shown)]
     if len(found) <= count * width:
         raise GraphError(
             f"export: {len(found) // width} of {count} rows came back from the simulator"
         )
     words = np.array(found[: count * width], np.int64).reshape(count, width)
-    ticks, scores = found[count * width], found[count * width + 1 :]
+    (all_ticks, *rest) = found[count * width :]
+    own, marking = rest[:layers], rest[layers : layers + 1]
+    spent = tuple(max(0, int((each - marking[0]) * per_tick / count)) for each in own)
+    scores = rest[layers + 1 if layers else 0 :]
     parts = [np.full(value.size, value.limits[0] >= 0) for value in edges(program)[1]]
     signed = np.where(words >= 2**31, words - 2**32, words)
     codes = np.where(np.concatenate(parts), words, signed)
     lines = [_plain(scores[at : at + width + 1]) for at in range(0, len(scores), width + 1)]
-    return OnDevice(codes, ticks * device.per_tick // count, *size, lines)
+    return OnDevice(codes, int(all_ticks * per_tick / count), *size, lines, spent)
 
 
 def _plain(row: Sequence[int]) -> str:
@@ -301,6 +380,6 @@ def _section_bytes(device: Device, image: Path) -> int:
 
 def _sections(device: Device, image: Path) -> dict[str, int]:
     """Bytes of the sections of a file."""
-    shown = run_tool([device.compiler.removesuffix("gcc") + "size", "-A", str(image)])
+    shown = run_tool([device.size_tool, "-A", str(image)])
     found = re.findall(r"^(\.\S+)\s+(\d+)", shown, re.MULTILINE)
     return {section: int(size) for section, size in found}

@@ -20,8 +20,9 @@ from chop.export.onnx.write.code import (
     power_array,
     write_model,
 )
+from chop.export.onnx.write.rounding import RoundingTarget, write_limits
 from chop.export.onnx.write.standard import FILE, Plain, input_arrays, refuse_other_numbers
-from chop.export.onnx.write.steps import RoundingTarget, onnx_model, write_limits, write_onnx_step
+from chop.export.onnx.write.steps import onnx_model, write_onnx_step
 from chop.export.onnx.write.windows import Weights
 from chop.export.rows import CheckedRows
 from chop.export.targets import TargetOptions, WrittenFiles, export_target

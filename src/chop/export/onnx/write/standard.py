@@ -15,14 +15,8 @@ from chop.export.onnx.write.code import (
     power_array,
     write_model,
 )
-from chop.export.onnx.write.steps import (
-    RoundingTarget,
-    onnx_model,
-    output_names,
-    write_limits,
-    write_onnx_step,
-    write_rounding,
-)
+from chop.export.onnx.write.rounding import RoundingTarget, write_limits, write_rounding
+from chop.export.onnx.write.steps import onnx_model, output_names, write_onnx_step
 from chop.export.onnx.write.windows import Weights, step_weights
 from chop.export.rows import CheckedRows
 from chop.export.targets import TargetOptions, WrittenFiles, export_target
@@ -172,12 +166,8 @@ def refuse_other_numbers(found: list[Array], rows: CheckedRows, where: str) -> N
     for label, name, given, codes in zip(
         output_names(program), program.outputs, found, rows.outputs, strict=True
     ):
-        frac = program.values[name].frac
-        wrong = (
-            (np.ldexp(given.astype(np.float64), frac) != codes.numpy())
-            .reshape(len(codes), -1)
-            .any(1)
-        )
+        wanted = codes.numpy() * program.values[name].unit
+        wrong = (given.astype(np.float64) != wanted).reshape(len(codes), -1).any(1)
         if wrong.any():
             first = int(np.argmax(wrong))
             raise GraphError(

@@ -6,7 +6,6 @@ optimiser can change a result by summing in another order. How numbers are round
 are stored, is the business of a `Style`.
 """
 
-from dataclasses import dataclass
 from functools import singledispatch
 from math import prod
 from typing import Any, Protocol
@@ -24,6 +23,13 @@ from chop.export.onnx.write.code import (
     onnx_type,
     power_array,
 )
+from chop.export.onnx.write.rounding import (
+    RoundingTarget,
+    write_half_odd,
+    write_half_up,
+    write_limits,
+    write_rounding,
+)
 from chop.export.onnx.write.windows import Weights, step_weights, window_index, window_settings
 from chop.export.rows import input_types
 from chop.lowering import program as steps
@@ -32,22 +38,6 @@ from chop.lowering.exactness import EXACT, rounded_before
 from chop.lowering.program import Codes, Input, IntegerProgram, Shape, Step, Value
 
 DTYPES: dict[torch.dtype, Any] = {torch.float32: np.float32, torch.float64: np.float64}
-
-
-@dataclass(frozen=True)
-class RoundingTarget:
-    """The format and range that a value is rounded to."""
-
-    frac: Codes
-    low: Codes
-    high: Codes
-    rounding: str
-    overflow: str
-    shape: Shape
-    again: bool = False
-    """Whether it was rounded before and only moved since."""
-    unknown: bool = False
-    """Whether it may be any number, as an input may, and not only one of a finer format."""
 
 
 class Style(Protocol):
@@ -139,7 +129,11 @@ def onnx_model(program: IntegerProgram, style: Style, notes: str, batch: int | s
     outputs = []
     for name, source in zip(names, program.outputs, strict=True):
         value, dtype = program.values[source], writer.dtypes[source]
-        writer.code.renamed(writer.read(value, dtype), name)
+        number = writer.read(value, dtype)
+        if value.is_scaled:
+            dtype = np.float64
+            number = writer.code.scaled(writer.read(value, dtype), value.scale)
+        writer.code.renamed(number, name)
         outputs.append(ModelEdge(name, value.shape, dtype))
     return writer.code.model(list(inputs.values()), outputs, notes, batch)
 
@@ -158,13 +152,15 @@ def write_input(each: Input, writer: OnnxWriter, dtype: Any) -> None:
     if each.format is None:
         writer.add(value, each.placeholder, dtype)
         return
+    if each.format["name"] == "integer_scaled":
+        writer.add(value, write_scaled_input(each, writer), np.float64)
+        return
     if each.format["name"] != "integer":
         raise GraphError(
             f"export: the input {each.placeholder!r} is rounded to {each.format['name']!r}, which "
             "ONNX has no operator for: quantise the layers that read it to 'integer'"
         )
-    if np.finfo(dtype).nmant + 1 > writer.style.most_bits:
-        raise GraphError(f"export: the input {each.placeholder!r} is too wide for this form")
+    refuse_wide(f"the input {each.placeholder!r}", dtype, writer.style.most_bits)
     to = RoundingTarget(
         value.frac, value.low, value.high, each.format["rounding"], each.format["overflow"],
         value.shape, unknown=True,
@@ -172,57 +168,28 @@ def write_input(each: Input, writer: OnnxWriter, dtype: Any) -> None:
     writer.add(value, writer.style.rounded(writer.code, each.placeholder, to, dtype), dtype)
 
 
-def write_limits(code: OnnxCode, x: str, low: Array | None, high: Array | None) -> str:
-    """Limit a value; None leaves a side open."""
-    if low is not None and high is None and low.ndim == 0 and low == 0:
-        return code.node("Relu", x)
-    if all(side is None or side.ndim == 0 for side in (low, high)):
-        ends = ["" if side is None else code.constant(side) for side in (low, high)]
-        return code.node("Clip", x, *ends) if any(ends) else x
-    for kind, side in (("Max", low), ("Min", high)):
-        x = x if side is None else code.node(kind, x, code.constant(side))
-    return x
-
-
-def write_rounding(code: OnnxCode, x: str, to: RoundingTarget, dtype: Any) -> str:
-    """Rounding by multiplication, for all modes: to codes and back."""
-    low, high = to.low.astype(dtype), to.high.astype(dtype)
-    span = (to.high - to.low + 1).astype(dtype)
-    if to.unknown and to.overflow == "saturate":  # before a factor makes it infinite
-        x = write_limits(
-            code, x, *(code_numbers(side, to.frac, dtype) for side in (to.low, to.high))
-        )
-    elif to.unknown:  # what is larger has no bits that would be left
-        most = span * power_array(np.finfo(dtype).nmant + 1 - to.frac, dtype)
-        x = write_limits(code, x, -most, most)
-    x = code.scaled(x, power_array(to.frac, dtype))
-    if to.rounding == "half_even":
-        x = code.node("Round", x)
-    elif to.unknown:
+def write_scaled_input(each: Input, writer: OnnxWriter) -> str:
+    """Round an input with a scale: to the nearest of the exact quotients, as the format does."""
+    code, value, settings = writer.code, each.value, each.format
+    assert settings is not None
+    dtype = np.float64
+    refuse_wide(f"the input {each.placeholder!r}", np.float64, writer.style.most_bits)
+    x = code.node("Cast", each.placeholder, to=onnx_type(np.float64))
+    x = code.node("Div", x, code.constant(value.unit.astype(dtype)))
+    if settings["rounding"] == "half_up":
         x = write_half_up(code, x, dtype)
+    elif settings["rounding"] == "half_even" and settings["zero_point"] % 2:
+        x = write_half_odd(code, x)
     else:
-        x = code.node("Floor", code.node("Add", x, code.constant(np.array(0.5, dtype))))
-    if to.overflow == "wrap":
-        if to.unknown:  # near zero first, where a limit can be subtracted without rounding
-            x = write_wrap(code, x, np.zeros_like(low), span)
-        x = write_wrap(code, x, low, span)
-    elif not to.unknown:
-        x = write_limits(code, x, low, high)
-    return code.scaled(x, power_array(-to.frac, dtype))
+        x = code.node("Round", x)
+    x = write_limits(code, x, *(side.astype(dtype) for side in (value.low, value.high)))
+    return code.scaled(x, power_array(-value.frac, dtype))
 
 
-def write_half_up(code: OnnxCode, x: str, dtype: Any) -> str:
-    """The nearest whole numbers; adding a half first would be wrong beside a tie, as it rounds."""
-    nearest = code.node("Round", x)
-    rest = code.scaled(code.node("Sub", x, nearest), np.array(2, dtype))
-    return code.node("Add", nearest, code.node("Relu", code.node("Floor", rest)))
-
-
-def write_wrap(code: OnnxCode, x: str, low: Array, span: Array) -> str:
-    """Whole numbers from `low` on, less whole turns."""
-    shifted = code.node("Sub", x, code.constant(low)) if low.any() else x
-    turns = code.node("Floor", code.node("Div", shifted, code.constant(span)))
-    return code.node("Sub", x, code.scaled(turns, span))
+def refuse_wide(what: str, dtype: Any, most: int) -> None:
+    """Raise where a form has no arithmetic of so many bits."""
+    if np.finfo(dtype).nmant + 1 > most:
+        raise GraphError(f"export: {what} is too wide for this form")
 
 
 @singledispatch
@@ -343,6 +310,17 @@ def _(step: steps.Requantise, writer: OnnxWriter, dtype: Any) -> str:
     again = rounded_before(step.sources[0], writer.makers, writer.program) is not None
     to = RoundingTarget(frac, step.low, step.high, step.rounding, step.overflow, shape, again)
     return writer.style.rounded(writer.code, writer.read(source, dtype), to, dtype)
+
+
+@write_onnx_step.register
+def _(step: steps.Rescale, writer: OnnxWriter, dtype: Any) -> str:
+    (source,), code = writer.sources(step), writer.code
+    x = code.scaled(writer.read(source, dtype), power_array(source.frac, dtype))
+    x = code.scaled(x, step.multiplier.astype(dtype))
+    whole = np.zeros((), np.int64)
+    to = RoundingTarget(whole, step.low, step.high, step.rounding, "saturate", step.out.shape)
+    x = write_rounding(code, code.scaled(x, power_array(-step.shift, dtype)), to, dtype)
+    return code.scaled(x, power_array(-step.out.frac, dtype))
 
 
 @write_onnx_step.register

@@ -30,8 +30,16 @@ from chop.passes.graph.transforms.methods.choosing import (
     methods_for,
     quantise_with_methods,
 )
+from chop.passes.graph.transforms.quantize.free_scales import set_free_scales
 from chop.passes.graph.transforms.quantize.one_line import product_operations
-from chop.passes.graph.transforms.quantize.plan import DefaultRule, Plan, QuantizeArgs, make_plan
+from chop.passes.graph.transforms.quantize.plan import (
+    POWER_OF_TWO,
+    DefaultRule,
+    Plan,
+    QuantizeArgs,
+    Scales,
+    make_plan,
+)
 from chop.passes.graph.transforms.quantize.quantize import apply_plan, quantize_by_plan
 from chop.passes.graph.transforms.recognition import recognise
 
@@ -42,7 +50,7 @@ LEAST_BIAS = 16
 MORE_IN_TABLES = 4
 """Bits that the tables inside an operation have more than its data."""
 MORE_IN_NORMS = 2
-"""Bits that the tables of norms have more than those of other operations."""
+"""Bits that the tables of norms that subtract the mean have more than those of others."""
 WOULD_HELP = "write it with operations that have one, or add one by @chop.ops.lowering"
 WEIGHTS_BY_CHANNEL = {"per": {"weight": "channel"}}
 
@@ -53,9 +61,11 @@ class WholeArgs(QuantizeArgs):
     Args:
         methods: passes that are kept where they help on rows: equalise, round_weights and
             correct_bias; by default all, if weights have fewer than 8 bits.
+        scales: powers of two, or free ones that are chosen on the rows.
     """
 
     methods: tuple[Method, ...] | None = None
+    scales: Scales = POWER_OF_TWO
 
 
 @transform_pass("quantize_whole", requires=("common",))
@@ -64,9 +74,9 @@ def quantize_whole_transform_pass(graph: MaseGraph, args: WholeArgs) -> tuple[Ma
 
     The arguments are those of `quantize`; the format of `default` is for every operation that has
     integers. Where one in the middle of the network has none, only products get it. `info` has
-    what `quantize` says, the gain of each method (`methods`), the folded norms (`folded`) and what
+    what `quantize` says, the gain of each method (`methods`), the folded norms (`folded`), what
     stays in floating point with the reason (`in_float`), which is empty if the network is whole in
-    integers.
+    integers, and whether its `scales` are powers of two or free.
     """
     folded: Info = {}
     if args.by != "type" or not args.model_extra:  # rules for operations are for what is written
@@ -78,7 +88,7 @@ def quantize_whole_transform_pass(graph: MaseGraph, args: WholeArgs) -> tuple[Ma
     ruled = with_operations(args, only)
 
     def quantise(each: MaseGraph) -> tuple[MaseGraph, Info]:
-        plan = with_wide_sums(each, make_plan(each, ruled), ruled)
+        plan = with_wide_sums(each, for_rows(each, make_plan(each, ruled)), ruled)
         return quantize_by_plan(each, without_signs(each, plan, ruled), ruled)
 
     methods = methods_for(ruled, args.methods)
@@ -86,7 +96,13 @@ def quantize_whole_transform_pass(graph: MaseGraph, args: WholeArgs) -> tuple[Ma
     align_biases(graph)
     in_float = left or first_obstacle(graph)
     show_left(in_float)
-    return graph, {**info, "folded": folded, "in_float": in_float}
+    scales = args.scales
+    if scales != POWER_OF_TWO and (in_float or args.input_generator is None):
+        logger.warning("%s", "Scales stay powers of two, as the network is not whole in integers")
+        scales = POWER_OF_TWO
+    if scales != POWER_OF_TWO and args.input_generator is not None:
+        info["free_scales"] = set_free_scales(graph, args.input_generator)
+    return graph, {**info, "folded": folded, "in_float": in_float, "scales": scales}
 
 
 def names_norms(graph: MaseGraph, args: QuantizeArgs) -> bool:
@@ -162,6 +178,27 @@ def raw_reader(node: fx.Node, graph: MaseGraph) -> Op | None:
     return None
 
 
+def nodes_of_rows(graph: MaseGraph) -> set[fx.Node]:
+    """Return the nodes that depend on the rows; others are computed once, as positions are."""
+    varying: set[fx.Node] = set()
+    for node in graph.nodes:
+        op = op_of_node(node, graph.modules)
+        depends = not varying.isdisjoint(node.all_input_nodes)
+        if node.op == "placeholder" or (depends and (op is None or op.reads is not Reads.SHAPE)):
+            varying.add(node)
+    return varying
+
+
+def for_rows(graph: MaseGraph, plan: Plan) -> Plan:
+    """Return a plan without what is computed once: whoever reads its result rounds that.
+
+    The angles of rotary embeddings are such numbers, whose sines need more than a few bits. Layers
+    with weights keep what the rules say.
+    """
+    varying = nodes_of_rows(graph)
+    return {node: q for node, q in plan.items() if node in varying or node.op == "call_module"}
+
+
 def with_wide_sums(graph: MaseGraph, plan: Plan, args: QuantizeArgs) -> Plan:
     """Return a plan with more bits for what is standardised, and for the sums that lead there.
 
@@ -197,7 +234,7 @@ def widened(operands: Mapping[str, NumberFormat], usual: int) -> Iterator[tuple[
         is_usual = isinstance(fmt, Integer) and fmt.is_open and fmt.width == usual
         if role == "data_in" and is_usual and bits > usual:
             fmt = fmt.model_copy(update={"width": bits})
-        elif role == TABLE and isinstance(fmt, Integer) and fmt.width == bits:
+        elif role == TABLE and "bias" in operands and getattr(fmt, "width", None) == bits:
             more = min(bits + MORE_IN_NORMS, LEAST_BIAS)
             fmt = fmt.model_copy(update={"width": more, "frac_width": more})
         yield role, fmt
@@ -273,12 +310,9 @@ def without_integers(graph: MaseGraph) -> dict[str, str]:
     What stands at the end of a network, as a softmax does, can be left off and does not count.
     """
     found: dict[str, str] = {}
-    varying: set[fx.Node] = set()  # the others are computed once, as positions are
+    varying = nodes_of_rows(graph)
     for node in graph.nodes:
         op = op_of_node(node, graph.modules)
-        depends = not varying.isdisjoint(node.all_input_nodes)
-        if node.op == "placeholder" or (depends and (op is None or op.reads is not Reads.SHAPE)):
-            varying.add(node)
         is_call = node.op.startswith("call_") and node in varying
         if not is_call or not leads_to_product(node, graph):
             continue

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, fx
 
 from chop.ir.call import NodeCall
-from chop.lowering.builder import by_element
+from chop.lowering.formats import by_element
 from chop.ops.op import Reads
 
 Masks = list[Tensor]

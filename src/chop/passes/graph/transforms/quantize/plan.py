@@ -1,7 +1,7 @@
 """The plan of a quantisation, decided and checked before anything is changed."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, model_validator
 from torch import fx, nn
@@ -44,6 +44,10 @@ class DefaultRule(QuantizeRule):
     """
 
     only: tuple[str, ...] | None = None
+
+
+POWER_OF_TWO: Literal["power_of_two"] = "power_of_two"
+Scales = Literal["power_of_two", "free"]
 
 
 class QuantizeArgs(PassArgs):
