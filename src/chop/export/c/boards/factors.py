@@ -1,4 +1,4 @@
-"""Factors of statements of C on a Cortex-M4, fitted to the networks of ``benchmarks/c_networks.py``."""
+"""Factors of statements of C on a Cortex-M4, fitted to networks of ``benchmarks/c_networks.py``."""
 
 INSTRUCTIONS = {
     "branch": 1.64,
