@@ -7,6 +7,7 @@ A page is run from top to bottom in an empty folder that looks like a checkout (
   file name (``# my_models.py``) the block is stored under it, and a later block has to use it.
 - `console`: lines that begin with ``$ `` are run, those below them are what must be printed.
 - `toml`: checked as ``--config`` would; stored if the first line is a file name.
+- `c`: stored; its first line is a comment that is a file name (``/* main.c */``).
 - `json`: parsed. `text`: what the block before it printed. A line with ``ch: `` in what is
   shown says that the command fails with exit code 2.
 
@@ -39,10 +40,10 @@ from chop.registry import Registry
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-LANGUAGES = ("python", "console", "toml", "json", "text")
+LANGUAGES = ("python", "console", "toml", "c", "json", "text")
 FENCE = re.compile(r"^(?P<indent> *)(?P<fence>`{3,})(?P<language>\S*)[^\n]*\n", re.MULTILINE)
 MARKER = re.compile(r"<!-- (not run|not compared|quoted): ([^\n]*?) -->\s*\Z")
-FILE_NAME = re.compile(r"\A# ([\w-]+\.(?:py|toml))$", re.MULTILINE)
+FILE_NAME = re.compile(r"\A(?:# |/\* )([\w-]+\.(?:py|toml|c))(?: \*/)?$", re.MULTILINE)
 SHELL = re.compile(r"[|&;<>*$`]")
 
 
@@ -218,6 +219,9 @@ class PageRun:
         check_toml(path)
         self.printed = None
 
+    def _c(self, block: Block) -> None:
+        self._store(block)
+
     def _json(self, block: Block) -> None:
         json.loads(block.text)
         self.printed = None
@@ -230,7 +234,7 @@ class PageRun:
         self.printed = None
 
     def _store(self, block: Block) -> None:
-        assert block.file_name
+        assert block.file_name, f"{block.where}: its first line is not a file name"
         Path(block.file_name).write_text(block.text, encoding="utf-8")
         self.printed = None
 

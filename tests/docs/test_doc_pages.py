@@ -27,6 +27,7 @@ NOT_RUN = {
     "docs/hardware.md": 3,
     "docs/howto/circuit.md": 2,
     "docs/howto/cluster.md": 2,
+    "docs/howto/microcontroller.md": 1,
     "docs/howto/monitor.md": 3,
     "docs/howto/text.md": 1,
     "docs/index.md": 4,

@@ -1,6 +1,7 @@
 """What C takes before it is flashed: estimates, compilers, the terminal, the page and searches."""
 
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ from circuits import needs
 from lowering_nets import example, integer, quantised
 from torch import manual_seed, nn, randn
 
+import chop
 from chop.cli import main
 from chop.errors import ConfigError
 from chop.export import EXPORT_TARGETS, export
@@ -70,6 +72,18 @@ def test_a_device_that_is_too_small_says_by_how_much_and_which_layer(
     found = device_costs(c_program(network), tmp_path, "model", simulate=True)["atmega328"]
     assert "more than the 2,048 that there are; layer 0 (" in found
     assert issubclass(TooSmallDeviceError, Exception)
+
+
+@needs("avr-gcc")
+def test_a_table_that_no_compiler_of_16_bits_takes_is_a_device_that_is_too_small(
+    tmp_path: Path,
+) -> None:
+    model = nn.Sequential(nn.Linear(250, 140), nn.ReLU(), nn.Linear(140, 2))
+    program = lower(chop.quantize(model, width=8, calibrate=[randn(8, 250)]).graph)
+    EXPORT_TARGETS["c"](program, tmp_path)
+    found = device_costs(c_program(program), tmp_path, "model", simulate=False)["atmega328"]
+    assert re.match(r"does not fit: it needs at least 3\d,\d{3} bytes of flash, ", found)
+    assert "; layer 0 (" in found
 
 
 @needs("cc")

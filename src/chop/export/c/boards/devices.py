@@ -25,6 +25,8 @@ MEMORY = "4M"
 STACK = 128
 """Bytes of memory that are kept for the stack where memory is small."""
 OPTIMISE = "-O2"
+TABLE = re.compile(r"^static const MODEL_FLASH [iu](\d+) \w+\[(\d+)\]", re.MULTILINE)
+"""A table of constants in a source: bits of an element, and elements."""
 WARNINGS = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-ffunction-sections", "-fdata-sections")
 
 
@@ -265,6 +267,8 @@ def compiled_sizes(
     device: Device, folder: Path, name: str, place: Path, macros: Sequence[str] = ()
 ) -> tuple[int, int]:
     """Compile the source of a folder to ``model.o`` in a place; return bytes of flash and stack."""
+    if device.memory is not None:  # a compiler of 16 bits does not take what is too large
+        _refuse_short(_known_bytes(folder, name), device.memory, "at least ")
     model = [str(folder / f"{name}.c"), "-o", str(place / "model.o")]
     run_tool([*compiler_call(device, folder), *macros, "-fstack-usage", "-c", *model])
     stack = _stack_bytes((place / "model.su").read_text(), name)
@@ -317,13 +321,25 @@ def _refuse_too_large(device: Device, objects: Sequence[str]) -> None:
             kinds[section.split(".")[1]] += size
     data = kinds["data"] + kinds["rodata"]
     needs = (kinds["text"] + kinds["progmem"] + data, data + kinds["bss"] + STACK)
-    for word, need, there in zip(("flash", "memory"), needs, device.memory, strict=True):
+    _refuse_short(needs, device.memory)
+
+
+def _refuse_short(needs: tuple[int, int], memory: tuple[int, int], least: str = "") -> None:
+    """Refuse to need more flash or memory than there is."""
+    for word, need, there in zip(("flash", "memory"), needs, memory, strict=True):
         if need > there:
             raise TooSmallDeviceError(
                 word,
-                f"does not fit: it needs {need:,} bytes of {word}, {need - there:,} more than "
-                f"the {there:,} that there are",
+                f"does not fit: it needs {least}{need:,} bytes of {word}, {need - there:,} more "
+                f"than the {there:,} that there are",
             )
+
+
+def _known_bytes(folder: Path, name: str) -> tuple[int, int]:
+    """Bytes of the tables of a source, and of its scratch memory."""
+    tables = TABLE.findall((folder / f"{name}.c").read_text())
+    scratch = re.findall(r"_SCRATCH_BYTES (\d+)$", (folder / f"{name}.h").read_text(), re.MULTILINE)
+    return sum(int(bits) // 8 * int(count) for bits, count in tables), int(scratch[0])
 
 
 def _results(
