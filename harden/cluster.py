@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -24,6 +25,8 @@ TRIALS, SLOTS = 40, 2
 FLAVOUR = kill_search.Flavour("random", TRIALS)
 ENDS = 300.0
 """Seconds within which a search must end, whatever happens."""
+STARTS = 5
+"""How often a node is started that ends at once."""
 MOST_TWICE = 2 * SLOTS * 2
 """Trials that may be evaluated again: two batches for each slot of a node, of two trials each."""
 RUNNER = kill_search.OWN_RUNNER.replace(
@@ -90,12 +93,19 @@ class Nodes:
         """Start the head, and wait until it listens."""
         head = self.start("--head", f"--port={self.port}", "--num-cpus=0",
                           "--include-dashboard=false")  # fmt: skip
-        while_waiting(lambda: is_open(self.port), "the head does not listen")
+        while_waiting(
+            lambda: is_open(self.port) and has_raylet(head.pid), "the head does not listen"
+        )
         return head
 
     def start_node(self) -> "subprocess.Popen[bytes]":
-        """Start a node."""
-        return self.start(f"--address={self.address}", f"--num-cpus={SLOTS}")
+        """Start a node; again, if it ends because the head does not know itself yet."""
+        for _ in range(STARTS):
+            node = self.start(f"--address={self.address}", f"--num-cpus={SLOTS}")
+            while_waiting(partial(is_up_or_over, node), "no node starts")
+            if node.poll() is None:
+                return node
+        raise TimeoutError(f"a node ended {STARTS} times when it was started")
 
     def close(self) -> None:
         """Kill whatever is left."""
@@ -109,6 +119,19 @@ def descendants(pid: int) -> list[int]:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         return [each for child in map(int, children) for each in (child, *descendants(child))]
     return []
+
+
+def has_raylet(pid: int) -> bool:
+    """Return whether a process has started the part of Ray that takes tasks."""
+    with contextlib.suppress(OSError):
+        names = [Path(f"/proc/{each}/comm").read_text().strip() for each in descendants(pid)]
+        return "raylet" in names
+    return False
+
+
+def is_up_or_over(process: "subprocess.Popen[bytes]") -> bool:
+    """Return whether a part of the cluster takes tasks, or has ended."""
+    return process.poll() is not None or has_raylet(process.pid)
 
 
 def kill(process: "subprocess.Popen[bytes]") -> None:

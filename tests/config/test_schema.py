@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 SCHEMA = stored_schema()
 VALUES = [
     "NA", "x", "cls", "mz", "cuda", "gpu", "auto", "32", "adam", "info", "none", "cosine", "test",
-    True, False, 0, 1, -1, -2, 32, 1.5, -0.5, 0.0, 2**32, [], ["a.py"], [1], {}, {"a": 1},
+    "free", True, False, 0, 1, -1, -2, 32, 1.5, -0.5, 0.0, 2**32, [], ["a.py"], [1], {}, {"a": 1},
 ]  # fmt: skip
 VALID = tomllib.loads((ROOT / "configs/examples/jsc_mlp_search.toml").read_text())
 

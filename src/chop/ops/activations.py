@@ -70,10 +70,11 @@ ACTIVATIONS = [
         "inplace",
         unsigned=frozenset({"data_in"}),
         selects=True,
+        limits=True,
         never_negative=True,
         homogeneous=True,
     ),
-    activation_row("relu6", nn.ReLU6, 2, "inplace", selects=True, never_negative=True),
+    activation_row("relu6", nn.ReLU6, 2, "inplace", selects=True, limits=True, never_negative=True),
     activation_row("leaky_relu", nn.LeakyReLU, 2, "negative_slope", "inplace", homogeneous=True),
     PRELU,
     activation_row(
@@ -89,7 +90,9 @@ ACTIVATIONS = [
     activation_row("logsigmoid", nn.LogSigmoid, 3, aten=("log_sigmoid", "log_sigmoid_forward")),
     activation_row("tanh", nn.Tanh, 4),
     activation_row("tanhshrink", nn.Tanhshrink, 5),
-    activation_row("hardtanh", nn.Hardtanh, 2, "min_val", "max_val", "inplace", selects=True),
+    activation_row(
+        "hardtanh", nn.Hardtanh, 2, "min_val", "max_val", "inplace", selects=True, limits=True
+    ),
     activation_row("hardswish", nn.Hardswish, 5, "inplace"),
     activation_row("hardsigmoid", nn.Hardsigmoid, 4, "inplace", never_negative=True),
     activation_row("hardshrink", nn.Hardshrink, 2, "lambd"),

@@ -93,6 +93,7 @@ ARITHMETIC = [
         aliases=("clip",),
         aten=("clamp_min", "clamp_max"),
         reads=Reads.PLACE,
+        limits=True,
     ),
 ]
 

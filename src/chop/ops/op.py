@@ -123,6 +123,8 @@ class Op:
     """Whether it can be computed in a number format; what only moves values cannot."""
     selects: bool = False
     """Whether each result is one of the numbers that it reads, or a limit: no bits are added."""
+    limits: bool = False
+    """Whether it only cuts numbers off at bounds, so that it can be rounded with what it reads."""
     never_negative: bool = False
     """Whether no result is below zero, whatever it reads."""
     homogeneous: bool = False

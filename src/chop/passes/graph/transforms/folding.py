@@ -15,6 +15,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights, fuse_linear_bn_weights
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.nn.masks import weight_mask
 from chop.nn.quantized import QuantizedModule, own_shell
+from chop.ops.table import OPS
 from chop.passes.base import Info, transform_pass
 from chop.passes.graph.analysis.add_metadata import (
     add_common_metadata_analysis_pass,
@@ -67,9 +68,12 @@ def fold_normalisation_transform_pass(graph: MaseGraph) -> tuple[MaseGraph, Info
 
 def folded_types(model: nn.Module) -> list[str]:
     """Return the operations that batch normalisations of a network may become; none without any."""
-    kinds = dict(zip(NORMS, ("conv1d", "conv2d", "conv3d"), strict=True))
-    found = [name for kind, name in kinds.items() for x in model.modules() if isinstance(x, kind)]
-    return list(dict.fromkeys(found))
+    products = [
+        product
+        for norm, product in zip(NORMS, BY_RANK.values(), strict=True)
+        if any(isinstance(each, norm) for each in model.modules())
+    ]
+    return [op.name for op in OPS.values() if op.module in products]
 
 
 def obstacle(node: fx.Node, norm: nn.Module, calls: Counter[str]) -> str | None:

@@ -30,8 +30,6 @@ SAMPLE = 2**16
 """Numbers of a result by which its scale is chosen."""
 SHARES = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5)
 """Ranges that are tried, as shares of the largest magnitude."""
-LIMITS = {"relu", "relu6", "hardtanh", "clamp"}
-"""Operations that are rounded together with the sums that they limit."""
 
 
 def set_free_scales(graph: MaseGraph, batches: Iterable[Mapping[str, Any]]) -> dict[str, float]:
@@ -214,7 +212,7 @@ class FreeScales:
 
 def is_limit(op: Op | None) -> bool:
     """True for an operation that only limits numbers and can be rounded itself."""
-    return op is not None and op.quantizable and op.name in LIMITS
+    return op is not None and op.quantizable and op.limits
 
 
 def layer_parameter(call: NodeCall, role: str) -> Tensor | None:
