@@ -267,8 +267,9 @@ def compiled_sizes(
     device: Device, folder: Path, name: str, place: Path, macros: Sequence[str] = ()
 ) -> tuple[int, int]:
     """Compile the source of a folder to ``model.o`` in a place; return bytes of flash and stack."""
-    if device.memory is not None:  # a compiler of 16 bits does not take what is too large
-        _refuse_short(_known_bytes(folder, name), device.memory, "at least ")
+    known = _known_bytes(folder, name)
+    if device.memory and max(known) >= 2**15:  # its compiler has sizes of 16 bits
+        _refuse_short(known, device.memory, "at least ")
     model = [str(folder / f"{name}.c"), "-o", str(place / "model.o")]
     run_tool([*compiler_call(device, folder), *macros, "-fstack-usage", "-c", *model])
     stack = _stack_bytes((place / "model.su").read_text(), name)
@@ -288,7 +289,8 @@ def _linked(device: Device, place: Path, slow: int) -> list[str]:
     if device.origin:
         write_text(place / "all.ld", LINKER.format(origin=device.origin, memory=MEMORY))
         link += ["-nostartfiles", "-T", str(place / "all.ld")]
-    _refuse_too_large(device, objects)
+    if device.memory:
+        _refuse_short(_linked_bytes(device, objects), device.memory)
     run_tool([device.compiler, *device.flags, *link, *objects, "-o", image])
     if device.memory is not None:
         return ["sh", "-c", 'exec "$0" "$@" 2>&1', *device.simulator, image]
@@ -311,17 +313,14 @@ class TooSmallDeviceError(GraphError):
         self.what = what
 
 
-def _refuse_too_large(device: Device, objects: Sequence[str]) -> None:
-    """Refuse a program that needs more flash or memory than there is."""
-    if device.memory is None:
-        return
+def _linked_bytes(device: Device, objects: Sequence[str]) -> tuple[int, int]:
+    """Bytes of flash and memory of a program."""
     kinds: Counter[str] = Counter()
     for each in objects:
         for section, size in _sections(device, Path(each)).items():
             kinds[section.split(".")[1]] += size
     data = kinds["data"] + kinds["rodata"]
-    needs = (kinds["text"] + kinds["progmem"] + data, data + kinds["bss"] + STACK)
-    _refuse_short(needs, device.memory)
+    return kinds["text"] + kinds["progmem"] + data, data + kinds["bss"] + STACK
 
 
 def _refuse_short(needs: tuple[int, int], memory: tuple[int, int], least: str = "") -> None:
@@ -338,8 +337,8 @@ def _refuse_short(needs: tuple[int, int], memory: tuple[int, int], least: str = 
 def _known_bytes(folder: Path, name: str) -> tuple[int, int]:
     """Bytes of the tables of a source, and of its scratch memory."""
     tables = TABLE.findall((folder / f"{name}.c").read_text())
-    scratch = re.findall(r"_SCRATCH_BYTES (\d+)$", (folder / f"{name}.h").read_text(), re.MULTILINE)
-    return sum(int(bits) // 8 * int(count) for bits, count in tables), int(scratch[0])
+    scratch = (folder / f"{name}.h").read_text().partition("_SCRATCH_BYTES ")[2].split()[0]
+    return sum(int(bits) // 8 * int(count) for bits, count in tables), int(scratch)
 
 
 def _results(
@@ -349,9 +348,8 @@ def _results(
     width, (per_tick, layers) = sum(value.size for value in edges(program)[1]), ticks
     found = [int(word, 16) for word in re.findall(r"[0-9a-f]{8}", shown)]
     if len(found) <= count * width:
-        raise GraphError(
-            f"export: {len(found) // width} of {count} rows came back from the simulator"
-        )
+        back = len(found) // width
+        raise GraphError(f"export: {back} of {count} rows came back from the simulator")
     words = np.array(found[: count * width], np.int64).reshape(count, width)
     (all_ticks, *rest) = found[count * width :]
     own, marking = rest[:layers], rest[layers : layers + 1]
