@@ -106,6 +106,12 @@ def test_two_words_for_one_setting_of_quantize(word: str) -> None:
         chop.quantize(NET, x, wieght_width=6)
 
 
+@pytest.mark.parametrize("given", [{"width": 0}, {"width": 8, "weight_width": 0}, {"width": -2}])
+def test_a_width_of_no_bits_is_refused_not_replaced_by_the_default(given: dict[str, int]) -> None:
+    with pytest.raises(chop.errors.ConfigError, match="numbers have at least 1 bit"):
+        chop.quantize(NET, loader()[0][0], **given)
+
+
 def test_weights_have_a_width_of_their_own_as_on_the_command_line() -> None:
     x = loader()[0][0]
     q = chop.quantize(NET, x, width=8, weight_width=3)

@@ -27,6 +27,11 @@ class FormatSpec:
     width: int | None = None
     weight_width: int | None = None
 
+    def __post_init__(self) -> None:
+        for bits in (self.width, self.weight_width):
+            if isinstance(bits, int) and bits < 1:
+                raise ConfigError(f"a width of {bits} bits: numbers have at least 1 bit")
+
     def config(self, calibrated: bool) -> dict[str, Any]:
         """The ``config`` of a rule of ``[passes.quantize]``.
 
