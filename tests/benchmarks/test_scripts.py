@@ -101,6 +101,9 @@ SMALLEST = {
             "ROUNDS": 2, "STEPS": 2, "TIMED_EPOCHS": 1,
         },
     ),
+    "bench_learned_cnn": Small(
+        r"jsc-tiny +\| 1 +\| 2 +\| uniform 4 +\| \d", "--quick --cycles 2 --epochs 1 --widths 4"
+    ),
     "bench_lowering": Small(
         r"C / engine, jsc-mlp, 64 rows +\d",
         constants={

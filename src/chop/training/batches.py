@@ -72,24 +72,25 @@ class SharedRows:
 
     def __init__(self, epochs: Epochs, rank: int, processes: int) -> None:
         self.epochs, self.rank, self.processes = epochs, rank, processes
-        self.layout: torch.memory_format | None = None
 
     def batches(self, epoch: int, model: nn.Module) -> Iterator[Batch]:
         """The batches of an epoch where the model is."""
         # Shares are equal, so that all processes leave out the same batch if any does.
         found = move_batches(self.epochs.batches(epoch, self.rank, self.processes), model)
-        return normalisable(self._lay_out(found, model), model)
-
-    def _lay_out(self, batches: Iterator[Batch], model: nn.Module) -> Iterator[Batch]:
-        """The batches with features in the order in memory that the first of them calls for."""
-        for features, labels in batches:
-            self.layout = self.layout or memory_layout(model, features)
-            yield features.contiguous(memory_format=self.layout), labels
+        return normalisable(lay_out(found, model), model)
 
     @property
     def steps(self) -> int | None:
         """The batches of an epoch, if the loader can tell."""
         return self.epochs.steps(self.processes)
+
+
+def lay_out(batches: Iterator[Batch], model: nn.Module) -> Iterator[Batch]:
+    """The batches with features in the order in memory that the first of them calls for."""
+    layout: torch.memory_format | None = None
+    for features, labels in batches:
+        layout = layout or memory_layout(model, features)
+        yield features.contiguous(memory_format=layout), labels
 
 
 def memory_layout(model: nn.Module, features: Tensor) -> torch.memory_format:

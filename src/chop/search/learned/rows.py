@@ -14,7 +14,7 @@ from chop.dataset.data_module import TensorLoader
 from chop.search.spaces.samples import SHUFFLED, sample_of
 from chop.search.spaces.space import Batch, SearchContext
 from chop.tasks import NUMBERS, as_rows, task_named
-from chop.training.batches import Epochs, normalisable
+from chop.training.batches import Epochs, lay_out, normalisable
 
 AT_ONCE = 2**17
 """Elements of the rows that are run at once where no gradients are needed: many small batches of a
@@ -55,7 +55,11 @@ class Rows:
         self.scaling = context.targets
         self.is_regression = task_named(context.task) is NUMBERS
         self.loader: Any = context.data_module.train_dataloader()
+        self.is_prepared = False
+        """Whether the loader gives targets, rather than labels."""
         if isinstance(self.loader, TensorLoader):
+            # What a teacher says of a picture depends on how it was changed.
+            self.is_prepared = teacher is None or self.loader.augmentation is None
             self.loader = self._in_memory(self.loader)
         self.steps = Epochs(self.loader).steps()
         self.first_epoch = 0
@@ -84,14 +88,17 @@ class Rows:
 
     def _in_memory(self, loader: TensorLoader) -> TensorLoader:
         """The rows with their targets; what is left over after whole batches waits an epoch."""
-        features, labels = loader.features, loader.labels
-        size = largest_batch(features, loader.batch_size)
-        chunks = zip(*(torch.split(each, size) for each in (features, labels)), strict=True)
-        targets = torch.cat([self._targets(*self._moved(each)).cpu() for each in chunks])
+        features, targets = loader.features, loader.labels
+        if self.is_prepared:
+            size = largest_batch(features, loader.batch_size)
+            chunks = zip(*(torch.split(each, size) for each in (features, targets)), strict=True)
+            targets = torch.cat([self._targets(*self._moved(each)).cpu() for each in chunks])
         whole = len(features) >= loader.batch_size
-        return TensorLoader(
+        found = TensorLoader(
             features, targets, loader.batch_size, True, loader.seed, drop_last=whole
         )
+        found.augmentation = loader.augmentation
+        return found
 
     def _moved(self, batch: Batch) -> Batch:
         return batch[0].to(self.device), batch[1].to(self.device)
@@ -115,8 +122,9 @@ class Rows:
         """The batches of an epoch for a model; random numbers restart, too."""
         epoch += self.first_epoch
         torch.manual_seed(self.seed * 1_000_003 + epoch)  # dropout is the same when a run resumes
-        found = map(self._moved, normalisable(Epochs(self.loader).batches(epoch), model))
-        if isinstance(self.loader, TensorLoader):
+        served = normalisable(Epochs(self.loader).batches(epoch), model)
+        found = lay_out(map(self._moved, served), model)
+        if self.is_prepared:
             return found
         return ((x, self._targets(x, y)) for x, y in found)
 
