@@ -60,17 +60,19 @@ def test_files_that_brevitas_wrote(name: str, tmp_path: Path) -> None:
     stored = np.load(BREVITAS / f"{name}.npz")
     x, wanted = torch.from_numpy(stored["x"]), torch.from_numpy(stored["y"])
     graph = load_graph(BREVITAS / f"{name}.onnx", "qonnx")
-    assert torch.equal(graph.model(x), wanted)
+    found = graph.model(x)
+    # Only where scales are powers of two are sums the same on every processor, to the last bit.
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0 if name == "fixed" else 4e-7)
     save_mase_graph_interface_pass(graph, tmp_path / "saved")
     again, _ = load_mase_graph_interface_pass(None, tmp_path / "saved")
-    assert torch.equal(again.model(x), wanted)
-    if name == "fixed":  # its scales are powers of two
+    assert torch.equal(again.model(x), found)
+    if name == "fixed":
         assert export(graph, "c", tmp_path / "c", rows=20).verified_rows == 20
     else:
         settle_scales(graph)
         program = lower(graph)
         value = program.values[program.outputs[0]]
-        assert torch.equal(graph.model(x), wanted)
+        assert torch.equal(graph.model(x), found)
         assert not different_codes(wanted, Engine(program)(x)[0], value).any()
         assert export(graph, "c", tmp_path / "c", rows=20).verified_rows == 20
 
