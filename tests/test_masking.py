@@ -15,7 +15,7 @@ from chop.markup import escape
 from chop.masking import mask_passwords, masked_url, printable, without_secrets
 from chop.runs import write_record
 from chop.search.config import parse_search
-from chop.search.study.storage import Place, open_store, shown
+from chop.search.study.storage import Place, masked_storage, open_store
 
 FORMS = {
     "user information": "postgresql://me:hunter2@host/db",
@@ -64,7 +64,7 @@ def assert_no_secret(text: str) -> None:
 def test_a_url_is_shown_without_its_password(url: str) -> None:
     assert_no_secret(masked_url(url))
     assert "…" in masked_url(url)
-    assert masked_url(url) == shown(Place(url, "search"))
+    assert masked_url(url) == masked_storage(Place(url, "search"))
 
 
 @pytest.mark.parametrize(

@@ -40,11 +40,11 @@ class Targets:
     def __post_init__(self) -> None:
         _keep_constants(self, "targets")
 
-    def scaled(self, labels: "Tensor") -> "Tensor":
+    def scale_labels(self, labels: "Tensor") -> "Tensor":
         """Labels, one row each, in the units of the network."""
         return (labels - labels.new_tensor(self.mean)) / labels.new_tensor(self.scale)
 
-    def restored(self, outputs: "Tensor") -> "Tensor":
+    def restore(self, outputs: "Tensor") -> "Tensor":
         """Return the outputs of a network, one row each, in the units of the labels."""
         return outputs * outputs.new_tensor(self.scale) + outputs.new_tensor(self.mean)
 

@@ -87,7 +87,7 @@ def cross_entropy(outputs: "Tensor", labels: "Tensor", targets: Targets | None =
 def squared_error(outputs: "Tensor", labels: "Tensor", targets: Targets | None = None) -> "Tensor":
     """The mean squared error of the predictions, of standardised targets where they are scaled."""
     outputs, labels = as_rows(outputs), as_rows(labels)
-    wanted = labels if targets is None else targets.scaled(labels)
+    wanted = labels if targets is None else targets.scale_labels(labels)
     return (outputs.to(wanted.dtype) - wanted).square().mean()  # outputs may have half precision
 
 
@@ -99,7 +99,7 @@ def as_rows(values: "Tensor") -> "Tensor":
 def restore_units(outputs: "Tensor", targets: Targets | None) -> "Tensor":
     """Return the outputs of a network, one row for each row, in the units of the labels."""
     rows = as_rows(outputs)
-    return rows if targets is None else targets.restored(rows)
+    return rows if targets is None else targets.restore(rows)
 
 
 def classes_predicted(outputs: "Tensor", known: Preprocessing | None) -> Columns:

@@ -41,7 +41,7 @@ def test_the_documented_space_is_searched(context: SearchContext, tmp_path: Path
     store = open_store(Place(str(tmp_path / "study.log"), "s"), ["minimize"], {})
     search = Search(space, config, store)
     search.run()
-    trials = store.counted()
+    trials = store.frozen_trials()
     assert len(trials) == space.size == 3
     assert [trial.state.name for trial in trials] == ["COMPLETE"] * 3, trials[0].user_attrs[
         "reason"

@@ -76,7 +76,7 @@ def test_the_dashboard_shows_the_study_and_its_trials(
     url = storage.format(tmp_path)
     store = open_store(Place(url, "search"), ["maximize", "minimize"], {})
     search_with(store=store, n_trials=6)
-    expected = store.counted()
+    expected = store.frozen_trials()
     ask = dashboard(url)
     assert "<html" in ask("/dashboard/").lower()
     (summary,) = ask("/api/studies")["study_summaries"]

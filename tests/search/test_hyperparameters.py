@@ -37,7 +37,7 @@ def test_each_setting_is_trained_several_times(context: SearchContext, tmp_path:
     search = Search(space, config, open_store(place, ["maximize"], {}))
     assert search.size == 2
     search.run()
-    trials = search.store.counted()
+    trials = search.store.frozen_trials()
     assert [trial.state.name for trial in trials] == ["COMPLETE"] * 2, trials[0].user_attrs
     metrics = [trial.user_attrs["software_metrics"] for trial in trials]
     assert all(each["accuracy_spread"] > 0 and each["loss_spread"] > 0 for each in metrics)

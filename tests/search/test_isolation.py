@@ -101,7 +101,7 @@ def ptq(context: SearchContext, seed: dict[str, Any], by: str = "type") -> Mixed
 
 def plain_metrics(space: MixedPrecisionPTQ, config: dict[str, Any]) -> tuple[float, float, float]:
     """Loss, accuracy and width of a graph that the quantise pass made for this purpose alone."""
-    candidate = Candidate(space.context, config, lambda: space.quantised(config))
+    candidate = Candidate(space.context, config, lambda: space.quantise(config))
     result = evaluate_model(candidate.model, space.context.batches("val_dataloader", 128))
     return result.loss, result.accuracy, candidate.parameter_width()
 
@@ -303,7 +303,7 @@ def test_every_space_is_registered_with_a_description() -> None:
 def test_activations_are_averaged_as_the_pass_does(toy: SearchContext) -> None:
     space = ptq(toy, {"default": {"name": [None]}, "linear": MIXED})
     for config in sample(space, 5):
-        plain = Candidate(toy, config, lambda config=config: space.quantised(config))
+        plain = Candidate(toy, config, lambda config=config: space.quantise(config))
         assert space.candidate(config).activation_width() == plain.activation_width()
 
 

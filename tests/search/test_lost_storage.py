@@ -288,7 +288,7 @@ class Run:
 
 def stored(url: str) -> list[Any]:
     found = open_store(Place(url, "lab3"), ["maximize", "minimize"], {}, create=False)
-    trials = found.counted()
+    trials = found.frozen_trials()
     found.close()
     return trials
 

@@ -102,7 +102,7 @@ def test_trials_equal_the_quantise_pass(
     for config in configs[::3] + configs[:2]:
         calls.clear()
         scores = [each for each, _ in space.candidate(config).predictions("val_dataloader", ROWS)]
-        model = space.quantised(config).eval()
+        model = space.quantise(config).eval()
         with torch.inference_mode():
             assert torch.equal(torch.cat(scores), model(rows))
     assert calls  # which were those of the one forward

@@ -15,7 +15,7 @@ ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 def test_the_ends_of_the_front_are_as_measured_and_not_as_scaled(search_with: Searcher) -> None:
     store = search_with(sampler="brute").store
-    trials = [each.user_attrs for each in store.counted()]
+    trials = [each.user_attrs for each in store.frozen_trials()]
     bits = min(each["hardware_metrics"]["average_bitwidth"] for each in trials)
     right = max(each["software_metrics"]["accuracy"] for each in trials)
     shown = SearchLines(18, ["accuracy", "average_bitwidth"]).best(store)

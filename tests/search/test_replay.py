@@ -64,7 +64,7 @@ def test_trials_are_what_optuna_reads(open_at: StoreMaker, tmp_path: Path) -> No
 
 def test_trials_share_the_options_of_their_choices(open_at: StoreMaker) -> None:
     fill(open_at())
-    found = {trial.user_attrs["key"]: trial for trial in open_at().counted()}
+    found = {trial.user_attrs["key"]: trial for trial in open_at().frozen_trials()}
     assert found["0"].distributions is found["1"].distributions
     assert found["c"].distributions["a"] is found["0"].distributions["a"]
 
@@ -75,8 +75,8 @@ def test_own_trials_are_not_read_back_and_are_the_same(open_at: StoreMaker, n: i
     for _ in range(n):
         add(store, *(wanted(f"{len(store.done)}/{i}", each) for i, each in enumerate(CONFIGS)))
     before = {id(trial) for trial in store.done.values()}
-    own = store.counted()
+    own = store.frozen_trials()
     assert {id(trial) for trial in own} == before
-    for mine, theirs in zip(own, open_at().counted(), strict=True):
+    for mine, theirs in zip(own, open_at().frozen_trials(), strict=True):
         mine._trial_id = theirs._trial_id  # only a storage can tell
         assert mine == theirs

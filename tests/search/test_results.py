@@ -142,7 +142,7 @@ def test_log_json_has_the_columns_of_the_original() -> None:
 
 def test_the_files_of_a_search(search_with: Searcher, tmp_path: Path) -> None:
     found = search_with(sampler="random", n_trials=6)
-    trials = found.store.counted()
+    trials = found.store.frozen_trials()
     problem = parse_search(TABLES).description(18, 0)
     best = SearchResult.of(found.store.study, trials, problem).save(tmp_path).best
     stored = json.loads((tmp_path / "best.json").read_text(encoding="utf-8"))
@@ -165,24 +165,28 @@ def test_the_files_of_a_search(search_with: Searcher, tmp_path: Path) -> None:
 
 def test_bounds_keep_trials_out_of_the_front(search_with: Searcher, open_at: StoreMaker) -> None:
     free = search_with(sampler="brute")
-    widths = [t.user_attrs["hardware_metrics"]["average_bitwidth"] for t in free.store.counted()]
+    widths = [
+        t.user_attrs["hardware_metrics"]["average_bitwidth"] for t in free.store.frozen_trials()
+    ]
     bound = sorted(widths)[5]
     metrics = TABLES["strategy"]["metrics"]["average_bitwidth"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(metrics, "min", bound)
         bounded = search_with(sampler="tpe", n_trials=18, store=open_at("bounded.log"))
-    best = best_of(bounded.store.study, bounded.store.counted())
+    best = best_of(bounded.store.study, bounded.store.frozen_trials())
     assert best
     for each in best:
         assert each.user_attrs["hardware_metrics"]["average_bitwidth"] >= bound
-    infeasible = [t for t in bounded.store.counted() if max(t.constraints.values()) > 0]
+    infeasible = [t for t in bounded.store.frozen_trials() if max(t.constraints.values()) > 0]
     assert len(infeasible) == sum(width < bound for width in widths)
 
 
 def test_pictures_are_drawn(search_with: Searcher, tmp_path: Path) -> None:
     found = search_with(sampler="random", n_trials=12)
     problem = parse_search(TABLES).description(18, 0)
-    paths = draw_front(SearchResult.of(found.store.study, found.store.counted(), problem), tmp_path)
+    paths = draw_front(
+        SearchResult.of(found.store.study, found.store.frozen_trials(), problem), tmp_path
+    )
     assert [path.stem for path in paths] == ["front", "metrics", "hypervolume", "importance"]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
     assert draw_front(SearchResult([], [], problem), tmp_path) == []

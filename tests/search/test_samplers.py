@@ -85,7 +85,7 @@ def test_no_configuration_is_evaluated_twice_and_the_space_can_be_exhausted(
     name: str, search_with: Searcher
 ) -> None:
     found = search_with(sampler=name, n_trials=50)
-    keys = [trial.user_attrs["key"] for trial in found.store.counted()]
+    keys = [trial.user_attrs["key"] for trial in found.store.frozen_trials()]
     assert len(keys) == len(set(keys)) == found.size == 18
 
 
@@ -102,7 +102,7 @@ def test_a_sampler_that_repeats_itself_is_told_the_known_result(
 
     monkeypatch.setattr(LearningSampler, "learn", noted)
     found = search_with(sampler=name, n_trials=50)
-    measured = [trial.values for trial in found.store.counted()]
+    measured = [trial.values for trial in found.store.frozen_trials()]
     assert len(told) > found.progress.repeats > 0
     assert [values for values in told if values not in measured] == []
 
@@ -110,12 +110,12 @@ def test_a_sampler_that_repeats_itself_is_told_the_known_result(
 @pytest.mark.parametrize("name", ["random", "tpe", "qmc", "grid"])
 def test_n_trials_counts_distinct_configurations(name: str, search_with: Searcher) -> None:
     found = search_with(sampler=name, n_trials=11)
-    assert len({trial.user_attrs["key"] for trial in found.store.counted()}) == 11
+    assert len({trial.user_attrs["key"] for trial in found.store.frozen_trials()}) == 11
 
 
 def test_brute_force_takes_the_whole_space_whatever_n_trials_says(search_with: Searcher) -> None:
     found = search_with(sampler="brute", n_trials=3)
-    assert len(found.store.counted()) == 18
+    assert len(found.store.frozen_trials()) == 18
     assert found.progress.repeats == 0
 
 
@@ -135,7 +135,7 @@ def test_a_stored_configuration_is_not_evaluated_again(
     monkeypatch.setattr(Measure, "__call__", counted)
     found = search_with(sampler="tpe", n_trials=12, seed=4, store=open_at())
     assert len(measured) == len(set(measured)) == 5
-    assert len(found.store.counted()) == 12
+    assert len(found.store.frozen_trials()) == 12
 
 
 @pytest.mark.parametrize("name", ["random", "tpe", "nsgaii", "qmc"])
@@ -146,7 +146,8 @@ def test_the_seed_decides_the_whole_search(
         search_with(sampler=name, n_trials=10, seed=5, store=open_at(f"{n}.log")) for n in (1, 2)
     )
     numbers = [
-        [trial.user_attrs["key"] for trial in each.store.counted()] for each in (first, second)
+        [trial.user_attrs["key"] for trial in each.store.frozen_trials()]
+        for each in (first, second)
     ]
     assert numbers[0] == numbers[1]
 
@@ -157,7 +158,9 @@ def test_an_interrupted_random_search_sees_what_an_uninterrupted_one_does(
     whole = search_with(sampler="random", n_trials=12, seed=6, store=open_at("whole.log"))
     search_with(sampler="random", n_trials=5, seed=6, store=open_at("parts.log"))
     parts = search_with(sampler="random", n_trials=12, seed=6, store=open_at("parts.log"))
-    assert [t.values for t in whole.store.counted()] == [t.values for t in parts.store.counted()]
+    assert [t.values for t in whole.store.frozen_trials()] == [
+        t.values for t in parts.store.frozen_trials()
+    ]
 
 
 @pytest.mark.parametrize("name", ["random", "qmc", "tpe", "nsgaii", "grid"])

@@ -100,7 +100,7 @@ def test_processes_share_a_study_in_postgresql(database: str, tmp_path: Path) ->
     output = first.communicate(timeout=600)[0]
     assert first.returncode == 0, output
     store = open_store(Place(database, "lab3"), ["maximize", "minimize"], {}, create=False)
-    trials = store.counted()
+    trials = store.frozen_trials()
     assert len({trial.user_attrs["key"] for trial in trials}) == len(trials) == 18
     assert {trial.state.name for trial in trials} == {"COMPLETE"}
     assert len(workers()) == 3

@@ -51,7 +51,7 @@ def test_two_processes_give_up_the_trials_of_a_dead_one_at_once(tmp_path: Path) 
         (trial,) = store.claim([wanted(key)], None)
         assert trial is not None
         store.finish([(trial, DONE)])
-    assert len(store_in(tmp_path).counted()) == 2
+    assert len(store_in(tmp_path).frozen_trials()) == 2
 
 
 def test_who_is_alone_again_knows_what_others_did_in_between(tmp_path: Path) -> None:
@@ -67,9 +67,11 @@ def test_who_is_alone_again_knows_what_others_did_in_between(tmp_path: Path) -> 
     del guest
     with first.alone() as alone:
         assert alone
-        assert first.taken("b")
+        assert first.is_taken("b")
         first.add([(wanted("c"), DONE, datetime.now())])
-    numbers = {trial.user_attrs["key"]: trial.number for trial in store_in(tmp_path).counted()}
+    numbers = {
+        trial.user_attrs["key"]: trial.number for trial in store_in(tmp_path).frozen_trials()
+    }
     assert numbers == {t.user_attrs["key"]: t.number for t in first.done.values()}
     assert sorted(numbers) == ["a", "b", "c"]
 
@@ -93,6 +95,6 @@ def test_a_clock_that_is_set_back_makes_no_trial_take_less_than_no_time(tmp_path
     store = store_in(tmp_path)
     with store.alone():
         store.add([(wanted("a"), DONE, datetime(2100, 1, 1))])
-    trials = store.counted()
+    trials = store.frozen_trials()
     assert log_json(trials, 2)["0"]["duration"] == 0
     assert ",0.0," in table_csv(trials)

@@ -11,7 +11,7 @@ from chop.errors import ConfigError
 from chop.search.config import parse_search
 from chop.search.engines.local import Local
 from chop.search.front.hypervolume import best_of
-from chop.search.runners import EvaluationArgs, evaluated
+from chop.search.runners import EvaluationArgs, loss_and_accuracy
 from chop.search.spaces.looks import looks_at_classes
 from chop.search.spaces.samples import look_ends
 from chop.search.spaces.space import SearchContext, every
@@ -41,7 +41,7 @@ def test_looks_grow_to_all_rows_and_their_bounds_hold(context: SearchContext) ->
         with torch.inference_mode():
             *looks, last = looks_at_classes(candidate, args, 0.05)
         assert [each.rows for each in (*looks, last)] == look_ends(ROWS) == [32, 64, 128, 256, ROWS]
-        loss, accuracy = evaluated(candidate, args)
+        loss, accuracy = loss_and_accuracy(candidate, args)
         assert last.is_last
         assert last.metrics["accuracy"] == accuracy == last.low["accuracy"] == last.high["accuracy"]
         assert last.metrics["loss"] == pytest.approx(loss, rel=1e-6)

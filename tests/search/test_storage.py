@@ -132,9 +132,11 @@ def test_searches_share_a_study_behind_a_proxy(
     other.finish([(claimed, Outcome([0.0, 0.0]))])
     space = space_of(context, config)
     Search(space, config, one, seed=3).run()
-    trials = other.counted()
+    trials = other.frozen_trials()
     assert len(trials) == len({trial.user_attrs["key"] for trial in trials}) == 12
-    expected = {t.user_attrs["key"]: t.values for t in search_with(3, n_trials=11).store.counted()}
+    expected = {
+        t.user_attrs["key"]: t.values for t in search_with(3, n_trials=11).store.frozen_trials()
+    }
     assert {t.user_attrs["key"]: t.values for t in trials if t is not trials[0]} == expected
 
 

@@ -21,7 +21,7 @@ from search_cases import StoreMaker
 from chop.errors import ChopError, ConfigError, OutputError, SearchError
 from chop.search.study import patience
 from chop.search.study.journal import FinishedTrials
-from chop.search.study.storage import Place, open_store, shown
+from chop.search.study.storage import Place, masked_storage, open_store
 from chop.search.study.store import Store
 from chop.search.study.trial import Outcome, frozen
 from chop.search.study.trial import TrialRequest as Wanted
@@ -42,7 +42,7 @@ def test_of_two_claims_on_one_configuration_the_first_wins(open_at: StoreMaker) 
     assert other.claim([wanted("x")], None) == [None]
     one.finish([(mine, DONE)])
     assert other.claim([wanted("x")], None) == [None]
-    assert [trial.number for trial in other.counted()] == [mine.number]
+    assert [trial.number for trial in other.frozen_trials()] == [mine.number]
 
 
 def test_no_more_trials_are_claimed_than_the_study_is_to_have(open_at: StoreMaker) -> None:
@@ -60,7 +60,7 @@ def test_what_is_given_up_can_be_claimed_again(open_at: StoreMaker) -> None:
     (theirs,) = other.claim([wanted("x")], None)
     assert theirs is not None
     other.finish([(theirs, DONE)])
-    assert [trial.number for trial in one.counted()] == [theirs.number]
+    assert [trial.number for trial in one.frozen_trials()] == [theirs.number]
 
 
 def test_a_failed_trial_keeps_its_reason_and_counts(open_at: StoreMaker) -> None:
@@ -68,7 +68,7 @@ def test_a_failed_trial_keeps_its_reason_and_counts(open_at: StoreMaker) -> None
     (trial,) = store.claim([wanted("x")], None)
     assert trial is not None
     store.finish([(trial, Outcome(reason="SearchError: loss is nan"))])
-    (stored,) = open_at().counted()
+    (stored,) = open_at().frozen_trials()
     assert stored.state == TrialState.FAIL
     assert stored.user_attrs["reason"] == "SearchError: loss is nan"
     assert open_at().claim([wanted("x")], None) == [None]
@@ -84,8 +84,11 @@ def test_who_is_alone_stores_without_claims_and_others_see_it(open_at: StoreMake
     other = open_at()
     with other.alone() as alone:
         assert not alone
-    assert [(t.number, t.values) for t in other.counted()] == [(0, [1.0, 2.0]), (1, [1.0, 2.0])]
-    assert [t.number for t in store.counted()] == [0, 1]
+    assert [(t.number, t.values) for t in other.frozen_trials()] == [
+        (0, [1.0, 2.0]),
+        (1, [1.0, 2.0]),
+    ]
+    assert [t.number for t in store.frozen_trials()] == [0, 1]
     assert store.news() == []
 
 
@@ -104,9 +107,9 @@ def test_the_trials_of_a_killed_process_are_given_up(open_at: StoreMaker, tmp_pa
     assert subprocess.run(command, check=False).returncode == -9
     store = open_at()
     store.sync()
-    assert store.taken("x")
+    assert store.is_taken("x")
     assert store.free_the_dead() == 1
-    assert not store.taken("x")
+    assert not store.is_taken("x")
     assert store.claim([wanted("x")], None)[0] is not None
 
 
@@ -164,7 +167,7 @@ def test_a_line_that_was_written_in_part_does_no_harm(
     assert first is not None
     assert second is not None
     store.finish([(first, DONE), (second, DONE)])
-    assert len(open_at().counted()) == 2
+    assert len(open_at().frozen_trials()) == 2
 
 
 def _swapped(lines: list[bytes]) -> list[bytes]:
@@ -190,7 +193,7 @@ def test_whole_lines_in_another_order_are_damage(
         store.finish([(trial, DONE)])
     path = tmp_path / "study.log"
     lines = path.read_bytes().splitlines(keepends=True)
-    assert len(open_at().counted()) == 4
+    assert len(open_at().frozen_trials()) == 4
     path.write_bytes(b"".join(change(lines)))
     with pytest.raises(SearchError, match=r"study\.log: line [45] is damaged"):
         open_at()
@@ -250,7 +253,7 @@ def test_a_storage_that_cannot_be_opened_is_one_line(
 
 
 def test_passwords_are_not_shown() -> None:
-    assert "secret" not in shown(Place("postgresql://me:secret@host/db", "search"))
+    assert "secret" not in masked_storage(Place("postgresql://me:secret@host/db", "search"))
 
 
 def test_a_study_that_is_not_there(tmp_path: Path) -> None:

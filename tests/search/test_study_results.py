@@ -55,7 +55,7 @@ class Done:
         store = open_store(Place(str(folder / "study.log"), "s"), ["maximize"], {})
         self.search = Search(self.space, self.config, store)
         self.search.run()
-        self.trials = store.counted()
+        self.trials = store.frozen_trials()
 
     def study(self, without: int = 0) -> StudyOfSettings:
         assert isinstance(self.space, Hyperparameters)

@@ -107,7 +107,7 @@ def test_processes_share_the_repeats_of_a_setting(context: SearchContext, tmp_pa
         search.run()
     assert evaluated == []
     assert [run.repeat for run in stored_runs(tmp_path)] == [0, 1]
-    (trial,) = search.store.counted()
+    (trial,) = search.store.frozen_trials()
     assert trial.user_attrs["software_metrics"] == summarise_trainings(stored_runs(tmp_path))
     alone, _ = search_of(context, tmp_path / "alone", 0.01, slots=1)
     alone.run()
@@ -120,7 +120,7 @@ def test_a_setting_that_cannot_be_trained_fails_once(
 ) -> None:
     search, _ = search_of(context, tmp_path, 1e30, slots=2)
     search.run()
-    (trial,) = search.store.counted()
+    (trial,) = search.store.frozen_trials()
     assert trial.state.name == "FAIL"
     assert trial.user_attrs["reason"]
     assert stored_runs(tmp_path) == []

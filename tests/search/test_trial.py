@@ -59,14 +59,14 @@ def test_a_stored_trial_is_a_value_with_everything_that_was_stored(open_at: Stor
     assert trial.seconds == pytest.approx((trial.ended - trial.begun).total_seconds())
     assert trial.losses(["maximize", "minimize"]) == (-5.0, 4.0)
     assert Trial.of(trial) is trial
-    assert Outcome.of(open_at().counted()[0]) == DONE
+    assert Outcome.of(open_at().frozen_trials()[0]) == DONE
     with pytest.raises(dataclasses.FrozenInstanceError):
         trial.number = 1  # type: ignore[misc]
 
 
 def test_a_trial_has_the_attributes_that_optuna_has(search_with: Searcher) -> None:
     store = search_with(n_trials=6).store
-    for mine, theirs in zip(store.trials(), store.counted(), strict=True):
+    for mine, theirs in zip(store.trials(), store.frozen_trials(), strict=True):
         assert mine.user_attrs == {n: v for n, v in theirs.user_attrs.items() if n != "claim"}
         assert (mine.values, mine.state, mine.number) == (
             theirs.values,

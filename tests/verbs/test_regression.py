@@ -378,12 +378,12 @@ def test_errors_are_those_that_their_names_say() -> None:
     generator = torch.Generator().manual_seed(1)
     outputs = torch.randn(50, 2, generator=generator)
     targets = Targets((1e6, -3.0), (100.0, 0.1), ("a", "b"))
-    labels = targets.restored(outputs.double() + torch.randn(50, 2, generator=generator)).float()
+    labels = targets.restore(outputs.double() + torch.randn(50, 2, generator=generator)).float()
     counted = RegressionTally(targets)
     for rows in range(0, 50, 20):
         counted.add(outputs[rows : rows + 20], labels[rows : rows + 20])
     found = counted.result()
-    errors = targets.restored(outputs.double()) - labels
+    errors = targets.restore(outputs.double()) - labels
     residual, total = errors.square().sum(0), (labels.double() - labels.double().mean(0)).square()
     assert [each.mae for each in found.errors] == pytest.approx(errors.abs().mean(0).tolist())
     assert [each.r2 for each in found.errors] == pytest.approx(

@@ -89,7 +89,7 @@ class Project:
 
     def trials(self) -> list[Any]:
         place = Place(str(self.results / "study.log"), "search")
-        return open_store(place, ["maximize", "minimize"], {}, create=False).counted()
+        return open_store(place, ["maximize", "minimize"], {}, create=False).frozen_trials()
 
 
 def finished(process: WarmRun) -> str:

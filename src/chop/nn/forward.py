@@ -17,7 +17,7 @@ from chop.nn.quant_config import OUTPUT
 from chop.nn.quantizers import Rounder
 from chop.numerics import NumberFormat
 from chop.ops.op import Op
-from chop.ops.stepwise import rounded
+from chop.ops.stepwise import round_in
 
 HOME = "chop.passes.graph.transforms.quantize"
 """Where users find quantised modules and functions, as the labs print it."""
@@ -77,7 +77,7 @@ def round_value(fmt: Rounder | None, value: Any) -> Any:
         raise ConfigError("a quantised layer takes a padded tensor, not a packed sequence")
     if isinstance(value, LISTS):
         return type(value)([round_value(fmt, item) for item in value])
-    return rounded(value, fmt) if value.is_floating_point() or value.is_complex() else value
+    return round_in(value, fmt) if value.is_floating_point() or value.is_complex() else value
 
 
 def round_parameter(fmt: Rounder, weight: Tensor) -> Tensor:

@@ -16,10 +16,10 @@ from chop.ops.stepwise import (
     CELL_BITS,
     SPARE,
     exact,
-    fixed,
-    rounded,
+    round_in,
     softmax_by_tables,
     table_bits,
+    to_fixed_point,
 )
 
 Rounders = Mapping[str, Callable[[Tensor], Tensor]]
@@ -59,7 +59,7 @@ def rounded_attention(  # noqa: PLR0913, PLR0917  # as torch has them
         return round_scores(scores) @ value
     logits = exact(query) @ exact(key).transpose(-2, -1)
     scores = softmax_by_tables(logits, -1, bits, scale, attn_mask)
-    return (rounded(scores, round_scores) @ exact(value)).to(query.dtype)
+    return (round_in(scores, round_scores) @ exact(value)).to(query.dtype)
 
 
 def float_scores(logits: Tensor, mask: Tensor | None) -> Tensor:
@@ -122,13 +122,13 @@ def gates_of(bits: int | None) -> Gates:
         return Gates()
 
     def index(x: Tensor) -> Tensor:
-        return fixed(x, bits, bits - SPARE, signed=True)
+        return to_fixed_point(x, bits, bits - SPARE, signed=True)
 
     return Gates(
-        lambda x: fixed(torch.sigmoid(index(x)), bits, bits),
-        lambda x: fixed(torch.tanh(index(x)), bits + 1, bits, signed=True),
-        lambda x: fixed(x, CELL_BITS, bits, signed=True),
-        lambda x: fixed(x, bits + 1, bits, signed=True),
+        lambda x: to_fixed_point(torch.sigmoid(index(x)), bits, bits),
+        lambda x: to_fixed_point(torch.tanh(index(x)), bits + 1, bits, signed=True),
+        lambda x: to_fixed_point(x, CELL_BITS, bits, signed=True),
+        lambda x: to_fixed_point(x, bits + 1, bits, signed=True),
     )
 
 
@@ -195,7 +195,7 @@ def run_recurrent(
     for index in range(layer.num_layers):
         if index:
             steps = F.dropout(steps, layer.dropout, layer.training)
-            steps = rounded(steps, rounders.get("data_in", pass_through))
+            steps = round_in(steps, rounders.get("data_in", pass_through))
         found = []
         for direction in range(directions):
             place = index * directions + direction
@@ -244,10 +244,10 @@ def one_way(
     outputs: list[Tensor] = []
     each = list(gates.unbind(1))
     for now in reversed(each) if direction else each:
-        hidden = F.linear(rounded(state[0], round_hidden), weight, bias)
+        hidden = F.linear(round_in(state[0], round_hidden), weight, bias)
         state = run(now, state, hidden, of)
         if project is not None:
-            state = (F.linear(rounded(state[0], round_hidden), project), *state[1:])
+            state = (F.linear(round_in(state[0], round_hidden), project), *state[1:])
         outputs.append(state[0])
     return torch.stack(outputs[::-1] if direction else outputs, 1), state
 
@@ -262,7 +262,7 @@ def run_cell(layer: Any, input: Tensor, hx: Any = None, *, rounders: Rounders | 
         zeros = layer.weight_hh.new_zeros(*(1,) * (input.dim() - 1), layer.hidden_size)
         hx = (zeros, zeros) if lstm else zeros
     state = tuple(map(number, hx if lstm else (hx,)))
-    hidden = rounded(state[0], rounders.get("hidden", pass_through))
+    hidden = round_in(state[0], rounders.get("hidden", pass_through))
     gates = F.linear(number(input), number(layer.weight_ih), number(layer.bias_ih))
     before = F.linear(hidden, number(layer.weight_hh), number(layer.bias_hh))
     found = tuple(each.to(input.dtype) for each in STEPS[mode](gates, state, before, of))

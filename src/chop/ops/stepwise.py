@@ -38,10 +38,10 @@ def table_bits(rounders: Any) -> int | None:
     return found.width
 
 
-def rounded(x: Tensor, rounder: Any) -> Tensor:
+def round_in(x: Tensor, rounder: Any) -> Tensor:
     """Return numbers in a format; what records a computation records this as one call."""
     recorded = has_torch_function_unary(x)
-    found: Tensor = handle_torch_function(rounded, (x,), x, rounder) if recorded else rounder(x)
+    found: Tensor = handle_torch_function(round_in, (x,), x, rounder) if recorded else rounder(x)
     return found
 
 
@@ -51,9 +51,9 @@ def integer_grid(width: int, frac_width: int, signed: bool) -> Integer:
     return Integer(width=width, frac_width=frac_width, signed=signed)
 
 
-def fixed(x: Tensor, width: int, frac_width: int, signed: bool = False) -> Tensor:
+def to_fixed_point(x: Tensor, width: int, frac_width: int, signed: bool = False) -> Tensor:
     """Return numbers in fixed point, those beyond its range at its ends."""
-    return rounded(x, integer_grid(width, frac_width, signed))
+    return round_in(x, integer_grid(width, frac_width, signed))
 
 
 def exact(x: Tensor) -> Tensor:
@@ -78,8 +78,8 @@ def by_tables(
     total, ends = None, 0.0
     for place in range(start, start + 2 * count, 2):
         low = 2.0**place
-        part = fixed(x.clamp(low, 4 * low), index + 3, index - place)
-        found = fixed(function(part), WIDE, frac_width)
+        part = to_fixed_point(x.clamp(low, 4 * low), index + 3, index - place)
+        found = to_fixed_point(function(part), WIDE, frac_width)
         total = found if total is None else total + found
         if place > start:
             end = function(torch.tensor(low, dtype=torch.float64))
@@ -99,23 +99,23 @@ def softmax_by_tables(
         mask: truth values that say what is visible, or numbers to add.
     """
     point = bits - SPARE + ceil(log2(scale))
-    x, visible = fixed(exact(x), LOGIT_BITS, point, signed=True), mask
+    x, visible = to_fixed_point(exact(x), LOGIT_BITS, point, signed=True), mask
     if mask is not None and mask.dtype != torch.bool:
         added = exact(mask).clamp(min=HIDDEN) * (1 / scale)
-        x, visible = x + fixed(added, LOGIT_BITS, point, signed=True), mask > HIDDEN
+        x, visible = x + to_fixed_point(added, LOGIT_BITS, point, signed=True), mask > HIDDEN
     if visible is not None:
         visible = exact(visible)
         x = x + (visible - 1) * 2.0 ** (LOGIT_BITS - point + 2)
     least = ceil(ceil((bits + 1) * log(2)) / scale * 2**point) / 2**point
     apart = (x - x.amax(dim, keepdim=True)).clamp(-least, 0)
-    powers = fixed(torch.exp(apart if scale == 1 else apart * scale), bits, bits)
+    powers = to_fixed_point(torch.exp(apart if scale == 1 else apart * scale), bits, bits)
     powers = powers if visible is None else powers * visible
     octaves = ceil(log2(x.shape[dim]))
     total = powers.sum(dim, keepdim=True)
     inverse = by_tables(
         total, torch.reciprocal, 0, max(1, ceil(octaves / 2)), bits - SPARE, bits + octaves
     )
-    return fixed(powers * inverse, bits + SPARE, bits + SPARE)
+    return to_fixed_point(powers * inverse, bits + SPARE, bits + SPARE)
 
 
 def standardise_rows(
@@ -138,7 +138,7 @@ def standardise_rows(
     if centred:  # times the number of elements, so that nothing is divided
         total = x.sum(-1, keepdim=True) * unit
         squares = squares * (count * unit) - total * total
-        x = fixed(x * (count * unit) - total, bits + 2, bits - top, signed=True)
+        x = to_fixed_point(x * (count * unit) - total, bits + 2, bits - top, signed=True)
     else:
         factor = 1.0
 
@@ -147,7 +147,7 @@ def standardise_rows(
 
     depth = bits - SPARE
     root = by_tables(squares, inverse, 2 * (top - depth), depth, depth - 1, bits - 3 + top)
-    return fixed(x * root, NORMAL_BITS, NORMAL_BITS - 6, signed=True)
+    return to_fixed_point(x * root, NORMAL_BITS, NORMAL_BITS - 6, signed=True)
 
 
 def largest_number(rounders: Any) -> float:

@@ -43,18 +43,20 @@ class AutoPipeline:
                 ``quantize``. In them, ``"self/<name of a pass>"`` stands for what that has found.
             skip_passes: passes to leave out, or their names.
         """
-        given = {self.named(name): dict(args or {}) for name, args in (pass_args or {}).items()}
-        skipped = {self.named(each if isinstance(each, str) else each.__name__)
+        given = {
+            self.function_name(name): dict(args or {}) for name, args in (pass_args or {}).items()
+        }
+        skipped = {self.function_name(each if isinstance(each, str) else each.__name__)
                    for each in skip_passes}  # fmt: skip
         found: dict[str, Info] = {}
         for each in self.pass_list:
             name = each.__name__
             needless = each.kind == "transform" and name not in given
             if name not in skipped and not needless:
-                mg, found[name] = each(mg, self.filled(given.get(name, {}), found))
+                mg, found[name] = each(mg, self.fill(given.get(name, {}), found))
         return mg, found
 
-    def named(self, name: str) -> str:
+    def function_name(self, name: str) -> str:
         """The name of the function of a pass, from that or from the name it has in a file."""
         names = {key: each.__name__ for each in self.pass_list for key in (each.name,)}
         names |= {each.__name__: each.__name__ for each in self.pass_list}
@@ -62,7 +64,7 @@ class AutoPipeline:
             raise UnknownNameError("pass", name, names, f"{type(self).__name__}")
         return names[name]
 
-    def filled(self, args: Mapping[str, Any], found: Mapping[str, Info]) -> dict[str, Any]:
+    def fill(self, args: Mapping[str, Any], found: Mapping[str, Info]) -> dict[str, Any]:
         """Arguments in which each reference has become what it stands for."""
         return {key: self.value(value, found) for key, value in args.items()}
 
@@ -70,7 +72,7 @@ class AutoPipeline:
         """An argument, or what it refers to."""
         if not (isinstance(value, str) and value.startswith(OUTPUT_OF)):
             return value
-        name = self.named(value.removeprefix(OUTPUT_OF))
+        name = self.function_name(value.removeprefix(OUTPUT_OF))
         if name not in found:
             raise ConfigError(f"{value!r}: that pass has not run before")
         return found[name]

@@ -154,7 +154,7 @@ class Contest:
 
     def outcomes(self) -> dict[str, Outcome]:
         """Return all that was ever measured, by the key of the configuration."""
-        return {str(claim_of(t).key): Outcome.of(t) for t in self.measured.counted()}
+        return {str(claim_of(t).key): Outcome.of(t) for t in self.measured.frozen_trials()}
 
     def _do_all(self, plans: Sequence[Plan]) -> None:
         while missing := [plan for plan in plans if plan.key not in self.finished.done]:
@@ -170,7 +170,7 @@ class Contest:
 
     def _claim(self, plan: Plan) -> None:
         """Begin a run that no process is at."""
-        if self.finished.taken(plan.key):
+        if self.finished.is_taken(plan.key):
             return
         stated = {"sampler": plan.sampler, "seed": plan.seed}
         (claim,) = self.finished.claim([TrialRequest(plan.key, stated, {}, {})], None)
@@ -209,7 +209,7 @@ class Contest:
 
     def _measure(self, wanted: Sequence[TrialRequest]) -> None:
         """Send what no process measures yet to the engine, and wait for some of all that."""
-        free = [each for each in wanted if not self.measured.taken(each.key)]
+        free = [each for each in wanted if not self.measured.is_taken(each.key)]
         while free and self.trials.has_room():
             size = self.trials.batch_size(len(free))
             self.trials.send(free[:size])

@@ -125,7 +125,7 @@ class Proposals:
         return PendingTrial(proposed, config, key_of(config))
 
     def _is_taken(self, key: str, batch: dict[str, PendingTrial]) -> bool:
-        return key in batch or self.known.taken(key)
+        return key in batch or self.known.is_taken(key)
 
     def _repeat(self, pending: PendingTrial) -> None:
         """Tell the sampler the known result of a configuration it has proposed again.

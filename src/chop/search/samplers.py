@@ -132,9 +132,9 @@ class QuasiRandom(Sampler):
                 f"{len(self._dimensions)}: use 'random'"
             )
         self._seed = seed
-        self._engine = self._scrambled(seed)
+        self._engine = self._sobol_engine(seed)
 
-    def _scrambled(self, seed: int) -> "SobolEngine":
+    def _sobol_engine(self, seed: int) -> "SobolEngine":
         from torch.quasirandom import SobolEngine
 
         return SobolEngine(  # type: ignore[no-untyped-call]
@@ -143,7 +143,7 @@ class QuasiRandom(Sampler):
 
     def part_ways(self, way: str) -> None:
         other = python_random.Random(f"{self._seed}/{way}")
-        self._engine = self._scrambled(other.getrandbits(32))
+        self._engine = self._sobol_engine(other.getrandbits(32))
 
     def propose(self) -> Proposal:
         point: list[float] = self._engine.draw(1)[0].tolist()

@@ -66,7 +66,7 @@ def test_a_model_that_could_not_be_sent_is_searched_all_the_same(
     context = SearchContext(Notebook().eval(), get_model_info("jsc-tiny"), data)
     engine = Local(2)
     assert engine.start_method == "fork"
-    assert len(search_with(context, open_at(), engine).counted()) == 8
+    assert len(search_with(context, open_at(), engine).frozen_trials()) == 8
 
 
 def test_where_a_fork_is_not_safe_model_and_imports_are_sent(
@@ -79,7 +79,7 @@ def test_where_a_fork_is_not_safe_model_and_imports_are_sent(
     (module,) = import_user_code([str(file)])
     context = SearchContext(module.Own().eval(), get_model_info("jsc-tiny"), data)
     engine = Local(1, imports=[str(file)], may_fork=False)
-    assert len(search_with(context, open_at(), engine).counted()) == 8
+    assert len(search_with(context, open_at(), engine).frozen_trials()) == 8
 
 
 def test_what_cannot_be_sent_is_one_line(context: SearchContext, open_at: StoreMaker) -> None:
@@ -173,7 +173,7 @@ def test_trials_are_those_of_one_process(
     config = parse_search(tables(sampler=sampler, n_trials=18))
     serial = Search(space_of(context, config), config, open_at("serial.log"))
     serial.run()
-    by_key = [{t.user_attrs["key"]: t.values for t in store.counted()}
+    by_key = [{t.user_attrs["key"]: t.values for t in store.frozen_trials()}
               for store in (one, two, serial.store)]  # fmt: skip
     assert by_key[0] == by_key[1] == by_key[2]
     assert len(by_key[0]) == 18
@@ -202,7 +202,7 @@ def test_a_trial_that_kills_its_process_is_one_failed_trial(
     config = parse_search(stated)
     store = open_at()
     Search(space_of(context, config), config, store, engine=Local(2)).run()
-    trials = store.counted()
+    trials = store.frozen_trials()
     assert len({trial.user_attrs["key"] for trial in trials}) == len(trials) == 18
     (failed,) = [trial for trial in trials if trial.state.name == "FAIL"]
     reason = "its process ended 2 times: its process was killed by signal 9"

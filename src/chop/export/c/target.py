@@ -200,7 +200,7 @@ def float_rows(rows: CheckedRows, entries: FloatEntries) -> tuple[str, list[str]
     classes = numbers[0].reshape(len(numbers[0]), -1).argmax(1)
     targets = None if entries.preprocessing is None else entries.preprocessing.targets
     if targets is not None and len(targets.mean) == numbers[0][0].numel():
-        numbers = [targets.restored(each) for each in numbers]
+        numbers = [targets.restore(each) for each in numbers]
     bits = np.ascontiguousarray(_side_by_side(features.values(), kept)).view(np.uint32)
     text = "\n".join(" ".join(f"{bit:x}" for bit in row) for row in bits.tolist())
     found = np.ascontiguousarray(_side_by_side(numbers)).view(np.uint32)

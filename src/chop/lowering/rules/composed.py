@@ -22,7 +22,7 @@ from chop.lowering.symbols import (
     values_under,
 )
 from chop.ops.op import OPS, lowering
-from chop.ops.stepwise import TABLE, rounded
+from chop.ops.stepwise import TABLE, round_in
 
 
 class ExampleProxy(fx.Proxy):
@@ -128,7 +128,7 @@ def probe(call: SymbolicCall, symbol: Symbol) -> Tensor:
 
 def lower_part(inner: Lowering, node: fx.Node) -> Any:
     """Return the result of one part: a rounding, or an operation."""
-    if node.target is not rounded:
+    if node.target is not round_in:
         return inner.visit(node)
     (source, fmt), _ = inner.arguments(node)
     return inner.round_symbol(source, fmt, str(inner.owner))

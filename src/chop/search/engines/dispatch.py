@@ -126,7 +126,7 @@ class Dispatcher:
         """Have trials evaluated; return those that other processes have taken before."""
         if self._is_alone():
             room = len(requests) if self.limit is None else self.limit - self.store.count
-            free = [each for each in requests if not self.store.taken(each.key)][: max(room, 0)]
+            free = [each for each in requests if not self.store.is_taken(each.key)][: max(room, 0)]
             self.store.reserved |= {each.key for each in free}
             flights = [Flight(each, None) for each in free]
         else:

@@ -86,10 +86,10 @@ class Judge:
             )
             test = before.test
             if test is None and place < MOST_POINTS:
-                test = self._tested(partial(self._model, trial))
+                test = self._test(partial(self._model, trial))
             if chosen_by is None and self.is_regression and place < MOST_POINTS:
                 # A mean tells no interval, so the rows are measured again.
-                chosen_by = self._measured(self._model(trial), self.chosen_by)
+                chosen_by = self._measure(self._model(trial), self.chosen_by)
             found[trial.number] = Accuracies(chosen_by=chosen_by, test=test)
         return found
 
@@ -102,21 +102,21 @@ class Judge:
         if model is None:
             return None
         return Start(
-            chosen_by=self._measured(model, self.chosen_by),
-            test=self._tested(lambda: model),
+            chosen_by=self._measure(model, self.chosen_by),
+            test=self._test(lambda: model),
             is_float=not any(isinstance(part, QuantizedModule) for part in model.modules()),
         )
 
     def _model(self, trial: Trial) -> "nn.Module":
         return self.space.candidate(dict(trial.config)).model
 
-    def _tested(self, build: "Callable[[], nn.Module]") -> Measured | None:
+    def _test(self, build: "Callable[[], nn.Module]") -> Measured | None:
         if not self.context.data_module.dataset_info.test_split_available:
             return None
         batches = self.context.data_module.test_dataloader()  # not kept: there may be many rows
-        return self._measured(build(), batches)
+        return self._measure(build(), batches)
 
-    def _measured(self, model: "nn.Module", batches: "Iterable[tuple[Tensor, Tensor]]") -> Measured:
+    def _measure(self, model: "nn.Module", batches: "Iterable[tuple[Tensor, Tensor]]") -> Measured:
         context = self.context
         return evaluate_model(model, copies(batches), context.device, context.targets).primary
 

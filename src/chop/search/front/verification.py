@@ -64,7 +64,7 @@ Marks = Mapping[int, Verified]
 """What was found of trials, by their numbers."""
 
 
-def verified(build: "Callable[[], nn.Module]", features: "Tensor") -> Verified:
+def verify_model(build: "Callable[[], nn.Module]", features: "Tensor") -> Verified:
     """Compare the model that `build` makes with its integers; what is in the way is the reason."""
     try:
         found = compare(build().cpu(), features)
@@ -91,7 +91,7 @@ class FrontCheck:
 def check_of(space: SearchSpace) -> Callable[[dict[str, Any]], Verified]:
     """Return what compares a configuration of a space with its integers."""
     rows = rows_to_compare(space.context)
-    return lambda config: verified(lambda: space.candidate(config).model, rows)
+    return lambda config: verify_model(lambda: space.candidate(config).model, rows)
 
 
 def verify_best(

@@ -131,7 +131,9 @@ class MemberRuns:
                 error = str(failed)
             finally:
                 steps.close()
-            trials = tuple((request_of(each), Outcome.of(each)) for each in run.store.counted())
+            trials = tuple(
+                (request_of(each), Outcome.of(each)) for each in run.store.frozen_trials()
+            )
             run.store.close()
             return Stretch(pack_state(folder), trials, len(run.history), is_done, error)
 

@@ -106,7 +106,7 @@ class Rows:
     def _targets(self, features: Tensor, labels: Tensor) -> Tensor:
         """Labels, or a mixture with what a teacher says: shares of classes, or numbers."""
         if self.is_regression:
-            labels = as_rows(labels) if self.scaling is None else self.scaling.scaled(labels)
+            labels = as_rows(labels) if self.scaling is None else self.scaling.scale_labels(labels)
         if self.teacher is None:
             return labels
         with torch.no_grad():

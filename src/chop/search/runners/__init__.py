@@ -20,10 +20,10 @@ from chop.search.runners.runner import (
     hardware_runner,
     software_runner,
 )
-from chop.search.runners.software import EvaluationArgs, LoaderName, evaluated
+from chop.search.runners.software import EvaluationArgs, LoaderName, loss_and_accuracy
 from chop.search.spaces.space import Candidate
 
 __all__ = [
     "HW_RUNNERS", "SW_RUNNERS", "Candidate", "EvaluationArgs", "LoaderName", "Runner", "RunnerArgs",
-    "evaluated", "hardware_runner", "software_runner",
+    "hardware_runner", "loss_and_accuracy", "software_runner",
 ]  # fmt: skip

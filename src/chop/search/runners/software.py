@@ -34,14 +34,14 @@ class EvaluationArgs(RunnerArgs):
 @software_runner("basic_evaluation", metrics=("loss", "accuracy"), regression=False)
 def basic_evaluation(candidate: Candidate, args: EvaluationArgs) -> dict[str, float]:
     """Mean cross entropy and micro accuracy, as training defines them."""
-    loss, accuracy = evaluated(candidate, args)
+    loss, accuracy = loss_and_accuracy(candidate, args)
     return {"loss": loss, "accuracy": accuracy}
 
 
 @software_runner("lm_evaluation", ("loss", "accuracy", "perplexity"), regression=False)
 def lm_evaluation(candidate: Candidate, args: EvaluationArgs) -> dict[str, float]:
     """Mean cross entropy, accuracy and perplexity of the tokens of a language model."""
-    loss, accuracy = evaluated(candidate, args)
+    loss, accuracy = loss_and_accuracy(candidate, args)
     return {"loss": loss, "accuracy": accuracy, "perplexity": perplexity(loss)}
 
 
@@ -56,7 +56,7 @@ def regression_evaluation(candidate: Candidate, args: EvaluationArgs) -> dict[st
     return counted.result().metrics()
 
 
-def evaluated(candidate: Candidate, args: EvaluationArgs) -> tuple[float, float]:
+def loss_and_accuracy(candidate: Candidate, args: EvaluationArgs) -> tuple[float, float]:
     """The mean cross entropy and the accuracy of a candidate."""
     loss, right, rows = 0.0, 0, 0
     no_gradients = torch.inference_mode() if candidate.context.eval_mode else torch.no_grad()
@@ -98,7 +98,7 @@ def latency(candidate: Candidate, args: LatencyArgs) -> dict[str, float]:
     with torch.inference_mode():
         for _ in range(args.warm_up):
             candidate.model(features.clone())
-        times = torch.tensor([_timed(candidate, features) for _ in range(args.repeats)])
+        times = torch.tensor([_time_pass(candidate, features) for _ in range(args.repeats)])
     low, median, high = torch.quantile(times, torch.tensor([0.05, 0.5, 0.95])).tolist()
     return {
         "latency": median,
@@ -108,7 +108,7 @@ def latency(candidate: Candidate, args: LatencyArgs) -> dict[str, float]:
     }
 
 
-def _timed(candidate: Candidate, features: Tensor) -> float:
+def _time_pass(candidate: Candidate, features: Tensor) -> float:
     """Milliseconds of one pass; the copy that protects the rows is not timed."""
     own = features.clone()
     _wait(features.device)
@@ -147,17 +147,17 @@ class TrainArgs(RunnerArgs):
 @software_runner("basic_train", metrics=("loss", "accuracy"), regression=False)
 def basic_train(candidate: Candidate, args: TrainArgs) -> dict[str, float]:
     """Loss and accuracy after some epochs of (quantisation-aware) training of a private copy."""
-    found = trained(candidate, args).metrics()
+    found = train_candidate(candidate, args).metrics()
     return {name: found[name] for name in ("loss", "accuracy")}
 
 
 @software_runner("regression_train", NUMBERS.metrics, regression=True)
 def regression_train(candidate: Candidate, args: TrainArgs) -> dict[str, float]:
     """The same of a network that predicts numbers: its errors after some epochs of training."""
-    return trained(candidate, args).metrics()
+    return train_candidate(candidate, args).metrics()
 
 
-def trained(candidate: Candidate, args: TrainArgs) -> Result:
+def train_candidate(candidate: Candidate, args: TrainArgs) -> Result:
     """The result of a candidate after its training."""
     from chop.training.fit import fit_in_memory
     from chop.training.job import Job

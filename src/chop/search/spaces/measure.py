@@ -102,7 +102,7 @@ class Measure:
         if request.part is None:
             return self(request.config)
         place, number = request.part
-        return _guard(lambda: self._divided(request.config, place).evaluate(number))
+        return _guard(lambda: self._parts(request.config, place).evaluate(number))
 
     def __call__(self, config: dict[str, Any]) -> Outcome:
         """Measure; an error is the outcome of this configuration and stops no other."""
@@ -119,14 +119,14 @@ class Measure:
             (place, number)
             for place, (runner, _) in enumerate(self.software)
             if runner.parts is not None
-            for number in self._divided(config, place).missing()
+            for number in self._parts(config, place).missing()
         ]
 
     def keep(self, config: dict[str, Any], part: Part, value: Any) -> None:
         """Keep what came of a part, which `__call__` then finds."""
-        self._divided(config, part[0]).keep(value)
+        self._parts(config, part[0]).keep(value)
 
-    def _divided(self, config: dict[str, Any], place: int) -> RunnerParts:
+    def _parts(self, config: dict[str, Any], place: int) -> RunnerParts:
         runner, args = self.software[place]
         assert runner.parts is not None
         return runner.parts(self.space.candidate(config), args)
@@ -205,7 +205,7 @@ class Measure:
             {
                 name: each.violation(measured[name])
                 for name, each in self.metrics.items()
-                if each.bounded
+                if each.is_bounded
             },
         )
 

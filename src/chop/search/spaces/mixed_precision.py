@@ -152,7 +152,7 @@ class MixedPrecisionPTQ(SearchSpace):
         folding: dict[str, Any] = {"fold_normalisation": {}} if self.setup.fold else {}
         return {"passes": {**folding, "quantize": args}}
 
-    def quantised(self, config: dict[str, Any]) -> nn.Module:
+    def quantise(self, config: dict[str, Any]) -> nn.Module:
         """A new model, made by the quantise pass."""
         graph = copy.deepcopy(self.graph)  # a graph of torch.export takes long to trace
         args = pass_args(self.with_numbers(config)) | {"outside_width": True}
@@ -257,7 +257,7 @@ class QuantisedCandidate(Candidate):
     """A quantised network, run as a variant of the one graph where that is possible."""
 
     def __init__(self, space: MixedPrecisionPTQ, config: dict[str, Any]) -> None:
-        super().__init__(space.context, config, lambda: space.quantised(config))
+        super().__init__(space.context, config, lambda: space.quantise(config))
         self.space = space
         self.quants = space.quants(config)
 

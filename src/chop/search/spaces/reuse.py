@@ -124,10 +124,10 @@ class Formats:
                 each.role: each.formats[each.settings(values)] for each in self._operands[shape]
             }
         except KeyError:
-            return self._parsed(op, rule, where, (shape, values))
+            return self._parse(op, rule, where, (shape, values))
         return QuantConfig(name, operands, bypass)
 
-    def _parsed(
+    def _parse(
         self, op: Op, rule: dict[str, Any], where: str, met: tuple[Hashable, list[Any]]
     ) -> QuantConfig:
         """Parse a rule, and keep what came of the values that were met in it."""
@@ -227,7 +227,7 @@ class BitCounter:
             formats = in_effect(quant)
             for role, parameter, bits in self.owned.get(name, ()):
                 if role in formats:
-                    total += self._stored(parameter, formats[role]) - bits
+                    total += self._parameter_bits(parameter, formats[role]) - bits
         return average(total, self.elements)
 
     def activation_width(self, quants: Quants) -> float:
@@ -236,7 +236,7 @@ class BitCounter:
         bits = sum(buffers(uses[node])["input_buffer_bits"] for node in self.readers)
         return average(bits, self.read)
 
-    def _stored(self, parameter: nn.Parameter, fmt: NumberFormat) -> int:
+    def _parameter_bits(self, parameter: nn.Parameter, fmt: NumberFormat) -> int:
         key = (parameter, fmt)
         if key not in self._bits:
             self._bits[key] = stored_bits(fmt, tuple(parameter.shape), parameter.dtype)

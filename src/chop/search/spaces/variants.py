@@ -208,13 +208,13 @@ class Variants:
         if step.operation is not None:
             return compute(step.operation, quant.operands, self.cache, args, kwargs, step.layer)
         if step.layer is not None:
-            return self._quantised(step.layer, step.op, quant)(*args, **kwargs)
+            return self._quantise(step.layer, step.op, quant)(*args, **kwargs)
         parts = function_parts(step.op, quant.name)
         # fx records private arguments, which the quantise pass drops too.
         named = {key: value for key, value in kwargs.items() if not key.startswith("_")}
         return parts.call(quant, args, named, cache=self.cache)
 
-    def _quantised(self, layer: nn.Module, op: Op, quant: QuantConfig) -> QuantizedModule:
+    def _quantise(self, layer: nn.Module, op: Op, quant: QuantConfig) -> QuantizedModule:
         """A layer that has hooks, parametrisations or layers in it, in one kind of format."""
         key = (layer, quant.name)
         if key not in self._modules:
@@ -244,7 +244,7 @@ class VariantRun:
         self.variants.cache.keys = {}
         for place, value in self.values.items():
             self._hold(place, value)
-        for place in self._wanted(last):
+        for place in self._places_to_compute(last):
             step = steps[place]
             result = self.variants.compute(step, self.values, self.quants)
             self.variants.activations.put(self.keys[place], result, count_bytes(result))
@@ -255,7 +255,7 @@ class VariantRun:
                     self._drop(source)
         return self.values[last]
 
-    def _wanted(self, last: int) -> list[int]:
+    def _places_to_compute(self, last: int) -> list[int]:
         """Take what is kept, and return the places that are to be computed, in their order."""
         wanted: set[int] = set()
         asked = [last]

@@ -147,7 +147,7 @@ class Journal(BaseJournalBackend):
         with open(self.path, "r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # closing the file releases it
             start = self._cut(file)
-            content = _stored(lines, start)
+            content = _as_bytes(lines, start)
             try:
                 _write_all(file.fileno(), content, start)
                 self._flush(file.fileno())
@@ -277,7 +277,7 @@ def _write_all(descriptor: int, content: bytes, place: int) -> None:
         left, place = left[taken:], place + taken
 
 
-def _stored(lines: list[str], place: int) -> bytes:
+def _as_bytes(lines: list[str], place: int) -> bytes:
     """Records as they stand in the file from a place on."""
     stored = bytearray()
     for line in map(str.encode, lines):
@@ -303,13 +303,13 @@ def _record(line: bytes, place: int) -> dict[str, Any] | None:
     if end[:8] == SUM[:8] and end != SUM % zlib.crc32(b"}", zlib.crc32(start, _begin(place))):
         return None
     try:
-        record = _parsed(start) if end[:8] == SUM[:8] else json.loads(line)
+        record = _parse_start(start) if end[:8] == SUM[:8] else json.loads(line)
     except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) and "op_code" in record else None
 
 
-def _parsed(start: bytes) -> Any:
+def _parse_start(start: bytes) -> Any:
     """The record that a line begins with, all but the last brace of it.
 
     Most of the line of a finished trial are the options of its choices. They come last, are the

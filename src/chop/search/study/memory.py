@@ -19,7 +19,7 @@ class KnownTrials:
         """Configurations that this process evaluates without a claim, as there is no other."""
         self._news: list[FrozenTrial] = []
 
-    def taken(self, key: str) -> bool:
+    def is_taken(self, key: str) -> bool:
         """Return whether a configuration was evaluated or is being evaluated."""
         return key in self.done or key in self.running or key in self.reserved
 

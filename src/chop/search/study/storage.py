@@ -92,11 +92,13 @@ def open_store(
     storage, journal = _storage(place)
     with contextlib.ExitStack() as if_it_fails:
         if_it_fails.callback(close, storage)
-        is_new = create and _made(storage, place.study_name, directions)
+        is_new = create and _make_study(storage, place.study_name, directions)
         try:
             study = optuna.load_study(storage=storage, study_name=place.study_name)
         except KeyError:
-            raise SearchError(f"{shown(place)}: there is no study {place.study_name!r}") from None
+            raise SearchError(
+                f"{masked_storage(place)}: there is no study {place.study_name!r}"
+            ) from None
         if is_new:
             study.set_user_attr(PROBLEM, dict(problem))
             if objectives:
@@ -115,7 +117,7 @@ def _name_objectives(study: optuna.Study, names: Sequence[str]) -> None:
         study.set_metric_names(list(names))
 
 
-def _made(storage: "BaseStorage", name: str, directions: list[Direction]) -> bool:
+def _make_study(storage: "BaseStorage", name: str, directions: list[Direction]) -> bool:
     """Make a study if it is not there; of several processes that try, one is told that it did."""
     with contextlib.suppress(KeyError):
         storage.get_study_id_from_name(name)
@@ -135,7 +137,7 @@ def study_names(storage: str) -> list[str]:
     return names
 
 
-def shown(place: Place) -> str:
+def masked_storage(place: Place) -> str:
     """The place without the password that a URL may hold."""
     return masked_url(place.storage)
 
@@ -146,8 +148,8 @@ def _check_problem(study: optuna.Study, place: Place, problem: Mapping[str, Any]
         if time.monotonic() > deadline:
             if study.get_trials(deepcopy=False):
                 raise SearchError(
-                    f"{shown(place)}: study {study.study_name!r} does not say what its trials are "
-                    "of, so it is not ours; start a new study without --resume"
+                    f"{masked_storage(place)}: study {study.study_name!r} does not say what its "
+                    "trials are of, so it is not ours; start a new study without --resume"
                 )
             # Who made it was killed before it could say so.
             study.set_user_attr(PROBLEM, dict(problem))
@@ -156,8 +158,8 @@ def _check_problem(study: optuna.Study, place: Place, problem: Mapping[str, Any]
     for name, value in problem.items():
         if stored.get(name) != value:
             raise SearchError(
-                f"{shown(place)}: the stored study had another {name}, so its trials cannot be "
-                "compared with new ones; start a new study without --resume"
+                f"{masked_storage(place)}: the stored study had another {name}, so its trials "
+                "cannot be compared with new ones; start a new study without --resume"
             )
 
 
@@ -185,11 +187,11 @@ def _storage(place: Place) -> tuple["BaseStorage", Any]:
         missing = error.name or getattr(error.__cause__, "name", None) or str(error)
         package = PACKAGES.get(missing, missing)
         raise ConfigError(
-            f"storage {shown(place)}: needs {missing}: pip install {package}"
+            f"storage {masked_storage(place)}: needs {missing}: pip install {package}"
         ) from None
     except Exception as error:  # noqa: BLE001  # each driver has its own errors
         reason = without_secrets(str(error).strip().partition("\n")[0], place.storage)
-        raise ConfigError(f"storage {shown(place)}: cannot be opened: {reason}") from None
+        raise ConfigError(f"storage {masked_storage(place)}: cannot be opened: {reason}") from None
 
 
 def _journal(name: str) -> "Journal":

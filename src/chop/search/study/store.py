@@ -223,7 +223,7 @@ class Store(KnownTrials):
 
     def once(self, request: TrialRequest, work: Callable[[], Outcome]) -> Outcome | None:
         """Store and return the result of `work`; None if another process has done it or does it."""
-        if self.taken(request.key):
+        if self.is_taken(request.key):
             return None
         (trial,) = self.claim([request], None)
         if trial is None:
@@ -326,9 +326,9 @@ class Store(KnownTrials):
 
     def trials(self) -> list[Trial]:
         """The trials that count, in the order of their numbers."""
-        return list(map(Trial.of, self.counted()))
+        return list(map(Trial.of, self.frozen_trials()))
 
-    def counted(self) -> list[FrozenTrial]:
+    def frozen_trials(self) -> list[FrozenTrial]:
         """The same as Optuna has them."""
         self.catch_up()
         return sorted(self.done.values(), key=lambda trial: trial.number)
@@ -358,7 +358,7 @@ def store_kept(folder: Path, store: Store) -> None:
     """Store the results that are kept in `folder`, and remove the files of them."""
     for path in sorted(folder.glob(f"{Path(UNSTORED).stem}*.json")):
         for request, outcome in _read_unstored(path):
-            if not store.taken(request.key):
+            if not store.is_taken(request.key):
                 (trial,) = store.claim([request], None)
                 store.finish([(trial, outcome)] if trial else [])
             if request.key not in store.done:

@@ -225,7 +225,7 @@ class KnownTrial(FrozenTrial):
 Kind = TypeVar("Kind", bound=FrozenTrial)
 
 
-def _made(kind: type[Kind], like: TrialRequest | FrozenTrial, **fields: Any) -> Kind:
+def _new_trial(kind: type[Kind], like: TrialRequest | FrozenTrial, **fields: Any) -> Kind:
     """A trial without a number; Optuna's `create_trial` would check what is right already."""
     return kind(
         number=-1, trial_id=-1, value=None, params=like.params, distributions=like.distributions,
@@ -239,14 +239,14 @@ def frozen(
     """A trial to be stored."""
     stored = {KEY: request.key, CONFIG: request.config, **attrs}
     times = {"datetime_start": begun, "datetime_complete": None}
-    return _made(FrozenTrial, request, state=state, user_attrs=stored, **times)
+    return _new_trial(FrozenTrial, request, state=state, user_attrs=stored, **times)
 
 
 def as_known(trial: FrozenTrial) -> KnownTrial:
     """Return what a sampler has to know of a finished trial."""
     times = dict.fromkeys(("datetime_start", "datetime_complete"), datetime.now())
     own = {"state": trial.state, "values": trial.values, "user_attrs": {}}
-    return _made(KnownTrial, trial, **own, **times)
+    return _new_trial(KnownTrial, trial, **own, **times)
 
 
 class MetricRule(BaseModel):
@@ -260,7 +260,7 @@ class MetricRule(BaseModel):
     min: float | None = None
 
     @property
-    def bounded(self) -> bool:
+    def is_bounded(self) -> bool:
         return self.max is not None or self.min is not None
 
     def violation(self, value: float) -> float:
@@ -305,6 +305,6 @@ class SearchDescription(BaseModel):
 
     def allows(self, trial: Trial) -> bool:
         """Return whether a trial keeps to all bounds; a metric that is missing breaks none."""
-        bounds = {name: rule for name, rule in self.metrics.items() if rule.bounded}
+        bounds = {name: rule for name, rule in self.metrics.items() if rule.is_bounded}
         found = trial.metrics if bounds else {}
         return all(bounds[name].violation(found[name]) <= 0 for name in bounds.keys() & found)

@@ -23,7 +23,7 @@ BEAT = 20.0
 
 def this_worker() -> str:
     """A text that names this process among all processes of all machines, over all time."""
-    return f"{this_machine()}/{os.getpid()}/{_started(os.getpid())}"
+    return f"{this_machine()}/{os.getpid()}/{_start_time(os.getpid())}"
 
 
 @cache
@@ -40,7 +40,7 @@ def is_alive(worker: str, last_beat: float | None) -> bool:
     """Return whether a process is there; one on another machine must have given a sign of life."""
     machine, pid, started = worker.rsplit("/", 2)
     if machine == this_machine():
-        return _exists(int(pid)) and _started(int(pid)) == started
+        return _exists(int(pid)) and _start_time(int(pid)) == started
     return last_beat is not None and time.time() - last_beat < SILENCE
 
 
@@ -54,7 +54,7 @@ def _exists(pid: int) -> bool:
     return not _stat(pid).startswith("Z")  # a killed child that its parent has not noticed yet
 
 
-def _started(pid: int) -> str:
+def _start_time(pid: int) -> str:
     """Return the start of a process, as its number may be used again; empty if unknown."""
     fields = _stat(pid).split()
     return fields[19] if len(fields) > 19 else ""

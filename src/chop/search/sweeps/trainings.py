@@ -88,7 +88,7 @@ class Repeats:
         return [] if self.folder is None else self._unknown()
 
     def _unknown(self) -> list[int]:
-        return [repeat for repeat in range(self.count) if self._known(repeat) is None]
+        return [repeat for repeat in range(self.count) if self._finished_training(repeat) is None]
 
     def keep(self, value: Training) -> None:
         """Keep a training in its file."""
@@ -128,7 +128,7 @@ class Repeats:
     def _path(self, repeat: int) -> Path | None:
         return None if self.folder is None else self.folder / REPEAT.format(repeat)
 
-    def _known(self, repeat: int) -> Training | None:
+    def _finished_training(self, repeat: int) -> Training | None:
         """A repeat that is done, in any process."""
         path = self._path(repeat)
         if repeat not in self._found and path is not None and path.exists():

@@ -27,7 +27,7 @@ from chop.runs import (
 from chop.search.config import SearchConfig
 from chop.search.runners import EvaluationArgs
 from chop.search.spaces.space import SearchSpace
-from chop.search.study.storage import Place, shown, study_names
+from chop.search.study.storage import Place, masked_storage, study_names
 from chop.search.sweeps.hyperparameters import Hyperparameters
 from chop.tasks import TASKS
 from chop.verbs.common.next_commands import command, export_words, show_next
@@ -65,7 +65,7 @@ def study_place(config: SearchConfig, save_dir: Path, resume: bool) -> tuple[Pla
     free = next(each for n in range(len(taken) + 1) if (each := version_name(name, n)) not in taken)
     place = Place(setup.storage, free)
     folder = own_folder(save_dir, STUDY)
-    facts = {"storage": shown(place), "study_name": free}
+    facts = {"storage": masked_storage(place), "study_name": free}
     write_text(folder / STUDY, json.dumps(facts, indent=2) + "\n")
     return place, folder
 

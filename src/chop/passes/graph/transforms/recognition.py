@@ -68,7 +68,7 @@ def rms_norm_of(node: fx.Node) -> fx.Node | None:
 
 def weight_of_product(node: fx.Node) -> fx.Node | None:
     """Return the parameter that a product multiplies by, if there is one."""
-    is_product = (op := known(node)) is not None and op.name == "mul"
+    is_product = (op := function_op(node)) is not None and op.name == "mul"
     reads = node.all_input_nodes
     constants = [each for each in reads if each.op == "get_attr"]
     return constants[0] if is_product and len(constants) == 1 and len(reads) == 2 else None
@@ -88,13 +88,13 @@ def linear_of(node: fx.Node) -> fx.Node | None:
 
     Rows are joined before it and parted after it, which the new node does not need.
     """
-    op = known(node)
+    op = function_op(node)
     if op is None or op.name != "addmm" or node.kwargs or len(node.args) != 3:
         return None
     bias, flat, weight = node.args
     if not isinstance(flat, fx.Node) or not isinstance(weight, fx.Node):
         return None
-    joins, apart = known(flat), [known(user) for user in node.users]
+    joins, apart = function_op(flat), [function_op(user) for user in node.users]
     shape = recorded_result_shape(flat.all_input_nodes[0]) if flat.all_input_nodes else None
     moves = ("view", "reshape")
     fits = shape is not None and tuple(recorded_result_shape(flat) or ())[-1:] == tuple(shape)[-1:]
@@ -107,14 +107,14 @@ def linear_of(node: fx.Node) -> fx.Node | None:
         return node.graph.call_function(F.linear, (flat.all_input_nodes[0], turned, bias))
 
 
-def known(node: fx.Node) -> Op | None:
+def function_op(node: fx.Node) -> Op | None:
     """Return the operation of a function or method node."""
     return None if node.op == "call_module" else op_of_node(node, {})
 
 
 def as_it_was(value: Any) -> Any:
     """Return a node before its type was changed to one that is as wide, or what is not a node."""
-    while isinstance(value, fx.Node) and (op := known(value)) is not None and op.name == "to":
+    while isinstance(value, fx.Node) and (op := function_op(value)) is not None and op.name == "to":
         value = value.all_input_nodes[0]
     return value
 
@@ -139,7 +139,7 @@ def match_operation(
         squares = (("pow", X, 2), ("mul", X, X), ("square", X))
         hits = (match(each, value, found) for each in squares)
         return next((each for each in hits if each is not None), None)
-    op = known(value) if isinstance(value, fx.Node) else None
+    op = function_op(value) if isinstance(value, fx.Node) else None
     if op is None or op.name != pattern[0]:
         return None
     parts = [*value.args, *value.kwargs.values()]

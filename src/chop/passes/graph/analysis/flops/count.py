@@ -69,7 +69,7 @@ class Counts:
     not_rounded: list[NotRounded] = field(default_factory=list)
 
     @property
-    def uncounted(self) -> list[fx.Node]:
+    def uncounted_nodes(self) -> list[fx.Node]:
         """The nodes whose work is not in the total."""
         return [node for node, count in self.nodes.items() if count.flops is None]
 
@@ -126,7 +126,7 @@ def count(
     results = observe(graph, dummy_in)
     counter = NodeCounter(graph, results)
     inputs = inputs_of_batch(results, None) if dummy_in is None else dummy_in
-    whole, missing = counter.measured(inputs, only_work=only_work)
+    whole, missing = counter.counts_of_run(inputs, only_work=only_work)
     batch = batch_size(results)
     nodes, note = per_sample(graph, results, whole, batch, only_work=only_work)
     total = totals(nodes.values(), counter.unique_parameters())
@@ -151,7 +151,7 @@ def per_sample(
     inputs = inputs_of_batch(results, 2 * batch)
     try:
         twice = run_shapes(graph, inputs)
-        doubled, _ = NodeCounter(graph, twice).measured(inputs, only_work=only_work)
+        doubled, _ = NodeCounter(graph, twice).counts_of_run(inputs, only_work=only_work)
     except GraphError as error:
         return whole, f"at a batch of {2 * batch}, {error}"
     mixing = [node.name for node in whole if not scales(whole[node], doubled[node])]
@@ -179,7 +179,7 @@ class NodeCounter:
         with preserve_model(self.model):
             return {node: self.node(node) for node in self.results}
 
-    def measured(
+    def counts_of_run(
         self, inputs: Mapping[str, Any], *, only_work: bool = False
     ) -> tuple[dict[fx.Node, NodeCount], list[NotRounded]]:
         """The cost of each node, corrected by a run on inputs, and the products left unrounded."""
@@ -199,7 +199,7 @@ class NodeCounter:
     def node(self, node: fx.Node) -> NodeCount:
         """The cost of one node."""
         _, name = classify(node, self.modules)
-        stored = self.stored(node)
+        stored = self.parameters(node)
         count = NodeCount(
             name,
             parameters=sum(parameter.numel() for parameter, _ in stored),
@@ -243,7 +243,7 @@ class NodeCounter:
         # What the operation makes itself, attention's scores for instance, is like its result.
         return any(self.trained[source] for source in sources or [use.node])
 
-    def stored(self, node: fx.Node) -> list[StoredParameter]:
+    def parameters(self, node: fx.Node) -> list[StoredParameter]:
         """The parameters that belong to a node."""
         use = self.uses.get(node)
         if use is not None and use.module is not None:
@@ -262,7 +262,7 @@ class NodeCounter:
 
     def unique_parameters(self) -> dict[nn.Parameter, int]:
         """Every parameter once, however many nodes share it, and its bits."""
-        return widest(found for node in self.results for found in self.stored(node))
+        return widest(found for node in self.results for found in self.parameters(node))
 
 
 def trained_nodes(graph: MaseGraph, uses: Mapping[fx.Node, SizedCall]) -> dict[fx.Node, bool]:
@@ -299,7 +299,7 @@ def rounded_part(total: Mapping[str, int]) -> dict[str, Any]:
 def rounded_macs(graph: MaseGraph) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """`rounded_part` of a graph at the shapes that its metadata recorded, and what is left out."""
     results = observe(graph, None)
-    nodes, missing = NodeCounter(graph, results).measured(inputs_of_batch(results, None))
+    nodes, missing = NodeCounter(graph, results).counts_of_run(inputs_of_batch(results, None))
     total = {name: sum(getattr(c, name) or 0 for c in nodes.values()) for name in OF_WORK}
     return rounded_part(total), [each._asdict() for each in missing]
 
@@ -313,7 +313,7 @@ def as_info(counts: Counts, backward: bool) -> dict[str, Any]:
     }
     uncounted = [
         {"node": node.name, "op": counts.nodes[node].op, "target": target_name(node.target)}
-        for node in counts.uncounted
+        for node in counts.uncounted_nodes
     ]
     return {
         "nodes": nodes,

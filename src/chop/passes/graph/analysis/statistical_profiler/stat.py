@@ -46,16 +46,16 @@ class Statistic(ABC):
     def update_a_sample(self, sample: Tensor) -> None:
         """Take in one sample."""
         if sample.numel():
-            self._take(self._moved(sample).unsqueeze(0))
+            self._take(self._on_device(sample).unsqueeze(0))
 
     def update_a_batch(self, batch: Tensor) -> None:
         """Take in the samples along the first dimension."""
         if batch.dim() == 0:
             self.update_a_sample(batch)
         elif batch.numel():
-            self._take(self._moved(batch).unsqueeze(1))
+            self._take(self._on_device(batch).unsqueeze(1))
 
-    def _moved(self, samples: Tensor) -> Tensor:
+    def _on_device(self, samples: Tensor) -> Tensor:
         return samples.detach().to(self.device) if self.device else samples.detach()
 
     @abstractmethod

@@ -80,7 +80,7 @@ def prunable_layers(graph: MaseGraph) -> dict[str, nn.Module]:
 def chosen_layers(graph: MaseGraph, rule: SparsityRule) -> dict[str, nn.Module]:
     """The layers that a rule is for."""
     layers = prunable_layers(graph)
-    return {name: layers[name] for name in rule.chosen(layers)}
+    return {name: layers[name] for name in rule.choose(layers)}
 
 
 def prune_weights(graph: MaseGraph, rule: SparsityRule) -> Info:

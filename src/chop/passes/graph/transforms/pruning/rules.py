@@ -84,7 +84,7 @@ class SparsityRule(PassArgs):
             return self.sparsity[node]
         return self.sparsity or 0.0
 
-    def chosen(self, nodes: Iterable[str]) -> list[str]:
+    def choose(self, nodes: Iterable[str]) -> list[str]:
         """The nodes to prune among those that can be, by name."""
         names = list(nodes)
         if not isinstance(self.sparsity, Mapping):
