@@ -272,3 +272,25 @@ def test_a_statement_that_does_not_fit_the_rows(monkeypatch: pytest.MonkeyPatch)
         MaseDataModule("text", 16).setup()
     with pytest.raises(DataError, match="a scale or divisor is not above 0"):
         Preprocessing("features", (0,), (0,))
+
+
+def test_a_text_file_is_continued_byte_by_byte(tmp_path: Path) -> None:
+    words = "".join(f"line {number}: café\n" for number in range(4000))
+    path = tmp_path / "mine.txt"
+    path.write_text(words, encoding="utf-8")
+    whole = path.read_bytes()
+    data = MaseDataModule("text", batch_size=8, path=path, task="lm")
+    rows = 0
+    for split in ("train", "validation", "test"):
+        tokens, following = data.split(split).tensors  # type: ignore[attr-defined]
+        rows += len(tokens)
+        for row, after in zip(tokens[::16], following[::16], strict=True):
+            start = whole.index(bytes(row.tolist()))
+            assert bytes(after.tolist()) == whole[start + 1 : start + 129]
+    assert rows == (len(whole) - 1) // 2048 * 16
+    path.write_bytes(whole + b"\0")
+    with pytest.raises(DataError, match="bytes of zero"):
+        MaseDataModule("text", batch_size=8, path=path).setup()
+    path.write_bytes(whole[:5000])
+    with pytest.raises(DataError, match="5,000 bytes are too few; give 20,481"):
+        MaseDataModule("text", batch_size=8, path=path).setup()

@@ -61,6 +61,7 @@ SETTINGS: dict[str, list[dict[str, object]]] = {
     "mxfp8": [{}, {"element": "e5m2", "block_size": 7}],
     "mxfp6": [{}, {"element": "e3m2"}],
     "mxfp4": [{}, {"block_size": 16}],
+    "nvfp4": [{}, {"tensor_scale": 1.0}, {"block_size": 5, "skip_first_dim": True}],
     "binary": [{}, {"bipolar": True}, {"width": 1, "stochastic": False, "bipolar": False}],
     "ternary": [
         {},

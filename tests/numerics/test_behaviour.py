@@ -14,6 +14,7 @@ from chop.numerics import (
     FORMATS,
     MXFP4,
     MXFP8,
+    NVFP4,
     Binary,
     BlockFP,
     BlockMinifloat,
@@ -31,7 +32,7 @@ from chop.validation import parse
 
 every = pytest.mark.parametrize("fmt", examples(), ids=repr)
 LABELS = "Integer MinifloatDenorm MinifloatIEEE Log BlockFP BlockMinifloat BlockLog Binary Ternary"
-LABELS += " IntegerScaled IntegerTrained MXInt8 MXFP8 MXFP6 MXFP4 Float8E4M3 Float8E5M2"
+LABELS += " IntegerScaled IntegerTrained MXInt8 MXFP8 MXFP6 MXFP4 NVFP4 Float8E4M3 Float8E5M2"
 NOT_A_NUMBER, INF = torch.nan, torch.inf
 
 
@@ -119,6 +120,9 @@ def test_bits_count_what_is_shared() -> None:
     assert BlockFP(width=8, block_size=[16]).bits_of((4, 20)) == 8 + 8 * 8 / 80
     assert MXFP4().bits == 4.25
     assert MXFP8(block_size=16).bits_of((3, 8)) == 9
+    assert NVFP4().bits == 4.5
+    assert NVFP4().bits_of((64, 32)) == 4.5 + 32 / 2048
+    assert NVFP4(skip_first_dim=True).bits_of((4, 20)) == 4 + 8 * 8 / 80 + 32 * 4 / 80
     assert Binary().bits_of((10, 32)) == 2
     assert Integer(width=5).bits == 5
 

@@ -7,6 +7,7 @@ data module or loaders, given in Python.
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,12 +34,7 @@ STEPS = "own-1"  # part of the cache key: another number where the steps below c
 
 def read_own_file(kind: str, request: DatasetRequest) -> Splits:
     """The rows of a file in one format, split by the seed and standardised on the training part."""
-    path = request.path
-    if path is None:
-        raise DataError(f"data set {kind!r} is a custom file: name it with --dataset-path")
-    if not path.is_file():
-        what = "is a folder; name the file" if path.is_dir() else "no such file"
-        raise DataError(f"{path}: {what}")
+    path = existing_file(kind, request)
     digest = file_sha256(path, request.cache_dir)
     key: dict[str, Any] = {
         "steps": STEPS,
@@ -50,6 +46,17 @@ def read_own_file(kind: str, request: DatasetRequest) -> Splits:
     key |= {"targets": True} if request.regression else {}
     key |= {"classes": list(request.class_names)} if request.class_names else {}
     return load_or_build(request, key, partial(_prepare_table, kind, request), path, {path: digest})
+
+
+def existing_file(kind: str, request: DatasetRequest) -> Path:
+    """The file that a request names."""
+    path = request.path
+    if path is None:
+        raise DataError(f"data set {kind!r} is a custom file: name it with --dataset-path")
+    if not path.is_file():
+        what = "is a folder; name the file" if path.is_dir() else "no such file"
+        raise DataError(f"{path}: {what}")
+    return path
 
 
 def _prepare_table(kind: str, request: DatasetRequest) -> Splits:
@@ -102,6 +109,41 @@ LINES = {
 
 for _kind, _line in LINES.items():
     register_dataset(_kind, description=_line)(partial(read_own_file, _kind))
+
+
+TEXT_LENGTH, BYTES = 128, 256
+ROWS_OF_PASSAGE = 16
+"""Rows that follow each other in a text and are in one split."""
+
+
+@register_dataset(
+    "text",
+    description="Your own text file, its bytes as tokens, through --dataset-path",
+    causal_LM=True,
+    num_features=TEXT_LENGTH,
+    num_classes=BYTES,
+    vocab_size=BYTES,
+)
+def read_own_text(request: DatasetRequest) -> Splits:
+    """The rows of a text file: 128 bytes each, to be continued byte by byte.
+
+    Passages of 2,048 bytes are split by the seed, so that no row continues one of another split.
+    """
+    path = existing_file("text", request)
+    data = np.frombuffer(path.read_bytes(), np.uint8).astype(np.int64)
+    if not data.all():
+        raise DataError(f"{path}: holds bytes of zero, so it is not a text")
+    size = ROWS_OF_PASSAGE * TEXT_LENGTH
+    passages = (len(data) - 1) // size
+    if passages < LEAST_ROWS:
+        raise DataError(f"{path}: {len(data):,} bytes are too few; give {LEAST_ROWS * size + 1:,}")
+    shape = (passages, ROWS_OF_PASSAGE, TEXT_LENGTH)
+    tokens, following = (data[at : at + passages * size].reshape(shape) for at in (0, 1))
+    parts = [
+        tuple(each[rows].reshape(-1, TEXT_LENGTH) for each in (tokens, following))
+        for rows in seeded_split(passages, request.seed)
+    ]
+    return Splits(*parts, source=f"text: {len(data):,} bytes, split by seed {request.seed}")
 
 
 LOADERS = {

@@ -6,7 +6,7 @@ from chop.numerics.elementwise import Integer, Log
 from chop.numerics.few_valued import Binary, Ternary
 from chop.numerics.floating import Float8E4M3, Float8E5M2, MinifloatDenorm, MinifloatIEEE
 from chop.numerics.int_tensor import DoubleTensor, FloatTensor, IntTensor
-from chop.numerics.microscaling import MXFP4, MXFP6, MXFP8, MXInt8
+from chop.numerics.microscaling import MXFP4, MXFP6, MXFP8, NVFP4, MXInt8
 from chop.numerics.scaled import IntegerScaled
 from chop.numerics.trained import IntegerTrained
 
@@ -15,6 +15,7 @@ __all__ = [
     "MXFP4",
     "MXFP6",
     "MXFP8",
+    "NVFP4",
     "Binary",
     "BlockFP",
     "BlockLog",

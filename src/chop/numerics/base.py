@@ -40,11 +40,13 @@ class Encoded(NamedTuple):
         codes: one integer for each element, shaped like the tensor.
         shared: what each block shares, one entry for each block; None where nothing is shared.
         dtype: the type of the tensor that was encoded, which is what decoding gives back.
+        overall: a scale for the whole tensor, or for each index of its first dimension.
     """
 
     codes: Tensor
     shared: Tensor | None
     dtype: torch.dtype
+    overall: Tensor | None = None
 
 
 class Operand(NamedTuple):

@@ -1,16 +1,17 @@
-"""The microscaling (MX) formats of the OCP specification, version 1.0."""
+"""The microscaling (MX) formats of the OCP specification, version 1.0, and NVFP4."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
+from math import prod
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import BeforeValidator, Field
 from torch import Tensor
 
-from chop.numerics.arithmetic import exponent_of, power_of_two
-from chop.numerics.base import FORMATS
+from chop.numerics.arithmetic import exponent_of, power_of_two, working_dtype
+from chop.numerics.base import FORMATS, Encoded, require_float
 from chop.numerics.block import BlockFormat, Blocks, blocks_of
 from chop.numerics.floating import E4M3, E5M2, MinifloatIEEE
 from chop.numerics.grids import FixedGrid, FloatGrid, Grid
@@ -135,3 +136,100 @@ class MXFP4(MXFloat):
     @cached_property
     def grid(self) -> FloatGrid:
         return E2M1
+
+
+TENSOR_BITS = 32
+"""Bits of the scale that a whole tensor shares, a float32 number."""
+SIGNIFICANT = 2.0**16
+"""Its significands are whole multiples of one part in so many, so that all products are exact."""
+LEAST_TENSOR_SCALE = 2.0**-100
+
+
+@FORMATS.register("nvfp4")
+class NVFP4(MXFloat):
+    """NVFP4: 4-bit floating point, E2M1, an E4M3 scale for 16 elements and one for the tensor.
+
+    The scale of the tensor is a float32 number: `tensor_scale`, or else the one that brings the
+    largest element to the largest number there is. With `skip_first_dim`, each index of the first
+    dimension of a tensor that has several is a tensor of its own.
+    """
+
+    label: ClassVar[str] = "NVFP4"
+
+    block_size: Annotated[int, BeforeValidator(_only_entry)] = Field(default=16, gt=0)
+    tensor_scale: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    skip_first_dim: bool = False
+
+    @cached_property
+    def grid(self) -> FloatGrid:
+        return E2M1
+
+    @property
+    def scale_range(self) -> tuple[int, int]:
+        return E4M3.low, int(E4M3.top).bit_length() - 1
+
+    def bits_of(self, shape: Sequence[int]) -> float:
+        tensors = shape[0] if self.skip_first_dim and len(shape) > 1 else 1
+        return super().bits_of(shape) + TENSOR_BITS * tensors / max(prod(shape), 1)
+
+    def tensor_scales(self, x: Tensor) -> Tensor:
+        """The scale of the tensor, or of each part of it, shaped so that it broadcasts."""
+        if self.tensor_scale is not None:
+            return torch.tensor(self.tensor_scale, dtype=torch.float32, device=x.device)
+        finite = x.abs().nan_to_num(nan=0.0, posinf=0.0)
+        if self.skip_first_dim and x.dim() > 1:
+            peaks = finite.reshape(len(x), x[0].numel() if len(x) else 1)
+            peaks = torch.nn.functional.pad(peaks, (0, 1)).amax(1)
+            peaks = peaks.reshape(-1, *(1,) * (x.dim() - 1))
+        else:
+            peaks = torch.nn.functional.pad(finite.reshape(-1), (0, 1)).amax()
+        scales = peaks.double().div_(float(self.grid.top * E4M3.top)).clamp_(LEAST_TENSOR_SCALE)
+        parts, exponents = torch.frexp(scales)
+        return torch.ldexp(parts.mul_(SIGNIFICANT).ceil_().div_(SIGNIFICANT), exponents).float()
+
+    def scales(self, peaks: Tensor, dtype: torch.dtype, work: torch.dtype) -> Tensor:
+        """The nearest normal number of E4M3; a block with NaN or an infinity is all NaN."""
+        wanted = peaks.div(float(self.grid.top)).clamp_(2.0**E4M3.low, float(E4M3.top))
+        kernel, _ = E4M3.rounding(torch.float64)
+        return kernel(wanted, None).masked_fill_(~peaks.isfinite(), torch.nan)
+
+    def shared_codes(self, scales: Tensor) -> Tensor:
+        return E4M3.codes(scales)
+
+    def shared_scales(self, codes: Tensor) -> Tensor:
+        return E4M3.values(codes)
+
+    def round_to(self, x: Tensor) -> Tensor:
+        require_float(self, x.dtype)
+        x = x.detach()
+        overall = self.tensor_scales(x).double()
+        return as_type(super().round_to(x.double() / overall).mul_(overall), x.dtype)
+
+    def encode(self, x: Tensor) -> Encoded:
+        require_float(self, x.dtype)
+        x = x.detach()
+        overall = self.tensor_scales(x)
+        found = super().encode(x.double() / overall.double())
+        stored = None if self.tensor_scale is not None else overall
+        return found._replace(dtype=x.dtype, overall=stored)
+
+    def decode(self, encoded: Encoded) -> Tensor:
+        overall = encoded.overall
+        if (overall is None) != (self.tensor_scale is not None):
+            raise ValueError("a scale of the tensor is stored exactly where none is given")
+        if overall is None:
+            overall = self.tensor_scales(encoded.codes)
+        elif overall.numel() > max(encoded.codes.shape[0] if encoded.codes.dim() else 1, 1):
+            raise ValueError(f"there are more scales than rows: {[*overall.shape]}")
+        # An element times its scale is exact in float32, and so is rounded once times the other.
+        wide = torch.float32 if encoded.dtype == torch.float32 else torch.float64
+        values = super().decode(encoded._replace(dtype=wide))
+        return as_type(values.mul_(overall.to(wide)), encoded.dtype)
+
+
+def as_type(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """Numbers of a wide type in another one, which has the largest in place of larger ones."""
+    if working_dtype(dtype) == torch.float64:
+        return values
+    most = torch.finfo(dtype).max
+    return values.clamp_(-most, most).to(dtype)

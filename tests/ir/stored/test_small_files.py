@@ -189,7 +189,7 @@ def large_codes(fmt: NumberFormat, elements: int) -> Packed:
     if small.shared is None:
         return Packed(record, codes, None)
     rows = small.shared.repeat(shape[0] // 4, *[1] * (small.shared.dim() - 1))
-    return Packed(record, codes, rows)
+    return Packed(record, codes, rows, small.overall)
 
 
 def test_a_mask_takes_eight_times_its_file() -> None:
@@ -206,6 +206,7 @@ def test_a_mask_takes_eight_times_its_file() -> None:
         FORMATS["minifloat_ieee"](width=4, exponent_width=2),
         FORMATS["block_fp"](width=2),
         FORMATS["mxfp4"](),
+        FORMATS["nvfp4"](),
         FORMATS["binary"](),
         FORMATS["ternary"](),
     ],
@@ -218,7 +219,9 @@ def test_codes_take_what_their_numbers_take(fmt: NumberFormat) -> None:
 
 
 @pytest.mark.parametrize("shape", [(5, 7), (1, 1), (33, 40), (130, 3, 5), (0, 4), (9,), ()])
-@pytest.mark.parametrize("name", ["block_fp", "mxint8", "integer", "minifloat_ieee", "block_log"])
+@pytest.mark.parametrize(
+    "name", ["block_fp", "mxint8", "nvfp4", "integer", "minifloat_ieee", "block_log"]
+)
 def test_decoding_in_pieces_is_decoding(
     name: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:

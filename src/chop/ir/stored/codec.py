@@ -230,11 +230,12 @@ class PackedRecord(StoredRecord):
 
 
 class Packed(NamedTuple):
-    """A packed tensor: its description, its codes and what its blocks share."""
+    """A packed tensor: its description, its codes and what its blocks and the whole share."""
 
     record: PackedRecord
     codes: Tensor
     shared: Tensor | None
+    overall: Tensor | None = None
 
 
 def pack_bits(codes: np.ndarray[Any, Any], bits: int) -> np.ndarray[Any, Any]:
@@ -293,7 +294,7 @@ def pack(name: str, fmt: NumberFormat, tensor: Tensor) -> Packed | None:
         codes=str(encoded.codes.dtype).removeprefix("torch."),
     )
     codes = pack_bits(encoded.codes.flatten().numpy(), fmt.element_bits)
-    packed = Packed(record, torch.from_numpy(codes), encoded.shared)
+    packed = Packed(record, torch.from_numpy(codes), encoded.shared, encoded.overall)
     return packed if torch.equal(unpack(packed), rounded) else None
 
 
@@ -313,7 +314,7 @@ def unpack(packed: Packed) -> Tensor:
     fmt = format_of(record)
     if fmt is None:
         return codes.view(torch.bool)
-    return fmt.decode(Encoded(codes, packed.shared, DTYPES[record.dtype]))
+    return fmt.decode(Encoded(codes, packed.shared, DTYPES[record.dtype], packed.overall))
 
 
 def outline(packed: Packed) -> Tensor:
@@ -328,6 +329,11 @@ def outline(packed: Packed) -> Tensor:
     # One number for each block: more would spread the codes over a larger tensor.
     if shared is not None and shared.numel() > max(math.prod(record.shape), 1):
         raise ValueError(f"{shared.numel()} numbers are shared by fewer elements")
+    overall = packed.overall
+    if overall is not None and (
+        overall.dtype != torch.float32 or overall.dim() not in {0, len(record.shape)}
+    ):
+        raise ValueError(f"these are not scales of the format {record.number_format}")
     return torch.empty(record.shape, dtype=DTYPES[record.dtype], device="meta")
 
 

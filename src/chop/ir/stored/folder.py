@@ -31,6 +31,7 @@ from chop.ir.stored.codec import (
 from chop.ir.stored.format_tensors import moved_in, moved_out
 from chop.ir.stored.graph_file import (
     CODES,
+    OVERALL,
     SHARED,
     GraphRecord,
     build_graph,
@@ -161,8 +162,9 @@ class Gathered:
             return
         self.packed[name] = packed.record
         self.tensors[name + CODES] = packed.codes
-        if packed.shared is not None:
-            self.tensors[name + SHARED] = packed.shared.contiguous()
+        for part, values in ((SHARED, packed.shared), (OVERALL, packed.overall)):
+            if values is not None:
+                self.tensors[name + part] = values.contiguous()
 
     def _own_memory(self, tensor: Tensor) -> Tensor:
         """The tensor, copied if it shares memory with another: the file format refuses that."""

@@ -54,7 +54,7 @@ from chop.ir.stored.record_checks import (
 )
 from chop.ir.stored.targets import QUANTIZED, function_by_name, function_name, keywords
 
-CODES, SHARED = "::codes", "::shared"  # no layer's name has a colon in it
+CODES, SHARED, OVERALL = "::codes", "::shared", "::overall"  # no layer's name has a colon in it
 Op = Literal["placeholder", "get_attr", "call_function", "call_method", "call_module", "output"]
 
 
@@ -356,7 +356,8 @@ def plain_tensors(
     for name, how in record.packed.items():
         if name in plain or name + CODES not in plain:
             raise ValueError(f"the codes of {name!r} are missing")
-        packed = Packed(how, plain.pop(name + CODES), plain.pop(name + SHARED, None))
+        parts = [plain.pop(name + part, None) for part in (SHARED, OVERALL)]
+        packed = Packed(how, plain.pop(name + CODES), *parts)
         with saying(f"{name!r}: "):
             plain[name] = unpack(packed)
     for name in record.channels_last:
