@@ -139,11 +139,13 @@ def read_own_text(request: DatasetRequest) -> Splits:
         raise DataError(f"{path}: {len(data):,} bytes are too few; give {LEAST_ROWS * size + 1:,}")
     shape = (passages, ROWS_OF_PASSAGE, TEXT_LENGTH)
     tokens, following = (data[at : at + passages * size].reshape(shape) for at in (0, 1))
-    parts = [
-        tuple(each[rows].reshape(-1, TEXT_LENGTH) for each in (tokens, following))
-        for rows in seeded_split(passages, request.seed)
-    ]
-    return Splits(*parts, source=f"text: {len(data):,} bytes, split by seed {request.seed}")
+    chosen = seeded_split(passages, request.seed)
+    parts = (
+        [each[rows].reshape(-1, TEXT_LENGTH) for rows in chosen] for each in (tokens, following)
+    )
+    return Splits(
+        *pair_splits(*parts), source=f"text: {len(data):,} bytes, split by seed {request.seed}"
+    )
 
 
 LOADERS = {
