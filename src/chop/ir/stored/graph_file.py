@@ -356,10 +356,9 @@ def plain_tensors(
     for name, how in record.packed.items():
         if name in plain or name + CODES not in plain:
             raise ValueError(f"the codes of {name!r} are missing")
-        parts = [plain.pop(name + part, None) for part in (SHARED, OVERALL)]
-        packed = Packed(how, plain.pop(name + CODES), *parts)
+        shared, overall = (plain.pop(name + part, None) for part in (SHARED, OVERALL))
         with saying(f"{name!r}: "):
-            plain[name] = unpack(packed)
+            plain[name] = unpack(Packed(how, plain.pop(name + CODES), shared, overall))
     for name in record.channels_last:
         plain[name] = plain[name].contiguous(memory_format=torch.channels_last)
     for name, first in record.tied.items():
