@@ -36,13 +36,20 @@ class Targets:
     mean: tuple[float, ...]
     scale: tuple[float, ...]
     names: tuple[str, ...] = ()
+    own: bool = False
+    """Whether each row is its own target, and labels end in a mark: 1 of an odd row, else 0."""
 
     def __post_init__(self) -> None:
         _keep_constants(self, "targets")
 
+    def without_marks(self, labels: "Tensor") -> "Tensor":
+        """Labels, one row each, without the marks of odd rows."""
+        return labels[:, :-1] if self.own else labels
+
     def scale_labels(self, labels: "Tensor") -> "Tensor":
         """Labels, one row each, in the units of the network."""
-        return (labels - labels.new_tensor(self.mean)) / labels.new_tensor(self.scale)
+        away = self.without_marks(labels) - labels.new_tensor(self.mean)
+        return away / labels.new_tensor(self.scale)
 
     def restore(self, outputs: "Tensor") -> "Tensor":
         """Return the outputs of a network, one row each, in the units of the labels."""
@@ -50,6 +57,8 @@ class Targets:
 
     def __str__(self) -> str:
         """One line for people."""
+        if self.own:
+            return "each row itself"
         count = len(self.mean)
         name = self.names[0] if self.names else "target 0"
         return (
@@ -129,7 +138,9 @@ class Preprocessing:
         if self.targets is None:
             del values["targets"]
         else:
-            values["targets"] = {name: list(each) for name, each in values["targets"].items()}
+            found = {name: getattr(self.targets, name) for name in ("mean", "scale", "names")}
+            values["targets"] = {name: list(each) for name, each in found.items()}
+            values["targets"] |= {"own": True} if self.targets.own else {}
         if not self.classes:
             del values["classes"]
         return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}

@@ -19,6 +19,8 @@ IGNORED = -100
 """The label of a token that nothing is asked about, as torch and transformers have it."""
 PREDICTION, CLASS_NUMBER, PROBABILITY = "prediction", "class_number", "probability"
 """The columns of what is predicted; with several targets the name of the target follows."""
+ERROR = "error"
+"""The column of the mean squared error of a row that a network reproduces."""
 PROBLEM = "problem"
 """The last column of a table of predictions: why a row could not be predicted, or nothing."""
 
@@ -94,6 +96,18 @@ def squared_error(outputs: "Tensor", labels: "Tensor", targets: Targets | None =
 def as_rows(values: "Tensor") -> "Tensor":
     """A row of numbers for each row; a network of one target may give one number without a row."""
     return values[:, None] if values.ndim == 1 else values
+
+
+def distances(outputs: "Tensor", labels: "Tensor", targets: Targets | None) -> "Tensor":
+    """Return how far each number is from its label, in the units of the labels.
+
+    Odd rows of a network that reproduces rows are left out.
+    """
+    labels = as_rows(labels)
+    if targets is not None and targets.own:
+        usual = labels[:, -1] == 0
+        outputs, labels = outputs[usual], targets.without_marks(labels)[usual]
+    return (restore_units(outputs, targets) - labels).abs()
 
 
 def restore_units(outputs: "Tensor", targets: Targets | None) -> "Tensor":

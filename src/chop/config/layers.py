@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from chop import __version__
 from chop.config.option import Setting, declared_settings
-from chop.config.run import REMOVED, RunConfig
+from chop.config.run import DATA, REMOVED, RunConfig
 from chop.config.verb import all_options, main_flag, settings
 from chop.errors import ConfigError, UnknownNameError, suggestion
 from chop.files import check_nameable, regular, write_text
@@ -222,14 +222,17 @@ class Layers:
         }
 
     def rows(self) -> list[list[Any]]:
-        """Name, default, file, command line and effect of each setting that is shown."""
+        """Name, default, file, command line and effect of each setting that is shown.
+
+        Of those of the data all that were given are, as other rows would be others without them.
+        """
         known = declared_settings(self.request)
         effective = {name: setting.default for name, setting in known.items()} | self.effective
         rows = [
             [name, setting.default, self.file.get(name, ""), self.command_line.get(name, ""),
              effective[name]]
             for name, setting in known.items()
-            if setting.option.listed
+            if setting.option.listed or (setting.option.group == DATA and effective[name])
         ]  # fmt: skip
         return [masked_values(row) for row in rows]
 

@@ -251,6 +251,15 @@ class RunConfig:
         Option("file of the data set, in place of the downloaded one", DATA, names="file"),
     ] = None
     label_column: LabelColumn = None
+    odd_class: Annotated[
+        str | None,
+        Option(
+            "with --task regression: classes that training never sees, with commas; the network "
+            "reproduces rows, and what it reproduces badly is odd",
+            DATA,
+            listed=False,
+        ),
+    ] = None
     augment: Annotated[
         str | None,
         Option(

@@ -14,8 +14,14 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler, TensorDataset
 
 from chop.dataset.augmentation import Augmentation
-from chop.dataset.info import DATASETS, DatasetEntry, MaseDatasetInfo, complete_info
-from chop.dataset.preprocess import rescale_splits
+from chop.dataset.info import (
+    DATASETS,
+    DatasetEntry,
+    MaseDatasetInfo,
+    check_stated_sizes,
+    complete_info,
+)
+from chop.dataset.preprocess import reproduce_rows, rescale_splits, split_classes
 from chop.dataset.rows import DatasetRequest, Splits, StoredRows, check_splits, default_cache_dir
 from chop.errors import ConfigError, DataError, UnknownNameError
 from chop.preprocessing import Preprocessing
@@ -209,6 +215,7 @@ class MaseDataModule:
         label_column: the column of `path` that holds the classes, or the numbers to be predicted;
             several of those are parted by commas.
         task: ``regression`` says that labels of `path` are numbers to be predicted.
+        odd_class: classes that such a network, which then reproduces rows, is not trained on.
         augment: changes of the pictures that are trained on, such as ``flip,crop:4,cutout:8``.
         cache_dir: where downloads and preprocessed rows are kept (`CHOP_CACHE` by default).
     """
@@ -226,6 +233,7 @@ class MaseDataModule:
         path: str | os.PathLike[str] | None = None,
         label_column: str | None = None,
         task: str = "cls",
+        odd_class: str | None = None,
         augment: str | None = None,
         seed: int = 0,
         cache_dir: str | os.PathLike[str] | None = None,
@@ -234,7 +242,8 @@ class MaseDataModule:
         if self.name not in DATASETS:
             raise UnknownNameError("data set", name, DATASETS)
         regression = task_named(task) is NUMBERS
-        if regression and DATASETS[self.name].info.num_classes is not None:
+        self.odd = split_classes(odd_class, regression, augment)
+        if regression and not self.odd and self._entry.info.num_classes is not None:
             raise ConfigError(f"data set {self.name!r} has classes: write task 'cls'")
         self.batch_size = _at_least(1, batch_size, "batch_size")
         self.num_workers = _at_least(0, num_workers, "num_workers")
@@ -250,7 +259,7 @@ class MaseDataModule:
             label_column=label_column,
             seed=self.seed,
             use_cache=load_from_cache_file,
-            regression=regression or DATASETS[self.name].info.regression,
+            regression=(regression and not self.odd) or self._entry.info.regression,
         )
         self._splits: Splits | None = None
 
@@ -266,8 +275,10 @@ class MaseDataModule:
                 self._entry.load(self.request), where, tokens=tokens,
                 regression=self.request.regression,
             )  # fmt: skip
-            self._check_classes(splits)
+            check_stated_sizes(self._entry.info, splits)
             self._splits = self._as_asked(splits)
+            if self.odd:
+                self._splits = reproduce_rows(self._splits, self.odd, where)
 
     def _as_asked(self, splits: Splits) -> Splits:
         """The rows scaled as the request says, if their function has not done that."""
@@ -286,7 +297,9 @@ class MaseDataModule:
         """
         twin = copy.copy(self)
         twin.request = replace(self.request, preprocessing=wanted, taken_as=taken_as)
-        if taken_as is not None:
+        if self.odd:  # labels are features, too, so both are scaled again
+            twin._splits = None
+        elif taken_as is not None:
             twin._splits = twin._as_asked(self.splits)
         return twin
 
@@ -295,20 +308,6 @@ class MaseDataModule:
         twin = copy.copy(self)
         twin.request, twin._splits = replace(self.request, class_names=names), None
         return twin
-
-    def _check_classes(self, splits: Splits) -> None:
-        """Refuse rows that do not fit what the data set says of itself."""
-        stated, found = self._entry.info, splits.facts()
-        for size in ("num_features", "image_size", "num_targets"):
-            want, got = getattr(stated, size), found.get(size)
-            if want is not None and got is not None and want != got:
-                raise DataError(f"data set {self.name!r}: {size} is {got}, not {want}")
-        words, used = stated.vocab_size, found.get("vocab_size")
-        if words is not None and used is not None and used > words:
-            raise DataError(f"data set {self.name!r}: token {used - 1}, but {words} words")
-        classes, seen = stated.num_classes, found.get("num_classes")
-        if classes is not None and seen is not None and seen > classes:
-            raise DataError(f"data set {self.name!r}: label {seen - 1}, but {classes} classes")
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything but the rows: another process opens them in the cache itself."""
@@ -328,7 +327,7 @@ class MaseDataModule:
     @property
     def dataset_info(self) -> MaseDatasetInfo:
         """The facts about the data set; reads the rows if only they can tell."""
-        if self._splits is None and self._entry.info.complete:
+        if self._splits is None and self._entry.info.complete and not self.odd:
             return self._entry.info
         return complete_info(self._entry.info, self.splits)
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from chop.dataset.rows import SPLITS, DatasetRequest, Splits
-from chop.errors import ConfigError, RegistrationError, UnknownNameError
+from chop.errors import ConfigError, DataError, RegistrationError, UnknownNameError
 from chop.registry import Registry, description
 
 Load = Callable[[DatasetRequest], Splits]
@@ -63,7 +63,7 @@ class MaseDatasetInfo:
         for name in (*FLAGS, "preprocess_one_split_for_all"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{where}: {name} must be true or false")
-        _check_sizes(self, where)
+        _check_facts(self, where)
 
     @property
     def train_split_available(self) -> bool:
@@ -140,10 +140,30 @@ def register_dataset(
 def complete_info(info: MaseDatasetInfo, splits: Splits) -> MaseDatasetInfo:
     """`info` with what only the rows could tell: splits, sizes and names."""
     found = splits.facts()
+    targets = splits.preprocessing and splits.preprocessing.targets
+    if targets and targets.own:  # of rows that had classes; labels end in the mark of odd rows
+        flags = dict.fromkeys(FLAGS, False)
+        count = found["num_targets"] - 1
+        info = replace(info, num_classes=None, class_names=(), num_targets=count, **flags)
     info = replace(info, regression=info.regression or "num_targets" in found)
     open_facts = {name: value for name, value in found.items() if not getattr(info, name)}
     whole = replace(info, available_splits=tuple(splits.available), **open_facts)
     return whole if _has_kind(whole) else replace(whole, **_kind(whole.image_size))
+
+
+def check_stated_sizes(stated: MaseDatasetInfo, splits: Splits) -> None:
+    """Refuse rows that do not fit what a data set says of itself."""
+    where, found = f"data set {stated.name!r}", splits.facts()
+    for size in ("num_features", "image_size", "num_targets"):
+        want, got = getattr(stated, size), found.get(size)
+        if want is not None and got is not None and want != got:
+            raise DataError(f"{where}: {size} is {got}, not {want}")
+    words, used = stated.vocab_size, found.get("vocab_size")
+    if words is not None and used is not None and used > words:
+        raise DataError(f"{where}: token {used - 1}, but {words} words")
+    classes, seen = stated.num_classes, found.get("num_classes")
+    if classes is not None and seen is not None and seen > classes:
+        raise DataError(f"{where}: label {seen - 1}, but {classes} classes")
 
 
 def _info(name: str, facts: dict[str, Any]) -> MaseDatasetInfo:
@@ -222,7 +242,7 @@ def _check_splits(splits: tuple[str, ...], where: str) -> None:
         raise ConfigError(f"{where}: available_splits is empty; give at least 'train'")
 
 
-def _check_sizes(info: MaseDatasetInfo, where: str) -> None:
+def _check_facts(info: MaseDatasetInfo, where: str) -> None:
     counts = ("num_classes", "num_targets", "num_features", "vocab_size")
     sizes = {name: [getattr(info, name)] for name in counts}
     for name, given in (sizes | {"image_size": list(info.image_size or ())}).items():

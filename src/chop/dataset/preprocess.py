@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
 from chop.dataset.rows import Floats, Splits, chunks_of
-from chop.errors import DataError
+from chop.errors import ConfigError, DataError, UnknownNameError
 from chop.preprocessing import Kind, Preprocessing, Targets
 
 LARGE = np.float32(1e38)  # differences of larger numbers may not fit in float32
@@ -153,6 +153,48 @@ def stage_of(look: FeatureStatistics, how: Preprocessing) -> Preprocessing | Non
     distances = {stage: np.median(look.distances(*each)) for stage, each in looks.items()}
     nearest = min(distances, key=lambda stage: distances[stage])
     return nearest if distances[nearest] <= NEAR else None
+
+
+def split_classes(text: str | None, regression: bool, augment: str | None) -> tuple[str, ...]:
+    """Return the names in ``--odd-class``, which needs rows that are their own targets."""
+    names = tuple(filter(None, (part.strip() for part in (text or "").split(","))))
+    if names and not regression:
+        raise ConfigError("--odd-class: odd rows are told by what a regression reproduces badly: "
+                          "write task 'regression'")  # fmt: skip
+    if names and augment:
+        raise ConfigError("--odd-class: rows to be reproduced are not changed; leave out --augment")
+    return names
+
+
+def reproduce_rows(splits: Splits, odd: Sequence[str], where: str) -> Splits:
+    """Make each row its own target, with a mark of the odd classes, which training does without.
+
+    The labels are a second copy of the rows in memory.
+    """
+    for name in odd:
+        if name not in splits.class_names:
+            raise UnknownNameError("class", name, splits.class_names, f"{where}, --odd-class")
+    if len(set(odd)) == len(splits.class_names):
+        raise ConfigError(f"{where}: --odd-class names all classes, so nothing is left to train on")
+    numbers = torch.tensor([splits.class_names.index(name) for name in odd])
+    parts: dict[str, Any] = {}
+    for split, rows in splits.datasets().items():
+        if not isinstance(rows, TensorDataset) or not rows.tensors[0].is_floating_point():
+            raise ConfigError(f"{where}: --odd-class needs rows of numbers that fit in memory")
+        features, labels = rows.tensors
+        is_odd = torch.isin(labels, numbers)
+        if split == "train":
+            features, is_odd = features[~is_odd], is_odd[~is_odd]
+        wanted = torch.cat([features.flatten(1), is_odd[:, None].to(features.dtype)], dim=1)
+        parts[split] = TensorDataset(features, wanted)
+    shape = parts["train"].tensors[0].shape[1:]
+    done = splits.preprocessing
+    if done is None:
+        kind, count = "channels" if len(shape) > 1 else "features", shape[0]
+        done = Preprocessing(kind, (0.0,) * count, (1.0,) * count)  # type: ignore[arg-type]
+    done = replace(done, targets=Targets((0.0,), (1.0,), own=True))
+    source = f"{splits.source}; training without {', '.join(odd)}"
+    return replace(splits, **parts, source=source, preprocessing=done, class_names=())
 
 
 def rescale_splits(splits: Splits, done: Preprocessing, wanted: Preprocessing) -> Splits:

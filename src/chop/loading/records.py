@@ -9,7 +9,7 @@ from chop.runs import SOFTWARE, RunFolder, RunRecord, read_stored
 
 HUB = "hf:"  # as in `chop.models.info`, which imports torch
 OF_MODEL = ("model", "task")
-OF_ROWS = ("dataset", "dataset_path", "label_column", "task", "seed", "batch_size")
+OF_ROWS = ("dataset", "dataset_path", "label_column", "odd_class", "task", "seed", "batch_size")
 """The seed, too: it says which rows of a file are trained on. Batches are those of the training."""
 
 

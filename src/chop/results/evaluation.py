@@ -14,7 +14,7 @@ from chop.tasks import CLASSES, NUMBERS, Task
 SPLITS = {"test": "test {}", "val": "validation {}", "all": "{} on all rows"}
 """Words for the primary metric of a split."""
 LOSSES = {CLASSES.name: "Loss (nats)", NUMBERS.name: "Loss"}
-FURTHER = {"r2": "R²", "perplexity": "Perplexity"}
+FURTHER = {"auc": "AUC", "r2": "R²", "perplexity": "Perplexity"}
 """Further columns of results."""
 
 
@@ -36,6 +36,7 @@ class EvaluationRecord(BaseModel):
     accuracy: float | None = Field(None, validation_alias=in_split(CLASSES.stem))
     mae: float | None = Field(None, validation_alias=in_split(NUMBERS.stem))
     r2: float | None = Field(None, validation_alias=in_split("r2"))
+    auc: float | None = Field(None, validation_alias=in_split("auc"))
     loss: float | None = Field(None, validation_alias=in_split("loss"))
     perplexity: float | None = Field(None, validation_alias=in_split("perplexity"))
     unit: str = ""

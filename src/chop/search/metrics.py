@@ -22,6 +22,7 @@ METRICS = {
     for metric in (
         MetricInfo("accuracy", "fraction of rows", "maximize"),
         MetricInfo("loss", "nats", "minimize"),
+        MetricInfo("auc", "fraction of pairs", "maximize"),
         MetricInfo("mae", "units of the target", "minimize"),
         MetricInfo("rmse", "units of the target", "minimize"),
         MetricInfo("mse", "squared units of the target", "minimize"),

@@ -89,7 +89,8 @@ def first_look(job: Job, loader: Any) -> int:
         shape = tuple(features.shape)
         raise DataError(f"{job.name} cannot take a batch of shape {shape}: {reason}") from None
     if labels.is_floating_point():
-        wanted = as_rows(labels).shape[1]
+        targets = targets_for(job.model, job.data)
+        wanted = as_rows(labels).shape[1] - (targets is not None and targets.own)
         if outputs != wanted:
             raise DataError(f"{job.name} predicts {outputs} numbers, but a row has {wanted}")
     elif int(labels.max()) >= outputs:

@@ -15,7 +15,7 @@ from chop.errors import DataError
 from chop.figures import wilson_interval
 from chop.masking import printable
 from chop.preprocessing import Preprocessing, Targets, targets_of
-from chop.tasks import CLASSES, IGNORED, NUMBERS, TOKENS, Task, as_rows, restore_units, task_of
+from chop.tasks import CLASSES, IGNORED, NUMBERS, TOKENS, Task, distances, task_of
 from chop.training.results import AnyTally, RegressionTally, Result
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def score(outputs: Tensor, labels: Tensor, targets: Targets | None = None) -> Te
     """Return the primary metric of some rows: the accuracy, or the mean absolute error."""
     if not labels.is_floating_point():
         return accuracy(outputs, labels)
-    return (restore_units(outputs.to(labels.dtype), targets) - as_rows(labels)).abs().mean()
+    return distances(outputs.to(labels.dtype), labels, targets).mean()
 
 
 def reduce_scores(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

@@ -185,11 +185,12 @@ COLUMNS = (
     *(task.epoch_column() for task in SCORED),
     "val_rmse_epoch",
     "val_r2_epoch",
+    "val_auc_epoch",
     "val_perplexity_epoch",
     "ebops_estimate",
     "seconds",
 )
-EXTRA = ("ebops_estimate", "val_perplexity_epoch", "val_r2_epoch")
+EXTRA = ("ebops_estimate", "val_perplexity_epoch", "val_r2_epoch", "val_auc_epoch")
 """What lines and bars show of an epoch if it is there, beside the loss and what decides."""
 SOMETIMES = frozenset((*EXTRA, "val_rmse_epoch"))
 """Columns that the table goes without if no epoch has them."""
@@ -347,6 +348,7 @@ LOSS, ACCURACY = loss_curves(CLASSES), score_curves(CLASSES)
 BITS = Curves("Cost", "EBOPs (estimate)", {"bits": "ebops_estimate"}, from_zero=True)
 FURTHER = (
     Curves("R²", "share of the variance explained", {"validation": "val_r2_epoch"}),
+    Curves("AUC", "share of pairs told apart", {"validation": "val_auc_epoch"}),
     Curves("Perplexity", "words", {"validation": "val_perplexity_epoch"}),
     BITS,
     Curves("Learning rate", "learning rate", {"learning rate": "learning_rate"}, from_zero=True),

@@ -13,7 +13,7 @@ import torch
 from tabulate import tabulate
 from torch import Tensor
 
-from chop.figures import Z_95, Measured, score_text
+from chop.figures import Z_95, Measured, score_text, wilson_interval
 from chop.masking import printable
 from chop.preprocessing import Targets
 from chop.tasks import NUMBERS, Task, as_rows, restore_units
@@ -142,6 +142,8 @@ class RegressionEvaluation(Result):
     interval: tuple[float, float]
     names: tuple[str, ...] = ()
     agreement: "Agreement | None" = None
+    auc: Measured | None = None
+    """How well large errors tell odd rows, where each row is its own target."""
 
     task: ClassVar[Task] = NUMBERS
     digits: ClassVar[str] = ".6g"
@@ -174,19 +176,24 @@ class RegressionEvaluation(Result):
         return {name: getattr(self, name) for name in NUMBERS.metrics}
 
     def figures(self, split: str) -> dict[str, float]:
-        shown = ("mae", "rmse", "r2", "loss")
-        return {f"{split}_{name}_epoch": getattr(self, name) for name in shown}
+        shown = {name: getattr(self, name) for name in ("mae", "rmse", "r2", "loss")}
+        shown |= {} if self.auc is None else {"auc": self.auc.value}
+        return {f"{split}_{name}_epoch": value for name, value in shown.items()}
 
     def details(self, class_names: Sequence[str]) -> dict[str, Any]:
         """Return the errors of each target."""
+        facts: dict[str, Any] = {"task": NUMBERS.name}
+        if self.auc is not None:  # targets are the features, of which there may be many
+            low, high, odd = self.auc.low, self.auc.high, self.auc.rows - self.rows
+            return facts | {"auc_95_percent_interval": [low, high], "odd_rows": odd}
         measured = [{name: getattr(each, name) for name in NUMBERS.metrics} for each in self.errors]
-        return {
-            "task": NUMBERS.name,
-            "per_target": dict(zip(self._titles(), measured, strict=True)),
-        }
+        return facts | {"per_target": dict(zip(self._titles(), measured, strict=True))}
 
     def table(self, class_names: Sequence[str]) -> list[str]:
         """The errors of each target as lines of text, if there are several."""
+        if self.auc is not None:
+            odd = f"{self.auc.rows - self.rows:,} odd rows, which other figures leave out"
+            return ["", f"AUC {self.auc}: errors of the rows above tell them from {odd}"]
         if len(self.errors) < 2:
             return []
         rows = [
@@ -215,11 +222,17 @@ class RegressionTally:
         """Of each target: absolute errors, squared ones, labels, and squared labels."""
         self.spread = torch.zeros(())
         """The sum of the squares of the mean absolute error of each row."""
+        self.marked: list[tuple[Tensor, Tensor]] = []
+        """The squared errors of rows that are their own targets, and which of these are odd."""
 
     def add(self, outputs: Tensor, labels: Tensor) -> None:
         """Count one batch."""
         exact = torch.float32 if outputs.is_mps else torch.float64  # mps has no doubles
         labels = as_rows(labels).to(exact)
+        if self.targets is not None and self.targets.own:
+            odd, labels = labels[:, -1] > 0, self.targets.without_marks(labels)
+            self.marked.append(((outputs.to(exact) - labels).square().mean(dim=1), odd))
+            outputs, labels = outputs[~odd], labels[~odd]
         errors = restore_units(outputs.to(exact), self.targets) - labels
         # Of labels far from zero the variance would be a difference of two large numbers.
         away = labels if self.targets is None else labels - labels.new_tensor(self.targets.mean)
@@ -231,15 +244,19 @@ class RegressionTally:
 
     def share(self, summed: Callable[[Tensor], Tensor]) -> None:
         """Add what other processes have counted."""
+        own = int(self.rows)
         self.rows, self.sums = summed(self.rows), summed(self.sums)
         self.spread = summed(self.spread)
+        if int(self.rows) != own:  # ranks of rows cannot be added up
+            self.marked = []
 
     def result(self) -> RegressionEvaluation:
         """Return the result of the rows counted so far."""
         rows = int(self.rows)
         means = self.sums.cpu().double() / max(rows, 1)
         errors = tuple(_error(*each) for each in means.t().tolist())
-        scales = (1.0,) * len(errors) if self.targets is None else self.targets.scale
+        is_scaled = self.targets is not None and not self.targets.own
+        scales = self.targets.scale if self.targets and is_scaled else (1.0,) * len(errors)
         scaled = [e.mse / scale**2 for e, scale in zip(errors, scales, strict=True)]
         mae = float(means[0].mean())
         variance = max(float(self.spread) / max(rows, 1) - mae**2, 0.0)
@@ -248,7 +265,35 @@ class RegressionTally:
             sum(scaled) / len(scaled) if rows else math.nan, rows, errors,
             (max(0.0, mae - half), mae + half),
             () if self.targets is None else self.targets.names,
+            auc=area_under_curve(self.marked),
         )  # fmt: skip
+
+
+def area_under_curve(marked: Sequence[tuple[Tensor, Tensor]]) -> Measured | None:
+    """Return the share of pairs of an odd and a usual row where the odd one has the larger error.
+
+    Half of the ties count. The interval is DeLong's. None if one kind of rows is missing.
+    """
+    if not marked:
+        return None
+    errors, odd = (torch.cat(each).cpu() for each in zip(*marked, strict=True))
+    kinds = errors[odd].sort().values, errors[~odd].sort().values
+    if not all(map(len, kinds)):
+        return None
+    above, below = (_share_below(*kinds), 1 - _share_below(*reversed(kinds)))
+    auc = float(above.mean())
+    variance = sum(float(each.var()) / len(each) for each in (above, below) if len(each) > 1)
+    half, few = Z_95 * math.sqrt(variance), min(map(len, kinds))
+    low, high = max(0.0, auc - half), min(1.0, auc + half)
+    if not half:  # all pairs are on one side, which few rows do by chance
+        low, high = wilson_interval(round(auc * few), few)
+    return Measured(metric="auc", value=auc, rows=len(errors), low=low, high=high)
+
+
+def _share_below(errors: Tensor, others: Tensor) -> Tensor:
+    """Return for each error which share of others, in order, is smaller; ties count half."""
+    places = [torch.searchsorted(others, errors, right=right) for right in (False, True)]
+    return (places[0] + places[1]).double() / (2 * len(others))
 
 
 def _error(absolute: float, squared: float, mean: float, square: float) -> TargetError:

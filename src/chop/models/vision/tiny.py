@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
+from math import prod
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -103,9 +104,13 @@ def mobilenet_v1_025(info: DataInfo) -> nn.Module:
 @register_model("autoencoder-ad", task_type="physical")
 def autoencoder_ad(info: DataInfo) -> nn.Module:
     """MLPerf Tiny's autoencoder for odd sounds, on 640 features: 269,992 parameters."""
-    features, outputs = rows_of(info, "autoencoder-ad")
+    if info.image_size is None:
+        features, outputs = rows_of(info, "autoencoder-ad")
+    else:
+        size, outputs = images_of(info, "autoencoder-ad")
+        features = prod(size)
     sizes = (features, 128, 128, 128, 128, 8, 128, 128, 128, 128)
-    layers: list[nn.Module] = []
+    layers: list[nn.Module] = [] if info.image_size is None else [nn.Flatten()]
     for inputs, wide in pairwise(sizes):
         layers += [nn.Linear(inputs, wide), nn.BatchNorm1d(wide), nn.ReLU()]
     return nn.Sequential(*layers, nn.Linear(sizes[-1], outputs))

@@ -8,12 +8,13 @@ import torch
 from pydantic import AliasChoices, Field
 from torch import Tensor
 
+from chop.errors import ConfigError
 from chop.logger import silently
 from chop.search.runners.runner import RunnerArgs, software_runner
 from chop.search.spaces.space import Candidate
 from chop.tasks import NUMBERS, task_named
 from chop.training.metrics import evaluate_model, labelled_predictions, perplexity, summed_loss
-from chop.training.results import RegressionTally, Result
+from chop.training.results import RegressionEvaluation, RegressionTally, Result
 from chop.training.settings import TrainingSettings
 
 LoaderName = Literal["train_dataloader", "val_dataloader", "test_dataloader"]
@@ -48,12 +49,26 @@ def lm_evaluation(candidate: Candidate, args: EvaluationArgs) -> dict[str, float
 @software_runner("regression_evaluation", NUMBERS.metrics, regression=True)
 def regression_evaluation(candidate: Candidate, args: EvaluationArgs) -> dict[str, float]:
     """Errors of predicted numbers in their own units, and the share of variance explained."""
+    return count_errors(candidate, args).metrics()
+
+
+@software_runner("odd_row_evaluation", ("auc",), regression=True)
+def odd_row_evaluation(candidate: Candidate, args: EvaluationArgs) -> dict[str, float]:
+    """The share of pairs of an odd and a usual row where the odd one has the larger error."""
+    auc = count_errors(candidate, args).auc
+    if auc is None:
+        raise ConfigError("odd_row_evaluation: there are no odd rows to tell; name --odd-class")
+    return {"auc": auc.value}
+
+
+def count_errors(candidate: Candidate, args: EvaluationArgs) -> RegressionEvaluation:
+    """The errors of a candidate."""
     counted = RegressionTally(candidate.context.targets)
     no_gradients = torch.inference_mode() if candidate.context.eval_mode else torch.no_grad()
     with no_gradients:
         for outputs, labels in candidate.predictions(args.data_loader, args.num_samples):
             counted.add(outputs, labels)
-    return counted.result().metrics()
+    return counted.result()
 
 
 def loss_and_accuracy(candidate: Candidate, args: EvaluationArgs) -> tuple[float, float]:

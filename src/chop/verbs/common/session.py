@@ -201,6 +201,7 @@ def data_module_of(config: RunConfig) -> "MaseDataModule":
         model_name=config.model,
         path=config.dataset_path,
         label_column=config.label_column,
+        odd_class=config.odd_class,
         task=config.task,
         augment=config.augment,
         seed=config.seed,

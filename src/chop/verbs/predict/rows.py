@@ -24,7 +24,7 @@ from chop.models import get_model
 from chop.models.weights import preprocessing_in, read_checkpoint
 from chop.preprocessing import Preprocessing, preprocessing_of
 from chop.runs import free_version
-from chop.tasks import NUMBERS, PROBLEM, Columns, Task, as_rows, restore_units, task_named
+from chop.tasks import ERROR, NUMBERS, PROBLEM, Columns, Task, as_rows, restore_units, task_named
 from chop.verbs.common.session import data_module_of
 from chop.verbs.predict.scoring import Score
 from chop.verbs.predict.sheets import (
@@ -147,8 +147,7 @@ class PredictedRows:
         faults.note(
             _not_finite(outputs, self.task, self.known), "the network gives no finite numbers"
         )
-        assert self.task.predictions is not None
-        columns = self.task.predictions(outputs, self.known)
+        columns = self._columns(rows, outputs)
         good = torch.ones(piece.rows, dtype=torch.bool)
         good[list(faults.lines)] = False
         self.score.add(piece, good, outputs, columns)
@@ -157,6 +156,15 @@ class PredictedRows:
                 column[row] = ""
         problems = [faults.lines.get(row, "") for row in range(piece.rows)]
         return {**columns, PROBLEM: problems}, faults
+
+    def _columns(self, rows: "Tensor", outputs: "Tensor") -> Columns:
+        """Return what is written: predictions, or how badly each row is reproduced."""
+        assert self.task.predictions is not None
+        targets = self.known.targets if self.known is not None else None
+        if targets is None or not targets.own:
+            return self.task.predictions(outputs, self.known)
+        errors = (outputs - rows.flatten(1)).square().mean(dim=1)
+        return {ERROR: [f"{each:.7g}" for each in errors.tolist()]}
 
     def _scale(self, values: Floats, faults: Faults) -> "Tensor":
         """Return rows scaled as those that the network was trained on."""
@@ -258,7 +266,8 @@ def facts_in(known: Preprocessing, name: str) -> MaseDatasetInfo:
     facts: dict[str, Any] = {"num_features": len(known.mean), "feature_names": known.names}
     if known.targets is not None:
         names = known.targets.names
-        facts |= {"regression": True, "num_targets": len(known.targets.mean), "target_names": names}
+        count = len((known if known.targets.own else known.targets).mean)
+        facts |= {"regression": True, "num_targets": count, "target_names": names}
     else:
         classes = known.classes
         facts |= {"physical_data_point_classification": True}

@@ -68,7 +68,7 @@ def check_search(config: RunConfig) -> None:
 def run_search(session: Session[RunConfig]) -> ActionResult | None:
     """Search as the command line asks; what is to be in the record of the run."""
     config = session.config
-    names = ("dataset_path", "label_column", "cf_args", "is_pretrained", "accelerator")
+    names = ("dataset_path", "label_column", "odd_class", "cf_args", "is_pretrained", "accelerator")
     what = (session.model, session.model_info, session.data_module, tables_of(config))
     how: dict[str, Any] = {
         "task": config.task,

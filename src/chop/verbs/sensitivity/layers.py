@@ -27,7 +27,7 @@ from chop.search.engines import EngineChoice, make_engine
 from chop.search.engines.engine import evaluate_all
 from chop.search.spaces.mixed_precision import DEFAULT, UNQUANTISED, MixedPrecisionPTQ
 from chop.search.spaces.space import Candidate, SearchContext, make_space
-from chop.tasks import CLASSES, NUMBERS, as_rows, restore_units, task_named
+from chop.tasks import CLASSES, NUMBERS, distances, task_named
 from chop.training.metrics import labelled_predictions
 from chop.verbs.common.next_commands import command, show_next
 from chop.verbs.common.session import ActionResult, Session, action_rows, facts_of, features_of
@@ -110,7 +110,8 @@ def print_result(result: Sensitivity, config: SensitivityRequest) -> None:
 def settings_to_search(config: SensitivityRequest) -> dict[str, Any]:
     """The settings with which ``ch search`` works on the same network, rows and project."""
     names = (
-        "model", "dataset", "task", "dataset_path", "label_column", "batch_size", "seed",
+        "model", "dataset", "task", "dataset_path", "label_column", "odd_class",
+        "batch_size", "seed",
         "load_name", "load_type", "is_pretrained", "accelerator", "project", "project_dir",
         "imports", "cf_args",
     )  # fmt: skip
@@ -232,8 +233,8 @@ class Measuring:
         with torch.inference_mode():
             for outputs, labels in candidate.predictions(LOADER, self.rows):
                 if self.is_regression:
-                    numbers = restore_units(outputs.double(), self.space.context.targets)
-                    found.append((numbers - as_rows(labels)).abs().mean(dim=1))
+                    away = distances(outputs.double(), labels, self.space.context.targets)
+                    found.append(away.mean(dim=1))
                 else:
                     scores, classes = labelled_predictions(outputs, labels)
                     found.append((scores.argmax(dim=1) != classes).double())
