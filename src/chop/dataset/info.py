@@ -142,7 +142,7 @@ def complete_info(info: MaseDatasetInfo, splits: Splits) -> MaseDatasetInfo:
     found = splits.facts()
     targets = splits.preprocessing and splits.preprocessing.targets
     if targets and targets.own:  # of rows that had classes; labels end in the mark of odd rows
-        flags = dict.fromkeys(FLAGS, False)
+        flags: dict[str, Any] = dict.fromkeys(FLAGS, False)
         count = found["num_targets"] - 1
         info = replace(info, num_classes=None, class_names=(), num_targets=count, **flags)
     info = replace(info, regression=info.regression or "num_targets" in found)
