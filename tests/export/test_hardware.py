@@ -13,6 +13,7 @@ from circuits import needs
 from lowering_nets import example, integer
 
 import chop.passes as passes
+from chop.cli import main
 from chop.errors import ConfigError, GraphError
 from chop.export.verilog import bench
 from chop.ir.graph.mase_graph import MaseGraph, metadata_of
@@ -80,7 +81,6 @@ def test_the_pass_emits_what_was_simulated(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from chop.cli import main
 
     save_program(lower(example("jsc-tiny", rules=RULES)[0]), tmp_path / "program")
     words = ["export", "--load", str(tmp_path / "program"), "--rows", "0", "--output"]
@@ -93,7 +93,6 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 def test_a_circuit_of_a_front_stands_beside_the_search(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from chop.cli import main
     from chop.runs import open_run
     from chop.views.page import build_page
 
@@ -131,6 +130,31 @@ def test_a_circuit_of_a_front_stands_beside_the_search(
     cells = ["not checked", "3", f"{estimate}"]
     assert (first[-4:-1], second[-4:-1]) == (cells, ["", "", ""])
     assert "Clock on ECP5, MHz" not in front  # nothing was synthesised
+
+
+def test_a_whole_front_is_exported_with_a_reason_for_what_cannot_be(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    search = tmp_path / "run" / "software" / "search_ckpts"
+    graph, _ = example("jsc-tiny", rules=RULES)
+    passes.save_mase_graph_interface_pass(graph, search / "graphs" / "epoch_7")
+    found = {"state": "COMPLETE", "value": 0.7, "user_attrs_software_metrics": {"accuracy": 0.7}}
+    log = {str(n): {"number": n, **found} for n in (0, 1)}
+    (search / "log.json").write_text(json.dumps(log))
+    (search / "best.json").write_text(json.dumps({str(n): {"number": n} for n in (0, 1)}))
+    for place, epoch in enumerate((7, 8)):
+        (search / f"best_{place}.toml").write_text(f'load_name = "graphs/epoch_{epoch}"\n')
+    words = ["export", "--load", str(tmp_path / "run"), "--to", "verilog", "--all", "--rows", "0"]
+    assert main([*words, "--output", "circuits"]) == 2
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    manifest = json.loads((search / "export_verilog_epoch_7" / "manifest.json").read_text())
+    first, second = (next(line for line in said.splitlines() if line.startswith(name))
+                     for name in ("best_0", "best_1"))  # fmt: skip
+    assert "accuracy 0.7 " in first
+    assert str(manifest["circuit"]["estimated_luts"]) in first
+    assert "none: " in second
+    assert main([*words[:-2], "--rows", "0", "--most-luts", "3"]) == 2
 
 
 def test_a_search_can_measure_circuits() -> None:

@@ -1,5 +1,6 @@
 """Exports, as their manifests describe them: checks, circuits, resources."""
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from chop.figures import number, quantity
 from chop.results.devices import CodeReport
 from chop.runs import EXPORT, MANIFEST, RunFolder, read_stored
 from chop.tables import ResultTable
+from chop.validation import parse
 
 
 class ExportChecks(BaseModel):
@@ -29,6 +31,7 @@ class Resources(BaseModel):
     luts: int
     lut_sites: int
     registers: int
+    block_rams: float | None = None
     fmax_mhz: float | None = None
     latency_ns: float | None = None
 
@@ -44,8 +47,11 @@ class Synthesis(BaseModel):
 class Circuit(BaseModel):
     """The facts of a circuit."""
 
-    latency_cycles: int
+    latency_cycles: int | None = None
+    cycles_per_image: int | None = None
+    """Of a folded circuit, whose latency is known when it was simulated."""
     estimated_luts: int
+    estimated_block_rams: float | None = None
     synthesis: Synthesis | None = None
 
 
@@ -119,20 +125,41 @@ def rows_checked(export: ExportManifest) -> str:
 
 
 CIRCUIT_HEADERS = (
-    "Latency, cycles", "LUTs, estimate", "LUTs, xcup (with sites)", "LUTs, ECP5", "Registers",
-    "Clock on ECP5, MHz", "Latency, ns",
+    "Latency, cycles", "Cycles an image", "LUTs of xcup, estimate", "RAMB36, estimate",
+    "LUTs, xcup (with sites)", "RAMB36", "LUTs, ECP5", "Registers", "Clock on ECP5, MHz",
+    "Latency, ns",
 )  # fmt: skip
 
 
 def circuit_cells(circuit: Circuit) -> tuple[str, ...]:
     """Resources and clock of a circuit, as far as they are known."""
-    cells = [number(circuit.latency_cycles), number(circuit.estimated_luts)]
+    figures: list[float | None] = [circuit.latency_cycles, circuit.cycles_per_image]
+    figures += [circuit.estimated_luts, circuit.estimated_block_rams]
+    cells = ["" if each is None else number(each) for each in figures]
     if circuit.synthesis is not None:
         xcup, ecp5 = circuit.synthesis.xcup, circuit.synthesis.ecp5
-        cells += [f"{number(xcup.luts)} ({number(xcup.lut_sites)})", number(ecp5.lut_sites)]
-        cells += [number(xcup.registers)]
-        cells += ["" if each is None else number(each) for each in (ecp5.fmax_mhz, ecp5.latency_ns)]
+        cells.append(f"{number(xcup.luts)} ({number(xcup.lut_sites)})")
+        more = (xcup.block_rams, ecp5.lut_sites, xcup.registers, ecp5.fmax_mhz, ecp5.latency_ns)
+        cells += ["" if each is None else number(each) for each in more]
     return (*cells, *[""] * (len(CIRCUIT_HEADERS) - len(cells)))
+
+
+def circuits_table(found: Iterable[tuple[str, Mapping[str, Any]]]) -> ResultTable:
+    """Return a row for each circuit: its name, what it was checked on, and what it takes.
+
+    Args:
+        found: manifests by the names of circuits, or the reasons why there are none.
+    """
+    rows: list[tuple[str, ...]] = []
+    for name, given in found:
+        if isinstance(given.get("refused"), str):
+            rows.append((name, f"none: {given['refused']}", *[""] * len(CIRCUIT_HEADERS)))
+            continue
+        each = parse(ExportManifest, dict(given), name)
+        cells = circuit_cells(each.circuit) if each.circuit else [""] * len(CIRCUIT_HEADERS)
+        rows.append((name, rows_checked(each), *cells))
+    headers = ("Circuit", "Verified in RTL", *CIRCUIT_HEADERS)
+    return ResultTable(headers, rows, "Circuits", text_columns=2).drop_empty_columns()
 
 
 def circuits_of_front(folder: Path) -> dict[str, ExportManifest]:

@@ -251,9 +251,17 @@ def top_module(top: Top, net: Netlist, outputs: list[BusPort], signals: list[Sig
     return "\n".join([NETTYPE, head, *lines.text(), "endmodule", RESTORE])
 
 
-def emit_circuit(net: Netlist, plan: PipelineSchedule, headers: Mapping[str, str]) -> CircuitFiles:
-    """The files of a netlist; `headers` are comments for the layers and for the top module."""
-    signals, made = net.alive(), Primitives()
+def emit_circuit(
+    net: Netlist, plan: PipelineSchedule, headers: Mapping[str, str], made: Primitives | None = None
+) -> CircuitFiles:
+    """The files of a netlist.
+
+    Args:
+        headers: comments for the layers and for the top module.
+        made: the modules that other netlists have already, whose file is then not among these.
+    """
+    signals, shared = net.alive(), made is not None
+    made = Primitives() if made is None else made
     gives = leaving(net, signals)
     layers = {
         name: layer_module(name, own, gives[name], plan, made, headers.get(name, ""))
@@ -267,7 +275,7 @@ def emit_circuit(net: Netlist, plan: PipelineSchedule, headers: Mapping[str, str
     top = Top(layers, inputs, plan)
     files = {f"{name}.sv": layer.text for name, layer in layers.items()}
     files["top.sv"] = headers.get("top", "") + top_module(top, net, outputs, signals)
-    if made.modules:
+    if made.modules and not shared:
         library = "\n".join(made.modules.values())
         files["primitives.sv"] = f"{headers.get('primitives', '')}{NETTYPE}\n{library}\n{RESTORE}"
     size = sum(layer.register_bits for layer in layers.values())

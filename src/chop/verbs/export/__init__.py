@@ -12,11 +12,12 @@ from chop.masking import printable
 
 if TYPE_CHECKING:
     from chop.export.exporting import Exported
+    from chop.verbs.export.saved import ExportedFront
 
 GROUP = "export"
 OF_EVERY_FORM = (
     *("load_name", "load_type", "imports", "to", "output", "rows", "verify", "cut_tail"),
-    *("agreement", "quiet", "to_debug"),
+    *("agreement", "all", "quiet", "to_debug"),
 )
 """Fields that mean something for every form; all others are settings of some of them."""
 
@@ -65,6 +66,10 @@ class ExportRequest:
             "compare node by node: noise against float, and the codes of simulation, C and ONNX",
             GROUP,
         ),
+    ] = False
+    all: Annotated[
+        bool,
+        Option("export all networks of the front of a search, each beside the others", GROUP),
     ] = False
     stages: Annotated[
         int | None,
@@ -156,29 +161,37 @@ class ExportRequest:
     to_debug: Debug = False
 
 
-def export_saved(request: ExportRequest) -> "Exported":
-    """Write a saved graph in another form, and check the files."""
+def export_saved(request: ExportRequest) -> "Exported | ExportedFront":
+    """Write a saved graph, or all of a front, in another form, and check the files."""
     for value, flag in ((request.load_name, "--load PATH"), (request.to, "--to FORM")):
         if value is None:
             raise ConfigError(f"export: {flag} is missing: write ch export --load PATH --to FORM")
     from chop.logger import only_results
 
     with only_results(request.quiet):
-        from chop.verbs.export.saved import export_graph_file
+        from chop.verbs.export.saved import export_front, export_graph_file
 
         flags = {name: flag for name, flag in vars(request).items() if name not in OF_EVERY_FORM}
         given = {name: flag for name, flag in flags.items() if flag not in (None, False)}
         given |= {"qemu": True} if request.verify == "qemu" else {}
         given |= {"report": True} if request.to == "c" else {}
-        return export_graph_file(
-            str(request.load_name), str(request.to), request.output, rows=request.rows,
-            verify=request.verify is not None, load_type=request.load_type, imports=request.imports,
-            cut_tail=request.cut_tail, agreement=request.agreement, **given,
-        )  # fmt: skip
+        given |= {"rows": request.rows, "verify": request.verify is not None}
+        given |= {"load_type": request.load_type, "imports": request.imports}
+        given |= {"cut_tail": request.cut_tail, "agreement": request.agreement}
+        load, to = str(request.load_name), str(request.to)
+        if not request.all:
+            return export_graph_file(load, to, request.output, **given)
+        if request.output is not None:
+            raise ConfigError("export: --all names its folders itself: leave out --output")
+        return export_front(load, to, **given)
 
 
-def show_export(done: "Exported", request: ExportRequest) -> str:
+def show_export(done: "Exported | ExportedFront", request: ExportRequest) -> str:
     """Return where the files are and what was checked, for a terminal."""
+    from chop.verbs.export.saved import ExportedFront
+
+    if isinstance(done, ExportedFront):
+        return f"{done.folders}\n" if request.quiet else f"{done.table}\n"
     folder, said = printable(str(done.folder)), "\n".join(map(printable, done.said))
     if request.quiet:
         return f"{folder}\n"
@@ -192,6 +205,10 @@ def show_export(done: "Exported", request: ExportRequest) -> str:
         ran = str(done.manifest["checked_with"]).partition("; ")[2]
         said += f"\nDevices: {ran}" if ran else ""
         said += f"\n{CodeReport.of(done.manifest)}"
+    if "circuit" in done.manifest:
+        from chop.results.exports import circuits_table
+
+        said += f"\n{circuits_table([(done.folder.name, done.manifest)]).text()}"
     return f"Exported: {folder}, {said}\n"
 
 
@@ -200,7 +217,7 @@ add_verb(
         "export",
         ExportRequest,
         place=9,
-        quiet="the folder of the files",
+        quiet="the folder of the files, or those of a front",
         function=export_saved,
         show=show_export,
     )

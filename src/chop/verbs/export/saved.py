@@ -1,8 +1,9 @@
 """Export: a graph that was saved, in a form that needs neither PyTorch nor Machop."""
 
+import logging
 import tempfile
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from chop.export.checking import ASKED
 from chop.export.exporting import Exported
 from chop.export.exporting import export as export_graph
 from chop.export.targets import EXPORT_TARGETS
+from chop.figures import number
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.loading.networks import load_graph
 from chop.loading.records import OF_ROWS, newest_record, project_of
@@ -26,11 +28,16 @@ from chop.logger import only_results
 from chop.lowering import IntegerProgram, load_program
 from chop.lowering.from_graph import Lowering
 from chop.lowering.stored import PROGRAM
+from chop.masking import printable
 from chop.passes import PASSES
-from chop.runs import BEST_SETTINGS, EXPORT, FRONT_GRAPHS, SOFTWARE, open_run
+from chop.results.exports import circuits_table
+from chop.results.front import SearchResult
+from chop.runs import BEST, BEST_SETTINGS, EXPORT, FRONT_GRAPHS, SOFTWARE, open_run
 from chop.verbs.common import session
 from chop.verbs.export.agreement import compare_nodes
 from chop.verbs.transform import passes as transforming
+
+logger = logging.getLogger("chop")
 
 ROWS = 2000
 SETTINGS = ".toml"
@@ -86,6 +93,61 @@ def export_graph_file(  # noqa: PLR0913  (each is a flag of the command)
     if agreement and isinstance(graph, MaseGraph):
         compare_nodes(graph, inputs).save(done.folder)
     return done
+
+
+@dataclass(frozen=True)
+class ExportedFront:
+    """The exports of all networks of a front."""
+
+    search: Path
+    exports: Mapping[str, Exported | ChopError]
+    """By the names of the networks' settings; the reason where there is none."""
+
+    @property
+    def folders(self) -> str:
+        """The folders of the files, one in each line."""
+        made = (each for each in self.exports.values() if isinstance(each, Exported))
+        return "\n".join(printable(str(each.folder)) for each in made)
+
+    @property
+    def table(self) -> str:
+        """A line for each network: accuracy and cost as searched for, and what was exported."""
+        networks = {
+            BEST_SETTINGS.format(each.place): each for each in SearchResult.load(self.search)
+        }
+        found = []
+        for name, each in self.exports.items():
+            scores = networks[name].metrics if name in networks else {}
+            shown = ", ".join(f"{key} {number(value)}" for key, value in scores.items())
+            facts = {"refused": str(each)} if isinstance(each, ChopError) else each.manifest
+            found.append((f"{Path(name).stem}: {shown}", facts))
+        return f"{circuits_table(found).text()}\n{self.search}: ch report shows them with the front"
+
+
+def export_front(load: str | Path, to: str, **settings: Any) -> ExportedFront:
+    """Write all networks of the newest front of a run, each as `export_graph_file` does.
+
+    What cannot be exported is said, and does not keep others from it; but if nothing can, the first
+    reason is raised.
+    """
+    path = Path(load).expanduser()
+    if not (path / BEST).is_file():
+        searches = open_run(path).searches if path.is_dir() else []
+        if not searches:
+            raise CheckpointError(f"{path}: has no search, and --all exports the front of one")
+        path = searches[0]
+    places = sorted(path.glob(BEST_SETTINGS.format("*")), key=lambda each: (len(each.name), each))
+    found: dict[str, Exported | ChopError] = {}
+    for place in places:
+        try:
+            found[place.name] = export_graph_file(place, to, **settings)
+        except ChopError as error:
+            found[place.name] = error
+        logger.info("%s: %s", place.stem, found[place.name])
+    failed = [each for each in found.values() if isinstance(each, ChopError)]
+    if len(failed) == len(found):
+        raise failed[0] if failed else CheckpointError(f"{path}: the front has no settings")
+    return ExportedFront(path, found)
 
 
 def known_rows(

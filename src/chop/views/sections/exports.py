@@ -6,16 +6,14 @@ from pathlib import Path
 from chop.figures import number, quantity
 from chop.markup import join_markup, tag
 from chop.results.exports import (
-    CIRCUIT_HEADERS,
     Circuit,
     ExportManifest,
-    circuit_cells,
+    circuits_table,
     exports_table,
     read_exports,
     rows_checked,
 )
 from chop.runs import RunFolder
-from chop.tables import ResultTable
 from chop.views.section import Section, Tile
 
 
@@ -32,9 +30,7 @@ def hardware_section(run: RunFolder) -> Section | None:
     found = [(name, each, each.circuit) for name, each in read_exports(run) if each.circuit]
     if not found:
         return None
-    headers = ("Circuit", "Verified in RTL", *CIRCUIT_HEADERS)
-    rows = [(name, rows_checked(each), *circuit_cells(circuit)) for name, each, circuit in found]
-    shown = ResultTable(headers, rows, "Circuits", text_columns=2).drop_empty_columns()
+    shown = circuits_table((name, each.model_dump()) for name, each, _ in found)
     tiles = tuple(_tile(each, circuit) for _, each, circuit in found[:MOST_TILES])
     body = join_markup([tag("p", _explanation(found)), shown.html()])
     return Section("hardware", "Hardware", body, tiles)
@@ -46,7 +42,10 @@ MOST_TILES = 2
 def _explanation(found: Sequence[tuple[str, ExportManifest, Circuit]]) -> str:
     """Name the tools that the columns come from."""
     if not any(circuit.synthesis for _, _, circuit in found):
-        return "LUTs are estimated: ch export --to verilog --synthesise asks Yosys and nextpnr."
+        return (
+            "LUTs are estimated, as Yosys counts them for UltraScale+ (xcup), without sites: "
+            "ch export --to verilog --synthesise asks Yosys and nextpnr."
+        )
     return "LUTs by Yosys; in brackets with inverters and inputs of carry chains. Clock by nextpnr."
 
 
@@ -56,5 +55,7 @@ def _tile(export: ExportManifest, circuit: Circuit) -> Tile:
     luts = synthesis.xcup.luts if synthesis else circuit.estimated_luts
     who = synthesis.tool if synthesis else "estimated"
     rows = f"RTL equal on {rows_checked(export)}" if export.verified.rows else "RTL not checked"
-    detail = f"{who}; {quantity(circuit.latency_cycles, 'cycle')}; {rows}"
+    cycles = circuit.latency_cycles or circuit.cycles_per_image or 0
+    each = " an image" if circuit.latency_cycles is None else ""
+    detail = f"{who}; {quantity(cycles, 'cycle')}{each}; {rows}"
     return Tile(f"Circuit of {Path(export.source).stem}", f"{number(luts)} LUTs", detail)

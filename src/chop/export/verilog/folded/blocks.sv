@@ -130,17 +130,17 @@ module chop_window #(
   localparam Y = $clog2(OH*SH + KH*DH + PH + H + ROWS + 1) + 1;
   localparam NO = $clog2(OH + 1), NP = $clog2(OW + 1), NR = $clog2(REP + 1);
   localparam NY = $clog2(KH + 1), NX = $clog2(KW + 1), NC = $clog2(CF + 1);
-  // Rows come in.
+  // Rows come in: row r of an image is in slot `base` + r of the buffer, whose ROWS are a power of two.
   reg [P-1:0] column;
-  reg [S-1:0] slot;
+  reg [S-1:0] slot, base;
   reg [S:0] rows;
   reg full;
   wire put = s_valid & ~full, row_in = put & column == W*CF - 1;
   assign s_ready = ~full;
-  // Windows go out. `first` is the row in the oldest slot, `top` that of the window's first tap.
-  reg signed [Y-1:0] first, top, down;
+  // Windows go out. `first` is the oldest row that is there, `top` that of the window's first tap,
+  // `bottom` that of its last; `came` counts the rows of this image, and of the next, so far.
+  reg signed [Y-1:0] first, came, top, bottom, down;
   reg signed [X-1:0] left, across;
-  reg [S-1:0] oldest;
   reg [NO-1:0] oy;
   reg [NP-1:0] ox;
   reg [NR-1:0] rep;
@@ -148,17 +148,15 @@ module chop_window #(
   reg [NX-1:0] kx;
   reg [NC-1:0] cf;
   reg ended;  // no window of this image is left, only rows that come or go
-  wire signed [Y-1:0] bottom = top + (KH - 1)*DH;
-  wire signed [Y-1:0] needed = bottom > H - 1 ? H - 1 : bottom;
-  wire there = ~ended & needed < first + $signed({1'b0, rows});
-  wire drop = rows != 0 & (ended | (first < top & first != H - 1));
+  wire there = ~ended & (came > bottom | came >= H);
+  wire image_out = first == H - 1;
+  wire drop = rows != 0 & (ended | (first < top & ~image_out));
   wire go = ~m_valid | m_ready;
   wire step = there & go;
   wire signed [Y-1:0] row = top + down;
   wire signed [X-1:0] place = left + across + $signed({1'b0, cf});
   wire in_image = row >= 0 & row < H & place >= 0 & place < W*CF;
-  wire [Y-1:0] wanted = $unsigned(row - first) + oldest;
-  wire [S-1:0] from = wanted >= ROWS ? wanted - ROWS : wanted;
+  wire [S-1:0] from = base + row[S-1:0];
   wire [B-1:0] found;
   reg outside;
   chop_ram #(.B(B), .A(S + P), .BLOCK(BLOCK)) ram (.clk(clk), .put(put), .to({slot, column}),
@@ -172,13 +170,13 @@ module chop_window #(
     if (put) begin
       column <= row_in ? 0 : column + 1'b1;
     end
-    if (row_in) slot <= slot == ROWS - 1 ? 0 : slot + 1'b1;
+    if (row_in) slot <= slot + 1'b1;
     rows <= left_over;
     full <= left_over == ROWS;
+    came <= came + row_in - (drop & image_out ? H : 0);
     if (drop) begin
-      first <= ended & first == H - 1 ? 0 : first + 1;
-      oldest <= oldest == ROWS - 1 ? 0 : oldest + 1'b1;
-      if (first == H - 1) ended <= 1'b0;
+      first <= image_out ? 0 : first + 1;
+      if (image_out) begin ended <= 1'b0; base <= base + H; end
     end
     if (go) begin
       m_valid <= there;
@@ -202,13 +200,14 @@ module chop_window #(
       if (place_end & line_end) begin
         oy <= image_end ? 0 : oy + 1'b1;
         top <= image_end ? -PH : top + SH;
+        bottom <= image_end ? (KH - 1)*DH - PH : bottom + SH;
         if (image_end) ended <= 1'b1;
       end
     end
     if (reset) begin
-      column <= 0; slot <= 0; rows <= 0; full <= 1'b0; first <= 0; oldest <= 0; ended <= 1'b0;
-      m_valid <= 1'b0; oy <= 0; ox <= 0; rep <= 0; ky <= 0; kx <= 0; cf <= 0;
-      left <= -(PW*CF); across <= 0; top <= -PH; down <= 0;
+      column <= 0; slot <= 0; base <= 0; rows <= 0; full <= 1'b0; first <= 0; came <= 0;
+      ended <= 1'b0; m_valid <= 1'b0; oy <= 0; ox <= 0; rep <= 0; ky <= 0; kx <= 0; cf <= 0;
+      left <= -(PW*CF); across <= 0; top <= -PH; bottom <= (KH - 1)*DH - PH; down <= 0;
     end
   end
 endmodule
@@ -340,25 +339,32 @@ module chop_matrix #(
   input wire [IN*XW-1:0] s_data, input wire s_valid, output wire s_ready,
   output wire [PE*AW-1:0] m_data, output reg m_valid, input wire m_ready
 );
-  localparam PW = XW + WW, TW = PW + (PER > 1 ? $clog2(PER) : 0), SB = SF > 1 ? $clog2(SF) : 1;
+  localparam PW = XW + WW, H = PER > 1 ? $clog2(PER) : 0, TW = PW + H, SB = SF > 1 ? $clog2(SF) : 1;
+  localparam T = H > 1 ? (H + 1)/2 : 1;  // registers of a sum of products, one for two rows of adders
+  localparam L = T + 4;  // stages: operands twice, half and whole products, their sums
   assign go = ~m_valid | m_ready;
   assign s_ready = go;
   reg [SB-1:0] beat;
-  reg [IN*XW-1:0] x;
-  reg [3:0] live, head, tail;  // of the stages: operands, half and whole products, their sums
+  reg [IN*XW-1:0] early, x;
+  reg [PE*PER*WW-1:0] w;
+  reg [PE*AW-1:0] begin_with;
+  reg [L-1:0] live, head, tail;
   wire last = beat == SF - 1;
   always @(posedge clk) begin
     if (go) begin
-      x <= s_data;
-      live <= {live[2:0], s_valid};
-      head <= {head[2:0], beat == 0};
-      tail <= {tail[2:0], last};
+      early <= s_data;
+      x <= early;
+      w <= weights;
+      begin_with <= bias;
+      live <= {live[L-2:0], s_valid};
+      head <= {head[L-2:0], beat == 0};
+      tail <= {tail[L-2:0], last};
       if (s_valid) begin
         beat <= last ? 0 : beat + 1'b1;
         at <= at == SF*NF - 1 ? 0 : at + 1'b1;
       end
-      if (live[2] & tail[2]) group <= group == NF - 1 ? 0 : group + 1'b1;
-      m_valid <= live[3] & tail[3];
+      if (live[L-3] & tail[L-3]) group <= group == NF - 1 ? 0 : group + 1'b1;
+      m_valid <= live[L-1] & tail[L-1];
     end
     if (reset) begin at <= 0; beat <= 0; group <= 0; live <= 0; m_valid <= 1'b0; end
   end
@@ -367,15 +373,19 @@ module chop_matrix #(
     wire [PER*PW-1:0] products;
     for (i = 0; i < PER; i = i + 1) begin : lane
       chop_product #(.XW(XW), .XS(XS), .WW(WW)) product (.clk(clk), .go(go),
-        .x(x[(LANES != 0 ? p*PER + i : i)*XW +: XW]), .w(weights[(p*PER + i)*WW +: WW]),
+        .x(x[(LANES != 0 ? p*PER + i : i)*XW +: XW]), .w(w[(p*PER + i)*WW +: WW]),
         .y(products[i*PW +: PW]));
     end
     wire [TW-1:0] tree;
     reg [TW-1:0] total;
-    always @(posedge clk) if (go) total <= tree;
-    chop_tree #(.N(PER), .B(PW), .T(TW)) adders (.x(products), .y(tree));
-    chop_sum #(.B(TW), .AW(AW)) sum (.clk(clk), .go(go & live[3]), .head(head[3]), .x(total),
-      .bias(bias[p*AW +: AW]), .y(m_data[p*AW +: AW]));
+    chop_tree #(.N(PER), .B(PW), .T(TW), .H(H)) adders (.clk(clk), .go(go), .x(products), .y(tree));
+    if (H == 0 | H % 2 == 1) begin : registered
+      always @(posedge clk) if (go) total <= tree;
+    end else begin : direct
+      always @* total = tree;
+    end
+    chop_sum #(.B(TW), .AW(AW)) sum (.clk(clk), .go(go & live[L-1]), .head(head[L-1]), .x(total),
+      .bias(begin_with[p*AW +: AW]), .y(m_data[p*AW +: AW]));
   end endgenerate
 endmodule
 
@@ -445,20 +455,32 @@ module chop_sum #(parameter B = 4, parameter AW = 8) (
   always @(posedge clk) if (go) y <= more + base;
 endmodule
 
-// The sum of N signed numbers of B bits.
-module chop_tree #(parameter N = 2, parameter B = 8, parameter T = 9) (
-  input wire [N*B-1:0] x, output wire [T-1:0] y
+// The sum of N signed numbers of B bits in H rows of adders, with a register after each second one.
+module chop_tree #(parameter N = 2, parameter B = 8, parameter T = 9, parameter H = 1) (
+  input wire clk, input wire go, input wire [N*B-1:0] x, output wire [T-1:0] y
 );
-  generate if (N == 1) begin : one
-    assign y = {{(T > B ? T - B : 1){x[B-1]}}, x};
+  wire [T-1:0] sum;
+  generate if (H == 0) begin : leaf
+    assign sum = {{(T > B ? T - B : 1){x[B-1]}}, x};
+  end else if (N == 1) begin : one
+    chop_tree #(.N(N), .B(B), .T(T), .H(H - 1)) later (.clk(clk), .go(go), .x(x), .y(sum));
   end else begin : two
     localparam M = N / 2;
     localparam TA = B + (M > 1 ? $clog2(M) : 0), TB = B + (N - M > 1 ? $clog2(N - M) : 0);
     wire [TA-1:0] a;
     wire [TB-1:0] b;
-    chop_tree #(.N(M), .B(B), .T(TA)) low (.x(x[M*B-1:0]), .y(a));
-    chop_tree #(.N(N - M), .B(B), .T(TB)) high (.x(x[N*B-1:M*B]), .y(b));
-    assign y = {{(T - TA){a[TA-1]}}, a} + {{(T - TB){b[TB-1]}}, b};
+    chop_tree #(.N(M), .B(B), .T(TA), .H(H - 1)) low (
+      .clk(clk), .go(go), .x(x[M*B-1:0]), .y(a));
+    chop_tree #(.N(N - M), .B(B), .T(TB), .H(H - 1)) high (
+      .clk(clk), .go(go), .x(x[N*B-1:M*B]), .y(b));
+    assign sum = {{(T - TA){a[TA-1]}}, a} + {{(T - TB){b[TB-1]}}, b};
+  end
+  if (H > 0 & H % 2 == 0) begin : registered
+    reg [T-1:0] held;
+    always @(posedge clk) if (go) held <= sum;
+    assign y = held;
+  end else begin : direct
+    assign y = sum;
   end endgenerate
 endmodule
 
@@ -473,7 +495,7 @@ module chop_pool #(
 );
   localparam OW = W / KW, OH = H / KH, D = OW*CF, A = D > 1 ? $clog2(D) : 1;
   localparam NX = $clog2(W + 1), NY = $clog2(H + 1), NC = $clog2(CF + 1);
-  reg [L*AW-1:0] memory [0:(1 << A) - 1];
+  (* ram_style = "distributed" *) reg [L*AW-1:0] memory [0:(1 << A) - 1];  // read at once
   reg [A-1:0] at, line;  // `line` is the first place of this window
   reg [NC-1:0] cf;
   reg [NX-1:0] kx, x;
@@ -536,19 +558,21 @@ module chop_add #(
   parameter L = 1, parameter AW = 4, parameter AS = 0, parameter BW = 4, parameter BS = 0,
   parameter YW = 6, parameter FA = 1, parameter FB = 1
 ) (
+  input wire clk, input wire reset,
   input wire [L*AW-1:0] a_data, input wire a_valid, output wire a_ready,
   input wire [L*BW-1:0] b_data, input wire b_valid, output wire b_ready,
-  output wire [L*YW-1:0] m_data, output wire m_valid, input wire m_ready
+  output reg [L*YW-1:0] m_data, output reg m_valid, input wire m_ready
 );
-  assign m_valid = a_valid & b_valid;
-  assign a_ready = m_valid & m_ready;
-  assign b_ready = m_valid & m_ready;
+  wire go = ~m_valid | m_ready;
+  assign a_ready = go & b_valid;
+  assign b_ready = go & a_valid;
   genvar g;
   generate for (g = 0; g < L; g = g + 1) begin : lane
     wire signed [YW-1:0] a = $signed({AS != 0 & a_data[g*AW + AW - 1], a_data[g*AW +: AW]});
     wire signed [YW-1:0] b = $signed({BS != 0 & b_data[g*BW + BW - 1], b_data[g*BW +: BW]});
-    assign m_data[g*YW +: YW] = a * FA + b * FB;
+    always @(posedge clk) if (go) m_data[g*YW +: YW] <= a * FA + b * FB;
   end endgenerate
+  always @(posedge clk) if (reset) m_valid <= 1'b0; else if (go) m_valid <= a_valid & b_valid;
 endmodule
 
 // The channels of both streams in one beat.

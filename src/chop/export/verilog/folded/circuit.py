@@ -19,7 +19,7 @@ from chop.export.verilog.bench import (
     write_bench,
 )
 from chop.export.verilog.folded.builder import NodeBuilder
-from chop.export.verilog.folded.cost import plan_cost
+from chop.export.verilog.folded.cost import plan_cost, plan_luts
 from chop.export.verilog.folded.folding import MOST_CYCLES, fastest, fold_nodes
 from chop.export.verilog.folded.plan import StreamPlan, beats_of
 from chop.export.verilog.folded.text import folded_files
@@ -60,14 +60,14 @@ def plan_circuit(
             )
         plan = folded(cycles)
         refuse_slow(plan, cycles)
-        refuse_large(plan_cost(plan).luts, most_luts, "give more cycles, or raise most_luts")
+        refuse_large(plan_luts(plan), most_luts, "give more cycles, or raise most_luts")
         return plan
-    needed = plan_cost(slowest).luts
+    needed = plan_luts(slowest)
     refuse_large(needed, most_luts, "raise most_luts, or take narrower formats")
     low, high = least, slowest.cycles  # the first that fits lies between them
     while low < high:
         middle = (low + high) // 2
-        fits = plan_cost(folded(middle)).luts <= most_luts
+        fits = plan_luts(folded(middle)) <= most_luts
         low, high = (low, middle) if fits else (middle + 1, high)
     return folded(high)
 
@@ -96,7 +96,6 @@ def write_circuit(plan: StreamPlan, folder: Path, headers: Mapping[str, str]) ->
     made = folded_files(plan, headers)
     for name, text in made.files.items():
         write_text(folder / name, text)
-    rounds = made.maps.primitives.rounds if made.maps else {}
     cost = plan_cost(plan)
     return {
         "cycles_per_image": plan.cycles,
@@ -104,7 +103,7 @@ def write_circuit(plan: StreamPlan, folder: Path, headers: Mapping[str, str]) ->
         "estimated_luts": cost.luts,
         "estimated_registers": cost.registers,
         "estimated_block_rams": cost.block_rams,
-        "roundings": [asdict(shape) for shape in rounding_shapes(rounds)],
+        "roundings": [asdict(shape) for shape in rounding_shapes(made.primitives.rounds)],
         "queues": plan.queues,
         "layers": [
             {"layer": plan.nodes[name].layer, **asdict(fold)} for name, fold in plan.folds.items()
@@ -132,7 +131,8 @@ def check_circuit(plan: StreamPlan, folder: Path, rows: CheckedRows) -> tuple[st
         free=FREE,
         spoilt=min(count * source.beats, source.beats + source.beats // 3),
         quiet=4 * plan.cycles + plan.longest_wait + 10_000,
-        pause=plan.cycles * 3 // 2 + 1,
+        # Long enough to fill all memories, where images are many enough for several such pauses.
+        pause=max(plan.cycles * 3 // 2, plan.cycles * min(plan.images_held, count // 8)) + 1,
     )
     ports = f"{PORTS}, .m_last(stream_m_last)"
     write_bench(folder, [stream_part("top", ports, beats, report_lines(plan))], count)

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from chop.export.verilog.build import netlist_of
 from chop.export.verilog.estimate import estimated_luts
 from chop.export.verilog.folded.estimate import (
     block_luts,
@@ -13,7 +12,8 @@ from chop.export.verilog.folded.estimate import (
     window_address,
 )
 from chop.export.verilog.folded.plan import Block, Rom, StreamPlan, address_bits
-from chop.export.verilog.folded.text import map_program
+from chop.export.verilog.folded.text import map_circuit, map_netlist
+from chop.export.verilog.primitives import Primitives
 
 
 @dataclass(frozen=True)
@@ -25,22 +25,31 @@ class PlanCost:
     block_rams: float
 
 
+def plan_luts(plan: StreamPlan) -> int:
+    """Look-up tables of all blocks, memories of constants and functions of codes of a plan."""
+    luts = 0.0
+    for place, block in enumerate(plan.blocks):
+        if block.kind == "map":
+            luts += estimated_luts(map_netlist(place, block))
+        else:
+            luts += block_luts(block.kind, block.parameters) + sum(map(rom_luts, block.roms))
+    return round(luts)
+
+
 def plan_cost(plan: StreamPlan) -> PlanCost:
     """The cost of all blocks, memories and functions of codes of a plan."""
-    maps = [block for block in plan.blocks if block.kind == "map"]
-    luts = float(estimated_luts(netlist_of(map_program(maps)))) if maps else 0.0
     registers = rams = 0.0
-    for block in plan.blocks:
+    for place, block in enumerate(plan.blocks):
         if block.kind == "map":
+            registers += map_circuit(place, block, Primitives()).register_bits
             continue
-        luts += block_luts(block.kind, block.parameters) + sum(map(rom_luts, block.roms))
         registers += block_registers(block.kind, block.parameters)
         registers += sum(
             rom.width for rom in block.roms for part in rom.parts
             if not in_block(padded(part), rom.width)
         )  # fmt: skip
         rams += memory_blocks(block)
-    return PlanCost(round(luts), round(registers), rams)
+    return PlanCost(plan_luts(plan), round(registers), rams)
 
 
 def rom_luts(rom: Rom) -> float:

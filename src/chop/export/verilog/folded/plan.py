@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import gcd, prod
+from math import ceil, gcd, prod
 
 import numpy as np
 
@@ -137,6 +137,13 @@ class StreamPlan:
         return sum(fold.cycles for fold in self.folds.values())
 
     @property
+    def images_held(self) -> int:
+        """Images that windows and queues hold at most, those on their way included."""
+        rows = sum(block.parameters["ROWS"] / block.parameters["H"] for block in self.blocks
+                   if block.kind == "chop_window")  # fmt: skip
+        return ceil(rows) + len(self.queues) + 1
+
+    @property
     def queues(self) -> dict[str, int]:
         """Beats that each queue holds, by edge."""
         return {
@@ -243,7 +250,8 @@ class StreamPlan:
         out = Stream(f"w{self.count}", stream.lanes, stream.limits, beats,
                      f"windows of {node.layer}")  # fmt: skip
         self.count += 1
-        rows = shape.rows(self.timing.held[node.name] if shape is node.window else 4)
+        whole = shape is node.window or prod(shape.size) == 1  # of which rows the times are known
+        rows = shape.rows(self.timing.held[node.name] if whole else 4)
         depth = 1 << (address_bits(shape.size[1] * of_pixel) + address_bits(rows))
         parameters = {
             "B": stream.bits, "CF": of_pixel, "REP": repeats, "OUTER": int(outer),

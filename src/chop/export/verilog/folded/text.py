@@ -1,50 +1,63 @@
 """A plan as SystemVerilog: the module that joins the blocks, memories, functions of codes."""
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.resources import files
 
 import numpy as np
 
-from chop.export.verilog.build import netlist_of
+from chop.export.verilog.build import OUTPUT, netlist_of
 from chop.export.verilog.emit import NETTYPE, RESTORE, CircuitFiles, emit_circuit
 from chop.export.verilog.folded.estimate import in_block
 from chop.export.verilog.folded.nodes import Mapped, settings_of
 from chop.export.verilog.folded.plan import Block, Rom, Stream, StreamPlan, address_bits
-from chop.export.verilog.schedule import schedule_netlist
+from chop.export.verilog.netlist import Netlist
+from chop.export.verilog.primitives import Primitives
+from chop.export.verilog.schedule import REGISTER, Scheduler
 from chop.lowering.program import Input, IntegerProgram, Step, Value
 
 BLOCKS, MAPS, TOP, MEMORIES = "blocks.sv", "maps.sv", "top.sv", "memories.sv"
 PRIMITIVES = "primitives.sv"
 PARTS = ("data", "valid", "ready")
-UNCLOCKED = ("chop_add", "chop_beside")
+UNCLOCKED = ("chop_beside",)
+CLOCK_NS = 6.5
+"""The clock that functions of codes have registers for, by estimated delays; nextpnr finds longer
+ones, up to half as much again."""
 
 
 @dataclass(frozen=True)
 class FoldedFiles:
-    """The files of a folded circuit, and the functions of codes among them."""
+    """The files of a folded circuit, and the modules that functions of codes are made of."""
 
     files: dict[str, str]
-    maps: CircuitFiles | None
+    primitives: Primitives
 
 
-def map_program(blocks: Iterable[Block]) -> IntegerProgram:
-    """All functions of codes as one program: an input and an output for each."""
-    inputs, made, outputs = [], [], []
-    for place, block in enumerate(blocks):
-        node, stream = block.node, block.ports["s"]
-        assert isinstance(node, Mapped)
-        value = lane_value(f"in{place}", stream.lanes, stream.limits)
-        inputs.append(Input(value, value.name, None))
-        for number, step in enumerate(node.steps):
-            name = f"map{place}_{number}"
-            out = lane_value(name, stream.lanes, step.out.limits)
-            own = {key: array[: stream.lanes] for key, array in settings_of(step).items()}
-            more: dict[str, object] = {"node": f"{step.node}_{place}", "out": out}
-            made.append(replace_step(step, sources=(value.name,), **more, **own))
-            value = out
-        outputs.append(value.name)
-    return IntegerProgram(tuple(inputs), tuple(made), tuple(outputs))
+def map_netlist(place: int, block: Block) -> Netlist:
+    """The functions of codes of a block as a netlist."""
+    node, stream = block.node, block.ports["s"]
+    assert isinstance(node, Mapped)
+    first = value = lane_value("given", stream.lanes, stream.limits)
+    made = []
+    for number, step in enumerate(node.steps):
+        out = lane_value(f"map{number}", stream.lanes, step.out.limits)
+        own = {key: array[: stream.lanes] for key, array in settings_of(step).items()}
+        more: dict[str, object] = {"node": f"{step.node}_{place}", "out": out}
+        made.append(replace_step(step, sources=(value.name,), **more, **own))
+        value = out
+    source = Input(first, first.name, None)
+    return netlist_of(IntegerProgram((source,), tuple(made), (value.name,)))
+
+
+def map_circuit(place: int, block: Block, made: Primitives) -> CircuitFiles:
+    """The functions of codes of a block as modules, with registers for a clock of `CLOCK_NS`."""
+    net = map_netlist(place, block)
+    plan = Scheduler(net)
+    longest = max(plan.delays.values(), default=0.0)
+    stages = None if longest else 0  # codes that only get more bits need no registers
+    schedule = plan.within(max(CLOCK_NS - REGISTER, longest), stages)
+    return emit_circuit(net, schedule, {}, made)
 
 
 def replace_step(step: Step, **fields: object) -> Step:
@@ -60,25 +73,28 @@ def lane_value(name: str, lanes: int, limits: tuple[int, int]) -> Value:
 
 def folded_files(plan: StreamPlan, headers: Mapping[str, str]) -> FoldedFiles:
     """All files of a plan; `headers` are comments for the top module and its parts."""
-    maps = [block for block in plan.blocks if block.kind == "map"]
-    circuit = None
     found = {BLOCKS: (files(__package__) / BLOCKS).read_text(encoding="utf-8")}
-    if maps:
-        net = netlist_of(map_program(maps))
-        circuit = emit_circuit(net, schedule_netlist(net, 0, None), headers)
-        texts = dict(circuit.files)
-        body = texts.pop(TOP).replace("module top (", "module maps (")
-        found |= {name: texts.pop(name) for name in (PRIMITIVES,) if name in texts}
-        lint = "/* verilator lint_off DECLFILENAME */\n/* verilator lint_off UNUSEDSIGNAL */\n"
-        found[MAPS] = "\n".join([lint, *texts.values(), body])
+    primitives, circuits, texts = Primitives(), {}, []
+    for place, block in enumerate(plan.blocks):
+        if block.kind == "map":
+            circuits[place] = map_circuit(place, block, primitives)
+            own = dict(circuits[place].files)
+            own[TOP] = own.pop(TOP).replace("module top (", f"module map_{place} (")
+            texts += [re.sub(rf"\b{OUTPUT}\b", f"{OUTPUT}_{place}", text) for text in own.values()]
+    lint = "/* verilator lint_off DECLFILENAME */\n/* verilator lint_off UNUSEDSIGNAL */\n"
+    if texts:
+        found[MAPS] = "\n".join([lint, *texts])
+    if primitives.modules:
+        library = "\n".join(primitives.modules.values())
+        found[PRIMITIVES] = f"{headers.get('primitives', '')}{NETTYPE}\n{library}\n{RESTORE}"
     roms = [rom for block in plan.blocks for rom in block.roms]
     found[MEMORIES] = "\n".join(
         ["/* verilator lint_off DECLFILENAME */", NETTYPE, *map(rom_module, roms), RESTORE]
     )
     for rom in roms:
         found |= rom_files(rom)
-    found[TOP] = headers.get("top", "") + top_text(plan, maps, circuit)
-    return FoldedFiles(found, circuit)
+    found[TOP] = headers.get("top", "") + top_text(plan, circuits)
+    return FoldedFiles(found, primitives)
 
 
 def rom_files(rom: Rom) -> dict[str, str]:
@@ -169,27 +185,33 @@ def block_text(place: int, block: Block) -> str:
     ])  # fmt: skip
 
 
-def map_text(maps: list[Block], circuit: CircuitFiles) -> list[str]:
-    """The instance of all functions of codes, with their results as wide as the streams are."""
-    lines, wires = [], []
-    for place, (block, port) in enumerate(zip(maps, circuit.outputs, strict=True)):
-        source, result = block.ports["s"], block.ports["m"]
-        wires += [f".input{place}({source.name}_data)", f".{port.name}(y{place})"]
-        lines.append(f"  wire [{port.bits - 1}:0] y{place};")
-        more = result.width - port.width
-        for lane in range(result.lanes):
-            low = lane * port.width
-            sign = f"y{place}[{low + port.width - 1}]" if port.signed else "1'b0"
-            fill = f"{{{more}{{{sign}}}}}, " if more else ""
-            value = f"{{{fill}y{place}[{low} +: {port.width}]}}"
-            place_of = f"{result.name}_data[{lane * result.width} +: {result.width}]"
-            lines.append(f"  assign {place_of} = {value};")
+def map_text(place: int, block: Block, circuit: CircuitFiles) -> str:
+    """The instance of functions of codes, with their results as wide as the stream is."""
+    source, result = block.ports["s"], block.ports["m"]
+    (port,) = circuit.outputs
+    wires = [f".input0({source.name}_data)", f".{port.name}(y{place})"]
+    lines = [f"  // {block.layer}", f"  wire [{port.bits - 1}:0] y{place};"]
+    more = result.width - port.width
+    for lane in range(result.lanes):
+        low = lane * port.width
+        sign = f"y{place}[{low + port.width - 1}]" if port.signed else "1'b0"
+        fill = f"{{{more}{{{sign}}}}}, " if more else ""
+        value = f"{{{fill}y{place}[{low} +: {port.width}]}}"
+        place_of = f"{result.name}_data[{lane * result.width} +: {result.width}]"
+        lines.append(f"  assign {place_of} = {value};")
+    if circuit.latency:
+        go = f"go{place}"
+        lines.append(f"  wire {go} = ~{result.name}_valid | {result.name}_ready;")
+        lines.append(f"  assign {source.name}_ready = {go};")
+        wires += [".clk(clk)", f".enable({go})", ".reset(reset)"]
+        wires += [f".valid_in({source.name}_valid)", f".valid_out({result.name}_valid)"]
+    else:
         lines.append(f"  assign {result.name}_valid = {source.name}_valid;")
         lines.append(f"  assign {source.name}_ready = {result.name}_ready;")
-    return [*lines, f"  maps functions ({', '.join(wires)});"]
+    return "\n".join([*lines, f"  map_{place} m{place} ({', '.join(wires)});"])
 
 
-def top_text(plan: StreamPlan, maps: list[Block], circuit: CircuitFiles | None) -> str:
+def top_text(plan: StreamPlan, circuits: Mapping[int, CircuitFiles]) -> str:
     """The module that joins the blocks."""
     source, result = plan.input, plan.output
     streams = [source, *(each for block in plan.blocks for each in block.given)]
@@ -197,9 +219,11 @@ def top_text(plan: StreamPlan, maps: list[Block], circuit: CircuitFiles | None) 
     for each in streams:
         lines.append(f"  wire [{each.bits - 1}:0] {each.name}_data;  // {each.edge}")
         lines.append(f"  wire {each.name}_valid, {each.name}_ready;")
-    lines += [block_text(n, block) for n, block in enumerate(plan.blocks) if block.kind != "map"]
-    if circuit is not None:
-        lines += map_text(maps, circuit)
+    for place, block in enumerate(plan.blocks):
+        is_map = place in circuits
+        lines.append(
+            map_text(place, block, circuits[place]) if is_map else block_text(place, block)
+        )
     return "\n".join([
         "/* verilator lint_off PINCONNECTEMPTY */", NETTYPE,
         "module top (",

@@ -19,8 +19,10 @@ from chop.export.verilog.folded.nodes import StreamNode
 
 IMAGES = 4
 """Of the last two, when all is as it stays, the rows are counted."""
-PIPELINE = 8
+PIPELINE = 10
 """Cycles from the last operand of a sum to its result."""
+FUNCTION = 3
+"""Cycles of functions of codes, and of a sum of two."""
 Times = NDArray[Any]
 
 
@@ -30,6 +32,11 @@ class RowTimes:
 
     begins: Times
     ends: Times
+
+
+def later(times: RowTimes) -> RowTimes:
+    """The times of rows behind a few registers."""
+    return RowTimes(times.begins + FUNCTION, times.ends + FUNCTION)
 
 
 def counted(times: RowTimes, at: Times) -> Times:
@@ -67,7 +74,9 @@ class StreamTiming:
             case kinds.Matrix() | kinds.Pooled():
                 return self.windows(node, sources[0])
             case kinds.JoinNode():
-                return self.join(node, sources)
+                return later(self.join(node, sources))
+            case kinds.Mapped():
+                return later(sources[0])
             case kinds.Viewed() if node.image[0] != self.nodes[node.sources[0]].image[0]:
                 return per_image(sources[0], node.image[0])
         return sources[0]
