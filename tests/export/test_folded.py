@@ -118,12 +118,12 @@ def other_word(folder: Path, kind: str) -> None:
 
 
 CHANGES = {
-    "another stride of an address": ("blocks", "across + DW*CF", "across + DW*CF + 1"),
+    "another stride of an address": ("blocks", "across + DW*CF;", "across + DW*CF + 1;"),
     "ready although there is no room": ("blocks", "s_ready = ~full;\n  //", "s_ready = 1;\n  //"),
     "sums go on while nobody takes them": ("blocks", ".go(go & live[L-1])", ".go(live[L-1])"),
     "a beat twice": ("blocks", "m_valid <= there;", "m_valid <= there | (m_valid & s_valid);"),
     "a beat is lost": ("blocks", "assign go = ~m_valid | m_ready;", "assign go = 1;"),
-    "a column too many": ("blocks", "place < W*CF", "place <= W*CF"),
+    "a column too many": ("blocks", "across < W*CF", "across <= W*CF"),
     "a row is given up too early": ("blocks", "first < top", "first <= top"),
     "another slot after an image": ("blocks", "base <= base + H", "base <= base + H + 1"),
     "a bias too late": ("blocks", "live[L-3] & tail[L-3]", "live[L-2] & tail[L-2]"),

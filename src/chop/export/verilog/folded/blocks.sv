@@ -139,8 +139,8 @@ module chop_window #(
   assign s_ready = ~full;
   // Windows go out. `first` is the oldest row that is there, `top` that of the window's first tap,
   // `bottom` that of its last; `came` counts the rows of this image, and of the next, so far.
-  reg signed [Y-1:0] first, came, top, bottom, down;
-  reg signed [X-1:0] left, across;
+  reg signed [Y-1:0] first, came, top, bottom, row;  // and `row` is that of the tap
+  reg signed [X-1:0] left, across;  // the beat of the first channels of a window's first tap, of the tap
   reg [NO-1:0] oy;
   reg [NP-1:0] ox;
   reg [NR-1:0] rep;
@@ -153,9 +153,8 @@ module chop_window #(
   wire drop = rows != 0 & (ended | (first < top & ~image_out));
   wire go = ~m_valid | m_ready;
   wire step = there & go;
-  wire signed [Y-1:0] row = top + down;
-  wire signed [X-1:0] place = left + across + $signed({1'b0, cf});
-  wire in_image = row >= 0 & row < H & place >= 0 & place < W*CF;
+  wire signed [X-1:0] place = across + $signed({1'b0, cf});
+  wire in_image = row >= 0 & row < H & across >= 0 & across < W*CF;
   wire [S-1:0] from = base + row[S-1:0];
   wire [B-1:0] found;
   reg outside;
@@ -187,19 +186,21 @@ module chop_window #(
       if (OUTER == 0 & cf_end & taps_end) rep <= rep == REP - 1 ? 0 : rep + 1'b1;
       if (next_tap) begin
         kx <= kx_end ? 0 : kx + 1'b1;
-        across <= kx_end ? 0 : across + DW*CF;
+        across <= kx_end ? left : across + DW*CF;
       end
       if (next_tap & kx_end) begin
         ky <= taps_end ? 0 : ky + 1'b1;
-        down <= taps_end ? 0 : down + DH;
+        row <= taps_end ? top : row + DH;
       end
       if (place_end) begin
         ox <= line_end ? 0 : ox + 1'b1;
         left <= line_end ? -(PW*CF) : left + SW*CF;
+        across <= line_end ? -(PW*CF) : left + SW*CF;
       end
       if (place_end & line_end) begin
         oy <= image_end ? 0 : oy + 1'b1;
         top <= image_end ? -PH : top + SH;
+        row <= image_end ? -PH : top + SH;
         bottom <= image_end ? (KH - 1)*DH - PH : bottom + SH;
         if (image_end) ended <= 1'b1;
       end
@@ -207,7 +208,7 @@ module chop_window #(
     if (reset) begin
       column <= 0; slot <= 0; base <= 0; rows <= 0; full <= 1'b0; first <= 0; came <= 0;
       ended <= 1'b0; m_valid <= 1'b0; oy <= 0; ox <= 0; rep <= 0; ky <= 0; kx <= 0; cf <= 0;
-      left <= -(PW*CF); across <= 0; top <= -PH; bottom <= (KH - 1)*DH - PH; down <= 0;
+      left <= -(PW*CF); across <= -(PW*CF); top <= -PH; row <= -PH; bottom <= (KH - 1)*DH - PH;
     end
   end
 endmodule

@@ -12,7 +12,7 @@ from chop.export.verilog.folded.estimate import (
     window_address,
 )
 from chop.export.verilog.folded.plan import Block, Rom, StreamPlan, address_bits
-from chop.export.verilog.folded.text import map_circuit, map_netlist
+from chop.export.verilog.folded.text import function_circuit, map_netlist
 from chop.export.verilog.primitives import Primitives
 
 
@@ -41,7 +41,7 @@ def plan_cost(plan: StreamPlan) -> PlanCost:
     registers = rams = 0.0
     for place, block in enumerate(plan.blocks):
         if block.kind == "map":
-            registers += map_circuit(place, block, Primitives()).register_bits
+            registers += function_circuit(place, block, Primitives()).register_bits
             continue
         registers += block_registers(block.kind, block.parameters)
         registers += sum(

@@ -50,7 +50,7 @@ def map_netlist(place: int, block: Block) -> Netlist:
     return netlist_of(IntegerProgram((source,), tuple(made), (value.name,)))
 
 
-def map_circuit(place: int, block: Block, made: Primitives) -> CircuitFiles:
+def function_circuit(place: int, block: Block, made: Primitives) -> CircuitFiles:
     """The functions of codes of a block as modules, with registers for a clock of `CLOCK_NS`."""
     net = map_netlist(place, block)
     plan = Scheduler(net)
@@ -77,7 +77,7 @@ def folded_files(plan: StreamPlan, headers: Mapping[str, str]) -> FoldedFiles:
     primitives, circuits, texts = Primitives(), {}, []
     for place, block in enumerate(plan.blocks):
         if block.kind == "map":
-            circuits[place] = map_circuit(place, block, primitives)
+            circuits[place] = function_circuit(place, block, primitives)
             own = dict(circuits[place].files)
             own[TOP] = own.pop(TOP).replace("module top (", f"module map_{place} (")
             texts += [re.sub(rf"\b{OUTPUT}\b", f"{OUTPUT}_{place}", text) for text in own.values()]
