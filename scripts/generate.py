@@ -7,30 +7,34 @@ passes and operations. A test compares each with the code, so nothing here is ed
     python scripts/generate.py --check    only name it, and exit with 1 if there is any
 """
 
+import json
 import sys
 from pathlib import Path
 
 import chop.passes.graph  # noqa: F401  # importing the passes fills their registry
-from chop.catalogue import CATALOGUE, catalogue_text
-from chop.config.pages import cli_page, toml_page
+from chop.catalogue import CATALOGUE, live, live_traits
 from chop.config.schema import FILE
 from chop.files import write_text
-from chop.ops.listing import markdown
-from chop.passes.docs import passes_page
 from chop.verbs.schema.document import schema, schema_text
 
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
 
 
 def generated() -> dict[Path, str]:
     """Every generated file and what it is to hold."""
+    from scripts.operations_page import operations_page
+    from scripts.passes_page import passes_page
+    from scripts.settings_pages import cli_page, toml_page
+
+    catalogue = live() | {"traits": live_traits()}
     return {
-        CATALOGUE: catalogue_text(),
+        CATALOGUE: json.dumps(catalogue, indent=1, ensure_ascii=False) + "\n",
         FILE: schema_text(),
         DOCS / "reference" / "cli.md": cli_page(),
         DOCS / "reference" / "toml.md": toml_page(schema()),
         DOCS / "passes.md": passes_page(),
-        DOCS / "operations.md": markdown(),
+        DOCS / "operations.md": operations_page(),
     }
 
 
@@ -49,4 +53,5 @@ def main(*, check: bool) -> int:
 
 
 if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
     sys.exit(main(check="--check" in sys.argv))

@@ -90,7 +90,7 @@ ROOMS = {
         "trainer",
     ),
     "views": ("section", "svg", "sections", "page", "terminal", "progress"),
-    "config": ("option", "run", "verb", "command_line", "layers", "schema", "pages"),
+    "config": ("option", "run", "verb", "command_line", "layers", "schema"),
     "dataset": (
         "rows", "augmentation",
         "preprocess",

@@ -121,9 +121,3 @@ def trait_words(traits: Mapping[str, Any]) -> str:
         for name, value in said.items()
         if value not in (None, "")
     )
-
-
-def catalogue_text() -> str:
-    """Return the content of the registries, as the file stores it."""
-    content = live() | {"traits": live_traits()}
-    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"

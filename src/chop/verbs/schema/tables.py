@@ -1,6 +1,7 @@
 """Tables of a file from the pydantic classes that check them."""
 
 import inspect
+import re
 from collections.abc import Iterator
 from types import NoneType
 from typing import Annotated, Any, get_args, get_origin
@@ -10,7 +11,6 @@ from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerati
 from pydantic.fields import FieldInfo
 
 from chop.config.schema import NONE, NOT_NONE, Schema
-from chop.passes.docs import texts_of
 from chop.registry import description
 from chop.verbs.transform.passes import OFFERED_PATHS
 
@@ -38,6 +38,22 @@ def table_schema(model: type[BaseModel]) -> Schema:
         "additionalProperties": False,
     }
     return table | ({"required": required} if required else {})
+
+
+def texts_of(schema: type) -> dict[str, str]:
+    """The description of each argument in the docstrings of a class and of its bases."""
+    found: dict[str, str] = {}
+    for each in reversed(schema.__mro__):
+        text = inspect.cleandoc(vars(each).get("__doc__") or "")
+        found |= argument_texts(text.replace("Attributes:", "Args:"))
+    return found
+
+
+def argument_texts(docstring: str) -> dict[str, str]:
+    """The description of each argument in the `Args:` section of a docstring."""
+    section = docstring.partition("Args:\n")[2]
+    found = re.findall(r"^    (\w+): ((?:.+\n?)(?:        .+\n?)*)", section, re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in found}
 
 
 def plain_line(text: str) -> str:

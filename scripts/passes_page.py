@@ -1,10 +1,10 @@
-"""The list of passes for `docs/passes.md`: ``python -m chop.passes.docs > docs/passes.md``."""
+"""The page `docs/passes.md`: every pass that is registered, with its arguments."""
 
 import inspect
 import re
-import sys
 
 from chop.passes.base import PASSES, Kind, Pass, PassArgs
+from chop.verbs.schema.tables import texts_of
 
 INTRODUCTION = """\
 # Passes
@@ -83,25 +83,3 @@ def arguments_table(schema: type[PassArgs]) -> str:
         rows.append(f"| `{name}` | `{kind}` | {default} | {said.get(name, '')} |")
     first = (inspect.getdoc(schema) or "").partition("\n")[0]
     return f"{first}\n\n" + "\n".join(rows) + "\n"
-
-
-def texts_of(schema: type) -> dict[str, str]:
-    """The description of each argument in the docstrings of a class and of its bases."""
-    found: dict[str, str] = {}
-    for each in reversed(schema.__mro__):
-        text = inspect.cleandoc(vars(each).get("__doc__") or "")
-        found |= argument_texts(text.replace("Attributes:", "Args:"))
-    return found
-
-
-def argument_texts(docstring: str) -> dict[str, str]:
-    """The description of each argument in the `Args:` section of a docstring."""
-    section = docstring.partition("Args:\n")[2]
-    found = re.findall(r"^    (\w+): ((?:.+\n?)(?:        .+\n?)*)", section, re.MULTILINE)
-    return {name: " ".join(text.split()) for name, text in found}
-
-
-if __name__ == "__main__":
-    import chop.passes.graph  # noqa: F401  # importing the passes fills the registry
-
-    sys.stdout.write(passes_page())

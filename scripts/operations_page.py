@@ -3,7 +3,6 @@
 import builtins
 import operator
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -52,14 +51,9 @@ Costs: one multiply-accumulate (MAC) is two FLOPs, a bias is free, any other ari
 """
 
 
-def markdown() -> str:
+def operations_page() -> str:
     """The whole page."""
     return HEAD + "".join(f"| {' | '.join(page_row(op))} |\n" for op in OPS.values())
-
-
-def write_listing(path: str) -> None:
-    """Write the page."""
-    Path(path).write_text(markdown(), encoding="utf-8")
 
 
 def page_row(op: Op) -> tuple[str, ...]:
