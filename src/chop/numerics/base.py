@@ -183,6 +183,10 @@ class NumberFormat(BaseModel):
     def require_shape(self, shape: Sequence[int]) -> None:
         """Refuse a tensor whose shape the format does not fit; most fit every shape."""
 
+    def fixed_on(self, x: Tensor) -> "NumberFormat":
+        """The format with all it takes from the whole of `x` as settings, to round parts of it."""
+        return self
+
     def gradient(self, x: Tensor, grad: Tensor) -> Tensor:
         """The gradient that passes through rounding at `x`: straight through, unless overridden."""
         return grad

@@ -187,6 +187,11 @@ class NVFP4(MXFloat):
         parts, exponents = torch.frexp(scales)
         return torch.ldexp(parts.mul_(SIGNIFICANT).ceil_().div_(SIGNIFICANT), exponents).float()
 
+    def fixed_on(self, x: Tensor) -> "NVFP4":
+        is_one = self.tensor_scale is None and not (self.skip_first_dim and x.dim() > 1)
+        scale = {"tensor_scale": float(self.tensor_scales(x))} if is_one else None
+        return self.model_copy(update=scale)
+
     def scales(self, peaks: Tensor, dtype: torch.dtype, work: torch.dtype) -> Tensor:
         """The nearest normal number of E4M3; a block with NaN or an infinity is all NaN."""
         wanted = peaks.div(float(self.grid.top)).clamp_(2.0**E4M3.low, float(E4M3.top))

@@ -10,9 +10,14 @@ from chop.passes.graph.transforms.lora import (
     insert_lora_adapter_transform_pass,
 )
 from chop.passes.graph.transforms.methods import (
+    add_low_rank_transform_pass,
+    awq_transform_pass,
+    clip_weights_transform_pass,
     correct_bias_transform_pass,
     equalise_transform_pass,
+    rotate_transform_pass,
     round_weights_transform_pass,
+    smooth_transform_pass,
 )
 from chop.passes.graph.transforms.normalise import normalise_transform_pass
 from chop.passes.graph.transforms.pruning import (
@@ -29,7 +34,10 @@ from chop.passes.graph.transforms.verilog import emit_verilog_top_transform_pass
 from chop.passes.graph.transforms.whole import quantize_whole_transform_pass
 
 __all__ = [
+    "add_low_rank_transform_pass",
+    "awq_transform_pass",
     "calibrate_transform_pass",
+    "clip_weights_transform_pass",
     "conv_bn_fusion_transform_pass",
     "correct_bias_transform_pass",
     "emit_verilog_top_transform_pass",
@@ -44,6 +52,8 @@ __all__ = [
     "prune_transform_pass",
     "quantize_transform_pass",
     "quantize_whole_transform_pass",
+    "rotate_transform_pass",
     "round_weights_transform_pass",
+    "smooth_transform_pass",
     "summarize_quantization_analysis_pass",
 ]

@@ -90,7 +90,7 @@ def replace_layer(graph: MaseGraph, target: str) -> None:
     layer: Any = graph.model.get_submodule(target)
     own: Any = own_shell(layer)
     for name in ("weight", "bias"):
-        kept = getattr(layer, name)
+        kept = getattr(layer, name, None)
         if kept is not None:
             setattr(own, name, nn.Parameter(kept.detach().clone(), kept.requires_grad))
     graph.model.set_submodule(target, own)

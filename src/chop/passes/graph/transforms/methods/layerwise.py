@@ -17,10 +17,10 @@ from chop.ir.call import NodeCall
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.recorder import Recorder, placeholder_values, preserve_model
 from chop.nn.quant_config import QuantConfig
-from chop.numerics import Integer
+from chop.numerics import Integer, NumberFormat
 from chop.numerics.base import AUTO
 from chop.passes.base import Batches, Info, PassArgs, take_rows, transform_pass
-from chop.passes.graph.transforms.methods.least_squares import round_for_inputs
+from chop.passes.graph.transforms.methods.least_squares import clip_for_inputs, round_for_inputs
 from chop.passes.graph.transforms.quantize.quantize import apply_plan
 from chop.passes.graph.transforms.quantize.ranges import Calibration, OperandTally
 
@@ -37,10 +37,12 @@ class LayerwiseArgs(PassArgs):
     Args:
         input_generator: batches of inputs by name; required.
         num_samples: how many rows to run, from the first on.
+        nodes: the layers to change; by default all.
     """
 
     input_generator: Batches | None = None
     num_samples: int = 256
+    nodes: tuple[str, ...] | None = None
 
 
 class CorrectBiasArgs(LayerwiseArgs):
@@ -73,6 +75,32 @@ class RunningLayer:
         setattr(self.layer, name, nn.Parameter(values, kept.requires_grad))
         self.changes.append((self.layer, name, getattr(self.layer, name)))
 
+    def format_of(self, role: str) -> NumberFormat | None:
+        """Return the format of an operand, if it has one that can round now and learns nothing."""
+        fmt = self.quant.operands.get(role)
+        learns = type(fmt).quantizer is not NumberFormat.quantizer if fmt is not None else True
+        return None if fmt is None or fmt.is_open or learns else fmt
+
+    def columns(self) -> list[Tensor]:
+        """Return what each column of the weights is multiplied by, rounded; by groups."""
+        data = self.format_of("data_in")
+        x = self.x if data is None else data.round_to(self.x)
+        return [part.double() for part in window_columns(self.layer, x)]
+
+    def keep_better(
+        self, weight: Tensor, rows: list[Tensor], fmt: NumberFormat
+    ) -> dict[str, float]:
+        """Take other weights if, rounded, they change the results less; return both errors."""
+        now = self.layer.weight.detach()
+        parts = now.double().flatten(1).chunk(len(rows))
+        errors = [
+            result_error(parts, fmt.round_to(each).double().flatten(1).chunk(len(rows)), rows)
+            for each in (now, weight)
+        ]
+        if errors[1] < errors[0]:
+            self.own("weight", weight)
+        return dict(zip(("nearest", "chosen"), errors, strict=True))
+
     @property
     def axis(self) -> int:
         """The dimension of the channels in the result, from the end."""
@@ -84,29 +112,46 @@ def round_weights_transform_pass(graph: MaseGraph, args: LayerwiseArgs) -> tuple
     """Round the weights of each layer so that its results change least, rather than its weights.
 
     On rows, each column of a weight matrix is rounded to its format; what that changes in the
-    results is made up for by the columns after it, by least squares. Linear layers and convolutions
-    of one and two dimensions in fixed point are rounded. `info` has, for each layer, the error of
-    its results by nearest codes and by these, relative to their size.
+    results is made up for by the columns after it, by least squares, as in GPTQ. Linear layers and
+    convolutions of one and two dimensions are rounded, in any format. `info` has, for each layer,
+    the error of its results by nearest codes and by these, relative to their size; the better ones
+    are kept.
     """
     found: dict[str, dict[str, float]] = {}
 
     def change(call: RunningLayer) -> None:
-        weight, fmt = call.layer.weight, call.quant.operands.get("weight")
-        if not isinstance(fmt, Integer) or fmt.is_open:
-            return
-        data = call.quant.operands.get("data_in")
-        x = data.round_to(call.x) if data is not None else call.x
-        rows = [part.double() for part in window_columns(call.layer, x)]
-        parts = weight.detach().double().flatten(1).chunk(len(rows))
-        rounded = round_for_inputs(parts, rows, grid_of(fmt, weight))
-        nearest = fmt.round_to(weight.detach()).double().flatten(1)
-        errors = [result_error(parts, each.chunk(len(rows)), rows) for each in (nearest, rounded)]
-        found[call.node.name] = dict(zip(("nearest", "chosen"), errors, strict=True))
-        if errors[1] < errors[0]:
-            call.own("weight", rounded.reshape(weight.shape).to(weight.dtype))
+        fmt = call.format_of("weight")
+        if fmt is not None:
+            weight, rows = call.layer.weight.detach(), call.columns()
+            rounded = round_for_inputs(weight, rows, fmt)
+            found[call.node.name] = call.keep_better(rounded, rows, fmt)
 
     change_layers(graph, args, change)
     return graph, {"rounded": found}
+
+
+@transform_pass("clip_weights", requires=("common",))
+def clip_weights_transform_pass(graph: MaseGraph, args: LayerwiseArgs) -> tuple[MaseGraph, Info]:
+    """Cut the largest weights of each block off where that makes the error of all others smaller.
+
+    Each row of a block, or of a matrix whose format has no blocks, is cut at that share of its
+    largest weight at which the rounded weights, by the size of their inputs, differ least. A format
+    whose scale is fixed gains nothing. `info` has the errors of each layer before and after.
+    """
+    found: dict[str, dict[str, float]] = {}
+
+    def change(call: RunningLayer) -> None:
+        fmt = call.format_of("weight")
+        if fmt is not None:
+            weight, rows = call.layer.weight.detach(), call.columns()
+            sizes = torch.cat(
+                [x.square().mean(1).repeat(len(weight) // len(rows), 1) for x in rows]
+            )
+            clipped = clip_for_inputs(weight, sizes.reshape(weight.shape), fmt)
+            found[call.node.name] = call.keep_better(clipped, rows, fmt)
+
+    change_layers(graph, args, change)
+    return graph, {"clipped": found}
 
 
 @transform_pass("correct_bias", requires=("common",))
@@ -147,7 +192,15 @@ def bias_format(fmt: Integer, values: Tensor) -> Any:
     low, high = (float(bound) for bound in fmt.saturation)
     if low <= float(values.min()) and float(values.max()) < high:
         return fmt
-    tally = OperandTally(fmt.with_scale(AUTO), Calibration(), ())
+    return fit_format(fmt, values)
+
+
+def fit_format(fmt: NumberFormat, values: Tensor) -> NumberFormat:
+    """Return a format with the scale, or the scales, that fit values best, if it has any."""
+    if fmt.scale_field is None:
+        return fmt
+    scales = getattr(fmt, fmt.scale_field)
+    tally = OperandTally(fmt.with_scale(AUTO), Calibration(), getattr(scales, "shape", ()))
     tally.look(values)
     tally.prepare()
     tally.look_again(values)
@@ -165,6 +218,7 @@ def change_layers(graph: MaseGraph, args: LayerwiseArgs, change: Change) -> None
         call = NodeCall.of(node, modules)
         layer = call.layer
         is_known = isinstance(layer, tuple(CHANNEL)) and calls.count(str(node.target)) == 1
+        is_known = is_known and (args.nodes is None or node.name in args.nodes)
         if is_known and call.quant is not None and not call.quant.bypass:
             instead[node] = changing(node, layer, call.quant, change, changes)
     recorder = Recorder(graph.model, instead=instead)
@@ -272,15 +326,6 @@ def padding_of(layer: Any) -> list[int]:
         else:
             found += [layer.padding[axis]] * 2
     return found
-
-
-def grid_of(fmt: Integer, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the unit of each row of a weight matrix, and its smallest and largest code."""
-    point, low, high = (
-        torch.as_tensor(each).broadcast_to(weight.shape).flatten(1)[:, :1].double()
-        for each in fmt.limits
-    )
-    return torch.exp2(-point), low, high
 
 
 def result_error(parts: Any, others: Any, rows: list[Tensor]) -> float:
