@@ -192,10 +192,10 @@ def bias_format(fmt: Integer, values: Tensor) -> Any:
     low, high = (float(bound) for bound in fmt.saturation)
     if low <= float(values.min()) and float(values.max()) < high:
         return fmt
-    return fit_format(fmt, values)
+    return refit_format(fmt, values)
 
 
-def fit_format(fmt: NumberFormat, values: Tensor) -> NumberFormat:
+def refit_format(fmt: NumberFormat, values: Tensor) -> NumberFormat:
     """Return a format with the scale, or the scales, that fit values best, if it has any."""
     if fmt.scale_field is None:
         return fmt

@@ -22,7 +22,7 @@ from chop.passes.graph.transforms.methods.equalise import LAYERS, pairs_of, repl
 from chop.passes.graph.transforms.methods.layerwise import (
     CHANNEL,
     LayerwiseArgs,
-    fit_format,
+    refit_format,
     result_error,
     rows_in_one,
     window_columns,
@@ -54,7 +54,7 @@ class AwqArgs(LayerwiseArgs):
 
 
 class Readers(NamedTuple):
-    """What stands before some layers, and the layers and nodes that read nothing but its result."""
+    """Layers, their nodes, and the one source whose result they read and nobody else does."""
 
     source: str
     layers: tuple[str, ...]
@@ -73,7 +73,7 @@ def smooth_transform_pass(graph: MaseGraph, args: SmoothArgs) -> tuple[MaseGraph
     groups = list(reader_groups(graph))
     seen = read_inputs(graph, args, [name for group in groups for name in group.nodes])
     for group in groups:
-        peaks = by_channel(seen[group.nodes[0]], graph, group).abs().amax(1)
+        peaks = channel_rows(seen[group.nodes[0]], graph, group).abs().amax(1)
         columns = torch.stack([column_peaks(graph, name) for name in group.layers]).amax(0)
         scale = peaks.clamp(SMALLEST) ** args.strength
         scale = scale / columns.clamp(SMALLEST) ** (1 - args.strength)
@@ -97,7 +97,7 @@ def awq_transform_pass(graph: MaseGraph, args: AwqArgs) -> tuple[MaseGraph, Info
     groups = [g for g in reader_groups(graph) if any(n in args.formats for n in g.nodes)]
     seen = read_inputs(graph, args, [name for group in groups for name in group.nodes])
     for group in groups:
-        means = by_channel(seen[group.nodes[0]], graph, group).abs().mean(1).clamp(SMALLEST)
+        means = channel_rows(seen[group.nodes[0]], graph, group).abs().mean(1).clamp(SMALLEST)
         scales = {}
         for strength in STRENGTHS:
             scale = means**strength
@@ -123,15 +123,19 @@ def reader_groups(graph: MaseGraph) -> Iterator[Readers]:
     modules = graph.modules
     calls = Counter(str(node.target) for node in graph.nodes if node.op == "call_module")
 
-    def called(node: fx.Node, kinds: tuple[type[Any], ...]) -> Any:
+    def unique_layer(node: fx.Node, kinds: tuple[type[Any], ...]) -> Any:
         found = modules.get(str(node.target)) if node.op == "call_module" else None
         return found if type(found) in kinds and calls[str(node.target)] == 1 else None
 
     for node in graph.nodes:
-        norm = called(node, SCALED_NORMS)
+        norm = unique_layer(node, SCALED_NORMS)
         readers = list(node.users)
         fits = norm is not None and norm.weight is not None and norm.weight.dim() == 1
-        if fits and readers and all(called(each, (nn.Linear,)) is not None for each in readers):
+        if (
+            fits
+            and readers
+            and all(unique_layer(each, (nn.Linear,)) is not None for each in readers)
+        ):
             layers = tuple(str(each.target) for each in readers)
             yield Readers(str(node.target), layers, tuple(each.name for each in readers))
     names = {str(node.target): node.name for node in graph.nodes if node.op == "call_module"}
@@ -155,7 +159,7 @@ def read_inputs(graph: MaseGraph, args: LayerwiseArgs, nodes: Sequence[str]) -> 
     return found
 
 
-def by_channel(x: Tensor, graph: MaseGraph, group: Readers) -> Tensor:
+def channel_rows(x: Tensor, graph: MaseGraph, group: Readers) -> Tensor:
     """Return a row for each channel of what the layers of a group read."""
     layer = graph.model.get_submodule(group.layers[0])
     axis = next(axis for kind, axis in CHANNEL.items() if isinstance(layer, kind))
@@ -189,6 +193,6 @@ def scaled_error(layer: Any, x: Tensor, scale: Tensor, fmt: NumberFormat) -> flo
     """Return by how much a layer's results change whose weights are rounded in a scale."""
     weight = layer.weight.detach()
     across = scale.reshape(1, -1, *(1,) * (weight.dim() - 2))
-    rounded = fit_format(fmt, weight * across).round_to(weight * across) / across
+    rounded = refit_format(fmt, weight * across).round_to(weight * across) / across
     before, after = ([each.double().flatten(1)] for each in (weight, rounded))
     return result_error(before, after, [part.double() for part in window_columns(layer, x)])
