@@ -210,6 +210,9 @@ endmodule
 
 
 RAMB36_BITS = 36_864
+FOURS = 2.3
+"""Look-up tables of an ECP5 for one of six inputs, as estimates count them: 2.2 to 2.3 in a folded
+circuit, 1.8 in a parallel one."""
 
 
 @dataclass(frozen=True)
@@ -222,16 +225,24 @@ class DeviceSize:
     """Bits of all block memories."""
 
     @property
+    def six_inputs(self) -> int:
+        """Look-up tables as estimates count them: of six inputs."""
+        return self.luts if self.lut_inputs >= 6 else int(self.luts / FOURS)
+
+    @property
     def block_rams(self) -> float:
         """Block memories, counted as RAMB36."""
         return self.block_bits / RAMB36_BITS
 
     def refuse(self, name: str, luts: float, block_rams: float) -> None:
         """Raise if a circuit is estimated to need more than there is."""
-        if luts > self.luts:
+        if luts > self.six_inputs:
+            few = self.luts != self.six_inputs
+            smaller = f" (it has {self.luts:,} of {self.lut_inputs})" if few else ""
             raise CircuitError(
-                f"verilog: the circuit would need about {luts:,.0f} look-up tables, and {name} has "
-                f"{self.luts:,}: give more cycles, narrower formats or a larger device"
+                f"verilog: the circuit would need about {luts:,.0f} look-up tables of six inputs, "
+                f"and {name} has as much as {self.six_inputs:,}{smaller}: give more cycles, "
+                "narrower formats or a larger device"
             )
         if block_rams > self.block_rams:
             raise CircuitError(

@@ -129,8 +129,9 @@ def refuse_more_luts(needed: int, most: int, how: str) -> None:
     """Raise if there are more look-up tables than allowed."""
     if needed > most:
         raise CircuitError(
-            f"verilog: every layer at once would need {how}{needed:,} look-up tables, and "
-            f"{most:,} are allowed: take narrower formats or a smaller network, or raise most_luts"
+            f"verilog: every layer at once would need {how}{needed:,} look-up tables of "
+            f"six inputs, and {most:,} are allowed: take narrower formats or a smaller network, or "
+            "raise most_luts"
         )
 
 
@@ -199,12 +200,16 @@ def write_verilog(program: IntegerProgram, hardware: Hardware, folder: Path) -> 
 
 def write_folded(program: IntegerProgram, hardware: Hardware, folder: Path) -> WrittenFiles:
     """Write a circuit that shares multipliers."""
-    plan = plan_circuit(program, hardware.cycles, hardware.most_luts)
+    size = None if hardware.device is None else DEVICE_SIZES[hardware.device]
+    most = hardware.most_luts
+    if size is not None and hardware.cycles is None:  # as fast as the device allows
+        most = min(most, size.six_inputs)
+    plan = plan_circuit(program, hardware.cycles, most)
     facts = write_circuit(plan, folder, headers(program, f"{plan.cycles:,} cycles for an image"))
     facts["program_sha256"] = program_checksum(program)
-    if hardware.device is not None:
+    if size is not None:
         needed = facts["estimated_luts"], facts["estimated_block_rams"]
-        DEVICE_SIZES[hardware.device].refuse(hardware.device, *needed)
+        size.refuse(str(hardware.device), *needed)
     if hardware.synthesise:
         facts["synthesis"] = synthesise_folded(folder)
     write_text(folder / CIRCUIT, json.dumps(facts, indent=2) + "\n")

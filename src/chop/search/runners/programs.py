@@ -70,7 +70,7 @@ class FoldedArgs(RunnerArgs):
 def folded_circuit(candidate: Candidate, args: FoldedArgs) -> dict[str, float]:
     """Look-up tables, block memories and cycles of the candidate as a folded circuit."""
     size = None if args.device is None else DEVICE_SIZES[args.device]
-    most = args.most_luts if size is None else min(args.most_luts, size.luts)
+    most = args.most_luts if size is None else min(args.most_luts, size.six_inputs)
     plan = plan_circuit(candidate.program, args.cycles, most)
     cost = plan_cost(plan)
     if size is not None:

@@ -334,7 +334,11 @@ class StreamPlan:
         out = self.result(node)
         if node.memory is None:
             self.add("map", node, {}, s=stream, m=out)
-            return out
+            if self.goes_to_memory(node):
+                return out
+            held = self.stream(out, out.edge)
+            self.add("chop_slice", node, {"B": out.bits}, s=out, m=held)
+            return held
         table, row = node.memory, int(node.memory.rows[0])
         codes = np.arange(1 << stream.width)
         if stream.signed:
@@ -344,6 +348,16 @@ class StreamPlan:
         rom = Rom(f"table_{len(self.blocks)}", out.width, words)
         self.add("chop_lookup", node, {"B": out.bits}, rom, s=stream, m=out)
         return out
+
+    def goes_to_memory(self, node: StreamNode) -> bool:
+        """Return True if one node reads another, into rows: its ready comes from a register."""
+        readers = self.readers[node.name]
+        reader = self.nodes[readers[0]] if len(readers) == 1 else None
+        if not isinstance(reader, kinds.Matrix | kinds.Pooled) or self.folds[reader.name].taps > 1:
+            return False
+        return reader.window.taps > 1 and not (
+            isinstance(reader, kinds.Pooled) and reader.side_by_side
+        )
 
     def widen(self, node: kinds.JoinNode, stream: Stream, like: Stream) -> Stream:
         """The same codes with as many bits as another stream has."""

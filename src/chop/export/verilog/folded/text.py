@@ -21,9 +21,9 @@ BLOCKS, MAPS, TOP, MEMORIES = "blocks.sv", "maps.sv", "top.sv", "memories.sv"
 PRIMITIVES = "primitives.sv"
 PARTS = ("data", "valid", "ready")
 UNCLOCKED = ("chop_beside",)
-CLOCK_NS = 6.5
-"""The clock that functions of codes have registers for, by estimated delays; nextpnr finds longer
-ones, up to half as much again."""
+CLOCK_NS = 5.0
+"""The clock that functions of codes have registers for, by estimated delays; nextpnr finds up to
+twice as much."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,8 @@ def function_circuit(place: int, block: Block, made: Primitives) -> CircuitFiles
     """The functions of codes of a block as modules, with registers for a clock of `CLOCK_NS`."""
     net = map_netlist(place, block)
     plan = Scheduler(net)
-    longest = max(plan.delays.values(), default=0.0)
-    stages = None if longest else 0  # codes that only get more bits need no registers
-    schedule = plan.within(max(CLOCK_NS - REGISTER, longest), stages)
+    stages = None if any(plan.delays.values()) else 0  # more bits alone need no registers
+    schedule = plan.within(CLOCK_NS - REGISTER, stages)
     return emit_circuit(net, schedule, {}, made)
 
 
