@@ -1,5 +1,6 @@
 """Folded circuits, simulated under backpressure against the engine."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -163,6 +164,25 @@ def test_a_queue_that_is_too_small_is_named(
     write_circuit(plan, tmp_path, {})
     with pytest.raises(GraphError, match=f"deadlock: beats wait for ever from {edge}"):
         check_circuit(plan, tmp_path, checked_rows(program, 2))
+
+
+@pytest.mark.parametrize("kind", ["folded", "stream"])
+def test_a_bench_for_cocotb_names_the_ports_of_its_module(
+    programs: dict[str, IntegerProgram], kind: str, tmp_path: Path
+) -> None:
+    small = lower(chop.quantize(nn.Linear(3, 2), width=4, calibrate=[torch.randn(8, 3)]).graph)
+    program, top = (programs["small"], "top") if kind == "folded" else (small, "top_axis")
+    done = export(program, "verilog", tmp_path / "v", rows=0, cocotb=True, **{kind: True})
+    text = (done.folder / f"{top}.sv").read_text()
+    header = text[text.index(f"module {top} (") : text.index(");", text.index(f"module {top} ("))]
+    bench_text = (done.folder / "test_top.py").read_text()
+    compile(bench_text, "test_top.py", "exec")
+    named = set(re.findall(r"dut\.(\w+)", bench_text))
+    assert len(named) >= 8
+    assert named <= set(re.findall(r"\w+", header))
+    assert f"COCOTB_TOPLEVEL = {top}\n" in (done.folder / "Makefile").read_text()
+    with pytest.raises(ConfigError, match="cocotb drives streams"):
+        Hardware(cocotb=True)
 
 
 def test_less_time_takes_more_at_once(programs: dict[str, IntegerProgram]) -> None:

@@ -30,6 +30,7 @@ from chop.export.verilog.build import OUTPUT, build_step, layer_names, netlist_o
 from chop.export.verilog.emit import AXIS, BusPort, axis_wrapper, emit_circuit
 from chop.export.verilog.estimate import estimated_luts, least_luts, luts
 from chop.export.verilog.folded.circuit import check_circuit, plan_circuit, write_circuit
+from chop.export.verilog.folded.handover import FOLDED, WRAPPER, cocotb_files
 from chop.export.verilog.netlist import CircuitError, Netlist
 from chop.export.verilog.prove import RoundingShape, prove_roundings, rounding_shapes
 from chop.export.verilog.schedule import schedule_netlist
@@ -71,6 +72,8 @@ class Hardware(TargetOptions):
     """The format of features as they are measured, such as ``u8``, which are scaled inside."""
     device: str | None = None
     """Refuse circuits that are estimated not to fit this device of `DEVICE_SIZES`."""
+    cocotb: bool = False
+    """Whether to add a bench in Python, for people who continue by hand."""
     preprocessing: Preprocessing | None = None
     """How the features are scaled; by default as those that the network was trained on."""
 
@@ -99,6 +102,8 @@ class Hardware(TargetOptions):
         self._refuse_contradictions()
 
     def _refuse_contradictions(self) -> None:
+        if self.cocotb and not (self.folded or self.stream):
+            raise ConfigError("verilog: cocotb drives streams: give folded or stream as well")
         if self.cycles is not None and not self.folded:
             raise ConfigError("verilog: cycles are for a folded circuit: give folded as well")
         if self.cycles is not None and self.cycles < 1:
@@ -179,6 +184,7 @@ def write_verilog(program: IntegerProgram, hardware: Hardware, folder: Path) -> 
     files = dict(circuit.files)
     if hardware.stream:
         files[f"{AXIS}.sv"] = axis_wrapper(circuit.inputs, circuit.outputs, circuit.latency)
+        files |= cocotb_files(WRAPPER) if hardware.cocotb else {}
     for name, text in files.items():
         write_text(folder / name, text)
     facts: dict[str, Any] = {
@@ -210,6 +216,8 @@ def write_folded(program: IntegerProgram, hardware: Hardware, folder: Path) -> W
     if size is not None:
         needed = facts["estimated_luts"], facts["estimated_block_rams"]
         size.refuse(str(hardware.device), *needed)
+    for name, text in (cocotb_files(FOLDED) if hardware.cocotb else {}).items():
+        write_text(folder / name, text)
     if hardware.synthesise:
         facts["synthesis"] = synthesise_folded(folder)
     write_text(folder / CIRCUIT, json.dumps(facts, indent=2) + "\n")

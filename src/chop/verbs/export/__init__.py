@@ -93,6 +93,9 @@ class ExportRequest:
     synthesise: Annotated[
         bool, Option("map a circuit to devices with Yosys and nextpnr", GROUP)
     ] = False
+    cocotb: Annotated[
+        bool, Option("add a bench in Python to a circuit with streams, for cocotb", GROUP)
+    ] = False
     most_luts: Annotated[
         int | None,
         Option("refuse circuits above this estimate", GROUP, default_words="200000", at_least=1),

@@ -342,7 +342,7 @@ module chop_matrix #(
 );
   localparam PW = XW + WW, H = PER > 1 ? $clog2(PER) : 0, TW = PW + H, SB = SF > 1 ? $clog2(SF) : 1;
   localparam T = H > 1 ? (H + 1)/2 : 1;  // registers of a sum of products, one for two rows of adders
-  localparam L = T + 4;  // stages: operands twice, half and whole products, their sums
+  localparam D = WW > 4 ? (WW + 1)/3 : 1, L = T + D + 2;  // stages: operands, products, their sums
   assign go = ~m_valid | m_ready;
   assign s_ready = go;
   reg [SB-1:0] beat;
@@ -373,7 +373,7 @@ module chop_matrix #(
   generate for (p = 0; p < PE; p = p + 1) begin : unit
     wire [PER*PW-1:0] products;
     for (i = 0; i < PER; i = i + 1) begin : lane
-      chop_product #(.XW(XW), .XS(XS), .WW(WW)) product (.clk(clk), .go(go),
+      chop_product #(.XW(XW), .XS(XS), .WW(WW), .D(D)) product (.clk(clk), .reset(reset), .go(go),
         .x(x[(LANES != 0 ? p*PER + i : i)*XW +: XW]), .w(w[(p*PER + i)*WW +: WW]),
         .y(products[i*PW +: PW]));
     end
@@ -390,45 +390,59 @@ module chop_matrix #(
   end endgenerate
 endmodule
 
-// The product of a code and a signed constant in two cycles, a row of adders for each bit of it.
-module chop_product #(parameter XW = 4, parameter XS = 0, parameter WW = 4) (
-  input wire clk, input wire go, input wire [XW-1:0] x, input wire [WW-1:0] w,
+// The product of a code and a signed constant, a row of adders for each bit of it and a register after
+// every three. Registers have a reset lest tools make shift registers of look-up tables of them.
+module chop_product #(
+  parameter XW = 4, parameter XS = 0, parameter WW = 4, parameter D = WW > 4 ? (WW + 1)/3 : 1
+) (
+  input wire clk, input wire reset, input wire go, input wire [XW-1:0] x, input wire [WW-1:0] w,
   output reg [XW+WW-1:0] y
 );
-  localparam M = WW / 2, S = XW + 1;
-  reg [S-1:0] half;
-  reg [XW-1:0] later;
-  reg [WW-1:0] bits, low;
-  wire [WW-1:0] ends;
-  wire [S-1:0] early_x = {XS != 0 & x[XW-1], x}, later_x = {XS != 0 & later[XW-1], later};
-  genvar j;
-  generate for (j = 0; j < WW; j = j + 1) begin : row
-    wire [S-1:0] sum, above;
-    if (j == 0) begin : none
-      assign above = {S{1'b0}};
-    end else if (j == M) begin : next_cycle
-      assign above = half;
-    end else begin : same_cycle
-      assign above = row[j-1].sum;
+  localparam S = XW + 1;
+  genvar s, j;
+  generate for (s = 0; s < D; s = s + 1) begin : stage
+    localparam FIRST = (s*WW + D - 1)/D, END = ((s + 1)*WW + D - 1)/D;
+    wire [XW-1:0] code;
+    wire [WW-1:0] bits, low, ends;  // of the constant; last bits of the rows before, and with these
+    wire [S-1:0] above_all;
+    if (s == 0) begin : given
+      assign code = x;
+      assign bits = w;
+      assign low = {WW{1'b0}};
+      assign above_all = {S{1'b0}};
+    end else begin : later
+      reg [2*WW+XW+S-1:0] held;
+      always @(posedge clk)
+        if (reset) held <= 0;
+        else if (go) held <= {stage[s-1].code, stage[s-1].bits, stage[s-1].ends,
+                              stage[s-1].row[FIRST-1].sum};
+      assign {code, bits, low, above_all} = held;
     end
-    if (j == 0 & M > 0) begin : alone
-      assign sum = early_x & {S{w[0]}};
-    end else begin : added
-      chop_row #(.B(S), .XS(XS), .MINUS(j == WW - 1)) adder (
-        .a(above[S-1:1]), .x(j < M ? early_x : later_x),
-        .b(j < M ? w[j] : bits[j]), .y(sum));
+    wire [S-1:0] wide = {XS != 0 & code[XW-1], code};
+    for (j = FIRST; j < END; j = j + 1) begin : row
+      wire [S-1:0] sum, above;
+      if (j == FIRST) begin : next_cycle
+        assign above = above_all;
+      end else begin : same_cycle
+        assign above = row[j-1].sum;
+      end
+      if (j == 0 & WW > 1) begin : alone
+        assign sum = wide & {S{bits[0]}};
+      end else begin : added
+        chop_row #(.B(S), .XS(XS), .MINUS(j == WW - 1)) adder (
+          .a(above[S-1:1]), .x(wide), .b(bits[j]), .y(sum));
+      end
     end
-    assign ends[j] = j < M ? low[j] : sum[0];
-    always @(posedge clk) if (go) low[j] <= sum[0];
-  end
-  if (M > 0) begin : halves
-    always @(posedge clk) if (go) half <= row[M-1].sum;
+    for (j = 0; j < WW; j = j + 1) begin : last
+      if (j >= FIRST & j < END) begin : own
+        assign ends[j] = row[j].sum[0];
+      end else begin : other
+        assign ends[j] = low[j];
+      end
+    end
   end endgenerate
-  always @(posedge clk) if (go) begin
-    later <= x;
-    bits <= w;
-    y <= {row[WW-1].sum[S-1:1], ends};
-  end
+  always @(posedge clk)
+    if (go) y <= {stage[D-1].row[WW-1].sum[S-1:1], stage[D-1].ends};
 endmodule
 
 // a plus x, or minus x, if b is set: one look-up table for each bit, if a is what enters the carry

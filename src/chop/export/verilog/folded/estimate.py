@@ -47,6 +47,21 @@ def matrix_luts(node: Matrix, bits: int, units: int, wide: int, taps: int = 1) -
 Sizes = Mapping[str, int]
 
 
+def product_registers(size: Sizes) -> int:
+    """Registers of a product: its constant, those between every three rows of adders, the result."""
+    x, w = size["XW"], size["WW"]
+    between = (w + 1) // 3 - 1 if w > 4 else 0
+    return w + between * (2 * x + w + 1) + x + w
+
+
+def tree_registers(size: Sizes) -> int:
+    """Registers of a sum of products, after every second row of adders and at the end."""
+    count, bits = size["SIMD"], size["XW"] + size["WW"]
+    rows = (count - 1).bit_length()
+    held = sum(-(-count >> row) * (bits + row) for row in range(2, rows + 1, 2))
+    return held + (bits + rows if rows % 2 or not rows else 0)
+
+
 def counter_bits(size: Sizes) -> int:
     """Bits of the counters of a pool."""
     return (size["H"] * size["W"] * size["CF"]).bit_length()
@@ -76,9 +91,8 @@ LUTS: dict[str, Callable[[Sizes], float]] = {
 """Look-up tables of a block, by its parameters; of others a few."""
 REGISTERS: dict[str, Callable[[Sizes], float]] = {
     "chop_matrix": lambda size: 30 + size["PE"] * (
-        size["SIMD"] * (3 * size["XW"] + 2 * size["WW"] + 1) + size["XW"] + size["WW"]
-        + size["SIMD"].bit_length() + size["AW"]
-    ) + (size["PE"] if size["LANES"] else size["SIMD"]) * size["XW"],
+        size["SIMD"] * product_registers(size) + tree_registers(size) + 2 * size["AW"]
+    ) + 2 * (size["PE"] if size["LANES"] else 1) * size["SIMD"] * size["XW"],
     "chop_window": lambda size: 60 + 3 * window_address(size),
     "chop_taps": lambda size: 20 + 2 * (size["H"] * size["W"]).bit_length()
     + size["L"] * size["XW"] * taps_span(size)[0] * taps_span(size)[1]

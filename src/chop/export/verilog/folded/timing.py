@@ -19,7 +19,7 @@ from chop.export.verilog.folded.nodes import StreamNode
 
 IMAGES = 4
 """Of the last two, when all is as it stays, the rows are counted."""
-PIPELINE = 10
+PIPELINE = 12
 """Cycles from the last operand of a sum to its result."""
 FUNCTION = 3
 """Cycles of functions of codes, and of a sum of two."""
