@@ -48,7 +48,7 @@ Sizes = Mapping[str, int]
 
 
 def product_registers(size: Sizes) -> int:
-    """Registers of a product: its constant, those between every three rows of adders, the result."""
+    """Registers of a product: its constant, those between rows of adders, the result."""
     x, w = size["XW"], size["WW"]
     between = (w + 1) // 3 - 1 if w > 4 else 0
     return w + between * (2 * x + w + 1) + x + w
