@@ -98,9 +98,7 @@ def test_ends_that_cannot_be_are_refused(networks: dict[str, IntegerProgram]) ->
 def test_a_device_that_is_too_small_is_named() -> None:
     size = DEVICE_SIZES["ecp5-25k"]
     size.refuse("ecp5-25k", 10_500, 28.0)
-    with pytest.raises(
-        ChopError, match="about 11,000 look-up .*has as much as 10,560 .*288"
-    ):
+    with pytest.raises(ChopError, match="about 11,000 look-up .*has as much as 10,560 .*288"):
         size.refuse("ecp5-25k", 11_000, 1.0)
     with pytest.raises(ChopError, match="memories .* about 70 RAMB36, and ecp5-25k has as much as"):
         size.refuse("ecp5-25k", 1_000, 70.0)
