@@ -11,10 +11,11 @@ reported on all test rows; EBOPs are counted on 8,192 training rows. Nothing was
     python benchmarks/bench_learned_cnn.py cnn-small --read       the table of what is stored
 
 `--save` adds a line to results/learned_cnn.jsonl for each point, as soon as it is known: `network`,
-`seed`, `how` ("float", "learned" or "uniform 4"), `epochs` (of all training after the float
-network), `ebops` (of the float network: null), `validation` and `test` accuracy, `rows` and `right`
-of the test, `cpu` (seconds of the training, for `learned` of the whole search), `load` (average of
-the machine). A front of `learned` is the lines with the same network, seed and epochs.
+`seed`, `how` ("float", "learned" or "uniform 4"), `trained` (rows that were trained on after the
+float network, `--rows`) and `epochs` of that, `ebops` (of the float network: null), accuracy on
+`validation` and `test` rows, `rows` and `right` of the test, `cpu` (seconds of the training, for
+`learned` of the whole search), `load` (average of the machine). A front of `learned` is the lines
+with the same network, seed, trained rows and epochs.
 """
 
 import argparse
@@ -35,6 +36,7 @@ from torch import nn
 
 import chop
 from chop.dataset import MaseDataModule
+from chop.dataset.data_module import TensorLoader
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.loading.networks import load_model
 from chop.models import get_model, get_model_info
@@ -66,6 +68,7 @@ class Point:
     network: str
     seed: int
     how: str
+    trained: int
     epochs: int
     ebops: int | None
     validation: float
@@ -84,6 +87,7 @@ class Case:
     seed: int
     float_network: nn.Module
     data: MaseDataModule
+    trained: int
     epochs: int = 0
 
     def point(self, how: str, model: nn.Module, graph: MaseGraph | None, cpu: float) -> Point:
@@ -95,7 +99,8 @@ class Case:
         cost = None if graph is None else ebops(graph, self.counted()).total
         rows = len(self.data.test_dataloader().features)
         return Point(
-            self.name, self.seed, how, self.epochs, cost, found[0].value, found[1].value, rows,
+            self.name, self.seed, how, self.trained, self.epochs, cost,
+            found[0].value, found[1].value, rows,
             round(found[1].value * rows), round(cpu, 1), os.getloadavg()[0],
         )  # fmt: skip
 
@@ -121,7 +126,6 @@ class Case:
                 },
             },
         }
-        self.epochs = setup["cycles"] * setup["epochs"]
         with tempfile.TemporaryDirectory() as place:
             begin = time.process_time()
             search(
@@ -150,25 +154,38 @@ class Case:
         return self.point(f"uniform {width}", graph.model, graph, cpu)
 
 
-def read_case(name: str, load: Path | None, seed: int) -> Case:
-    """Return a network with the weights of a project, else after an epoch."""
+def read_case(name: str, load: Path | None, seed: int, rows: int | None = None) -> Case:
+    """Return a network with the weights of a project, else after an epoch, and its training rows.
+
+    Args:
+        rows: that are trained on; all if nothing is said.
+    """
     dataset, changes = NETWORKS[name]
     data = MaseDataModule(dataset, batch_size=BATCH, seed=seed, augment=changes)
     data.prepare_data()
     data.setup()
+    if rows is not None:
+        whole = data.train_dataloader()
+        part = TensorLoader(whole.features[:rows], whole.labels[:rows], BATCH, True, seed)
+        part.augmentation = whole.augmentation
+        data.train_dataloader = lambda: part  # type: ignore[method-assign]
     torch.manual_seed(seed)
     model = get_model(name, dataset_info=data.dataset_info)
     if load is None:
         chop.train(model, data.train_dataloader(), max_epochs=1)
     else:
         model = load_model(load, "pl", model)
-    return Case(name, seed, model.eval(), data)
+    return Case(name, seed, model.eval(), data, len(data.train_dataloader().features))
 
 
-def points_of(case: Case, setup: dict[str, Any], widths: list[int]) -> Iterator[Point]:
+def points_of(
+    case: Case, setup: dict[str, Any], widths: list[int], *, learned: bool
+) -> Iterator[Point]:
     """Yield all points of a case, each as soon as it is known."""
-    yield case.point("float", case.float_network, None, 0.0)
-    yield from case.learned(setup)
+    case.epochs = setup["cycles"] * setup["epochs"]
+    if learned:
+        yield case.point("float", case.float_network, None, 0.0)
+        yield from case.learned(setup)
     for width in widths:
         yield case.uniform(width)
 
@@ -191,17 +208,20 @@ def table_of(points: list[Point]) -> str:
         is_rival = point.how.startswith("uniform") and point.ebops
         less = f"{point.ebops / min(as_good):.1f}" if is_rival and as_good and point.ebops else ""
         lines.append([
-            point.network, point.seed, point.epochs, point.how,
+            point.network, point.seed, point.trained, point.epochs, point.how,
             "" if point.ebops is None else f"{point.ebops:,}", f"{point.validation:.4f}",
             f"{point.test:.4f}", less, f"{point.cpu:.0f}",
         ])  # fmt: skip
-    headers = ["network", "seed", "epochs", "how", "EBOPs", "validation", "test",
+    headers = ["network", "seed", "rows", "epochs", "how", "EBOPs", "validation", "test",
                "times those of a learned one as good", "CPU s"]  # fmt: skip
     return tabulate(lines, headers, "github", disable_numparse=True)
 
 
 def _alike(one: Point, other: Point) -> bool:
-    return (one.network, one.seed, one.epochs) == (other.network, other.seed, other.epochs)
+    return all(
+        getattr(one, name) == getattr(other, name)
+        for name in ("network", "seed", "trained", "epochs")
+    )
 
 
 def read_points(names: list[str]) -> list[Point]:
@@ -222,8 +242,10 @@ def main() -> None:
     parser.add_argument("--preset", default="quick")
     parser.add_argument("--cycles", type=int, default=6)
     parser.add_argument("--epochs", type=int, default=2, help="of each cycle")
+    parser.add_argument("--rows", type=int, help="of training, fewer than there are")
     parser.add_argument("--widths", type=int, nargs="*", default=list(WIDTHS))
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=JSON", help="other settings")
+    parser.add_argument("--no-learned", action="store_true", help="uniform widths only")
     parser.add_argument("--save", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -233,7 +255,8 @@ def main() -> None:
     setup = {"preset": args.preset, "snapshots": 1, **length}
     setup |= {name: json.loads(value) for name, value in others.items()}
     for name in [] if args.read else [QUICK] if args.quick else args.names:
-        for point in points_of(read_case(name, args.load, args.seed), setup, args.widths):
+        case = read_case(name, args.load, args.seed, args.rows)
+        for point in points_of(case, setup, args.widths, learned=not args.no_learned):
             points.append(point)
             print(json.dumps(asdict(point)), flush=True)
             if args.save:

@@ -112,7 +112,7 @@ MANY_ENTRIES = {
 # The most lines of each package. A commit may raise a figure only on purpose, and says why.
 BUDGET = {
     ".": 2_910, "config": 1_360, "dataset": 4_870, "export": 12_000, "ir": 5_800, "labs": 50,
-    "loading": 520, "lowering": 5_000, "models": 1_705, "nn": 2_600, "numerics": 3_000,
+    "loading": 520, "lowering": 5_000, "models": 1_705, "nn": 2_900, "numerics": 3_000,
     "ops": 2_330, "passes": 9_650, "results": 2_680, "search": 9_950, "training": 3_605,
     "verbs": 6_280, "views": 2_250,
 }  # fmt: skip

@@ -102,7 +102,8 @@ SMALLEST = {
         },
     ),
     "bench_learned_cnn": Small(
-        r"jsc-tiny +\| 1 +\| 2 +\| uniform 4 +\| \d", "--quick --cycles 2 --epochs 1 --widths 4"
+        r"jsc-tiny +\| 1 +\| 9000 +\| 2 +\| uniform 4 +\| \d",
+        "--quick --cycles 2 --epochs 1 --widths 4 --rows 9000",
     ),
     "bench_lowering": Small(
         r"C / engine, jsc-mlp, 64 rows +\d",

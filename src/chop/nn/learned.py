@@ -25,73 +25,13 @@ from chop.nn.bit_cost import (
     pairs_of_call,
     quantizers_of,
 )
+from chop.nn.chain import can_take
+from chop.nn.learned_nodes import LearnedChain, LearningChain, RoundAll
 from chop.nn.quantized import QuantizedModule
-from chop.numerics.trained import LN2, TrainedData, half, sum_to_shape
+from chop.numerics.trained import TrainedData, floor_of_sum
 
 DECAY = 0.985
 """By how much the ranges of data shrink at each refresh, so that they follow values down, too."""
-
-
-class RoundAll(torch.autograd.Function):
-    """All weights rounded, the scales of all data, and the cost."""
-
-    @staticmethod
-    def forward(ctx: Any, widths: "LearnedWidths", *tensors: Tensor) -> tuple[Tensor, ...]:
-        parts = widths.parts
-        count = len(parts.weights)
-        weights, bits = list(tensors[:count]), list(tensors[count:])
-        scales = torch._foreach_round(bits)
-        for scale in scales:
-            scale.exp2_()
-        rounded = half_up(weights, scales[:count])
-        if widths.due:
-            widths.count(rounded, scales[:count])
-        learning = parts.learning
-        ctx.sizes, ctx.gradients = (count, learning), widths.gradients
-        ctx.shapes = [each.shape for each in bits[:learning]]
-        ctx.save_for_backward(*weights[:learning], *rounded[:learning])
-        return (*rounded, *scales[count:], widths.value.clone())
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        count, learning = ctx.sizes
-        saved = ctx.saved_tensors
-        of_weights, of_scales, of_cost = list(grads[:count]), list(grads[count:-1]), grads[-1]
-        of_bits: list[Tensor] = []
-        if learning:
-            products = torch._foreach_sub(saved[:learning], saved[learning:])
-            torch._foreach_mul_(products, of_weights[:learning])
-            of_bits = [*map(sum_to_shape, products, ctx.shapes)]
-            torch._foreach_mul_(of_bits, LN2)
-        of_data = list(torch._foreach_mul(of_scales, LN2)) if of_scales else []
-        if ctx.gradients is not None:
-            weight_bits, data_bits, weights = ctx.gradients
-            of_bits = with_multiple(of_bits, weight_bits, of_cost)
-            of_data = with_multiple(of_data, data_bits, of_cost)
-            of_weights[:learning] = with_multiple(of_weights[:learning], weights, of_cost)
-        fixed = [None] * (count - learning)
-        return (None, *of_weights, *of_bits, *fixed, *of_data)
-
-
-def half_up(weights: list[Tensor], scales: list[Tensor] | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Each weight rounded to multiples of the reciprocal of its scale."""
-    if not weights:
-        return ()
-    halves = [half(weight.dtype, weight.device) for weight in weights]
-    rounded = torch._foreach_addcmul(halves, weights, scales)
-    torch._foreach_floor_(rounded)
-    torch._foreach_div_(rounded, scales)
-    return rounded
-
-
-def with_multiple(sums: list[Tensor], terms: list[Tensor], factor: Tensor) -> list[Tensor]:
-    """To each sum its term added, times a factor that is a tensor."""
-    if not sums:
-        return sums
-    if factor.is_cpu:
-        return list(torch._foreach_add(sums, terms, alpha=float(factor)))
-    # Reading the factor would wait for the device.
-    return list(torch._foreach_add(sums, torch._foreach_mul(terms, factor)))
 
 
 class LearnedWidths:
@@ -135,10 +75,14 @@ class LearnedWidths:
         self.cost = self.value
         self.due = True
         self._parts: Parts | None = None
+        self._chain: LearningChain | None = None
+        self._tensors: list[Tensor] | None = None
+        """What a step that is one node works on, until it does."""
         self._watches: list[Any] = []
         self._noted: list[OperandPair] = []
         model.register_forward_pre_hook(self._before, with_kwargs=True)
         model.register_forward_hook(self._after, always_call=True)
+        model.__dict__["forward"] = self._forward
 
     @staticmethod
     def of(model: nn.Module) -> "LearnedWidths | None":
@@ -154,6 +98,13 @@ class LearnedWidths:
             for each in self._parts.quantizers:
                 each.fused = True
         return self._parts
+
+    @property
+    def chain(self) -> LearningChain:
+        """The chain of linear layers that the model is; it has no links if it is none."""
+        if self._chain is None:
+            self._chain = LearningChain.of(self.model, self.parts)
+        return self._chain
 
     def parameters_of_bits(self) -> list[nn.Parameter]:
         """The bits after the point, which an optimiser may give a separate rate."""
@@ -225,6 +176,7 @@ class LearnedWidths:
 
     def remove(self) -> None:
         """Let every quantiser round by itself again."""
+        self.model.__dict__.pop("forward", None)
         for hooks in (self.model._forward_pre_hooks, self.model._forward_hooks):
             for key, hook in list(hooks.items()):
                 if getattr(hook, "__self__", None) is self:
@@ -239,7 +191,9 @@ class LearnedWidths:
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy finds its parts in the copied model; the cost belongs to a forward pass.
-        return self.__dict__ | {"_parts": None, "_watches": [], "cost": self.value}
+        return self.__dict__ | {
+            "_parts": None, "_chain": None, "_tensors": None, "_watches": [], "cost": self.value
+        }  # fmt: skip
 
     def _before(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not self.meetings and not self._watches:
@@ -256,6 +210,9 @@ class LearnedWidths:
         count = len(parts.weights)
         bits = [each.frac_width for each in (*(w.quantizer for w in parts.weights), *parts.data)]
         values = [weight.value for weight in parts.weights]
+        if self.meetings and len(args) == 1 and not kwargs and can_take(self.chain.links, args[0]):
+            self._tensors = [*values, *bits]
+            return
         *results, self.cost = RoundAll.apply(self, *values, *bits)  # type: ignore[no-untyped-call]
         for weight, rounded in zip(parts.weights, results, strict=False):
             weight.quantizer.__dict__["given"] = rounded
@@ -264,6 +221,19 @@ class LearnedWidths:
         for each, *scaling in zip(parts.data, scales, reciprocals, strict=True):
             state = each.__dict__  # which is quicker to set than attributes of a module
             state["given"], state["watching"] = scaling, self.due
+
+    def _forward(self, *args: Any, **kwargs: Any) -> Any:
+        tensors, self._tensors = self._tensors, None
+        if tensors is None:
+            return type(self.model).forward(self.model, *args, **kwargs)
+        scores, self.cost = LearnedChain.apply(self, *args, *tensors)  # type: ignore[no-untyped-call]
+        return scores
+
+    def round_data(self, quantizer: TrainedData, scale: Tensor, x: Tensor) -> Tensor:
+        """Return data as training rounds them; their range is noted where the cost needs it."""
+        if self.due:
+            quantizer.see(x)
+        return floor_of_sum(x, scale).mul_(scale.reciprocal())
 
     def _after(self, model: nn.Module, args: tuple[Any, ...], result: Any) -> None:
         """Nothing of a step outlives its forward pass."""

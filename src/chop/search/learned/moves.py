@@ -10,12 +10,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import fx, nn
 
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.nn.quantized import QuantizedModule
+from chop.nn.chain import linear_chain
 from chop.numerics import Integer
-from chop.ops.op import op_of_node
 
 Array = NDArray[np.float64]
 Rows = NDArray[np.intp] | slice
@@ -61,35 +59,13 @@ def find_chain(graph: MaseGraph) -> list[LinearLink] | None:
 
     A ReLU between them belongs to the layer that reads it; the last layer gives the scores.
     """
-    links: list[LinearLink] = []
-    rectified, before = False, None
-    for node in graph.nodes:
-        if node.op == "placeholder" and before is None:
-            before = node
-            continue
-        if node.op == "output" and node.args[0] is before and not rectified:
-            return links or None
-        op = op_of_node(node, graph.modules)
-        if op is None or node.all_input_nodes != [before]:
-            return None
-        if op.name == "relu" and links:
-            rectified = True
-        elif op.name != "flatten" or links:
-            link = linear_link(node, graph.modules, rectified)
-            if link is None:
-                return None
-            links.append(link)
-            rectified = False
-        before = node
-    return None
+    found = [fixed_link(*link) for link in linear_chain(graph.model) or []]
+    links = [link for link in found if link is not None]
+    return links if links and len(links) == len(found) else None
 
 
-def linear_link(node: fx.Node, modules: dict[str, nn.Module], rectifies: bool) -> LinearLink | None:
-    """Return a node as a link of a chain, if it is a linear layer in fixed point that saturates."""
-    called = modules.get(str(node.target)) if node.op == "call_module" else None
-    if not isinstance(called, QuantizedModule) or called.op.name != "linear":
-        return None
-    module: Any = called
+def fixed_link(module: Any, rectifies: bool) -> LinearLink | None:
+    """Return a linear layer as a link of a chain, if it is in fixed point that saturates."""
     data, weight, bias = (module.quant.operands.get(r) for r in ("data_in", "weight", "bias"))
     if not isinstance(data, Integer) or not isinstance(weight, Integer):
         return None

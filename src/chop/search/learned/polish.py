@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from chop.ir.graph.mase_graph import MaseGraph
+from chop.nn.chain import held_chain
 from chop.nn.quant_config import QuantConfig
 from chop.numerics import Integer
 from chop.numerics.int_tensor import IntTensor
@@ -68,7 +69,8 @@ class Polish:
             lambda epoch, step, steps: REMAINING["cosine"]((epoch + step / steps) / setup.epochs)
         )
         parts = [rates, HeldWeights(self.graph), EpochLoss(self._diverged)]
-        Loop(model, optimiser, rows, self._loss, parts).run(setup.epochs)
+        with held_chain(model):
+            Loop(model, optimiser, rows, self._loss, parts).run(setup.epochs)
 
     def _loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return self.rows.loss(
