@@ -13,8 +13,10 @@ the same network in the same run.
 """
 
 import argparse
+import contextlib
 import json
 import math
+import operator
 import os
 import statistics
 import tempfile
@@ -35,13 +37,17 @@ from torch import Tensor, nn
 from chop import MaseGraph
 from chop.dataset import MaseDataModule
 from chop.models import get_model, get_model_info
+from chop.nn.chain import held_chain
+from chop.nn.learned import LearnedWidths
 from chop.nn.quantized import QuantizedModule
 from chop.passes.graph import (
     add_common_metadata_analysis_pass,
+    freeze_transform_pass,
     init_metadata_analysis_pass,
     quantize_transform_pass,
 )
 from chop.passes.graph.interface import load_mase_graph
+from chop.search.learned.polish import HeldWeights
 from chop.training.loop import Loop
 from chop.training.optimisers import make_adam
 from chop.training.parts import WidthTraining
@@ -287,34 +293,51 @@ class OneBatch:
         return iter([(self.features, self.labels)] * STEPS)
 
 
-def stepper(data: MaseDataModule, learns: bool) -> Callable[[], None]:
-    """What takes a training step of jsc-mlp, with or without widths that learn."""
+def stepper(data: MaseDataModule, kind: str) -> Callable[[], None]:
+    """What takes a training step of jsc-mlp: "float", "learned" or "held", within fixed bits."""
     graph = MaseGraph(jsc_mlp(0, data))
     loader = data.train_dataloader()
     rows, labels = loader.features[:BATCH], loader.labels[:BATCH]
-    if learns:
+    if kind != "float":
         graph, _ = init_metadata_analysis_pass(graph)
         graph, _ = add_common_metadata_analysis_pass(graph, {"dummy_in": {"x": rows[:2]}})
         rule = {"config": {"name": "integer_trained"}}
         graph, _ = quantize_transform_pass(graph, {"by": "type", "linear": rule})
+    if kind == "held":
+        widths = LearnedWidths(graph.model)
+        widths.calibrate([rows])
+        widths.remove()
+        freeze_transform_pass(graph)
     model = graph.model.train()
-    parts = [WidthTraining(model, 8, 2.0, lambda epoch: 1e-6)] if learns else []
-    optimiser = make_adam([(model.parameters(), 1e-4)])
-    return Loop(model, optimiser, OneBatch(rows, labels), F.cross_entropy, parts).train_epoch
+    parts = {
+        "float": list,
+        "learned": lambda: [WidthTraining(model, 8, 2.0, lambda epoch: 1e-6)],
+        "held": lambda: [HeldWeights(graph)],
+    }[kind]()
+    loop = Loop(model, make_adam([(model.parameters(), 1e-4)]), OneBatch(rows, labels),
+                F.cross_entropy, parts)  # fmt: skip
+
+    def take() -> None:
+        with held_chain(model) if kind == "held" else contextlib.nullcontext():
+            loop.train_epoch()
+
+    return take
 
 
-def step_ratios(data: MaseDataModule) -> list[float]:
-    """A step that learns widths over a float one, in rounds of some steps of each."""
-    plain, learning = stepper(data, False), stepper(data, True)
-    ratios = []
+def step_ratios(data: MaseDataModule) -> dict[str, list[float]]:
+    """Quartiles of a step that learns widths, and of one within fixed bits, over a float one."""
+    steps = {kind: stepper(data, kind) for kind in ("float", "learned", "held")}
+    times: dict[str, list[float]] = {kind: [] for kind in steps}
     for _ in range(ROUNDS):
-        times = []
-        for take in (plain, learning):
+        for kind, take in steps.items():
             begin = time.process_time()
             take()
-            times.append(time.process_time() - begin)
-        ratios.append(times[1] / times[0])
-    return ratios
+            times[kind].append(time.process_time() - begin)
+    plain = times.pop("float")
+    return {
+        kind: statistics.quantiles(map(operator.truediv, each, plain), n=4)
+        for kind, each in times.items()
+    }
 
 
 # --- the table --------------------------------------------------------------------------------
@@ -361,8 +384,9 @@ def main() -> None:
     torch.set_num_threads(1)
     data = MaseDataModule("jsc-sim", batch_size=BATCH)
     data.setup()
-    low, middle, high = statistics.quantiles(step_ratios(data), n=4)
-    print(f"a step / a float step: median {middle:.2f}, quartiles {low:.2f} and {high:.2f} (≤ 2.5)")
+    ratios = step_ratios(data)
+    for kind, (low, middle, high) in ratios.items():
+        print(f"{kind} step / float step: median {middle:.2f}, quartiles {low:.2f} and {high:.2f}")
     if args.steps:
         return
     jets = Jets.read()
@@ -374,7 +398,7 @@ def main() -> None:
     print(f"load average {load:.1f} at the end, torch {torch.__version__}")
     if args.save:
         with RESULTS.open("a", encoding="utf-8") as stream:
-            facts = {"load": load, "quick": args.quick, "step": [low, middle, high], "runs": rows}
+            facts = {"load": load, "quick": args.quick, "step": ratios, "runs": rows}
             stream.write(json.dumps(facts) + "\n")
 
 
