@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.nn.chain import FixedPoint, HeldChain, held_chain, linear_chain
+from chop.nn.chain import HeldChain, SpreadFixedPoint, held_chain, linear_chain
 from chop.nn.learned import LearnedWidths
 from chop.nn.learned_nodes import LearnedChain
 from chop.numerics import Integer
@@ -114,7 +114,7 @@ def test_numbers_are_rounded_exactly_next_to_half_way() -> None:
     near = torch.arange(-9, 9, 0.125)
     x = torch.cat([near, torch.nextafter(near, near - 1), torch.nextafter(near, near + 1),
                    below[None], -below[None]])  # fmt: skip
-    assert torch.equal(FixedPoint.of(fmt, x.shape, x).rounded(x), fmt(x))
+    assert torch.equal(SpreadFixedPoint.of(fmt, x.shape, x).round_exactly(x), fmt(x))
 
 
 def test_what_watches_a_layer_is_called() -> None:

@@ -30,7 +30,7 @@ class Link(NamedTuple):
     rectifies: bool
 
 
-class Product(NamedTuple):
+class LinkProduct(NamedTuple):
     """The operands of a layer as they were multiplied, and what it was given."""
 
     given: Tensor
@@ -97,12 +97,12 @@ def can_take(links: Sequence[Link], x: Any) -> bool:
     )
 
 
-def multiply(
+def go_through(
     links: Sequence[Link],
     x: Tensor,
     parameters: Sequence[tuple[Tensor, Tensor | None]],
     rounds: Sequence[Round],
-) -> tuple[Tensor, list[Product]]:
+) -> tuple[Tensor, list[LinkProduct]]:
     """Return the scores, and what their gradients need.
 
     Args:
@@ -113,14 +113,14 @@ def multiply(
     for link, (weight, bias), round_data in zip(links, parameters, rounds, strict=True):
         given = x.relu_() if link.rectifies else x  # sums that nobody else has
         rounded = round_data(given)
-        kept.append(Product(given, rounded, weight))
+        kept.append(LinkProduct(given, rounded, weight))
         across = weight.t()
         x = rounded.mm(across) if bias is None else torch.addmm(bias, rounded, across)
     return x, kept
 
 
-def multiply_back(
-    links: Sequence[Link], kept: Sequence[Product], grad: Tensor, *, whole: bool
+def go_back_through(
+    links: Sequence[Link], kept: Sequence[LinkProduct], grad: Tensor, *, whole: bool
 ) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
     """Yield the gradients of weight, bias and rounded data of each layer, the last layer first.
 
@@ -138,7 +138,7 @@ def multiply_back(
         grad = grad if wanted is None else wanted
 
 
-class FixedPoint(NamedTuple):
+class SpreadFixedPoint(NamedTuple):
     """Fixed point that saturates and rounds half-way cases up, for a tensor of each element."""
 
     per_half: Tensor
@@ -148,13 +148,13 @@ class FixedPoint(NamedTuple):
     unit: Tensor
 
     @classmethod
-    def of(cls, fmt: Any, shape: Sequence[int], like: Tensor) -> "FixedPoint":
+    def of(cls, fmt: Any, shape: Sequence[int], like: Tensor) -> "SpreadFixedPoint":
         """Return the fixed point of a format, spread over a shape."""
         frac, low, high = (np.broadcast_to(each, shape) for each in fmt.limits)
         numbers = (np.exp2(frac + 1.0), low, high, np.exp2(-frac.astype(np.float64)))
         return cls(*(torch.tensor(each, dtype=like.dtype, device=like.device) for each in numbers))
 
-    def rounded(self, x: Tensor) -> Tensor:
+    def round_exactly(self, x: Tensor) -> Tensor:
         """Return the nearest numbers of the grid, exactly, in a new tensor."""
         halves = torch.mul(x, self.per_half).floor_()
         codes = torch.add(half(x.dtype, x.device), halves, alpha=0.5).floor_()
@@ -171,20 +171,22 @@ class HeldFormats:
         known = [each for each in given if each[2] is not None]
         self.parameters: list[Tensor] = [value for _, _, value in known]
         self.sizes = [value.numel() for value in self.parameters]
-        spread = [FixedPoint.of(layer.quant.operands[role], v.shape, v) for layer, role, v in known]
-        self.fixed = FixedPoint(
+        spread = [
+            SpreadFixedPoint.of(layer.quant.operands[role], v.shape, v) for layer, role, v in known
+        ]
+        self.fixed = SpreadFixedPoint(
             *(torch.cat([each.flatten() for each in kind]) for kind in zip(*spread, strict=True))
         )
         self.rounds = [
-            FixedPoint.of(
+            SpreadFixedPoint.of(
                 layer.quant.operands["data_in"], (layer.in_features,), layer.weight
-            ).rounded
+            ).round_exactly
             for layer, _ in links
         ]
 
     def round_parameters(self, tensors: Sequence[Tensor]) -> list[tuple[Tensor, Tensor | None]]:
         """Return weight and bias of each layer, rounded."""
-        flat = self.fixed.rounded(torch.cat([each.reshape(-1) for each in tensors]))
+        flat = self.fixed.round_exactly(torch.cat([each.reshape(-1) for each in tensors]))
         parts = zip(torch.split(flat, self.sizes), tensors, strict=True)
         found = iter([part.view(each.shape) for part, each in parts])
         return [
@@ -198,14 +200,14 @@ class HeldChain(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, formats: HeldFormats, x: Tensor, *tensors: Tensor) -> Tensor:
         parameters = formats.round_parameters(tensors)
-        scores, ctx.kept = multiply(formats.links, x, parameters, formats.rounds)
+        scores, ctx.kept = go_through(formats.links, x, parameters, formats.rounds)
         ctx.links = formats.links
         return scores
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         whole = ctx.needs_input_grad[1]
-        back = list(multiply_back(ctx.links, ctx.kept, grads[0], whole=whole))
+        back = list(go_back_through(ctx.links, ctx.kept, grads[0], whole=whole))
         found: list[Tensor] = []
         for link, (weight, bias, _) in zip(ctx.links, reversed(back), strict=True):
             found += [weight] if link.layer.bias is None else [weight, bias]

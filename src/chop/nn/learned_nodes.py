@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from chop.nn.bit_cost import Parts
-from chop.nn.chain import Link, multiply, multiply_back, trainable_chain
+from chop.nn.chain import Link, go_back_through, go_through, trainable_chain
 from chop.numerics.trained import LN2, TrainedData, half, sum_to_shape
 
 if TYPE_CHECKING:
@@ -79,8 +79,8 @@ def with_multiple(sums: list[Tensor], terms: list[Tensor], factor: Tensor) -> li
     return list(torch._foreach_add(sums, torch._foreach_mul(terms, factor)))
 
 
-class Saved:
-    """What one node keeps for another that calls its functions."""
+class InnerContext:
+    """Tensors that one node keeps for another, which calls its functions."""
 
     def save_for_backward(self, *tensors: Tensor) -> None:
         """Keep tensors."""
@@ -95,14 +95,14 @@ class LearnedChain(torch.autograd.Function):
         ctx: Any, widths: "LearnedWidths", x: Tensor, *tensors: Tensor
     ) -> tuple[Tensor, ...]:
         chain = ctx.chain = widths.chain
-        ctx.inner = Saved()
+        ctx.inner = InnerContext()
         *found, cost = RoundAll.forward(ctx.inner, widths, *tensors)
         scales = found[len(widths.parts.weights) :]
         parameters = [(found[w], None if b is None else found[b]) for w, b in chain.parameters]
         rounds = [
             partial(widths.round_data, *both) for both in zip(chain.data, scales, strict=True)
         ]
-        scores, ctx.kept = multiply(chain.links, x, parameters, rounds)
+        scores, ctx.kept = go_through(chain.links, x, parameters, rounds)
         return scores, cost
 
     @staticmethod
@@ -111,7 +111,7 @@ class LearnedChain(torch.autograd.Function):
         of_weights: dict[int, Tensor] = {}
         of_scales: list[Tensor] = []
         places = reversed(range(len(chain.links)))
-        back = multiply_back(chain.links, ctx.kept, grads[0], whole=True)
+        back = go_back_through(chain.links, ctx.kept, grads[0], whole=True)
         for place, (weight, bias, data) in zip(places, back, strict=True):
             assert data is not None
             at, bias_at = chain.parameters[place]
