@@ -60,6 +60,9 @@ SMALLEST = {
         r"jsc-tiny on jsc-sim +4-bit weights, as by default +0\.\d+ ",
         "--quick --rows 500 --calibration 64",
     ),
+    "bench_pictures": Small(
+        r"median ratio \d\.\d+ of 1 turns of 2 batches", constants={"BATCH": 4, "AUGMENT": "flip"}
+    ),
     "bench_pitch": Small(r"8 bits, whole +\d|not run: torchcrepe"),
     "bench_engines": Small(
         r"lost: trials after half of 4 workers were killed +\| +16 ",

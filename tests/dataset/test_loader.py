@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from chop.dataset.data_module import CHUNK_ROWS, TensorLoader, permutation
+from chop.dataset.data_module import CHUNK_BYTES, CHUNK_ROWS, TensorLoader, permutation
 
 
 def loader(rows: int = 1_000, batch_size: int = 64, **options: int) -> TensorLoader:
@@ -80,3 +80,11 @@ def test_a_model_that_works_in_place_cannot_spoil_the_data(shuffle: bool) -> Non
         y.zero_()
     assert torch.equal(batches.features, before)
     assert torch.equal(batches.labels, torch.arange(1_000))
+
+
+def test_of_pictures_only_some_are_gathered_at_a_time() -> None:
+    pictures = torch.zeros(2_000, 3, 64, 64)  # 48 KiB each
+    batches = TensorLoader(pictures, torch.zeros(2_000, dtype=torch.long), 32, shuffle=True)
+    first, _ = next(iter(batches))
+    assert 32 * 49_152 <= first.untyped_storage().nbytes() <= CHUNK_BYTES
+    assert len(list(batches)) == len(batches) == 63

@@ -59,6 +59,14 @@ def test_training_sees_no_odd_row_and_each_row_is_its_own_target(machine: Path) 
         assert torch.equal(wanted[:, -1], (labels[kept] == odd).float())
 
 
+def test_the_classes_of_a_data_set_are_known_by_its_description() -> None:
+    data = MaseDataModule("toy_tiny", 64, task="regression", odd_class="1")
+    assert data.dataset_info.num_targets == data.split("train").tensors[0][0].numel()
+    model = get_model("autoencoder-ad", "regression", dataset_info=data.dataset_info)
+    rows, labels = next(iter(data.test_dataloader()))
+    assert model.eval()(rows).shape == labels[:, :-1].shape
+
+
 def test_pairs_are_counted_as_auc_means() -> None:
     torch.manual_seed(0)
     errors, odd = torch.randint(0, 8, (200,)).double(), torch.rand(200) < 0.3
@@ -119,6 +127,9 @@ def test_odd_rows_are_left_out_of_errors() -> None:
     counted.add(rows + torch.tensor([[1.0], [1.0], [9.0], [0.5]]), torch.cat([rows, marks], 1))
     result = counted.result()
     assert (result.rows, result.mae, result.loss) == (2, 1.0, 1.0)
+    counted.share(lambda sums: 2 * sums)  # of two processes, whose ranks cannot be added up
+    assert (counted.result().auc, counted.result().mae) == (None, 1.0)
+    assert len(result.errors) == 1  # all features together: some hardly vary
     assert result.auc is not None
     assert result.auc.value == 0.5
 

@@ -28,6 +28,7 @@ from chop.preprocessing import Preprocessing
 from chop.tasks import NUMBERS, task_named
 
 CHUNK_ROWS = 16_384  # rows gathered at a time: large enough to be quick, small enough for the cache
+CHUNK_BYTES = 16 << 20  # of these at most, so that pictures are not in memory twice
 
 
 def permutation(rows: int, seed: int, epoch: int) -> Tensor:
@@ -115,7 +116,8 @@ class TensorLoader(EpochCounter):
 
     def _batches(self, order: Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
         stop = min(len(self) * self.batch_size, len(self.features))
-        step = max(1, CHUNK_ROWS // self.batch_size) * self.batch_size
+        most = min(CHUNK_ROWS, CHUNK_BYTES // max(1, self.features[:1].nbytes))
+        step = max(1, most // self.batch_size) * self.batch_size
         size = min(self.batch_size, max(1, stop))  # torch takes no number of more than 64 bits
         for start in range(0, stop, step):
             features, labels = self._rows(order, start, min(start + step, stop))
@@ -278,7 +280,8 @@ class MaseDataModule:
             check_stated_sizes(self._entry.info, splits)
             self._splits = self._as_asked(splits)
             if self.odd:
-                self._splits = reproduce_rows(self._splits, self.odd, where)
+                stated = self._entry.info.class_names
+                self._splits = reproduce_rows(self._splits, self.odd, stated, where)
 
     def _as_asked(self, splits: Splits) -> Splits:
         """The rows scaled as the request says, if their function has not done that."""
@@ -297,10 +300,8 @@ class MaseDataModule:
         """
         twin = copy.copy(self)
         twin.request = replace(self.request, preprocessing=wanted, taken_as=taken_as)
-        if self.odd:  # labels are features, too, so both are scaled again
-            twin._splits = None
-        elif taken_as is not None:
-            twin._splits = twin._as_asked(self.splits)
+        if taken_as is not None or self.odd:  # labels of odd rows are features, too
+            twin._splits = None if self.odd else twin._as_asked(self.splits)
         return twin
 
     def with_classes(self, names: tuple[str, ...]) -> "MaseDataModule":

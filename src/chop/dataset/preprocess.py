@@ -166,17 +166,22 @@ def split_classes(text: str | None, regression: bool, augment: str | None) -> tu
     return names
 
 
-def reproduce_rows(splits: Splits, odd: Sequence[str], where: str) -> Splits:
+def reproduce_rows(splits: Splits, odd: Sequence[str], stated: Sequence[str], where: str) -> Splits:
     """Make each row its own target, with a mark of the odd classes, which training does without.
 
     The labels are a second copy of the rows in memory.
+
+    Args:
+        stated: the classes, if the rows do not say them; else they are numbers.
     """
+    seen = splits.facts()["num_classes"]
+    classes = splits.class_names or stated or tuple(map(str, range(seen)))
     for name in odd:
-        if name not in splits.class_names:
-            raise UnknownNameError("class", name, splits.class_names, f"{where}, --odd-class")
-    if len(set(odd)) == len(splits.class_names):
+        if name not in classes:
+            raise UnknownNameError("class", name, classes, f"{where}, --odd-class")
+    if len(set(odd)) == len(classes):
         raise ConfigError(f"{where}: --odd-class names all classes, so nothing is left to train on")
-    numbers = torch.tensor([splits.class_names.index(name) for name in odd])
+    numbers = torch.tensor([classes.index(name) for name in odd])
     parts: dict[str, Any] = {}
     for split, rows in splits.datasets().items():
         if not isinstance(rows, TensorDataset) or not rows.tensors[0].is_floating_point():

@@ -254,9 +254,12 @@ class RegressionTally:
         """Return the result of the rows counted so far."""
         rows = int(self.rows)
         means = self.sums.cpu().double() / max(rows, 1)
+        if self.targets and self.targets.own:  # one feature may hardly vary
+            means[3] -= means[2].square()
+            means[2] = 0.0
+            means = means.mean(dim=1, keepdim=True)
         errors = tuple(_error(*each) for each in means.t().tolist())
-        is_scaled = self.targets is not None and not self.targets.own
-        scales = self.targets.scale if self.targets and is_scaled else (1.0,) * len(errors)
+        scales = self.targets.scale if self.targets else (1.0,) * len(errors)
         scaled = [e.mse / scale**2 for e, scale in zip(errors, scales, strict=True)]
         mae = float(means[0].mean())
         variance = max(float(self.spread) / max(rows, 1) - mae**2, 0.0)
