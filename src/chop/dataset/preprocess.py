@@ -174,8 +174,7 @@ def reproduce_rows(splits: Splits, odd: Sequence[str], stated: Sequence[str], wh
     Args:
         stated: the classes, if the rows do not say them; else they are numbers.
     """
-    seen = splits.facts()["num_classes"]
-    classes = splits.class_names or stated or tuple(map(str, range(seen)))
+    classes = splits.class_names or stated or [*map(str, range(splits.facts()["num_classes"]))]
     for name in odd:
         if name not in classes:
             raise UnknownNameError("class", name, classes, f"{where}, --odd-class")

@@ -255,9 +255,8 @@ class RegressionTally:
         rows = int(self.rows)
         means = self.sums.cpu().double() / max(rows, 1)
         if self.targets and self.targets.own:  # one feature may hardly vary
-            means[3] -= means[2].square()
-            means[2] = 0.0
-            means = means.mean(dim=1, keepdim=True)
+            spread = means[3] - means[2].square()
+            means = torch.stack([*means[:2], 0 * spread, spread]).mean(dim=1, keepdim=True)
         errors = tuple(_error(*each) for each in means.t().tolist())
         scales = self.targets.scale if self.targets else (1.0,) * len(errors)
         scaled = [e.mse / scale**2 for e, scale in zip(errors, scales, strict=True)]
