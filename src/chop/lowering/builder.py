@@ -13,6 +13,7 @@ from torch import Tensor
 
 from chop.lowering import program as steps
 from chop.lowering.dyadic import dyadic
+from chop.lowering.engine import kernel
 from chop.lowering.formats import (
     LoweringError,
     by_element,
@@ -72,6 +73,7 @@ class ProgramBuilder:
         self.inputs: list[Input] = []
         self.steps: list[Step] = []
         self._names: Counter[str] = Counter()
+        self._constants: dict[str, Codes] = {}
         self._rounded: dict[tuple[str, Any], Value] = {}
         self._in_double = False
         self._off_grid: set[str] = set()
@@ -124,6 +126,13 @@ class ProgramBuilder:
         blank = Value(self.name(node), shape, compact(codes(frac), shape), codes(0), codes(0))
         fields = {name: _as_arrays(value) for name, value in own.items()}
         made = step(node, names, blank, **fields, in_double=self._in_double)
+        given = [self._constants[name] for name in names if name in self._constants]
+        if names and len(given) == len(names):
+            known = kernel(made, torch.int64)(*(torch.from_numpy(each)[None] for each in given))
+            scale = scale_after(made, *sources) * scale
+            return self.emit(
+                steps.Constant, node, [], shape, frac, scale, codes=codes(known[0].numpy())
+            )
         low, high = bounds(made, *sources)
         try:
             scale = compact(np.asarray(scale_after(made, *sources) * scale), shape)
@@ -132,6 +141,8 @@ class ProgramBuilder:
         low, high = compact(codes(low), shape), compact(codes(high), shape)
         value = replace(blank, low=low, high=high, scale=scale)
         self.steps.append(replace(made, out=value))
+        if step is steps.Constant:
+            self._constants[value.name] = np.broadcast_to(fields["codes"], shape).copy()
         if not self._off_grid.isdisjoint(names) and step not in (steps.Rescale, steps.Table):
             self._off_grid.add(value.name)
         return value

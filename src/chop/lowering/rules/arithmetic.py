@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from chop.lowering import program as steps
+from chop.lowering.builder import LARGEST_TABLE
 from chop.lowering.dyadic import dyadic
 from chop.lowering.formats import LoweringError
 from chop.lowering.from_graph import SymbolicCall
@@ -222,7 +223,10 @@ def with_number(call: SymbolicCall) -> Symbol:
         return call.emit(steps.Sum, [value], value.shape, value.frac + frac, factors=(code,))
     point = max(int(value.frac.max()), frac)
     most = SMALL_BITS.get(call.builder.dtype, 0)
-    if abs(int(code)) >> most or point - int(value.frac.min()) > most:
+    low, high = value.limits
+    finer = point - int(value.frac.min())
+    is_table = high - low < LARGEST_TABLE <= (high - low) << finer
+    if abs(int(code)) >> most or finer > most or (call.lowering.owner and is_table):
         return of_each_code(call, symbol)
     number_value = call.builder.constant(call.name, torch.full((1,) * len(value.shape), number))
     signs = (1, 1 if call.op.name == "add" else -1)
@@ -290,7 +294,7 @@ def embedding(call: SymbolicCall) -> Symbol:
     return call.emit(steps.Lookup, [value], (*value.shape, table.shape[1]), frac, **own)
 
 
-@lowering("max_pool1d", "max_pool2d", "max_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d")
+@lowering(*(f"{kind}max_pool{n}d" for kind in ("", "adaptive_") for n in (1, 2, 3)))
 def max_pool(call: SymbolicCall) -> Symbol:
     """The largest code of each window; functions of codes are compared by their order."""
     if call.setting("return_indices", False):
@@ -335,7 +339,7 @@ def windows_of(kernel: Shape, stride: Shape, padding: Shape, dilation: Shape) ->
     return {"kernel": kernel, "stride": stride, "padding": padding, "dilation": dilation}
 
 
-@lowering("avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d")
+@lowering(*(f"{kind}avg_pool{n}d" for kind in ("", "adaptive_") for n in (1, 2, 3)))
 def average_pool(call: SymbolicCall) -> Symbol:
     """The sum of each window, divided: by a shift, or as a function of the sum."""
     value = one_point(call, call.value(call.source), 0)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import ceil, floor
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
@@ -11,14 +12,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from chop.ir.call import NodeCall
+from chop.lowering.builder import LARGEST_TABLE
 from chop.lowering.formats import LoweringError
 from chop.lowering.from_graph import SymbolicCall
-from chop.lowering.program import Clamp, Codes, Shape, Table, Value
+from chop.lowering.program import Clamp, Codes, Shape, Sum, Table, Value
 from chop.lowering.ranges import codes, compact
 from chop.lowering.symbols import Exact, Float, Pending, Raw, Symbol, symbols_in
 from chop.ops.op import OPS, Reads, lowering, op_of_node
 
 UNLIMITED = 2**62
+MIRRORED = {"gt": "lt", "lt": "gt", "ge": "le", "le": "ge"}
 VECTOR = 64
 """Elements of which PyTorch computes a multiple with vector instructions."""
 FEW_PLACES, MANY_PLACES, AT_ONCE = 3, 32, 2**22
@@ -55,6 +58,8 @@ def lower_comparison(call: SymbolicCall) -> Symbol:
     symbol = symbols[0]
     if isinstance(symbol, Raw):
         symbol = index_of_input(call, symbol)
+    if (wide := compare_wide(call, symbol)) is not None:
+        return wide
     is_truth = isinstance(symbol, Exact) and symbol.is_truth
 
     def compare(numbers: Tensor) -> Tensor:
@@ -63,6 +68,30 @@ def lower_comparison(call: SymbolicCall) -> Symbol:
 
     found = of_each_code(call, symbol, compare)
     return found if isinstance(found, Float) else Exact(call.value(found), is_truth=True)
+
+
+def compare_wide(call: SymbolicCall, symbol: Symbol) -> Exact | None:
+    """Lower a comparison of codes that are too many for a table: they are limited to two."""
+    left, right = (*call.operands.values(), None)[:2]
+    name = call.op.name if left is symbol else MIRRORED.get(call.op.name, "")
+    number = right if left is symbol else left
+    if not isinstance(symbol, Exact) or not isinstance(number, int | float) or name not in MIRRORED:
+        return None
+    value = symbol.value
+    low, high = value.limits
+    if high - low < LARGEST_TABLE or value.is_scaled or value.frac.ndim:
+        return None
+    place = number * 2.0 ** int(value.frac)
+    first = ceil(place) if name in ("ge", "lt") else floor(place) + 1
+    sign = 1 if name in ("gt", "ge") else -1  # of codes less the last that is not above
+    shape, frac, rank = value.shape, value.frac, len(value.shape)
+    offset = torch.full((1,) * rank, (1 - first if sign > 0 else first) * 2.0 ** -int(frac)).double()
+    term = call.builder.constant(call.name, offset)
+    factors = codes(sign), codes(2 ** (int(frac) - int(term.frac)))
+    apart = call.builder.emit(Sum, call.name, [value, term], shape, frac, factors=factors)
+    limited = call.builder.emit(Clamp, call.name, [apart], shape, frac, low=codes(0), high=codes(1))
+    whole = call.builder.emit(Sum, call.name, [limited], shape, 0, factors=(codes(1),))
+    return Exact(whole, is_truth=True)
 
 
 def index_of_input(call: SymbolicCall, symbol: Raw) -> Exact:

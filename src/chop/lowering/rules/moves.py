@@ -53,6 +53,21 @@ def fact(call: SymbolicCall) -> Any:
     return call.run(in_place(rows, symbol))
 
 
+@lowering("zeros", "ones", "full")
+def lower_made(call: SymbolicCall) -> Any:
+    """Numbers that are the same for every row, in the shape of something that varies."""
+    symbols = symbols_in(dict(call.operands))
+    return call.run(*(torch.zeros((PROBE_ROWS, *symbol.shape)) for symbol in symbols))
+
+
+@lowering("unfold")
+def lower_windows(call: SymbolicCall) -> Any:
+    """Elements of windows: places are moved as floating point, which all of PyTorch's forms take."""
+    (symbol,) = symbols_in(dict(call.operands))
+    (places,) = element_places([symbol])
+    return follow(call, [symbol], call.run(places.double()).long())
+
+
 @lowering(Reads.MOVED)
 def movement(call: SymbolicCall) -> Any:
     """Elements in other places, or in parts."""
@@ -64,6 +79,8 @@ def movement(call: SymbolicCall) -> Any:
     if any(isinstance(part, Tensor) for part in parts):  # joined with constants
         symbols = [as_symbol(call, part) for part in parts]
         result = call.op.functions[0](element_places(symbols), call.operands.get("dim", 0))
+    elif call.op.name == "pad":  # which mirrors floating point only
+        return lower_windows(call)
     else:
         result = call.run(*element_places(symbols))
     if isinstance(result, Tensor):

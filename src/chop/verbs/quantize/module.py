@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any
 
 from torch import Tensor, fx, nn
+from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizations
 
 from chop.errors import ConfigError, UnknownNameError
 from chop.ir.graph.mase_graph import MaseGraph
@@ -186,7 +187,7 @@ def _quantise_by(
 ) -> Any:
     """Return what `quantize` gives for the rules and batches of a table by the chosen pass."""
     batches = table["input_generator"]
-    own = shared_shell(model) if share else copy.deepcopy(model)
+    own = shared_shell(model) if share else with_plain_weights(copy.deepcopy(model))
     if not trace:
         seen = example is not None or batches is not None
         return _quantise_untraced(
@@ -199,6 +200,20 @@ def _quantise_by(
     graph, info = chosen(graph, table)
     macs, missing = log_rounded_macs(graph, in_full=False)
     return Quantized(graph, {**info, "macs": macs, "not_rounded": missing})
+
+
+def with_plain_weights(model: nn.Module) -> nn.Module:
+    """Return a model whose weights are stored as they are used, where they were computed by parts."""
+    for module in list(model.modules()):
+        if not is_parametrized(module):
+            continue
+        values = {name: getattr(module, name) for name in module.parametrizations}
+        plain = type_before_parametrizations(module)
+        del module.parametrizations
+        module.__class__ = plain  # copies share the other class
+        for name, value in values.items():
+            module.register_parameter(name, nn.Parameter(value.detach().clone()))
+    return model
 
 
 def _quantise_untraced(

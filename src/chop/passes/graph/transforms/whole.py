@@ -42,6 +42,7 @@ from chop.passes.graph.transforms.quantize.plan import (
 )
 from chop.passes.graph.transforms.quantize.quantize import apply_plan, quantize_by_plan
 from chop.passes.graph.transforms.recognition import recognise
+from chop.passes.graph.transforms.writing_out import write_out
 
 logger = logging.getLogger("chop")
 LISTED = 5
@@ -81,6 +82,7 @@ def quantize_whole_transform_pass(graph: MaseGraph, args: WholeArgs) -> tuple[Ma
     folded: Info = {}
     if args.by != "type" or not args.model_extra:  # rules for operations are for what is written
         recognise(graph)
+        write_out(graph)
     if not names_norms(graph, args):
         graph, folded = fold_normalisation_transform_pass(graph)
     left = without_integers(graph)
