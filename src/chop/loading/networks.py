@@ -1,6 +1,7 @@
 """Weights and graphs from disk."""
 
 import os
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -87,11 +88,15 @@ def load_graph(path: str | os.PathLike[str], load_type: str = "mz") -> "MaseGrap
 def _qonnx_graph(path: Path) -> "MaseGraph":
     """The graph of a QONNX file, with the metadata that passes read."""
     from chop.export.onnx.read.graph import load_qonnx
+    from chop.lowering import LoweringError
     from chop.passes.graph import add_common_metadata_analysis_pass, init_metadata_analysis_pass
+    from chop.passes.graph.transforms.quantize.free_scales import settle_scales
 
     graph, rows = load_qonnx(path)
     init_metadata_analysis_pass(graph)
     add_common_metadata_analysis_pass(graph, {"dummy_in": rows})
+    with suppress(LoweringError):  # what is not whole in integers has no grids
+        settle_scales(graph)
     return graph
 
 

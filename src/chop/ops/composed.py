@@ -71,6 +71,22 @@ def float_scores(logits: Tensor, mask: Tensor | None) -> Tensor:
     return found
 
 
+def masked_softmax(
+    input: Tensor,  # noqa: A002
+    visible: Tensor,
+    dim: int,
+    *,
+    rounders: Any = None,
+) -> Tensor:
+    """Return the softmax of what truth values leave visible; a row that sees nothing is zero."""
+    bits = table_bits(rounders)
+    if bits is None:
+        hidden = input.masked_fill(~visible, -torch.inf)
+        found: Tensor = torch.ops.aten._safe_softmax(hidden, dim)
+        return found
+    return softmax_by_tables(input, dim, bits, mask=visible).to(input.dtype)
+
+
 def attention_mask(
     attn_mask: Tensor | None, key_padding_mask: Tensor | None, num_heads: int, like: Tensor
 ) -> Tensor | None:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from chop.ops import composed, cost, stepwise
+from chop.ops import composed, cost
 from chop.ops.op import MaseType, Op, Order, Reads, takes
 from chop.ops.stepwise import TABLE
 from chop.ops.torch_names import named_functions, named_methods
@@ -260,8 +260,8 @@ MASKED_SOFTMAX = function_row(
     "masked_softmax",
     "Exponentials that sum to one, of what a mask leaves visible",
     cost.elementwise_cost(5),
-    functions=(stepwise.masked_softmax,),
-    run=stepwise.masked_softmax,
+    functions=(composed.masked_softmax,),
+    run=composed.masked_softmax,
     arguments=takes("input:data_in", "visible", "dim"),
     inner=("data_in", TABLE),
     unsigned=frozenset({TABLE}),

@@ -175,22 +175,6 @@ def softmax(
     return softmax_by_tables(input, dim, bits).to(dtype or input.dtype)
 
 
-def masked_softmax(
-    input: Tensor,  # noqa: A002
-    visible: Tensor,
-    dim: int,
-    *,
-    rounders: Any = None,
-) -> Tensor:
-    """Return the softmax of what truth values leave visible; a row that sees nothing is zero."""
-    bits = table_bits(rounders)
-    if bits is None:
-        hidden = input.masked_fill(~visible, -torch.inf)
-        found: Tensor = torch.ops.aten._safe_softmax(hidden, dim)
-        return found
-    return softmax_by_tables(input, dim, bits, mask=visible).to(input.dtype)
-
-
 def affine(
     x: Tensor, like: Tensor, weight: Tensor | None, bias: Tensor | None, places: int = 0
 ) -> Tensor:

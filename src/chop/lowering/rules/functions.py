@@ -15,9 +15,9 @@ from chop.ir.call import NodeCall
 from chop.lowering.builder import LARGEST_TABLE
 from chop.lowering.formats import LoweringError
 from chop.lowering.from_graph import SymbolicCall
-from chop.lowering.program import Clamp, Codes, Shape, Sum, Table, Value
+from chop.lowering.program import PADDING, Clamp, Codes, Shape, Sum, Table, Value
 from chop.lowering.ranges import codes, compact
-from chop.lowering.symbols import Exact, Float, Pending, Raw, Symbol, symbols_in
+from chop.lowering.symbols import Exact, Float, Joined, Pending, Raw, Symbol, symbols_in
 from chop.ops.op import OPS, Reads, lowering, op_of_node
 
 UNLIMITED = 2**62
@@ -41,6 +41,10 @@ def of_each_code(
     call: SymbolicCall, symbol: Symbol, function: Callable[[Tensor], Tensor] | None = None
 ) -> Symbol:
     """A function that PyTorch computes for every code; the node's own unless another is given."""
+    if isinstance(symbol, Joined) and not (symbol.index == PADDING).any():
+        parts: list[Any] = [of_each_code(call, part, function) for part in symbol.parts]
+        failed = next((part for part in parts if isinstance(part, Float)), None)
+        return failed or replace(symbol, parts=tuple(parts))
     found = codes_to_compute(call, symbol)
     if isinstance(found, Float):
         return found
@@ -85,7 +89,9 @@ def compare_wide(call: SymbolicCall, symbol: Symbol) -> Exact | None:
     first = ceil(place) if name in ("ge", "lt") else floor(place) + 1
     sign = 1 if name in ("gt", "ge") else -1  # of codes less the last that is not above
     shape, frac, rank = value.shape, value.frac, len(value.shape)
-    offset = torch.full((1,) * rank, (1 - first if sign > 0 else first) * 2.0 ** -int(frac)).double()
+    offset = torch.full(
+        (1,) * rank, (1 - first if sign > 0 else first) * 2.0 ** -int(frac)
+    ).double()
     term = call.builder.constant(call.name, offset)
     factors = codes(sign), codes(2 ** (int(frac) - int(term.frac)))
     apart = call.builder.emit(Sum, call.name, [value, term], shape, frac, factors=factors)

@@ -56,13 +56,13 @@ def fact(call: SymbolicCall) -> Any:
 @lowering("zeros", "ones", "full")
 def lower_made(call: SymbolicCall) -> Any:
     """Numbers that are the same for every row, in the shape of something that varies."""
-    symbols = symbols_in(dict(call.operands))
+    symbols: list[Any] = symbols_in(dict(call.operands))
     return call.run(*(torch.zeros((PROBE_ROWS, *symbol.shape)) for symbol in symbols))
 
 
 @lowering("unfold")
 def lower_windows(call: SymbolicCall) -> Any:
-    """Elements of windows: places are moved as floating point, which all of PyTorch's forms take."""
+    """Elements of windows; places are moved as floating point, which every form takes."""
     (symbol,) = symbols_in(dict(call.operands))
     (places,) = element_places([symbol])
     return follow(call, [symbol], call.run(places.double()).long())
@@ -136,6 +136,7 @@ def follow(call: SymbolicCall, symbols: list[Any], moved_places: Tensor) -> Symb
 
 def move_symbols(call: SymbolicCall, symbols: list[Any], index: Codes, shape: Shape) -> Any:
     """The elements of rows of symbols in other places of a row."""
+    index, symbols = of_what_is_read(index, symbols)
     only = symbols[0] if len(symbols) == 1 else None
     if isinstance(only, Float):
         return only
@@ -155,6 +156,14 @@ def move_symbols(call: SymbolicCall, symbols: list[Any], index: Codes, shape: Sh
     values = [call.value(symbol) for symbol in symbols]
     truth = all(symbol.is_truth for symbol in symbols)
     return Exact(call.builder.move(call.name, values, index, shape), truth)
+
+
+def of_what_is_read(index: Codes, symbols: list[Any]) -> tuple[Codes, list[Any]]:
+    """The only symbol whose elements are read, or all: some give a shape and nothing else."""
+    ends = np.cumsum([0, *(int(np.prod(symbol.shape)) for symbol in symbols)])
+    first = int(np.searchsorted(ends, int(index.max()), "right")) - 1
+    only = len(symbols) > 1 and int(index.min()) >= ends[first] and index.max() < ends[first + 1]
+    return (codes(index - ends[first]), symbols[first : first + 1]) if only else (index, symbols)
 
 
 def join(symbols: list[Any], index: Codes, shape: Shape) -> Joined:

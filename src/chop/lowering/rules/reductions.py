@@ -13,7 +13,7 @@ from chop.lowering.dyadic import dyadic
 from chop.lowering.formats import LoweringError
 from chop.lowering.from_graph import SymbolicCall
 from chop.lowering.program import PADDING, Codes, Shape, Value
-from chop.lowering.ranges import codes
+from chop.lowering.ranges import codes, rounded_shift
 from chop.lowering.rules.arithmetic import (
     CHUNK,
     aligned_weights,
@@ -105,6 +105,44 @@ def mean_of(call: SymbolicCall, value: Value) -> Callable[[Tensor], Tensor]:
         return torch.cat(parts).reshape(sums.shape)
 
     return divide
+
+
+@lowering("argmax", "argmin")
+def lower_place(call: SymbolicCall) -> Symbol:
+    """The place of the extreme: codes times a power of two, and how far a place is from the end."""
+    value = call.builder.align(call.name, call.value(call.source))
+    dims, rank = reduced_dims(call, len(value.shape)), len(value.shape)
+    if dims is None or len(dims) != 1 or call.setting("keepdim", False):
+        return call.float_result("has no rule in integers but for one dimension of a row")
+    (axis,), name, emit = dims, call.name, call.builder.emit
+    count = value.shape[axis]
+    bits = max(count - 1, 1).bit_length()
+    left = np.arange(2**bits - 1, 2**bits - 1 - count, -1)
+    left = left.reshape([-1 if each == axis else 1 for each in range(rank)])
+    places = emit(steps.Constant, name, [], left.shape, 0, codes=codes(left))
+    whole = emit(steps.Sum, name, [value], value.shape, 0, factors=(codes(1),))
+    factors = codes(2**bits if call.op.name == "argmax" else -(2**bits)), codes(1)
+    keys = emit(steps.Sum, name, [whole, places], value.shape, 0, factors=factors)
+    order = [each for each in range(rank) if each != axis] + [axis]
+    matrix = permute(call, keys, order, (value.size // count, count))
+    most = pool_rows(call, matrix, "max", 0)
+    half = emit(steps.Constant, name, [], (1, 1), 0, codes=codes([[2 ** (bits - 1)]]))
+    low = emit(steps.Sum, name, [most, half], most.shape, 0, factors=(codes(1), codes(-1)))
+    ends = (
+        rounded_shift(low.low, codes(bits), "half_up"),
+        rounded_shift(low.high, codes(bits), "half_up"),
+    )
+    own: dict[str, Any] = {"shift": codes(bits), "low": ends[0], "high": ends[1]}
+    own |= {"rounding": "half_up", "overflow": "saturate"}
+    above = emit(steps.Requantise, name, [low], low.shape, -bits, **own)
+    rest = emit(
+        steps.Sum, name, [most, above], most.shape, 0, factors=(codes(1), codes(-(2**bits)))
+    )
+    rest = emit(steps.Clamp, name, [rest], rest.shape, 0, low=codes(0), high=codes(2**bits - 1))
+    last = emit(steps.Constant, name, [], (1, 1), 0, codes=codes([[2**bits - 1]]))
+    found = emit(steps.Sum, name, [last, rest], rest.shape, 0, factors=(codes(1), codes(-1)))
+    shape = tuple(size for each, size in enumerate(value.shape) if each != axis)
+    return Exact(call.builder.reshape(name, found, shape))
 
 
 @lowering("maximum", "minimum")

@@ -203,11 +203,12 @@ def _quantise_by(
 
 
 def with_plain_weights(model: nn.Module) -> nn.Module:
-    """Return a model whose weights are stored as they are used, where they were computed by parts."""
+    """Return a model that stores weights as they are used, where they were computed by parts."""
     for module in list(model.modules()):
         if not is_parametrized(module):
             continue
-        values = {name: getattr(module, name) for name in module.parametrizations}
+        parts: Any = module.parametrizations
+        values = {name: getattr(module, name) for name in parts}
         plain = type_before_parametrizations(module)
         del module.parametrizations
         module.__class__ = plain  # copies share the other class

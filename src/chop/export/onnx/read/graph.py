@@ -63,6 +63,8 @@ class FileValue:
     fake: Tensor
     format: NumberFormat | None = None
     """What all its numbers are of, if that is known."""
+    stored: ScaledCodes | None = None
+    """The codes that it is, until they are made numbers again."""
 
     def in_format_of(self, other: "FileValue") -> "FileValue":
         """The value, whose numbers are those of another in other places."""
@@ -84,6 +86,12 @@ class FileNode:
     def operand(self, place: int) -> FileOperand | None:
         """An operand, None if it is left out."""
         return self.operands[place] if place < len(self.operands) else None
+
+    def refuse_codes(self) -> None:
+        """Refuse codes where numbers are computed with."""
+        stored = [each for each in self.operands if isinstance(each, FileValue) and each.stored]
+        if stored and self.kind != "DequantizeLinear":
+            raise ValueError("computes with codes, which only DequantizeLinear reads")
 
     def traced(self, place: int = 0) -> FileValue:
         """An operand that depends on the input."""
@@ -234,6 +242,8 @@ def graph_of_model(model: Any, path: Path, binary: bool) -> tuple[MaseGraph, dic
         read_node(node, place, known, builder, path)
     outputs = [known.get(edge.name) for edge in model.graph.output]
     results = [each.node for each in outputs if isinstance(each, FileValue)]
+    if any(isinstance(each, FileValue) and each.stored for each in outputs):
+        raise CheckpointError(f"{path}: an output is codes: end it with a DequantizeLinear")
     if not results or len(results) != len(outputs):
         raise CheckpointError(f"{path}: an output does not depend on the input")
     builder.graph.output(results[0] if len(results) == 1 else tuple(results))
@@ -260,6 +270,7 @@ def read_node(
         return
     try:
         call = FileNode(node.op_type, operands, Attributes(node), builder)
+        call.refuse_codes()
         known[node.output[0]] = OPERATORS[node.op_type](call)
     except ChopError as error:
         raise CheckpointError(f"{where}: {error}") from None

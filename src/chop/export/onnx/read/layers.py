@@ -1,4 +1,4 @@
-"""The layers of a QONNX file: products, pools, normalisation, and where data is rounded."""
+"""The layers of a QONNX file: products, pools, normalisation."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from chop.export.onnx.read.graph import FileConstant, FileNode, FileOperand, FileValue
-from chop.export.onnx.read.scales import MOST_BITS, ScaledCodes, exact_format, format_name
-from chop.export.onnx.write.code import Array
+from chop.export.onnx.read.scales import exact_format, format_name
 from chop.nn.quant_config import QuantConfig
 
 Operator = Callable[[FileNode], FileOperand]
@@ -20,7 +19,6 @@ CONVOLUTIONS: tuple[Any, ...] = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 MAX_POOLS: tuple[Any, ...] = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
 AVERAGE_POOLS: tuple[Any, ...] = (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)
 NORMS: dict[int, Any] = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
-ROUNDINGS = ("ROUND", "HALF_EVEN")
 
 
 def reads(*names: str) -> Callable[[Operator], Operator]:
@@ -42,63 +40,37 @@ def read_identity(call: FileNode) -> FileOperand:
     return found
 
 
-@reads("Quant", "IntQuant")
-def read_quant(call: FileNode) -> FileOperand:
-    """A constant in a format, or a place where data is rounded."""
-    target = read_rounding(call)
-    source = call.operand(0)
-    if isinstance(source, FileConstant):
-        return FileConstant(target.rounded(source.array), target)
-    x, fmt = call.traced(), target.format(call.builder.binary)
-    # Limits that no number of the format is beyond, computed on rounded data.
-    limits = nn.Hardtanh(*target.limits)
-    quant = QuantConfig(format_name(fmt), {"data_in": fmt})
-    return replace(call.builder.layer(limits, x, quant, shape=x.fake.shape), format=fmt)
-
-
-def read_rounding(call: FileNode) -> ScaledCodes:
-    """Return the codes and the scale that a node rounds to."""
-    scale, zero, width = (call.constant(place).array for place in (1, 2, 3))
-    mode = call.attributes.text("rounding_mode", "ROUND").upper()
-    if zero.size != 1 or float(zero.reshape(-1)[0]) % 1:
-        raise ValueError("has a zero point that is not one whole number")
-    bits = float(width.reshape(-1)[0]) if width.size == 1 else 0.5
-    if not 2 <= bits <= MOST_BITS or bits % 1:
-        raise ValueError(f"has {width!s:.40} bits: one whole number from 2 to {MOST_BITS} is read")
-    if mode not in ROUNDINGS:
-        raise ValueError(f"rounds {mode!r:.20}, and only ROUND is read")
-    if not (scale > 0).all():
-        raise ValueError("has a scale that is not positive")
-    signed, narrow = (bool(call.attributes.integer(name, 0)) for name in ("signed", "narrow"))
-    return ScaledCodes(int(bits), scale, int(zero.reshape(-1)[0]), signed, narrow)
-
-
 def add_weighted_layer(
     call: FileNode,
     module: Any,
     x: FileValue,
     weight: FileConstant,
-    bias: Array | None,
+    bias: FileConstant | None,
     shape: Sequence[int],
 ) -> FileValue:
     """A layer that multiplies by constants; quantised if they are."""
     module.weight.data = weight.tensor.clone()
     if bias is not None:
-        module.bias.data = torch.from_numpy(bias.astype(np.float32))
+        module.bias.data = torch.from_numpy(bias.array.astype(np.float32))
     if weight.target is None:
         return call.builder.layer(module, x, shape=shape)
     fmt = weight.target.format(call.builder.binary, constant=True)
     formats = {"weight": fmt}
     if bias is not None:
-        formats["bias"] = exact_format(bias.astype(np.float32), call.builder.binary)
+        formats["bias"] = (
+            exact_format(bias.array.astype(np.float32), call.builder.binary)
+            if bias.target is None or call.builder.binary
+            else bias.target.format(False, constant=True)
+        )
     if x.format is not None:  # which rounds nothing that is not rounded yet
         formats["data_in"] = x.format
     return call.builder.layer(module, x, QuantConfig(format_name(fmt), formats), shape=shape)
 
 
-def optional_bias(call: FileNode, place: int) -> Array | None:
+def optional_bias(call: FileNode, place: int) -> FileConstant | None:
     """The bias of a layer, if it has one."""
-    return None if call.operand(place) is None else call.constant(place).array.reshape(-1)
+    found = None if call.operand(place) is None else call.constant(place)
+    return None if found is None else replace(found, array=found.array.reshape(-1))
 
 
 @reads("Gemm")
@@ -123,10 +95,10 @@ def transposed_weight(weight: FileConstant) -> FileConstant:
     return FileConstant(np.ascontiguousarray(weight.array.T), target)
 
 
-def add_linear(call: FileNode, weight: FileConstant, bias: Array | None) -> FileValue:
+def add_linear(call: FileNode, weight: FileConstant, bias: FileConstant | None) -> FileValue:
     """Products with the rows of a matrix."""
     (rows, columns), x = weight.array.shape, call.traced()
-    if x.fake.shape[-1] != columns or (bias is not None and len(bias) != rows):
+    if x.fake.shape[-1] != columns or (bias is not None and len(bias.array) != rows):
         raise ValueError(f"has weights {rows} x {columns} for {x.fake.shape[-1]} numbers")
     layer = nn.Linear(columns, rows, bias=bias is not None)
     return add_weighted_layer(call, layer, x, weight, bias, (*x.fake.shape[:-1], rows))
@@ -168,7 +140,7 @@ def read_conv(call: FileNode) -> FileOperand:
     )
     sizes = zip(inside[2:], kernel, *how.values(), strict=True)
     places = [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, d, p in sizes]
-    if min(places) < 1 or (bias is not None and len(bias) != out):
+    if min(places) < 1 or (bias is not None and len(bias.array) != out):
         raise ValueError(f"has a kernel {kernel} that is larger than what it reads")
     return add_weighted_layer(call, layer, x, weight, bias, (inside[0], out, *places))
 

@@ -17,12 +17,14 @@ from chop.export.onnx.read.graph import (
     bounded_sizes,
 )
 from chop.export.onnx.read.layers import OPERATORS, add_weighted_layer, reads
+from chop.export.onnx.read.roundings import ROUNDINGS
 from chop.export.onnx.read.scales import FURTHEST_POINT, exact_format, format_name, is_granular
 from chop.nn.quant_config import QuantConfig
 from chop.numerics import Integer, NumberFormat
 
-__all__ = ["OPERATORS"]
+__all__ = ["OPERATORS", "ROUNDINGS"]
 INT64 = 7
+NEAR = 1e-6
 
 ARITHMETIC = {
     "Add": operator.add, "Sub": operator.sub, "Mul": operator.mul, "Div": operator.truediv,
@@ -67,7 +69,8 @@ def scaled_format(x: FileOperand | None, factor: Any) -> NumberFormat | None:
 UNARY = {
     "Relu": torch.relu, "Sigmoid": torch.sigmoid, "Tanh": torch.tanh, "Round": torch.round,
     "Floor": torch.floor, "Ceil": torch.ceil, "Neg": torch.neg, "Abs": torch.abs,
-    "Sqrt": torch.sqrt, "Exp": torch.exp, "Erf": torch.erf,
+    "Sqrt": torch.sqrt, "Exp": torch.exp, "Erf": torch.erf, "HardSwish": F.hardswish,
+    "Softplus": F.softplus, "Mish": F.mish, "Reciprocal": torch.reciprocal,
 }  # fmt: skip
 
 
@@ -78,10 +81,23 @@ def read_unary(call: FileNode) -> FileOperand:
     return result.in_format_of(call.traced()) if call.kind == "Relu" else result
 
 
-@reads("LeakyRelu", "Softmax")
+@reads("LeakyRelu", "Softmax", "Elu", "HardSigmoid", "PRelu")
 def read_with_setting(call: FileNode) -> FileOperand:
     """A function with one setting."""
     x, axis = call.traced(), call.attributes.integer("axis", -1)
+    if call.kind == "Elu":
+        return call.builder.layer(
+            nn.ELU(call.attributes.number("alpha", 1.0)), x, shape=x.fake.shape
+        )
+    if call.kind == "HardSigmoid":
+        if abs(call.attributes.number("alpha", 0.2) - 1 / 6) > NEAR:
+            raise ValueError("has a slope other than 1/6")
+        return call.builder.layer(nn.Hardsigmoid(), x, shape=x.fake.shape)
+    if call.kind == "PRelu":
+        slopes = call.constant(1).array.reshape(-1).astype(np.float32)
+        layer = nn.PReLU(len(slopes))
+        layer.weight.data = torch.from_numpy(slopes)
+        return call.builder.layer(layer, x, shape=x.fake.shape)
     if call.kind == "LeakyRelu":
         slope = call.attributes.number("alpha", 0.01)
         return call.builder.layer(nn.LeakyReLU(slope), x, shape=x.fake.shape)
@@ -199,6 +215,18 @@ def read_cast(call: FileNode) -> FileOperand:
     if call.attributes.integer("to", 1) != INT64:
         return call.traced()
     return call.builder.whole(call.traced())
+
+
+@reads("ReduceMean", "ReduceSum", "ReduceMax")
+def read_reduction(call: FileNode) -> FileOperand:
+    """The mean, sum or largest of dimensions of a row."""
+    x, axes = call.traced(), call.integers(1, "axes")
+    if any(axis % x.fake.dim() == 0 for axis in axes):
+        raise ValueError("reduces the batch")
+    function = {"ReduceMean": torch.mean, "ReduceSum": torch.sum, "ReduceMax": torch.amax}[
+        call.kind
+    ]
+    return call.builder.call(function, x, axes, bool(call.attributes.integer("keepdims", 1)))
 
 
 @reads("Squeeze", "Unsqueeze")

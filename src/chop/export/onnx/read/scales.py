@@ -1,6 +1,7 @@
 """The codes and scale of a ``Quant`` node, and the number formats that hold the same numbers."""
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -27,6 +28,17 @@ class ScaledCodes:
     zero: int
     signed: bool
     narrow: bool
+    rounding: Literal["half_even", "half_even_steps"] = "half_even"
+
+    @property
+    def type_name(self) -> str:
+        """The type of NumPy that holds the codes, where it is as wide."""
+        return f"{'' if self.signed else 'u'}int{self.width}"
+
+    def same_as(self, other: "ScaledCodes") -> bool:
+        """Return True if the same codes stand for the same numbers."""
+        alike = (self.width, self.zero, self.signed) == (other.width, other.zero, other.signed)
+        return alike and np.array_equal(self.scale.reshape(-1), other.scale.reshape(-1))
 
     @property
     def codes(self) -> tuple[int, int]:
@@ -65,7 +77,8 @@ class ScaledCodes:
         if not binary:
             given = float(scale) if one else FloatTensor(scale)
             return IntegerScaled(width=self.width, scale=given, zero_point=self.zero,
-                                 signed=self.signed, narrow=self.narrow)  # fmt: skip
+                                 signed=self.signed, narrow=self.narrow,
+                                 rounding=self.rounding)  # fmt: skip
         parts, exponents = np.frexp(scale.astype(np.float64))
         points = 1 - exponents
         if (parts != 0.5).any() or self.zero or np.abs(points).max() > FURTHEST_POINT:

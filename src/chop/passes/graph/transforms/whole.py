@@ -42,7 +42,9 @@ from chop.passes.graph.transforms.quantize.plan import (
 )
 from chop.passes.graph.transforms.quantize.quantize import apply_plan, quantize_by_plan
 from chop.passes.graph.transforms.recognition import recognise
-from chop.passes.graph.transforms.writing_out import write_out
+from chop.passes.graph.transforms.writing import balance_products, write_out
+from chop.passes.graph.transforms.writing.balance import SCALES
+from chop.passes.graph.transforms.writing.functions import is_transposed
 
 logger = logging.getLogger("chop")
 LISTED = 5
@@ -82,7 +84,10 @@ def quantize_whole_transform_pass(graph: MaseGraph, args: WholeArgs) -> tuple[Ma
     folded: Info = {}
     if args.by != "type" or not args.model_extra:  # rules for operations are for what is written
         recognise(graph)
-        write_out(graph)
+        usual = args.default.config.get("data_in_width") if args.default is not None else None
+        write_out(graph, nodes_of_rows(graph), int(usual or 0))
+        if args.input_generator is not None:
+            balance_products(graph, args.input_generator)
     if not names_norms(graph, args):
         graph, folded = fold_normalisation_transform_pass(graph)
     left = without_integers(graph)
@@ -186,18 +191,21 @@ def nodes_of_rows(graph: MaseGraph) -> set[fx.Node]:
     for node in graph.nodes:
         op = op_of_node(node, graph.modules)
         depends = not varying.isdisjoint(node.all_input_nodes)
-        if node.op == "placeholder" or (depends and (op is None or op.reads is not Reads.SHAPE)):
+        is_fact = op is not None and op.reads is Reads.SHAPE and not is_transposed(node)
+        if node.op == "placeholder" or (depends and not is_fact):
             varying.add(node)
     return varying
 
 
 def for_rows(graph: MaseGraph, plan: Plan) -> Plan:
-    """Return a plan without what is computed once: whoever reads its result rounds that.
+    """Return a plan without what is computed once, or only moves a binary point.
+
+    Whatever reads its result rounds that.
 
     The angles of rotary embeddings are such numbers, whose sines need more than a few bits. Layers
     with weights keep what the rules say.
     """
-    varying = nodes_of_rows(graph)
+    varying = {node for node in nodes_of_rows(graph) if SCALES not in node.meta}
     return {node: q for node, q in plan.items() if node in varying or node.op == "call_module"}
 
 
@@ -343,9 +351,7 @@ def leads_to_product(node: fx.Node, graph: MaseGraph) -> bool:
 def first_obstacle(graph: MaseGraph) -> dict[str, str]:
     """Return what keeps a quantised graph from being whole in integers, found by lowering it."""
     try:
-        tail = lower(graph, cut_tail=True).tail
-        if any(leads_to_product(node, graph) for node in graph.nodes if node.name in tail):
-            lower(graph)
+        lower(graph)
     except LoweringError as error:
         name, _, reason = str(error).partition(" ")
         return {name.rstrip(":"): reason}
