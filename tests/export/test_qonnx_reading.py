@@ -21,7 +21,6 @@ from chop.lowering import Engine, lower
 from chop.lowering.engine import different_codes
 from chop.models.vision import vgg7
 from chop.passes.graph import load_mase_graph_interface_pass, save_mase_graph_interface_pass
-from chop.passes.graph.transforms.quantize.free_scales import settle_scales
 from chop.verbs.export.saved import export_graph_file
 
 onnx = pytest.importorskip("onnx", reason="pip install onnx onnxruntime qonnx")
@@ -52,7 +51,7 @@ def test_a_graph_of_a_file_is_saved_and_exported_again(tmp_path: Path) -> None:
     assert torch.equal(load_model(file, "qonnx")(x), graph.model(x))
 
 
-BREVITAS = Path(__file__).parent / "brevitas"
+BREVITAS, STATIC = (Path(__file__).parent / name for name in ("brevitas", "static"))
 
 
 @pytest.mark.parametrize("name", ["mlp", "cnn", "fixed"])
@@ -60,6 +59,7 @@ def test_files_that_brevitas_wrote(name: str, tmp_path: Path) -> None:
     stored = np.load(BREVITAS / f"{name}.npz")
     x, wanted = torch.from_numpy(stored["x"]), torch.from_numpy(stored["y"])
     graph = load_graph(BREVITAS / f"{name}.onnx", "qonnx")
+<<<<<<< HEAD
     found = graph.model(x)
     # Only where scales are powers of two are sums the same on every processor, to the last bit.
     torch.testing.assert_close(found, wanted, rtol=0, atol=0 if name == "fixed" else 4e-7)
@@ -67,12 +67,22 @@ def test_files_that_brevitas_wrote(name: str, tmp_path: Path) -> None:
     again, _ = load_mase_graph_interface_pass(None, tmp_path / "saved")
     assert torch.equal(again.model(x), found)
     if name == "fixed":
+=======
+    found = graph.model(x)  # sums of float32, whose last bit depends on the number of threads
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-6)
+    save_mase_graph_interface_pass(graph, tmp_path / "saved")
+    again, _ = load_mase_graph_interface_pass(None, tmp_path / "saved")
+    assert torch.equal(again.model(x), found)
+    if name == "fixed":  # its scales are powers of two
+>>>>>>> 3550f996 (Quantise masks, gates, resizing and the like as a whole; test files of static quantisation)
         assert export(graph, "c", tmp_path / "c", rows=20).verified_rows == 20
     else:
-        settle_scales(graph)
         program = lower(graph)
         value = program.values[program.outputs[0]]
+<<<<<<< HEAD
         assert torch.equal(graph.model(x), found)
+=======
+>>>>>>> 3550f996 (Quantise masks, gates, resizing and the like as a whole; test files of static quantisation)
         assert not different_codes(wanted, Engine(program)(x)[0], value).any()
         assert export(graph, "c", tmp_path / "c", rows=20).verified_rows == 20
 
@@ -86,6 +96,28 @@ def test_zero_points_and_channels_of_data(tmp_path: Path) -> None:
     graph, _ = load_qonnx(tmp_path / "m.onnx")
     found = graph.model(torch.tensor([[-9.0, 9.0, 0.0, 0.4]]))
     assert torch.equal(found, torch.tensor([[-11.0, 4.0, 0.0, 1.0]]) * np.float32(0.3))
+
+
+@pytest.mark.parametrize("name", ["signed", "unsigned"])
+def test_files_of_static_quantisation_are_what_onnxruntime_computes(
+    name: str, tmp_path: Path
+) -> None:
+    stored = np.load(STATIC / f"{name}.npz")
+    x, wanted = torch.from_numpy(stored["x"]), stored["y"]
+    graph = load_graph(STATIC / f"{name}.onnx")
+    program = lower(graph)
+    unit = np.diff(np.unique(wanted)).min()
+    for found in (graph.model(x).detach(), Engine(program)(x)[0]):
+        assert np.abs(found.numpy() - wanted).max() < unit / 2
+    assert export(graph, "c", tmp_path / "c", rows=20).verified_rows == 20
+
+
+def test_bipolar_numbers(tmp_path: Path) -> None:
+    model = one_node("BipolarQuant", np.float32(0.3), domain=DOMAIN)
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    graph, _ = load_qonnx(tmp_path / "m.onnx")
+    found = graph.model(torch.tensor([[-2.0, 0.0, 0.1, -0.1]]))
+    assert torch.equal(found, torch.tensor([[-1.0, 1.0, 1.0, -1.0]]) * np.float32(0.3))
 
 
 def tensor(name: str, array: Any) -> Any:
@@ -130,6 +162,17 @@ def unknown(model: Any) -> Any:
     return model
 
 
+def then(model: Any, kind: str, *constants: float) -> Any:
+    """The file with another node after its last."""
+    names = [f"d{place}" for place in range(len(constants))]
+    model.graph.node.append(onnx.helper.make_node(kind, ["y", *names], ["z"]))
+    model.graph.initializer.extend(
+        tensor(n, np.float32(c)) for n, c in zip(names, constants, strict=True)
+    )
+    model.graph.output[0].name = "z"
+    return model
+
+
 BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "operators": (lambda: unknown(one_node()), "operators that are not known here: If, own.Evil"),
     "external": (lambda: external(quant()), "'c0' in another file, which is not read"),
@@ -139,6 +182,22 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "mode": (lambda: quant(rounding_mode="UP"), "rounds 'UP', and only ROUND is read"),
     "scale": (lambda: quant(scale=-1.0), "a scale that is not positive"),
     "scale of zero": (lambda: quant(scale=0.0), "a scale that is not positive"),
+    "codes of another scale": (
+        lambda: then(one_node("QuantizeLinear", np.float32(0.5)), "DequantizeLinear", 0.25),
+        "reads codes of another scale or zero point",
+    ),
+    "codes that are computed with": (
+        lambda: then(one_node("QuantizeLinear", np.float32(0.5)), "Relu"),
+        "computes with codes, which only DequantizeLinear reads",
+    ),
+    "codes as outputs": (
+        lambda: one_node("QuantizeLinear", np.float32(0.5)),
+        "an output is codes: end it with",
+    ),
+    "zero points by channel": (
+        lambda: one_node("QuantizeLinear", np.ones(4, "f"), np.arange(4, dtype="i1"), axis=1),
+        "has zero points that differ between channels",
+    ),
     "infinite scale": (lambda: quant(scale=float("inf")), "'c0' holds no plain numbers"),
     "not numbers": (lambda: quant(scale=float("nan")), "'c0' holds no plain numbers"),
     "shape": (lambda: one_node(shape=("n", "m")), "the shape of the input 'x' is not known"),

@@ -207,7 +207,16 @@ def transposed_convolution_row(dims: int) -> Op:
         description=f"{dims}-dimensional transposed convolution",
         module=getattr(nn, f"ConvTranspose{dims}d"),
         functions=(getattr(F, f"conv_transpose{dims}d"),),
-        arguments=takes("input:data_in", "weight:", "bias:", "stride", "padding", "output_padding"),
+        arguments=takes(
+            "input:data_in",
+            "weight:",
+            "bias:",
+            "stride",
+            "padding",
+            "output_padding",
+            "groups",
+            "dilation",
+        ),
         params=AFFINE,
         optional=BIAS_OPTIONAL,
         cost=cost.transposed_convolution_cost,
@@ -315,13 +324,16 @@ def pool_row(kind: str, dims: int, rule: cost.CostRule, *settings: str) -> Op:
     )
 
 
+WINDOWS = ("kernel_size", "stride", "padding")
+
+
 def pool_rows_of_torch() -> list[Op]:
     """Every pool of torch."""
     sliding = [
         pool_row(kind, dims, cost.pooling(dims), *settings)
         for kind, settings in (
-            ("avg", ("kernel_size", "stride")),
-            ("max", ("kernel_size", "stride")),
+            ("avg", (*WINDOWS, "ceil_mode", "count_include_pad", "divisor_override")),
+            ("max", (*WINDOWS, "dilation", "ceil_mode", "return_indices")),
             ("lp", ("norm_type", "kernel_size", "stride")),
         )
         for dims in DIMENSIONS

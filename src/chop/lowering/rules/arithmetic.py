@@ -11,19 +11,19 @@ from torch import Tensor
 from chop.lowering import program as steps
 from chop.lowering.builder import LARGEST_TABLE
 from chop.lowering.dyadic import dyadic
-from chop.lowering.formats import SAME, LoweringError
+from chop.lowering.formats import LoweringError
 from chop.lowering.from_graph import SymbolicCall
 from chop.lowering.program import Codes, Numbers, Shape, Value
 from chop.lowering.ranges import along, codes, shift_codes
 from chop.lowering.rules.functions import entries, index_of_input, of_each_code, rank_codes
-from chop.lowering.rules.moves import expand
+from chop.lowering.rules.moves import expand, in_one_unit
 from chop.lowering.symbols import Exact, Raw, Symbol, is_symbolic
 from chop.ops.op import lowering
 
 SMALL_BITS = {torch.float32: 8, torch.float64: 30}
 """Numbers in the code of a network that take no more are constants; others make tables."""
 CHUNK = 4096
-FINER, FINEST = 8, 16
+FINER = 8
 """Bits by which sums are finer where their bias is not a multiple of their scale."""
 
 
@@ -210,24 +210,6 @@ def addition(call: SymbolicCall) -> Symbol:
         factors[1] = -factors[1]
     found = call.emit(steps.Sum, [one, other], shape, point, factors=tuple(factors))
     return call.builder.note_terms(found, same)
-
-
-def in_one_unit(call: SymbolicCall, one: Value, other: Value) -> tuple[Value, Value, bool]:
-    """Two values as multiples of one unit, the nearest ones, and whether they are those."""
-    ends = [end for each in (one, other) for end in (each.scale.min(), each.scale.max())]
-    if not (one.is_scaled or other.is_scaled) or max(ends) <= min(ends) * (1 + SAME):
-        return one, other, True
-    unit = float(min(each.unit.min() for each in (one, other))) / 2**FINEST
-    return *(as_multiples(call, each, unit) for each in (one, other)), False
-
-
-def as_multiples(call: SymbolicCall, value: Value, unit: float) -> Value:
-    """A value as the nearest multiples of a unit."""
-    factor = codes(np.rint(value.unit / unit))
-    scale = unit / value.scale
-    return call.builder.emit(
-        steps.Sum, call.name, [value], value.shape, 0, scale, factors=(factor,)
-    )
 
 
 def with_number(call: SymbolicCall) -> Symbol:

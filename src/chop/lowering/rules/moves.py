@@ -7,7 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from chop.lowering.formats import LoweringError
+from chop.lowering import program as steps
+from chop.lowering.formats import SAME, LoweringError
 from chop.lowering.from_graph import SymbolicCall
 from chop.lowering.program import PADDING, Codes, Shape, Value
 from chop.lowering.ranges import codes, move_arrays
@@ -26,6 +27,8 @@ from chop.lowering.symbols import (
 from chop.ops.op import Reads, lowering
 
 EXACT_TYPES = (torch.float32, torch.float64)
+FINEST = 16
+"""Bits by which a unit is finer that terms of several scales are multiples of."""
 
 
 @lowering(Reads.SAME)
@@ -185,3 +188,21 @@ def expand(call: SymbolicCall, value: Value, shape: Shape) -> Value:
     """A value repeated to a shape that it broadcasts to."""
     index = np.broadcast_to(np.arange(value.size).reshape(value.shape), shape)
     return call.builder.move(call.name, [value], codes(index.reshape(-1)), shape)
+
+
+def in_one_unit(call: SymbolicCall, one: Value, other: Value) -> tuple[Value, Value, bool]:
+    """Two values as multiples of one unit, the nearest ones, and whether they are those."""
+    ends = [end for each in (one, other) for end in (each.scale.min(), each.scale.max())]
+    if not (one.is_scaled or other.is_scaled) or max(ends) <= min(ends) * (1 + SAME):
+        return one, other, True
+    unit = float(min(each.unit.min() for each in (one, other))) / 2**FINEST
+    return as_multiples(call, one, unit), as_multiples(call, other, unit), False
+
+
+def as_multiples(call: SymbolicCall, value: Value, unit: float) -> Value:
+    """A value as the nearest multiples of a unit."""
+    factor = codes(np.rint(value.unit / unit))
+    scale = unit / value.scale
+    return call.builder.emit(
+        steps.Sum, call.name, [value], value.shape, 0, scale, factors=(factor,)
+    )

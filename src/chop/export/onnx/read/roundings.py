@@ -1,4 +1,4 @@
-"""Where a file rounds: ``Quant`` of QONNX, and ``QuantizeLinear`` with ``DequantizeLinear``."""
+"""Roundings of a file: ``Quant`` of QONNX, and ``QuantizeLinear`` with ``DequantizeLinear``."""
 
 import operator
 from dataclasses import replace
@@ -78,7 +78,7 @@ def read_bipolar(call: FileNode) -> FileOperand:
     return replace(found, format=target.format(call.builder.binary))
 
 
-def code_type(call: FileNode) -> np.dtype[Any]:
+def type_of_codes(call: FileNode) -> np.dtype[Any]:
     """Return the type of codes: that of the zero point, or what the node says."""
     if call.operand(2) is not None:
         found = call.constant(2).array.dtype
@@ -107,7 +107,7 @@ def linear_codes(call: FileNode, kind: np.dtype[Any], rank: int) -> ScaledCodes:
 @reads("QuantizeLinear")
 def read_quantize_linear(call: FileNode) -> FileOperand:
     """Codes of a constant, or of data, which a ``DequantizeLinear`` reads."""
-    source, kind = call.operand(0), code_type(call)
+    source, kind = call.operand(0), type_of_codes(call)
     if isinstance(source, FileConstant):
         target = linear_codes(call, kind, source.array.ndim)
         steps = np.rint(source.array.astype(np.float32) / target.scale.astype(np.float32))

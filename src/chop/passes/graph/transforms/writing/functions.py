@@ -11,7 +11,12 @@ from chop.ir.call import NodeCall
 from chop.ops.composed import attention_mask, masked_softmax
 from chop.ops.op import Reads
 from chop.passes.graph.transforms.fusion import recorded_result_shape
-from chop.passes.graph.transforms.writing.nodes import NotCovered, Written, along, written_as
+from chop.passes.graph.transforms.writing.nodes import (
+    NotCovered,
+    Rewriting,
+    map_dimension,
+    written_as,
+)
 
 HIDES = -1e4
 """Numbers below this, added to what a softmax reads, hide it."""
@@ -23,7 +28,7 @@ def is_transposed(node: fx.Node) -> bool:
 
 
 @written_as("getattr")
-def write_transposed(of: Written) -> Any:
+def write_transposed(of: Rewriting) -> Any:
     """Two dimensions swapped."""
     if not is_transposed(of.call.node):
         raise NotCovered
@@ -31,23 +36,23 @@ def write_transposed(of: Written) -> Any:
 
 
 @written_as("glu")
-def write_glu(of: Written) -> Any:
+def write_glu(of: Rewriting) -> Any:
     """Half gates half."""
     parts = of.proxy().chunk(2, of.dim(default=-1))
     return parts[0] * parts[1].sigmoid()
 
 
 @written_as("instance_norm1d", "instance_norm2d", "instance_norm3d", "instance_norm")
-def write_instance_norm(of: Written) -> Any:
+def write_instance_norm(of: Rewriting) -> Any:
     """A group for each channel, where the statistics are those of the sample."""
     if of.setting("track_running_stats", False) or of.setting("use_input_stats", True) is False:
         raise NotCovered
-    affine = of.stored("weight"), of.stored("bias")
+    affine = of.parameter("weight"), of.parameter("bias")
     return F.group_norm(of.proxy(), of.shape[1], *affine, of.setting("eps", 1e-5))
 
 
 @written_as("softmin", "softmax2d", "softmax")
-def write_softmax(of: Written) -> Any:
+def write_softmax(of: Rewriting) -> Any:
     """The softmax of other numbers, or of what a mask leaves visible."""
     assert of.call.op is not None
     if of.call.op.name == "softmax2d":
@@ -59,7 +64,7 @@ def write_softmax(of: Written) -> Any:
     return fx.Proxy(node, of.tracer)
 
 
-def visible_part(of: Written) -> tuple[Any, Any]:
+def visible_part(of: Rewriting) -> tuple[Any, Any]:
     """Return what a softmax reads before it was masked, and truth values of what is visible."""
 
     def proxy(value: Any) -> Any:
@@ -109,7 +114,7 @@ def hides(value: Any) -> bool:
 
 
 @written_as("log_softmax")
-def write_log_softmax(of: Written) -> Any:
+def write_log_softmax(of: Rewriting) -> Any:
     """Differences from the largest, less the logarithm of the sum of their exponentials."""
     dim, x = of.dim(), of.proxy()
     apart = x - x.amax(dim, True)
@@ -117,7 +122,7 @@ def write_log_softmax(of: Written) -> Any:
 
 
 @written_as("logsumexp")
-def write_logsumexp(of: Written) -> Any:
+def write_logsumexp(of: Rewriting) -> Any:
     """The largest, and the logarithm of the sum of exponentials of differences from it."""
     dim, x = of.dim(), of.proxy()
     largest, kept = x.amax(dim, True), bool(of.setting("keepdim", False))
@@ -126,7 +131,7 @@ def write_logsumexp(of: Written) -> Any:
 
 
 @written_as("var", "std")
-def write_variance(of: Written) -> Any:
+def write_variance(of: Rewriting) -> Any:
     """The mean of squared differences from the mean."""
     assert of.call.op is not None
     dim, x, kept = of.dim(), of.proxy(), bool(of.setting("keepdim", False))
@@ -140,7 +145,7 @@ def write_variance(of: Written) -> Any:
 
 
 @written_as("norm")
-def write_norm(of: Written) -> Any:
+def write_norm(of: Rewriting) -> Any:
     """The root of the sum of squares."""
     if of.setting("p", of.setting("ord", 2)) not in (2, 2.0, "fro", None):
         raise NotCovered
@@ -148,7 +153,7 @@ def write_norm(of: Written) -> Any:
     return (x * x).sum(of.dim(), bool(of.setting("keepdim", False))).sqrt()
 
 
-def of_length_one(of: Written, node: Any, dim: int) -> Any:
+def of_length_one(of: Rewriting, node: Any, dim: int) -> Any:
     """Return numbers divided by their root mean square, and by the root of their count."""
     shape = recorded_result_shape(node)
     if shape is None:
@@ -161,7 +166,7 @@ def of_length_one(of: Written, node: Any, dim: int) -> Any:
 
 
 @written_as("normalize")
-def write_normalised(of: Written) -> Any:
+def write_normalised(of: Rewriting) -> Any:
     """Numbers divided by their length."""
     named: Any = dict(zip(("input", "p", "dim"), of.call.node.args, strict=False))
     named |= of.call.node.kwargs
@@ -171,7 +176,7 @@ def write_normalised(of: Written) -> Any:
 
 
 @written_as("cosine_similarity")
-def write_cosine(of: Written) -> Any:
+def write_cosine(of: Rewriting) -> Any:
     """The sum of products of numbers divided by their lengths."""
     named: Any = dict(zip(("x1", "x2", "dim"), of.call.node.args, strict=False))
     named |= of.call.node.kwargs
@@ -181,7 +186,7 @@ def write_cosine(of: Written) -> Any:
 
 
 @written_as("clamp_max", "clamp_min")
-def write_limit(of: Written) -> Any:
+def write_limit(of: Rewriting) -> Any:
     """A limit on one side."""
     source: Any
     source, value = of.call.node.args
@@ -190,7 +195,7 @@ def write_limit(of: Written) -> Any:
 
 
 @written_as("max", "min")
-def write_extreme(of: Written) -> Any:
+def write_extreme(of: Rewriting) -> Any:
     """The largest of a dimension without its place, or the larger of two."""
     assert of.call.op is not None
     largest, node = of.call.op.name == "max", of.call.node
@@ -216,7 +221,7 @@ def takes_values(user: fx.Node) -> bool:
 
 
 @written_as("where", "masked_fill")
-def write_choice(of: Written) -> Any:
+def write_choice(of: Rewriting) -> Any:
     """Both, each times whether it is chosen."""
     assert of.call.op is not None
     if of.call.op.name == "where":
@@ -232,7 +237,7 @@ def write_choice(of: Written) -> Any:
 
 
 @written_as("attention_mask")
-def write_attention_mask(of: Written) -> Any:
+def write_attention_mask(of: Rewriting) -> Any:
     """A mask that is the same for every row, which is computed once."""
     mask, padding, heads, like = (*of.call.node.args, *of.call.node.kwargs.values())
     if isinstance(padding, fx.Node) and padding.op != "get_attr":
@@ -244,7 +249,7 @@ def write_attention_mask(of: Written) -> Any:
 
 
 @written_as("div")
-def write_quotient(of: Written) -> Any:
+def write_quotient(of: Rewriting) -> Any:
     """A product with the reciprocal of what varies."""
     divisor = list(of.call.arguments.values())[1]
     if not isinstance(divisor, fx.Node) or divisor.op == "get_attr" or of.setting("rounding_mode"):
@@ -255,7 +260,7 @@ def write_quotient(of: Written) -> Any:
 
 
 @written_as("addmm", "baddbmm")
-def write_added_product(of: Written) -> Any:
+def write_added_product(of: Rewriting) -> Any:
     """A product of matrices, and a sum."""
     if of.setting("beta", 1) != 1 or of.setting("alpha", 1) != 1:
         raise NotCovered
@@ -263,6 +268,6 @@ def write_added_product(of: Written) -> Any:
 
 
 @written_as("cumsum")
-def write_running_sum(of: Written) -> Any:
+def write_running_sum(of: Rewriting) -> Any:
     """A product with a triangle of ones."""
-    return along(of, of.proxy(), of.dim(), torch.ones(2 * [of.shape[of.dim()]]).tril())
+    return map_dimension(of, of.proxy(), of.dim(), torch.ones(2 * [of.shape[of.dim()]]).tril())

@@ -12,13 +12,18 @@ from torch import Tensor, fx
 
 from chop.lowering.builder import LARGEST_TABLE
 from chop.passes.graph.transforms.fusion import recorded_result_shape
-from chop.passes.graph.transforms.writing.nodes import NotCovered, Written, along, written_as
+from chop.passes.graph.transforms.writing.nodes import (
+    NotCovered,
+    Rewriting,
+    map_dimension,
+    written_as,
+)
 
 NEAR = 1e-4
 
 
 @written_as("interpolate", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d")
-def write_resized(of: Written) -> Any:
+def write_resized(of: Rewriting) -> Any:
     """A linear map of each dimension in turn, which a run of the node on unit vectors shows."""
     assert of.call.op is not None
     sizes, wanted = of.shape[2:], list(recorded_result_shape(of.call.node) or ())[2:]
@@ -37,20 +42,20 @@ def write_resized(of: Written) -> Any:
         units = torch.eye(size).reshape(size, 1, *ones).expand(-1, 1, *sizes).contiguous()
         shown = run(units)[:, 0].movedim(axis + 1, -1).reshape(size, -1, wanted[axis])
         matrix = (shown[:, 0] / total.flatten()[0]).T.contiguous()
-        x = along(of, x, place, matrix)
+        x = map_dimension(of, x, place, matrix)
         found = F.linear(found.transpose(place, -1), matrix).transpose(place, -1)
     if not torch.allclose(found * total, run(check), NEAR, NEAR):
         raise NotCovered
     return x
 
 
-def needs_parts(of: Written, kernel: Sequence[int]) -> bool:
+def needs_parts(of: Rewriting, kernel: Sequence[int]) -> bool:
     """Return True for a mean of so many elements that its sums are too many for a table."""
     count = prod(kernel)
     return len(kernel) > 1 and count & (count - 1) != 0 and count << of.bits > LARGEST_TABLE
 
 
-def by_dimension(of: Written, kernel: list[int]) -> Any:
+def by_dimension(of: Rewriting, kernel: list[int]) -> Any:
     """Means of windows that do not overlap, of one dimension after the other."""
     if not needs_parts(of, kernel):
         raise NotCovered
@@ -61,7 +66,7 @@ def by_dimension(of: Written, kernel: list[int]) -> Any:
 
 
 @written_as("mean")
-def write_mean(of: Written) -> Any:
+def write_mean(of: Rewriting) -> Any:
     """Means of one dimension after the other, where there are many elements."""
     dims = of.setting("dim")
     if not isinstance(dims, list | tuple) or not needs_parts(of, [of.shape[dim] for dim in dims]):
@@ -74,7 +79,7 @@ def write_mean(of: Written) -> Any:
 
 
 @written_as("avg_pool1d", "avg_pool2d", "avg_pool3d")
-def write_average_pool(of: Written) -> Any:
+def write_average_pool(of: Rewriting) -> Any:
     """A pool of windows of one size, times what their sizes differ by."""
     counts = of.setting("count_include_pad", True) and not of.setting("divisor_override")
     if counts and not of.setting("ceil_mode", False):
@@ -104,8 +109,8 @@ def write_average_pool(of: Written) -> Any:
 
 
 @written_as("ReflectionPad", "ReplicationPad", "ConstantPad", "ZeroPad", "CircularPad")
-def write_padding(of: Written) -> Any:
-    """What a layer puts around, as the function does."""
+def write_padding(of: Rewriting) -> Any:
+    """The function that puts around what a layer does."""
     layer: Any = of.call.module
     source: Any = of.call.node.args[0]
     x: Any = fx.Proxy(source, of.tracer)
@@ -117,8 +122,8 @@ def write_padding(of: Written) -> Any:
 
 
 @written_as("conv1d", "conv2d", "conv3d")
-def write_convolution(of: Written) -> Any:
-    """What is around first, where it is not zeros or not the same on both sides."""
+def write_convolution(of: Rewriting) -> Any:
+    """A border first, where it is not zeros or not the same on both sides."""
     layer: Any = of.call.layer
     if layer is None or (layer.padding_mode == "zeros" and not isinstance(layer.padding, str)):
         raise NotCovered

@@ -4,6 +4,7 @@ Each form is a function of what a node reads. It is recorded in the place of the
 is between its parts is rounded, too. A node whose settings no form covers stays as it is.
 """
 
+import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +25,7 @@ class NotCovered(Exception):
 
 
 @dataclass(frozen=True, eq=False)
-class Written:
+class Rewriting:
     """One node that is written out: what it reads, and how it is set."""
 
     call: NodeCall
@@ -72,7 +73,7 @@ class Written:
         self.graph.model.register_buffer(name, tensor.detach().clone())
         return fx.Proxy(self.tracer.graph.get_attr(name), self.tracer)
 
-    def stored(self, name: str) -> Any:
+    def parameter(self, name: str) -> Any:
         """Return a parameter of the layer or function, None if there is none."""
         if self.call.layer is None:
             return self.setting(name)
@@ -99,7 +100,7 @@ class Written:
         return found
 
 
-Form = Callable[[Written], Any]
+Form = Callable[[Rewriting], Any]
 FORMS: dict[str, Form] = {}
 """By the name of an operation; of a function or layer that is none, by its own, without digits."""
 
@@ -130,7 +131,7 @@ def write_out(graph: MaseGraph, varying: Collection[fx.Node], bits: int) -> list
         with graph.fx_graph.inserting_before(node):
             tracer = GraphAppendingTracer(graph.fx_graph)
             try:
-                result = form(Written(call, graph, tracer, bits))
+                result = form(Rewriting(call, graph, tracer, bits))
             except NotCovered:
                 continue
         result.node.meta = dict(node.meta)  # shapes, until they are recorded again
@@ -149,11 +150,11 @@ def form_of(call: NodeCall) -> Form | None:
     """Return the form of a node, if it has one."""
     if call.op is not None:
         return FORMS.get(call.op.name)
-    kind = type(call.module).__name__ if call.module is not None else call.node.target
-    return FORMS.get(str(getattr(kind, "__name__", kind)).rstrip("123d"))
+    kind: Any = call.node.target if call.module is None else type(call.module)
+    return FORMS.get(re.sub("[123]d$", "", str(getattr(kind, "__name__", kind))))
 
 
-def along(of: Written, x: Any, dim: int, matrix: Tensor) -> Any:
+def map_dimension(of: Rewriting, x: Any, dim: int, matrix: Tensor) -> Any:
     """Return a linear map of one dimension; places are chosen where that is all it does."""
     rows, columns = matrix.shape
     if rows == columns and torch.equal(matrix, torch.eye(rows)):
