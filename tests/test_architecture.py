@@ -111,17 +111,10 @@ MANY_ENTRIES = {
 
 # The most lines of each package. A commit may raise a figure only on purpose, and says why.
 BUDGET = {
-<<<<<<< HEAD
-    ".": 2_910, "config": 1_360, "dataset": 4_870, "export": 12_000, "ir": 5_800, "labs": 50,
+    ".": 2_910, "config": 1_360, "dataset": 4_870, "export": 12_070, "ir": 5_800, "labs": 50,
     "loading": 520, "lowering": 5_000, "models": 1_705, "nn": 2_900, "numerics": 3_000,
-    "ops": 2_330, "passes": 9_650, "results": 2_680, "search": 9_950, "training": 3_605,
+    "ops": 2_350, "passes": 10_110, "results": 2_680, "search": 9_950, "training": 3_605,
     "verbs": 6_280, "views": 2_250,
-=======
-    ".": 2_900, "config": 1_570, "dataset": 4_800, "export": 11_870, "ir": 5_800, "labs": 50,
-    "loading": 520, "lowering": 5_000, "models": 1_700, "nn": 2_600, "numerics": 2_900,
-    "ops": 2_420, "passes": 8_900, "results": 2_650, "search": 9_950, "training": 3_600,
-    "verbs": 6_200, "views": 2_250,
->>>>>>> 3550f996 (Quantise masks, gates, resizing and the like as a whole; test files of static quantisation)
 }  # fmt: skip
 CLAUSE = re.compile(r"(What|Whether|How|Where|Which|Who|Why|When|That)\b")
 """The first word of a docstring that is a clause, not a sentence or a noun."""
