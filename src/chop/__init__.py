@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "MaseGraph", "__version__", "evaluate", "export", "quantize", "report", "search",
-    "sensitivity", "train",
+    "MaseGraph", "__version__", "compare_formats", "evaluate", "export", "quantize", "report",
+    "search", "sensitivity", "train",
 ]  # fmt: skip
 
 MODULES = ("errors", "export", "search")
 """What is reached without an import of its own; all but the first are functions, too."""
-OTHER_NAMES = {"evaluate": "test"}
+OTHER_NAMES = {"evaluate": "test", "compare_formats": "formats"}
 """Verbs that have another name in Python."""
 
 install_aliases()

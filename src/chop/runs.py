@@ -27,9 +27,8 @@ from chop.validation import parse
 SOFTWARE, REPORT, FRONTS_CHART = "software", "report.html", "fronts.png"
 # In software/: the folders of train, test, transform and search.
 TRAINING, TESTS, TRANSFORM = "training_ckpts", "checkpoints", "transform"
-SEARCH, COMPARISON = "search_ckpts", "comparison"
-SENSITIVITY = "sensitivity"
-TENSORBOARD = "tensorboard"
+SEARCH, COMPARISON, TENSORBOARD = "search_ckpts", "comparison", "tensorboard"
+SENSITIVITY, FORMATS = "sensitivity", "formats"
 # In the folder of a training run; a graph that was trained or transformed is a folder.
 BEST_CHECKPOINT, LAST_CHECKPOINT = "best.ckpt", "last.ckpt"
 TRAINING_LOG, LEARNING_CURVES = "training_log.csv", "learning_curves.png"
@@ -189,13 +188,12 @@ class RunFolder:
     def graphs(self) -> list[Path]:
         """Folders of saved graphs, those that were transformed first."""
         places = (f"{each}/{version_pattern(GRAPH)}/{GRAPH_FILE}" for each in (TRANSFORM, TRAINING))
-        return [path.parent for place in places for path in self._newest_first(place)]
+        return [folder for place in places for folder in self._folders(place)]
 
     @cached_property
     def front_graphs(self) -> list[Path]:
         """Folders of the graphs of fronts that were learned."""
-        found = self._newest_first(f"{version_pattern(SEARCH)}/{FRONT_GRAPHS}/*/{GRAPH_FILE}")
-        return [path.parent for path in found]
+        return self._folders(f"{version_pattern(SEARCH)}/{FRONT_GRAPHS}/*/{GRAPH_FILE}")
 
     @cached_property
     def exports(self) -> list[Path]:
@@ -210,7 +208,7 @@ class RunFolder:
     @cached_property
     def searches(self) -> list[Path]:
         """Folders of searches."""
-        return [path.parent for path in self._newest_first(f"{version_pattern(SEARCH)}/{LOG}")]
+        return self._folders(f"{version_pattern(SEARCH)}/{LOG}")
 
     @cached_property
     def comparisons(self) -> list[Path]:
@@ -220,10 +218,12 @@ class RunFolder:
     @cached_property
     def sensitivities(self) -> list[Path]:
         """Folders of what layers lose by themselves."""
-        return [
-            path.parent
-            for path in self._newest_first(f"{version_pattern(SENSITIVITY)}/{LAYERS_FILE}")
-        ]
+        return self._folders(f"{version_pattern(SENSITIVITY)}/{LAYERS_FILE}")
+
+    @cached_property
+    def format_comparisons(self) -> list[Path]:
+        """Folders of formats compared."""
+        return self._folders(f"{version_pattern(FORMATS)}/{FORMATS}.json")
 
     @cached_property
     def best_checkpoints(self) -> list[Path]:
@@ -243,8 +243,11 @@ class RunFolder:
 
     @property
     def is_empty(self) -> bool:
-        results = (self.training_logs, self.test_results, self.graphs, self.searches)
-        return not any((*results, self.comparisons, self.sensitivities, self.records))
+        found = (self.training_logs, self.test_results, self.graphs, self.searches, self.records)
+        return not any((*found, self.comparisons, self.sensitivities, self.format_comparisons))
+
+    def _folders(self, pattern: str) -> list[Path]:
+        return [path.parent for path in self._newest_first(pattern)]
 
     def _newest_first(self, *patterns: str) -> list[Path]:
         """Files by the version of their own name, else of their folder, the highest first."""

@@ -21,6 +21,7 @@ from chop.lowering import Engine, load_program
 from chop.search.config import StrategySetup
 from chop.training.settings import TrainingSettings
 from chop.verbs.common.rows import OTHER_WORDS
+from chop.verbs.formats.module import ENGINE_WORDS, SETTINGS, compare_formats
 from chop.verbs.quantize.module import quantize
 from chop.verbs.search.front import OF_RUN
 from chop.verbs.search.front import search_module as search
@@ -157,6 +158,9 @@ VERBS: dict[str, tuple[Callable[..., Any], set[str], set[str]]] = {
     "train": (train, TRAINING | {"resume"}, set()),
     "test": (evaluate, TRAINING | {"split", "exact"}, {"project"}),
     "sensitivity": (sensitivity, {*CONTEXT, *ENGINE}, {"num_threads"}),
+    "formats": (
+        compare_formats, {*SETTINGS, *ENGINE_WORDS}, {"load", "load_type", "num_threads"},
+    ),
     "search": (
         search, {*OF_RUN, *StrategySetup.model_fields},
         # for studies of the settings of training

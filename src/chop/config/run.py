@@ -81,6 +81,25 @@ FormatName = Annotated[
         listed=False,
     ),
 ]
+BitWidths = Annotated[
+    str,
+    Option(
+        "bits to try, with commas between: 2,4,8; ch formats also takes w4 for weights alone and "
+        "w4a8kv4s8 for weights, data, and the cache and the scores of attention",
+        QUANTISING,
+        listed=False,
+    ),
+]
+MethodNames = Annotated[
+    str | None,
+    Option(
+        "methods for few bits, with commas between; ch quantize keeps those of equalise, "
+        "round_weights, correct_bias (by default all; or none) that help on rows, ch formats "
+        "compares rtn, gptq, smooth, awq, rotate, clip, lqer, bias, equalise, rotate+gptq …",
+        QUANTISING,
+        listed=False,
+    ),
+]
 EngineName = Annotated[
     Literal["serial", "local", "ray"] | None,
     Option(

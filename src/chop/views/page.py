@@ -61,10 +61,7 @@ def _parts(run: RunFolder, problems: list[str]) -> Parts:
 
         yield "Samplers compared", partial(comparison_section, run.comparisons[0])
     yield "Test results", lambda: test_section(run)
-    if run.sensitivities:
-        from chop.views.sections.sensitivity import sensitivity_section
-
-        yield "Each layer alone", partial(sensitivity_section, run.sensitivities)
+    yield from _few_bits(run)
     if run.exports:
         from chop.views.sections.devices import devices_section
         from chop.views.sections.exports import exports_section, hardware_section
@@ -80,6 +77,18 @@ def _parts(run: RunFolder, problems: list[str]) -> Parts:
         yield from _graph(run, problems)
     yield "Learning curves", lambda: learning_curves(run)
     yield "What was run", lambda: overview(records)
+
+
+def _few_bits(run: RunFolder) -> Parts:
+    """Return the sections of what layers and formats lose."""
+    if run.sensitivities:
+        from chop.views.sections.sensitivity import sensitivity_section
+
+        yield "Each layer alone", partial(sensitivity_section, run.sensitivities)
+    if run.format_comparisons:
+        from chop.views.sections.formats import formats_section
+
+        yield "Formats compared", partial(formats_section, run.format_comparisons[0])
 
 
 def _graph(run: RunFolder, problems: list[str]) -> Parts:

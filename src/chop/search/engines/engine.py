@@ -93,10 +93,18 @@ class TrialEngine(ABC):
         """End all workers, whatever they are doing."""
 
 
-def evaluate_all(engine: TrialEngine, payload: Payload, requests: Sequence[Any]) -> list[Any]:
+def evaluate_all(
+    engine: TrialEngine,
+    payload: Payload,
+    requests: Sequence[Any],
+    record: Callable[[Any], None] | None = None,
+) -> list[Any]:
     """Evaluate requests that do not depend on each other; return what came of each, in order.
 
     One that takes its process with it twice is an error.
+
+    Args:
+        record: is given each answer as it comes.
     """
     found: dict[int, Any] = {}
     try:
@@ -107,6 +115,8 @@ def evaluate_all(engine: TrialEngine, payload: Payload, requests: Sequence[Any])
                 place, attempt = flying.pop(ticket)
                 if not isinstance(answers, Lost):
                     found[place] = answers[0].value
+                    if record is not None:
+                        record(answers[0].value)
                     continue
                 if attempt >= ATTEMPTS and not answers.is_innocent:
                     raise SearchError(f"a process ended {attempt} times: {answers.reason}")

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from chop.config.option import Option
-from chop.config.run import QUANTISING, FormatName, RunConfig
+from chop.config.run import QUANTISING, FormatName, MethodNames, RunConfig
 from chop.config.verb import Verb, add_verb
 
 
@@ -46,15 +46,7 @@ class QuantizeRequest(RunConfig):
             listed=False,
         ),
     ] = "power_of_two"
-    methods: Annotated[
-        str | None,
-        Option(
-            "methods that weights of few bits get where they help on rows, such as "
-            "round_weights,correct_bias, or none; by default all: equalise, too",
-            QUANTISING,
-            listed=False,
-        ),
-    ] = None
+    methods: MethodNames = None
     rules: Annotated[
         list[str],
         Option(

@@ -5,9 +5,9 @@ from typing import Annotated
 
 from chop.config.option import Option
 from chop.config.run import (
-    QUANTISING,
     RUNTIME,
     Address,
+    BitWidths,
     EngineName,
     FormatName,
     RunConfig,
@@ -20,9 +20,7 @@ class SensitivityRequest(RunConfig):
     """Show what each layer loses at several widths; suggest a search."""
 
     number_format: FormatName = "integer"
-    widths: Annotated[
-        str, Option("bits to try in each layer, with commas between", QUANTISING, listed=False)
-    ] = "2,3,4,6,8"
+    widths: BitWidths = "2,3,4,6,8"
     n_jobs: Annotated[
         int, Option("processes that measure layers", RUNTIME, at_least=1, listed=False)
     ] = 1

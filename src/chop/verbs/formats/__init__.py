@@ -1,0 +1,45 @@
+"""Formats: every number format by every method, in one table with intervals."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from chop.config.option import Option
+from chop.config.run import (
+    QUANTISING,
+    RUNTIME,
+    Address,
+    BitWidths,
+    EngineName,
+    MethodNames,
+    RunConfig,
+)
+from chop.config.verb import Verb, add_verb
+
+
+@dataclass(frozen=True, kw_only=True)
+class FormatsRequest(RunConfig):
+    """Compare number formats and methods of quantising on a trained network."""
+
+    formats: Annotated[
+        str, Option("formats to compare, with commas between, or all", QUANTISING, listed=False)
+    ] = "all"
+    methods: MethodNames = "rtn,gptq"
+    widths: BitWidths = "w4,4"
+    num_samples: Annotated[
+        int, Option("rows to measure on, at most", RUNTIME, at_least=2, listed=False)
+    ] = 2000
+    n_jobs: Annotated[int, Option("processes that measure", RUNTIME, at_least=1, listed=False)] = 1
+    engine: EngineName = None
+    address: Address = None
+
+
+add_verb(
+    Verb(
+        "formats",
+        FormatsRequest,
+        place=5,
+        quiet="the table of formats and where the results are",
+        home="chop.verbs.formats.table",
+        python="chop.verbs.formats.module:compare_formats",
+    )
+)
