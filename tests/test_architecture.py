@@ -111,10 +111,10 @@ MANY_ENTRIES = {
 
 # The most lines of each package. A commit may raise a figure only on purpose, and says why.
 BUDGET = {
-    ".": 2_910, "config": 1_360, "dataset": 4_870, "export": 12_070, "ir": 5_800, "labs": 50,
+    ".": 2_925, "config": 1_360, "dataset": 4_870, "export": 12_070, "ir": 5_800, "labs": 50,
     "loading": 520, "lowering": 5_000, "models": 1_705, "nn": 2_900, "numerics": 3_000,
-    "ops": 2_350, "passes": 10_110, "results": 2_680, "search": 9_950, "training": 3_605,
-    "verbs": 6_280, "views": 2_250,
+    "ops": 2_350, "passes": 10_110, "results": 2_900, "search": 9_965, "training": 3_605,
+    "verbs": 6_960, "views": 2_250,
 }  # fmt: skip
 CLAUSE = re.compile(r"(What|Whether|How|Where|Which|Who|Why|When|That)\b")
 """The first word of a docstring that is a clause, not a sentence or a noun."""
