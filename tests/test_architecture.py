@@ -106,12 +106,13 @@ MOST_ENTRIES = 14
 MANY_ENTRIES = {
     ".": "the layers themselves",
     "verbs": "a module for each verb",
+    "results": "a module for each kind of result",
     "passes/graph/transforms/quantize/quantized_modules": "an import path for each operation",
 }
 
 # The most lines of each package. A commit may raise a figure only on purpose, and says why.
 BUDGET = {
-    ".": 2_925, "config": 1_360, "dataset": 4_870, "export": 12_070, "ir": 5_800, "labs": 50,
+    ".": 2_925, "config": 1_380, "dataset": 4_870, "export": 12_070, "ir": 5_800, "labs": 50,
     "loading": 520, "lowering": 5_000, "models": 1_705, "nn": 2_900, "numerics": 3_000,
     "ops": 2_350, "passes": 10_110, "results": 2_900, "search": 9_965, "training": 3_605,
     "verbs": 6_960, "views": 2_250,

@@ -63,7 +63,7 @@ def test_methods_help_where_they_say_so_on_the_same_rows(found: FormatComparison
     assert found.verdict(point, nearest) == "better"
     assert found.verdict(nearest, point) == "worse"
     assert found.verdict(point, point) == "same"
-    assert found.recovered(point) == pytest.approx(1 - sum(point.losses) / sum(nearest.losses))
+    assert found.share_won_back(point) == pytest.approx(1 - sum(point.losses) / sum(nearest.losses))
     assert set(point.snr) == {"_0", "_2"}
     assert all(point.snr[name] > nearest.snr[name] for name in point.snr)
 

@@ -87,14 +87,14 @@ class FormatComparison(BaseModel):
         return self.model_copy(update={"folder": folder})
 
     @property
-    def measured(self) -> list[FormatPoint]:
+    def points_measured(self) -> list[FormatPoint]:
         """The combinations that could be measured."""
         return [point for point in self.points if point.problem is None]
 
     @cached_property
     def by_key(self) -> dict[tuple[str, str, str], FormatPoint]:
         """The measured combinations by their names."""
-        return {point.key: point for point in self.measured}
+        return {point.key: point for point in self.points_measured}
 
     def score(self, point: FormatPoint) -> tuple[float, float, float]:
         """Return the score of a combination, and the interval that is 95 % sure."""
@@ -119,7 +119,7 @@ class FormatComparison(BaseModel):
         mean, half = self.difference(point, other)
         return "same" if abs(mean) <= half else "better" if mean < 0 else "worse"
 
-    def lost(self, point: FormatPoint) -> tuple[float, float]:
+    def loss_to_float(self, point: FormatPoint) -> tuple[float, float]:
         """Return what is lost to floating point, in points or as a share, and half its interval."""
         mean, half = self.difference(point, self.start)
         if self.metric == PERPLEXITY:
@@ -131,11 +131,13 @@ class FormatComparison(BaseModel):
         """Return the same format rounded to nearest, if it was measured."""
         return self.by_key.get((point.format, point.operands, NEAREST))
 
-    def recovered(self, point: FormatPoint) -> float | None:
+    def share_won_back(self, point: FormatPoint) -> float | None:
         """Return the share that a method wins back of what rounding to nearest loses."""
         nearest = self.nearest(point)
-        lost = 0.0 if nearest is None else self.lost(nearest)[0]
-        return 1 - self.lost(point)[0] / lost if lost > 0 and nearest is not point else None
+        lost = 0.0 if nearest is None else self.loss_to_float(nearest)[0]
+        return (
+            1 - self.loss_to_float(point)[0] / lost if lost > 0 and nearest is not point else None
+        )
 
     def rows(self) -> ResultTable:
         """Return a row for each combination."""
@@ -147,20 +149,20 @@ class FormatComparison(BaseModel):
 
     def _rows(self) -> Iterator[list[str]]:
         start, low, high = self.score(self.start)
-        yield ["float", "", "", "", "", "", scored(start, low, high), "", "", ""]
+        yield ["float", "", "", "", "", "", score_in_words(start, low, high), "", "", ""]
         for point in self.points:
             head = [point.format, point.operands, point.method]
             if point.problem is not None:
                 yield [*head, "", "", "", point.problem, "", "", ""]
                 continue
             nearest = self.nearest(point)
-            lost, half = self.lost(point)
+            lost, half = self.loss_to_float(point)
             yield [
                 *head,
                 "-" if point.weight_bits is None else f"{point.weight_bits:.2f}",
                 "-" if point.data_bits is None else f"{point.data_bits:.2f}",
                 "-" if point.least_snr is None else f"{point.least_snr:.1f}",
-                scored(*self.score(point)),
+                score_in_words(*self.score(point)),
                 f"{100 * lost:.2f} ±{100 * half:.2f}",
                 self.verdict(point, self.start),
                 "" if nearest is None or nearest is point else self.verdict(point, nearest),
@@ -171,7 +173,7 @@ class FormatComparison(BaseModel):
         row: dict[str, Any] = point.model_dump(exclude={"losses", "snr"})
         if point.problem is None:
             row |= dict(zip((self.metric, "low", "high"), self.score(point), strict=True))
-            row |= dict(zip(("lost", "lost_half"), self.lost(point), strict=True))
+            row |= dict(zip(("lost", "lost_half"), self.loss_to_float(point), strict=True))
         return row | {"least_snr": point.least_snr}
 
     def caption(self) -> str:
@@ -187,7 +189,7 @@ class FormatComparison(BaseModel):
     def chart(self) -> LineChart:
         """Return the score over the bits of a weight, a line for each method."""
         series: dict[str, list[tuple[float, float]]] = {}
-        for point in self.measured:
+        for point in self.points_measured:
             if point.weight_bits is not None:
                 place = (point.weight_bits, self.score(point)[0])
                 series.setdefault(point.method, []).append(place)
@@ -219,6 +221,6 @@ def mean_and_half(values: Sequence[float]) -> tuple[float, float]:
     return mean, Z_95 * math.sqrt(spread / count)
 
 
-def scored(value: float, low: float, high: float) -> str:
+def score_in_words(value: float, low: float, high: float) -> str:
     """Return a score with half the width of its interval."""
     return f"{significant(value)} ±{significant((high - low) / 2, 2)}"

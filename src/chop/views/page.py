@@ -86,7 +86,7 @@ def _few_bits(run: RunFolder) -> Parts:
 
         yield "Each layer alone", partial(sensitivity_section, run.sensitivities)
     if run.format_comparisons:
-        from chop.views.sections.formats import formats_section
+        from chop.views.sections.sensitivity import formats_section
 
         yield "Formats compared", partial(formats_section, run.format_comparisons[0])
 

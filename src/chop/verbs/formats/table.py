@@ -110,7 +110,7 @@ def compare_on_rows(  # noqa: PLR0913  # what a run consists of, by the names of
     folder: Path | None = None
     known: dict[tuple[str, ...], FormatPoint] = {}
     if save_dir is not None:
-        folder, known = resume(save_dir, signature(start, facts, task))
+        folder, known = open_journal(save_dir, signature(start, facts, task))
     missing = [cell for cell in cells if tuple(cell) not in known]
 
     def record(point: FormatPoint) -> None:
@@ -161,7 +161,7 @@ def signature(start: FormatPoint, facts: Mapping[str, Any], task: Task) -> str:
     return hashlib.sha256(stated.encode()).hexdigest()[:24]
 
 
-def resume(save_dir: Path, known_as: str) -> tuple[Path, dict[tuple[str, ...], FormatPoint]]:
+def open_journal(save_dir: Path, known_as: str) -> tuple[Path, dict[tuple[str, ...], FormatPoint]]:
     """Return a folder to record in, and what was measured there of the same network and rows."""
     folder, line = save_dir, json.dumps({"signature": known_as})
     while (folder / FORMAT_JOURNAL).is_file():
