@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from written_networks import written_networks
 
 from chop.models import get_model
 
@@ -335,7 +336,7 @@ def of_transformers() -> Iterator[Network]:
         yield Network(name, partial(cls, config), inputs, 100)
 
 
-def networks() -> Iterator[Network]:
+def networks() -> Iterator[Network]:  # noqa: PLR0915  # a line each
     """Yield every network."""
     yield registered("resnet8", 3, 16, 16, rows=100)
     yield registered("ds-cnn", 1, 49, 10, classes=12, rows=100)
@@ -368,3 +369,5 @@ def networks() -> Iterator[Network]:
         make = partial(get_model, name, task, dataset_info=facts)
         yield Network(name, make, words(""), 100)
     yield from of_transformers()
+    for facts in written_networks(WORDS, LENGTH):
+        yield Network(*facts)

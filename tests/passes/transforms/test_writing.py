@@ -1,5 +1,6 @@
 """Operations without integers are written out: the same numbers, and then whole in integers."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,7 @@ FORMS: dict[str, tuple[Callable[[Tensor], Any], Callable[[], tuple[nn.Module, Te
     "cumsum": (lambda x: x.cumsum(1), WORDS),
     "quotient": (lambda x: x / (1 + x * x), FEATURES),
     "masked_fill": (hidden, WORDS),
+    "divided by a size": (lambda x: x / math.sqrt(x.size(-1)), WORDS),
     "added mask": (added, WORDS),
     "argmax": (lambda x: x.argmax(1), FEATURES),
     "unfold": (lambda x: x.unfold(1, 3, 2), FEATURES),

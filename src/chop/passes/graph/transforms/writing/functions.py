@@ -254,7 +254,8 @@ def write_quotient(of: Rewriting) -> Any:
     divisor = list(of.call.arguments.values())[1]
     if not isinstance(divisor, fx.Node) or divisor.op == "get_attr" or of.setting("rounding_mode"):
         raise NotCovered
-    if recorded_result_shape(divisor) is None:  # a number
+    facts = divisor.meta["mase"]["common"]["results"].get("data_out_0", {})
+    if "torch_dtype" not in facts:  # a number
         raise NotCovered
     return of.proxy(0) * of.proxy(1).reciprocal()
 
