@@ -319,6 +319,31 @@ def table_of(points: Sequence[Point]) -> str:
     return tabulate(lines, headers, "github", disable_numparse=True)
 
 
+def draw(points: Sequence[Point], file: Path) -> None:
+    """Write a picture: the score of each form of each network, with its interval."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    names = list(dict.fromkeys(point.network for point in points))
+    rows = [[point for point in points if point.network == name] for name in names]
+    sizes = [max(len(each), 2) for each in rows]
+    figure, axes = pyplot.subplots(
+        len(rows), figsize=(7, 0.4 * sum(sizes) + len(rows)), layout="constrained", squeeze=False,
+        gridspec_kw={"height_ratios": sizes},
+    )  # fmt: skip
+    for axis, name, found in zip(axes[:, 0], names, rows, strict=True):
+        for place, point in enumerate(reversed(found)):
+            low, high = point.value - (point.low or 0), (point.high or 1) - point.value
+            axis.errorbar(point.value, place, xerr=[[low], [high]], fmt="o", capsize=3, color="C0")
+        axis.set_yticks(range(len(found)), [f"{p.form}, seed {p.seed}" for p in reversed(found)])
+        axis.set_ylim(-0.5, len(found) - 0.5)
+        axis.set_title(f"{name}: {'AUC' if found[0].right is None else 'accuracy'}", fontsize=10)
+        axis.grid(axis="x", alpha=0.3)
+    figure.savefig(file, dpi=100)
+
+
 def stored_points(names: Sequence[str] | None) -> list[Point]:
     """Return what was saved; of each form the newest."""
     found: dict[tuple[str, int, str], Point] = {}
@@ -339,15 +364,20 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=24, help="of the search; 0 for none")
     parser.add_argument("--rows", type=int, default=2_000, help="to compare the exported C on")
     parser.add_argument("--runs", type=Path, default=Path("card_runs"), help="folder of projects")
+    parser.add_argument("--picture", type=Path, help="with --read: draw the scores, too")
     parser.add_argument("--read", action="store_true", help="the table of what is saved")
     parser.add_argument("--save", action="store_true", help="add the points to results/card.jsonl")
     options = parser.parse_args()
     if options.read:
-        print(table_of(stored_points(options.only)))
+        points = stored_points(options.only)
+        print(table_of(points))
+        if options.picture is not None:
+            draw(points, options.picture)
         return
     entries = [Entry("jsc-tiny on jsc-sim", QUICK)] if options.quick else CARD
     chosen = [e for e in entries if not options.only or any(o in e.name for o in options.only)]
-    trials, points = 2 if options.quick else options.trials, []
+    trials = 2 if options.quick else options.trials
+    points = []
     for entry in chosen:
         for seed in options.seeds:
             for point in points_of(entry, seed, options.runs.absolute(), trials, options.rows):

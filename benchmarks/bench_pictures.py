@@ -116,16 +116,19 @@ def loss_of(model: nn.Module, pictures: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(model(pictures.contiguous(memory_format=torch.channels_last)), labels)
 
 
-def peak_with(rows: int) -> float:
-    """Return the most megabytes that a process takes which makes so many pictures and trains."""
+def memory_of(rows: int) -> tuple[float, float]:
+    """Return the megabytes of so many pictures, and what an epoch of their batches takes beside."""
     with get_context("spawn").Pool(1) as pool:
-        return pool.apply(_peak, (rows,))
+        return pool.apply(_memory, (rows,))
 
 
-def _peak(rows: int) -> float:
-    _be_quiet()
-    run_chop(Pictures(rows))
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def _memory(rows: int) -> tuple[float, float]:
+    data = Pictures(rows)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for _ in data.train_dataloader():
+        pass
+    more = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    return data.features.nbytes / 2**20, more / 1024
 
 
 def _be_quiet() -> None:
@@ -139,7 +142,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="two batches, one round")
     parser.add_argument("--batches", type=int, default=20, help="of a turn")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--rows", type=int, default=8_000, help="of the measurement of memory")
+    parser.add_argument("--rows", type=int, default=45_000, help="of the measurement of memory")
     parser.add_argument("--save", action="store_true", help=f"append a line to {RESULTS}")
     options = parser.parse_args()
     batches, rounds = (2, 1) if options.quick else (options.batches, options.rounds)
@@ -153,18 +156,14 @@ def main() -> None:
     print(f"median ratio {statistics.median(ratios):.3f} of {rounds} turns of {batches} batches")
     found = {"turns": turns, "ratio": statistics.median(ratios), "batches": batches}
     if not options.quick:
-        few = 4 * BATCH
-        size = (options.rows - few) * ROW_BYTES / 2**20
-        more = peak_with(options.rows) - peak_with(few)
-        print(f"{size:.0f} MB more of rows took {more:.0f} MB more of memory")
+        size, more = memory_of(options.rows)
+        print(f"{size:.0f} MB of pictures, and {more:.0f} MB more for an epoch of their batches")
         found |= {"rows_mb": size, "more_mb": more}
     if options.save:
         machine = {"torch": torch.__version__, "python": platform.python_version()}
         with RESULTS.open("a") as stream:
             stream.write(json.dumps(found | machine | {"cores": os.cpu_count()}) + "\n")
 
-
-ROW_BYTES = 4 * SHAPE[0] * SHAPE[1] * SHAPE[2]
 
 if __name__ == "__main__":
     main()
