@@ -120,10 +120,75 @@ def slice_(random: np.random.Generator) -> Made:
     return {"B": 8}, 4, 4, codes, codes
 
 
+def matrix(random: np.random.Generator) -> Made:
+    units, wide, groups, sums = (int(random.integers(1, most)) for most in (4, 6, 4, 4))
+    bits = int(random.integers(2, 10))
+    weight = random.integers(-(1 << bits - 1), 1 << bits - 1, (groups, units, sums, wide))
+    bias = random.integers(-500, 500, (groups, units))
+    codes = random.integers(-8, 8, (IMAGES * 3, sums, wide))
+    found = np.einsum("psw,gusw->pgu", codes, weight) + bias
+    words = packed_words(weight.transpose(0, 2, 1, 3).reshape(groups * sums, -1), bits)
+    LISTS["weights"], LISTS["bias"] = words, packed_words(bias, 20)
+    parameters = {"PE": units, "SIMD": wide, "XW": 4, "XS": 1, "WW": bits, "AW": 20, "SF": sums,
+                  "NF": groups, "A": 8, "N": 4}  # fmt: skip
+    given = np.repeat(codes[:, None], groups, 1).reshape(-1, wide)
+    return parameters, 4, 20, given, found.reshape(-1, units)
+
+
+def add(random: np.random.Generator) -> Made:
+    lanes, factors = int(random.integers(1, 4)), random.integers(1, 5, 2).tolist()
+    codes = random.integers(-8, 8, (IMAGES * 8, 2 * lanes))
+    found = codes[:, :lanes] * factors[0] + codes[:, lanes:] * factors[1]
+    parameters = {"L": lanes, "AW": 4, "AS": 1, "BW": 4, "BS": 1, "YW": 8, "FA": factors[0],
+                  "FB": factors[1]}  # fmt: skip
+    return parameters, 4, 8, codes, found
+
+
+def concat(random: np.random.Generator) -> Made:
+    count = int(random.integers(1, 4))
+    codes = random.integers(0, 16, (IMAGES * 4, count, 2))
+    found = np.concatenate([codes[:, :, 0], codes[:, :, 1]], 1)
+    return {"B": 4, "NA": count, "NB": count}, 4, 4, codes.reshape(-1, 2), found.reshape(-1, 1)
+
+
+LISTS: dict[str, list[int]] = {}
+"""The memories beside a matrix unit."""
 KINDS: dict[str, Callable[[np.random.Generator], Made]] = {
     "chop_window": window, "chop_taps": taps, "chop_pool": pool, "chop_pool_taps": pool_taps,
     "chop_widen": widen, "chop_narrow": narrow, "chop_queue": queue, "chop_slice": slice_,
+    "chop_matrix": matrix, "chop_add": add, "chop_concat": concat,
 }  # fmt: skip
+
+
+def instance(kind: str, settings: str, bits: int) -> str:
+    """The text of a block with what it needs beside it: memories, or a fork before two sides."""
+    clocked = ".clk(clk), .reset(~resetn)"
+    s, m = (", ".join(f".{each}_{p}({each}_{p})" for p in ("data", "valid", "ready"))
+            for each in "sm")  # fmt: skip
+    if kind == "chop_matrix":
+        memories = "".join(
+            f"  reg [511:0] {name} [0:255]; reg [511:0] {name}_word;\n  initial begin "
+            + " ".join(f"{name}[{at}] = 512'h{word:x};" for at, word in enumerate(words))
+            + " end\n"
+            for name, words in LISTS.items()
+        )
+        return f"""{memories}  wire go; wire [7:0] at; wire [3:0] group;
+  always @(posedge clk) if (go) begin weights_word <= weights[at]; bias_word <= bias[group]; end
+  {kind} #({settings}) block ({clocked}, {s}, {m}, .go(go), .at(at), .group(group),
+    .weights(weights_word), .bias(bias_word));"""
+    if kind not in ("chop_add", "chop_concat"):
+        return f"  {kind} #({settings}) block ({clocked}, {s}, {m});"
+    half, sides = bits // 2, ""
+    for place, side in enumerate("ab"):
+        sides += f"""  wire [{half - 1}:0] {side}_data; wire {side}_valid, {side}_ready;
+  chop_queue #(.B({half}), .A(2)) {side}_queue ({clocked},
+    .s_data(s_data[{place * half} +: {half}]), .s_valid(valid[{place}]), .s_ready(ready[{place}]), .m_data({side}_data),
+    .m_valid({side}_valid), .m_ready({side}_ready));
+"""
+    ends = ", ".join(f".{x}_{p}({x}_{p})" for x in "ab" for p in ("data", "valid", "ready"))
+    return f"""  wire [1:0] valid, ready;
+  chop_fork #(.B({bits}), .N(2)) both ({clocked}, {s}, .m_data(), .m_valid(valid), .m_ready(ready));
+{sides}  {kind} #({settings}) block ({clocked}, {ends}, {m});"""
 
 
 @needs("iverilog")
@@ -135,12 +200,11 @@ def test_a_block_gives_what_numpy_does(kind: str, seed: int, tmp_path: Path) -> 
     widths = [rows.shape[1] * bits for rows, bits in ((given, reads), (wanted, gives))]
     each = [len(rows) // IMAGES for rows in (given, wanted)]
     settings = ", ".join(f".{name}({value})" for name, value in parameters.items())
-    streams = ", ".join(f".{s}_{p}({s}_{p})" for s in "sm" for p in ("data", "valid", "ready"))
     (tmp_path / "top.sv").write_text(f"""\
 module top (input wire clk, input wire resetn, input wire [{widths[0] - 1}:0] s_data,
   input wire s_valid, output wire s_ready, output wire [{widths[1] - 1}:0] m_data,
   output wire m_valid, output wire m_last, input wire m_ready);
-  {kind} #({settings}) block (.clk(clk), .reset(~resetn), {streams});
+{instance(kind, settings, widths[0])}
   chop_last #(.BEATS({each[1]})) ending (.clk(clk), .reset(~resetn), .moved(m_valid & m_ready),
     .last(m_last));
 endmodule
