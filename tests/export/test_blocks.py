@@ -182,8 +182,9 @@ def instance(kind: str, settings: str, bits: int) -> str:
     for place, side in enumerate("ab"):
         sides += f"""  wire [{half - 1}:0] {side}_data; wire {side}_valid, {side}_ready;
   chop_queue #(.B({half}), .A(2)) {side}_queue ({clocked},
-    .s_data(s_data[{place * half} +: {half}]), .s_valid(valid[{place}]), .s_ready(ready[{place}]), .m_data({side}_data),
-    .m_valid({side}_valid), .m_ready({side}_ready));
+    .s_data(s_data[{place * half} +: {half}]), .s_valid(valid[{place}]),
+    .s_ready(ready[{place}]), .m_data({side}_data), .m_valid({side}_valid),
+    .m_ready({side}_ready));
 """
     ends = ", ".join(f".{x}_{p}({x}_{p})" for x in "ab" for p in ("data", "valid", "ready"))
     return f"""  wire [1:0] valid, ready;
