@@ -60,6 +60,7 @@ SMALLEST = {
         r"jsc-tiny on jsc-sim +4-bit weights, as by default +0\.\d+ ",
         "--quick --rows 500 --calibration 64",
     ),
+    "bench_format_lab": Small(r"mxint8 \w+ rotate: loses .*calibration passes"),
     "bench_pictures": Small(
         r"median ratio \d\.\d+ of 1 turns of 2 batches", constants={"BATCH": 4, "AUGMENT": "flip"}
     ),
