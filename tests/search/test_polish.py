@@ -144,9 +144,12 @@ def test_points_are_spread_over_their_costs() -> None:
 
 
 @pytest.mark.parametrize("tried", [0, 64])
-def test_rounds_are_trials_and_need_no_more_bits(tried: int, tmp_path: Path) -> None:
+def test_rounds_are_trials_and_need_no_more_bits(
+    tried: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     polish = {"points": 2, "rounds": 2, "epochs": 1, "rows": tried}
     found = learn(tmp_path / "out", polish=polish)
+    assert ("moves of bits on 64 rows, too few" in caplog.text) == bool(tried)
     polished = [trial for trial in found.trials if "polished" in trial.config]
     assert 2 <= len(polished) <= 4
     by_epoch = {trial.config["epoch"]: trial for trial in found.trials}

@@ -22,6 +22,7 @@ from chop.passes.graph.interface import load_mase_graph, save_mase_graph_interfa
 from chop.runs import FRONT_GRAPHS, LEARNING, LEARNING_TABLE
 from chop.search.front.hypervolume import best_of, front_of
 from chop.search.learned.learning import Learning, Snapshots, score_of
+from chop.search.learned.moves import find_chain
 from chop.search.learned.networks import (
     add_normalisations,
     check_teacher,
@@ -29,7 +30,7 @@ from chop.search.learned.networks import (
     make_teacher,
     train_float,
 )
-from chop.search.learned.polish import Polish, spread_points
+from chop.search.learned.polish import Polish, spread_points, take_some
 from chop.search.learned.rows import Rows, join_batches
 from chop.search.learned.schedule import PolishedSnapshot, Schedule, Snapshot
 from chop.search.learned.setup import LearnedSetup, PolishSetup
@@ -63,6 +64,8 @@ CERTAINTY = {
 }
 """Of what decides: the deviation of one row (of an error relative to its mean, if it is normal),
 half the interval from which on points of a front are chosen by chance, and its name."""
+ENOUGH_ROWS = 1_000
+"""Rows from which on moves of bits that pay on them mostly pay on others, too."""
 SURE = 1.96
 """Standard deviations on each side that 95 of 100 measurements lie within."""
 
@@ -145,6 +148,19 @@ class LearnedSearch(Strategy):
             raise ConfigError(f"widths of this network cannot be learned: {error}") from None
         if outcome.reason is not None:
             raise ConfigError(f"widths of this network cannot be learned: {outcome.reason}")
+        self._warn_of_chance_moves(learning, frozen)
+
+    def _warn_of_chance_moves(self, learning: Learning, frozen: MaseGraph) -> None:
+        polish = self.setup.polish
+        if polish is None or not polish.rows or find_chain(frozen) is None:
+            return
+        rows, _ = take_some(learning.rows.batches(0, learning.model), polish.rows)
+        if len(rows) < ENOUGH_ROWS:
+            logger.warning(
+                "polish tries moves of bits on %s rows, too few to tell many of them from chance: "
+                "%s or more would (polish.rows, and rows to train on)",
+                f"{len(rows):,}", f"{ENOUGH_ROWS:,}",
+            )  # fmt: skip
 
     def _network(self) -> nn.Module:
         """A copy of the network that came, which knows how its rows are scaled."""
