@@ -9,6 +9,7 @@ reported on all test rows; EBOPs are counted on 8,192 training rows. Nothing was
     python benchmarks/bench_learned_cnn.py resnet8 --load … --cycles 4 --epochs 2 --save
     python benchmarks/bench_learned_cnn.py --quick                a small network, seconds
     python benchmarks/bench_learned_cnn.py cnn-small --read       the table of what is stored
+    python benchmarks/bench_learned_cnn.py resnet8 --steps        the time of a step only
 
 `--save` adds a line to results/learned_cnn.jsonl for each point, as soon as it is known: `network`,
 `seed`, `how` ("float", "learned" or "uniform 4"), `trained` (rows that were trained on after the
@@ -22,9 +23,10 @@ import argparse
 import copy
 import json
 import os
+import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -40,12 +42,19 @@ from chop.dataset.data_module import TensorLoader
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.loading.networks import load_model
 from chop.models import get_model, get_model_info
+from chop.passes.graph import (
+    add_common_metadata_analysis_pass,
+    init_metadata_analysis_pass,
+    quantize_transform_pass,
+)
 from chop.passes.graph.analysis.flops.ebops import ebops
 from chop.passes.graph.interface import load_mase_graph
-from chop.training.batches import Epochs, SharedRows
+from chop.passes.graph.transforms.folding import fold_normalisation_transform_pass
+from chop.training.batches import Epochs, SharedRows, lay_out
 from chop.training.loop import Loop, StepRates
 from chop.training.metrics import tally
 from chop.training.optimisers import REMAINING, make_adam
+from chop.training.parts import WidthTraining
 from chop.verbs.search.job import search
 
 RESULTS = Path(__file__).parent / "results" / "learned_cnn.jsonl"
@@ -57,6 +66,8 @@ NETWORKS = {
 """The data set of each, and how its pictures are changed in training."""
 QUICK = "jsc-tiny"
 WIDTHS = (4, 6, 3, 8)
+STEPS, ROUNDS = 4, 5
+"""Steps that are timed together, and how often."""
 BATCH, RATE, COUNTED = 128, 1e-3, 8_192
 """Rows of a batch, the rate at which uniform widths are trained, rows to count EBOPs on."""
 
@@ -190,6 +201,56 @@ def points_of(
         yield case.uniform(width)
 
 
+@dataclass(frozen=True)
+class OneBatch:
+    """Rows of which every step of an epoch has the same, in the order in memory that is best."""
+
+    features: torch.Tensor
+    labels: torch.Tensor
+    steps: int = STEPS
+
+    def batches(self, epoch: int, model: nn.Module) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        return lay_out(iter([(self.features, self.labels)] * STEPS), model)
+
+
+def stepper(name: str, data: MaseDataModule, granularity: str | None) -> Callable[[], None]:
+    """Return what takes some steps, in float or with widths of this granularity that learn."""
+    torch.manual_seed(0)
+    graph = MaseGraph(get_model(name, dataset_info=data.dataset_info))
+    x, y = next(iter(data.train_dataloader()))
+    if granularity is not None:
+        graph, _ = init_metadata_analysis_pass(graph)
+        graph, _ = add_common_metadata_analysis_pass(graph, {"dummy_in": {"x": x[:2]}})
+        graph.model.eval()
+        graph, _ = fold_normalisation_transform_pass(graph)
+        rule = {"config": {"name": "integer_trained", "weight_granularity": granularity}}
+        rules = {"by": "type", "linear": rule, "conv2d": rule}
+        graph, _ = quantize_transform_pass(graph, rules)
+    model = graph.model.train()
+    parts = [WidthTraining(model, 8, 2.0, lambda epoch: 1e-9)] if granularity else []
+    optimiser = make_adam([(model.parameters(), 1e-4)])
+    return Loop(model, optimiser, OneBatch(x, y), F.cross_entropy, parts).train_epoch
+
+
+def print_steps(name: str, rounds: int) -> None:
+    """Print a step that learns widths over a float one, its normalisations included."""
+    data = MaseDataModule(NETWORKS[name][0], batch_size=BATCH)
+    data.prepare_data()
+    data.setup()
+    kinds = (None, "element", "channel")
+    takes = {kind: stepper(name, data, kind) for kind in kinds}
+    times: dict[str | None, list[float]] = {kind: [] for kind in kinds}
+    for _ in range(rounds + 1):
+        for kind, take in takes.items():
+            begin = time.process_time()
+            take()
+            times[kind].append(time.process_time() - begin)
+    for kind in kinds[1:]:
+        ratios = [a / b for a, b in zip(times[kind][1:], times[None][1:], strict=True)]
+        print(f"{name}, widths for each {kind}: a step takes {statistics.median(ratios):.2f} "
+              f"({min(ratios):.2f} to {max(ratios):.2f}) of a float one")  # fmt: skip
+
+
 def front(points: list[Point]) -> list[Point]:
     """Return those that no cheaper one beats on validation rows."""
     found: list[Point] = []
@@ -231,12 +292,13 @@ def read_points(names: list[str]) -> list[Point]:
             if point.network in names]  # fmt: skip
 
 
-def main() -> None:
-    """Measure and print a table."""
+def arguments() -> argparse.Namespace:
+    """Return what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NETWORKS))
     parser.add_argument("--quick", action="store_true", help="a small network on simulated jets")
     parser.add_argument("--read", action="store_true", help="the table of what is stored")
+    parser.add_argument("--steps", action="store_true", help="the time of a step only")
     parser.add_argument("--load", type=Path, help="the project of the trained float network")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--preset", default="quick")
@@ -247,8 +309,17 @@ def main() -> None:
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=JSON", help="other settings")
     parser.add_argument("--no-learned", action="store_true", help="uniform widths only")
     parser.add_argument("--save", action="store_true")
-    args = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Measure and print a table."""
+    args = arguments()
     torch.set_num_threads(1)
+    if args.steps:
+        for name in args.names:
+            print_steps(name, ROUNDS)
+        return
     points = read_points(args.names) if args.read else []
     length = {"cycles": args.cycles, "epochs": args.epochs, "first_epochs": args.epochs}
     others = dict(each.split("=", 1) for each in args.set)
