@@ -1,14 +1,23 @@
 """What is measured, and how a metric of one's own is added."""
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from search_cases import PTQ, tables
+from torch import nn
 
 from chop.errors import ChopError, SearchError
-from chop.passes.graph import exactness_analysis_pass
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.lowering import lower
+from chop.passes.graph import (
+    add_common_metadata_analysis_pass,
+    exactness_analysis_pass,
+    init_metadata_analysis_pass,
+    quantize_transform_pass,
+)
 from chop.passes.graph.analysis.flops.ebops import ebops
 from chop.search.config import parse_search
 from chop.search.runners import HW_RUNNERS, SW_RUNNERS, RunnerArgs, hardware_runner
@@ -108,6 +117,21 @@ def test_a_folded_circuit_has_cycles_look_up_tables_and_memories(context: Search
     assert set(fast) == {"luts", "block_rams", "cycles_per_image"}
     with pytest.raises(ChopError, match="unknown device 'ecp5'"):
         hardware("folded_circuit", candidate, device="ecp5")
+
+
+def test_a_circuit_without_the_last_layer_is_not_measured() -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.Softmax(1), nn.Linear(3, 2)).eval()
+    graph, _ = init_metadata_analysis_pass(MaseGraph(model))
+    graph, _ = add_common_metadata_analysis_pass(graph, {"dummy_in": {"x": torch.ones(2, 4)}})
+    config = {"name": "integer"} | {
+        f"{role}_{key}": value for role in ("data_in", "weight", "bias")
+        for key, value in (("width", 4), ("frac_width", 2))
+    }  # fmt: skip
+    graph, _ = quantize_transform_pass(graph, {"by": "name", "_0": {"config": config}})
+    given: Any = SimpleNamespace(graph=graph, program=lower(graph, cut_tail=True))
+    for name in ("circuit", "folded_circuit", "small_device"):
+        with pytest.raises(ChopError, match="_1 has no tables"):
+            HW_RUNNERS[name](given, HW_RUNNERS[name].parse({}, "test"))
 
 
 def test_the_widest_accumulator_is_that_of_the_analysis(context: SearchContext) -> None:
