@@ -1,12 +1,11 @@
 """Everything that is generated is what the code says, and one command writes all of it."""
 
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from warm import python
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "generate.py"
@@ -14,8 +13,7 @@ SCRIPT = ROOT / "scripts" / "generate.py"
 
 def test_nothing_generated_is_out_of_date() -> None:
     # In a process of its own: other tests add to the registries of this one.
-    command = [sys.executable, str(SCRIPT), "--check"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = python(SCRIPT, "--check")
     assert (done.returncode, done.stdout) == (0, ""), "run: make generate"
 
 
