@@ -28,7 +28,7 @@ SLOW_TO_IMPORT = (
     "lightning.pytorch.loggers", "chop.verbs.search.comparing", "chop.verbs.search.job",
     "chop.verbs.test.testing", "chop.verbs.train.training", "chop.verbs.transform.passes",
     "chop.search.strategy", "chop.search.engines.local", "chop.training.fit",
-    "chop.training.report", "chop.runs", "chop.search.sweeps.hyperparameters",
+    "chop.training.report", "chop.runs", "chop.search.sweeps.hyperparameters", "torch._dynamo",
 )  # fmt: skip
 SPECIAL_EVERY = 50  # a case in so many is no mutation but another file in its place
 

@@ -25,8 +25,10 @@ WARM = (
     "chop.verbs.train.training", "chop.verbs.search.job", "chop.search.engines.local",
     "chop.search.strategy", "chop.training.fit", "chop.training.report",
     "chop.runs", "chop.results.front", "chop.verbs.common.session", "chop.config.layers",
-    "matplotlib.backends.backend_agg", "optuna.samplers", "tomlkit", "tabulate",
-    "torch.utils.flop_counter", "torch.utils.tensorboard",
+    "chop.cli", "matplotlib.backends.backend_agg", "matplotlib.figure", "mpl_toolkits.mplot3d",
+    "optuna.samplers", "tomlkit", "tabulate", "torch.utils.flop_counter",
+    "torch.utils.tensorboard", "torch.profiler",
+    "torch._dynamo",  # imported by every optimiser that is made, and takes longer than all the rest
 )  # fmt: skip
 """What a run would import; all the rest it imports by itself."""
 PAUSE = 0.002
