@@ -67,6 +67,7 @@ FORMS: dict[str, tuple[Callable[[Tensor], Any], Callable[[], tuple[nn.Module, Te
     "divided by a size": (lambda x: x / math.sqrt(x.size(-1)), WORDS),
     "added mask": (added, WORDS),
     "argmax": (lambda x: x.argmax(1), FEATURES),
+    "joined and balanced": (lambda x: torch.cat([-x[:, 3:], x[:, :3]], 1) * (40 * x), FEATURES),
     "unfold": (lambda x: x.unfold(1, 3, 2), FEATURES),
     "zeros": (lambda x: torch.cat([x, torch.zeros_like(x)], 1), FEATURES),
     "nearest": (lambda x: F.interpolate(x, size=(9, 12)), images),

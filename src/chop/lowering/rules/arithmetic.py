@@ -17,7 +17,7 @@ from chop.lowering.program import Codes, Numbers, Shape, Value
 from chop.lowering.ranges import along, codes, shift_codes
 from chop.lowering.rules.functions import entries, index_of_input, of_each_code, rank_codes
 from chop.lowering.rules.moves import expand, in_one_unit
-from chop.lowering.symbols import Exact, Raw, Symbol, is_symbolic
+from chop.lowering.symbols import Exact, Float, Joined, Raw, Symbol, is_symbolic
 from chop.ops.op import lowering
 
 SMALL_BITS = {torch.float32: 8, torch.float64: 30}
@@ -250,24 +250,35 @@ def with_number_scaled(call: SymbolicCall, value: Value, number: float, first: b
     return call.emit(steps.Sum, [value, term], value.shape, value.frac, factors=factors)
 
 
+def by_part(call: SymbolicCall, joined: Joined) -> Symbol:
+    """The product of each part of what was joined with a number."""
+    calls = (replace(call, operands={**call.operands, "input": part}) for part in joined.parts)
+    parts: list[Any] = list(map(multiplication, calls))
+    failed = next((part for part in parts if isinstance(part, Float)), None)
+    return failed or replace(joined, parts=tuple(parts))
+
+
+def by_number(call: SymbolicCall, left: Any, right: float) -> Symbol:
+    """A product with a number, or a quotient: exact where the number is short."""
+    number = 1 / right if call.op.name == "div" and right else right
+    exact_division = call.op.name == "mul" or (right != 0 and log2(abs(right)).is_integer())
+    code = abs(int(dyadic(torch.tensor(float(number), dtype=torch.float64))[0]))
+    short = not code >> SMALL_BITS.get(call.builder.dtype, 0)
+    scaled_value = isinstance(left, Exact) and left.value.is_scaled and number > 0
+    if isinstance(left, Exact) and ((exact_division and short) or scaled_value):
+        return with_number(replace(call, operands={**call.operands, "other": number}))
+    return of_each_code(call, left)
+
+
 @lowering("mul", "div")
 def multiplication(call: SymbolicCall) -> Symbol:
     """Product of two values, or with a number; a quotient by a power of two."""
     left, right = list(call.operands.values())[:2]
     if call.operands.get("rounding_mode") is not None:
         return call.float_result("rounds its quotient, which no rule covers")
-    divides = call.op.name == "div"
     if isinstance(right, int | float):
-        number = 1 / right if divides and right else right
-        exact_division = not divides or (right != 0 and log2(abs(right)).is_integer())
-        code = abs(int(dyadic(torch.tensor(float(number), dtype=torch.float64))[0]))
-        short = not code >> SMALL_BITS.get(call.builder.dtype, 0)
-        scaled_value = isinstance(left, Exact) and left.value.is_scaled and number > 0
-        if isinstance(left, Exact) and ((exact_division and short) or scaled_value):
-            scaled = {**call.operands, "other": number}
-            return with_number(replace(call, operands=scaled))
-        return of_each_code(call, left)
-    if divides:
+        return by_part(call, left) if isinstance(left, Joined) else by_number(call, left, right)
+    if call.op.name == "div":
         return call.float_result("divides by something that varies")
     if isinstance(left, int | float):
         swapped: Symbol = multiplication(replace(call, operands={"input": right, "other": left}))
