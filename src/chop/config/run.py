@@ -81,6 +81,9 @@ FormatName = Annotated[
         listed=False,
     ),
 ]
+MeasuringProcesses = Annotated[
+    int, Option("processes that measure", RUNTIME, at_least=1, listed=False)
+]
 BitWidths = Annotated[
     str,
     Option(

@@ -92,7 +92,7 @@ compare = add_verb(
     Verb(
         "compare",
         CompareRequest,
-        place=8,
+        place=9,
         quiet="the path of the picture",
         function=compare_runs,
         show=show_fronts,

@@ -85,7 +85,7 @@ add_verb(
     Verb(
         "completion",
         CompletionRequest,
-        place=14,
+        place=15,
         quiet="the script, as always",
         function=script_for,
         show=lambda text, request: str(text),

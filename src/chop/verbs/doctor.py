@@ -319,7 +319,7 @@ add_verb(
     Verb(
         "doctor",
         DoctorRequest,
-        place=11,
+        place=12,
         quiet="what is missing and the command that provides it",
         function=lambda request: doctor(missing_only=request.quiet),
         show=lambda text, request: str(text),

@@ -177,7 +177,7 @@ add_verb(
     Verb(
         "info",
         InfoRequest,
-        place=12,
+        place=13,
         quiet="names, one per line",
         function=lambda request: info(
             request.topic, request.entry, imports=request.imports, names_only=request.quiet

@@ -56,7 +56,7 @@ report = add_verb(
     Verb(
         "report",
         ReportRequest,
-        place=7,
+        place=8,
         quiet="the path of the page",
         function=write_page,
         show=show_page,

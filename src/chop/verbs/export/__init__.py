@@ -219,7 +219,7 @@ add_verb(
     Verb(
         "export",
         ExportRequest,
-        place=9,
+        place=10,
         quiet="the folder of the files, or those of a front",
         function=export_saved,
         show=show_export,

@@ -10,6 +10,7 @@ from chop.config.run import (
     Address,
     BitWidths,
     EngineName,
+    MeasuringProcesses,
     MethodNames,
     RunConfig,
 )
@@ -28,7 +29,7 @@ class FormatsRequest(RunConfig):
     num_samples: Annotated[
         int, Option("rows to measure on, at most", RUNTIME, at_least=2, listed=False)
     ] = 2000
-    n_jobs: Annotated[int, Option("processes that measure", RUNTIME, at_least=1, listed=False)] = 1
+    n_jobs: MeasuringProcesses = 1
     engine: EngineName = None
     address: Address = None
 
@@ -37,7 +38,7 @@ add_verb(
     Verb(
         "formats",
         FormatsRequest,
-        place=5,
+        place=7,
         quiet="the table of formats and where the results are",
         home="chop.verbs.formats.table",
         python="chop.verbs.formats.module:compare_formats",

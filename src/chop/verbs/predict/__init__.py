@@ -117,7 +117,7 @@ add_verb(
     Verb(
         "predict",
         PredictRequest,
-        place=10,
+        place=11,
         quiet="the path of the predictions",
         function=predict_rows,
     )

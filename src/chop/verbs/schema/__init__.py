@@ -32,7 +32,7 @@ add_verb(
     Verb(
         "schema",
         SchemaRequest,
-        place=13,
+        place=14,
         quiet="the schema, as always",
         function=schema_for,
         show=lambda text, request: str(text),

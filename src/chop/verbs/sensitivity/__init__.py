@@ -1,15 +1,13 @@
 """Sensitivity: what each layer loses at several widths, and a search that follows from it."""
 
 from dataclasses import dataclass
-from typing import Annotated
 
-from chop.config.option import Option
 from chop.config.run import (
-    RUNTIME,
     Address,
     BitWidths,
     EngineName,
     FormatName,
+    MeasuringProcesses,
     RunConfig,
 )
 from chop.config.verb import Verb, add_verb
@@ -21,9 +19,7 @@ class SensitivityRequest(RunConfig):
 
     number_format: FormatName = "integer"
     widths: BitWidths = "2,3,4,6,8"
-    n_jobs: Annotated[
-        int, Option("processes that measure layers", RUNTIME, at_least=1, listed=False)
-    ] = 1
+    n_jobs: MeasuringProcesses = 1
     engine: EngineName = None
     address: Address = None
 
