@@ -111,6 +111,20 @@ def test_circuits_have_a_section_and_a_tile_that_names_the_network(search: Path)
     assert "estimated; 3 cycles; RTL not checked" in head
 
 
+def test_a_folded_circuit_is_shown_by_its_cycles_an_image(search: Path) -> None:
+    found = manifest("graphs/epoch_1", 50)
+    found["circuit"] = {
+        "cycles_per_image": 1728,
+        "estimated_luts": 6423,
+        "estimated_block_rams": 1.5,
+    }
+    put(search / "export_verilog_epoch_1/manifest.json", found)
+    page = page_of(report(search.parents[1]))
+    assert "Cycles an image LUTs of xcup, estimate RAMB36, estimate" in page.texts["hardware"]
+    text = (search.parents[1] / "report.html").read_text(encoding="utf-8")
+    assert "estimated; 1,728 cycles an image; RTL equal on 50 rows" in text
+
+
 def test_the_float_network_is_a_line_on_the_plot(search: Path) -> None:
     data = page_of(report(search.parents[1])).json["search-0-data"]
     assert data["baseline"] == {"name": "float network", "metrics": {"accuracy": 0.875}}
