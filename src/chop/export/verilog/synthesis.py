@@ -211,7 +211,7 @@ endmodule
 
 RAMB36_BITS = 36_864
 FOURS = 2.3
-"""Look-up tables of an ECP5 for one of six inputs, as estimates count them: 2.2 to 2.3 in a folded
+"""Look-up tables of an ECP5 for one of six inputs, as estimates count them: 2.1 to 2.3 in a folded
 circuit, 1.8 in a parallel one."""
 
 
