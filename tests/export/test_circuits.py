@@ -188,10 +188,12 @@ def test_the_estimate_grows_with_the_widths() -> None:
 def test_what_is_too_large_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vgg7, "STAGES", (8, 8, 8))
     graph, _ = example("vgg7", 8)
-    with pytest.raises(CircuitError, match=r"look-up tables, and 5,000 are allowed"):
+    with pytest.raises(CircuitError, match=r"look-up tables of six inputs, and 5,000 are allowed"):
         export(graph, "verilog", rows=0, options=Hardware(most_luts=5000))
     tiny, _ = example("jsc-tiny")
-    with pytest.raises(CircuitError, match=r"about [\d,]+ look-up tables, and 50 are allowed"):
+    with pytest.raises(
+        CircuitError, match=r"about [\d,]+ look-up tables of six inputs, and 50 are allowed"
+    ):
         export(tiny, "verilog", rows=0, options=Hardware(most_luts=50))
 
 

@@ -359,7 +359,7 @@ def test_a_search_measures_it_as_the_quantise_pass_makes_it(
     scores = [each for each, _ in space.candidate(config).predictions("val_dataloader", 64)]
     rows = [x for x, _ in found.batches("val_dataloader", 64)]
     with torch.inference_mode():
-        assert torch.equal(torch.cat(scores), space.quantised(config).eval()(torch.cat(rows)))
+        assert torch.equal(torch.cat(scores), space.quantise(config).eval()(torch.cat(rows)))
 
 
 def test_what_learns_has_no_integer_program_yet() -> None:

@@ -125,9 +125,9 @@ def test_half_a_step_inside_and_saturating_outside(fmt: ElementFormat, x: torch.
 @given(vectors(MODEST))
 def test_half_a_step_at_the_scale_of_the_block(fmt: BlockFormat, x: torch.Tensor) -> None:
     x = x.double()
-    shared = fmt.encode(x).shared
+    _, shared, _, overall = fmt.encode(x)
     assert shared is not None
-    scale = fmt.shared_scales(shared.long())
+    scale = fmt.shared_scales(shared.long()) * (1.0 if overall is None else overall.double())
     elements, rounded = x / scale, fmt.round_to(x) / scale
     top = fmt.grid.values(torch.arange(2 ** (fmt.element_bits - 1))).nan_to_num(posinf=0).max()
     saturated = elements.abs() > top

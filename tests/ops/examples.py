@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chop.numerics import FORMATS
+from chop.ops.composed import masked_softmax
 from chop.ops.op import Op
 from chop.ops.table import OPS
 
@@ -177,6 +178,7 @@ def _calls() -> dict[str, Call]:
             F.scaled_dot_product_attention, (query, query + 1, query * 2), ("query", "key", "value")
         ),
         "norm": Call(torch.norm, (x,)),
+        "masked_softmax": Call(masked_softmax, (x, x > 0, -1)),
         **{f"{kind}_cell": cell_call(kind, gates) for kind, gates in GATES.items()},
         "clamp": Call(torch.clamp, (x, -0.5, 0.5)),
         "max": Call(torch.max, (x, x.flip(0)), TWO),

@@ -145,7 +145,7 @@ def test_weights_can_be_loaded_by_the_word_of_the_command_line(tmp_path: Path) -
 NOT_OF_A_CALL = {
     "config", "help", "debug", "log_level", "report_to", "pretrained", "import", "quiet", "profile",
     "no_warnings", "project_dir", "gpu", "batch_size", "cpu", "num_workers",
-    "disable_dataset_cache", "dataset_path", "label_column", "augment",
+    "disable_dataset_cache", "dataset_path", "label_column", "odd_class", "augment",
 }  # fmt: skip
 """What Python says otherwise: by logging, by imports, and by the model and loaders it gives."""
 TRAINING = set(TrainingSettings.model_fields) | {"load_name", "load_type"}
@@ -170,7 +170,7 @@ VERBS: dict[str, tuple[Callable[..., Any], set[str], set[str]]] = {
     ),
     "export": (
         export, {each.name for kind in (Hardware, COptions) for each in fields(kind)},
-        {"load", "load_type", "verify", "agreement"},
+        {"load", "load_type", "verify", "agreement", "all"},
     ),
 }  # fmt: skip
 
