@@ -161,6 +161,19 @@ def test_a_class_of_the_users_becomes_a_model(tmp_path: Path) -> None:
         register_model("mine")(Mine)
 
 
+def test_a_model_asks_for_facts_by_name_and_keeps_its_other_defaults() -> None:
+    @register_model("named")
+    class Named(nn.Module):
+        def __init__(self, num_features: int, width: int = 3, num_classes: int = 10) -> None:
+            super().__init__()
+            self.layers = nn.Sequential(
+                nn.Linear(num_features, width), nn.Linear(width, num_classes)
+            )
+
+    built: Any = get_model("named", dataset_info={"num_features": 7, "num_classes": 4})
+    assert [(each.in_features, each.out_features) for each in built.layers] == [(7, 3), (3, 4)]
+
+
 def test_functions_and_other_facts() -> None:
     @register_model("pixels", task_type="vision", model_source="toy")
     def pixels() -> nn.Module:

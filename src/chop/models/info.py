@@ -349,12 +349,8 @@ def _info(name: str, facts: dict[str, Any]) -> MaseModelInfo:
     for fact in facts:
         if fact not in known:
             raise UnknownNameError("fact", fact, known, where=f"model {name!r}")
-    defaults: dict[str, Any] = {
-        "model_source": "manual",
-        "task_type": "physical",
-        "is_fx_traceable": True,
-    }
-    facts = defaults | facts
+    usual = {"model_source": "manual", "task_type": "physical", "is_fx_traceable": True}
+    facts = {**usual, **facts}
     tasks = TASKS.get(facts["task_type"], ())
     if tasks and not any(facts.get(task) for task in tasks):
         facts[tasks[0]] = True
@@ -362,16 +358,20 @@ def _info(name: str, facts: dict[str, Any]) -> MaseModelInfo:
 
 
 def _with_info(builder: Callable[..., nn.Module], name: str) -> Callable[[DataInfo], nn.Module]:
-    """`builder` as a function of the data's facts, whether or not it wants them."""
+    """`builder` as a function of the data's facts: it takes all of them, or some by their names."""
+    facts = (*DataShape.__dataclass_fields__, "num_targets")
     parameters = inspect.signature(builder).parameters.values()
-    positional = [
-        one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
-    ]
-    required = [one for one in positional if one.default is one.empty]
+    named = [one.name for one in parameters if one.name in facts]
+    others = [one for one in parameters if one.kind <= one.POSITIONAL_OR_KEYWORD]
+    required = [one.name for one in others if one.default is one.empty and one.name not in named]
     if len(required) > 1:
-        names = ", ".join(one.name for one in required)
-        raise RegistrationError(f"model {name!r} must be built from one argument, not ({names})")
-    return builder if positional else (lambda info: builder())
+        words = ", ".join(required)
+        raise RegistrationError(f"model {name!r} must be built from one argument, not ({words})")
+    if required or any(one.name == "info" for one in others):
+        return builder
+    return lambda info: builder(**{
+        fact: value for fact in named if (value := getattr(info, fact, None)) is not None
+    })  # fmt: skip
 
 
 def _first_line(builder: Callable[..., nn.Module]) -> str:
