@@ -312,7 +312,7 @@ def compare(name: str, model: nn.Module, shape: tuple[int, ...]) -> Iterator[dic
     first = next(node.name for node in graph.nodes if node.op == "placeholder")
     counts = count(graph, {first: x})
     assert counts.per == "sample"
-    assert not counts.uncounted
+    assert not counts.uncounted_nodes
     ours = Counted(graph, counts, shape)
     for other in filter(installed, OTHERS):
         with contextlib.redirect_stdout(io.StringIO()):

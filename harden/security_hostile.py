@@ -403,7 +403,9 @@ HOSTILE = [
     Hostile("configuration", "YAML with an object", tagged),
     *(
         Hostile("configuration", f"imports for {action}", importing("own.py", action))
-        for action in ("train", "test", "transform", "search", "quantize", "sensitivity")
+        for action in (
+            "train", "test", "transform", "search", "quantize", "sensitivity", "formats",
+        )
     ),
     *(
         Hostile("configuration", f"imports by {name}", importing(name, "test"))

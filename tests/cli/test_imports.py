@@ -35,7 +35,7 @@ def ch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
 
 
 def test_the_commands_are_known() -> None:
-    known = ["train", "test", "transform", "search", "formats", "quantize", "sensitivity"]
+    known = ["train", "test", "transform", "search", "quantize", "sensitivity", "formats"]
     assert known == WITH_CONFIG
 
 
