@@ -178,11 +178,11 @@ class FormatComparison(BaseModel):
 
     def caption(self) -> str:
         """Return what the numbers of the table mean, in sentences."""
-        kind = {PERPLEXITY: "per cent more perplexity", ACCURACY: "points of accuracy"}
+        kind = {PERPLEXITY: "per cent of perplexity", ACCURACY: "points of accuracy"}
         return (
             f"Products in each format by each method, on the same {self.rows_measured:,} "
             f"{self.split} rows; scales and methods saw {self.calibration_rows:,} rows. Lost: "
-            f"{kind.get(self.metric, 'per cent more error')} than in floating point, 95 % sure. "
+            f"{kind.get(self.metric, 'per cent of error')}, beside floating point, 95 % sure. "
             "Better, worse: by more than chance on the same rows. Bits count what is shared."
         )
 
