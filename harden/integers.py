@@ -133,5 +133,7 @@ def exported(program: IntegerProgram, seed: int, folder: Path, seen: Counter[str
                 seen["no form"] += 1
             else:
                 failures.append(f"seed {seed}: {form}: {error}")
+        except Exception as error:  # noqa: BLE001  # a raw error is a loss, and the rest is tried
+            failures.append(f"seed {seed}: {form}: {type(error).__name__}: {error}")
     seen["exported"] += len(failures)
     return failures

@@ -16,6 +16,7 @@ from lowering_nets import EXAMPLES, example, integer, quantised
 from random_networks import random_network
 from torch import Tensor, nn
 
+import chop
 from chop.errors import ConfigError, GraphError
 from chop.export import EXPORT_TARGETS, export
 from chop.export.c import source as c_source
@@ -55,6 +56,28 @@ def test_modes(rounding: str, overflow: str, tmp_path: Path) -> None:
     config = integer(6, 3, 5, 3, rounding=rounding, overflow=overflow)
     graph, _ = example("jsc-mlp", rules={"linear": config})
     assert export(graph, "c", tmp_path / "c").verified_rows == 2000
+
+
+class LimitedAlike(nn.Module):
+    """Two layers read the same numbers, one of them with limits for each channel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(6, 4), nn.Linear(4, 3), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        limited = torch.clamp(self.a(x), -2, 2)
+        both: Tensor = self.b(limited) + self.c(limited)
+        return both
+
+
+def test_roundings_alike_with_one_limit_and_with_one_for_each_channel(tmp_path: Path) -> None:
+    sizes = integer(8, 3)["config"]
+    rules: dict[str, Any] = {name: {"config": sizes} for name in "ab"}
+    rules |= {"by": "name", "c": {"config": sizes | {"data_in_width": [5, 6, 7, 8]}}}
+    q = chop.quantize(LimitedAlike().eval(), torch.randn(2, 6), rules)
+    done = export(q.graph, "c", tmp_path / "c", rows=60)
+    assert done.verified_rows == 60
 
 
 def test_sums_of_more_than_32_bits(tmp_path: Path) -> None:

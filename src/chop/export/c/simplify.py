@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import reduce
 from math import prod
 
 import numpy as np
@@ -66,8 +67,9 @@ def _rounded_together(members: list[steps.Requantise], source: Value) -> dict[st
     """Limits of the first of some roundings in place of the others, if its own are the widest."""
     first = members[0]
     ends = [rounded_shift(side, first.shift, first.rounding) for side in (source.low, source.high)]
-    low = np.minimum.reduce([np.maximum(each.low, ends[0]) for each in members])
-    high = np.maximum.reduce([np.minimum(each.high, ends[1]) for each in members])
+    # Limits of one member may be those of all channels, and of another those of each.
+    low = reduce(np.minimum, [np.maximum(each.low, ends[0]) for each in members])
+    high = reduce(np.maximum, [np.minimum(each.high, ends[1]) for each in members])
     if (np.maximum(first.low, ends[0]) > low).any() or (
         np.minimum(first.high, ends[1]) < high
     ).any():
